@@ -31,14 +31,14 @@ LEAVE_S = 2.0  # between "not ready" and the end, so that a Service stops sendin
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
+    """Run until SIGTERM or SIGINT. Returns 0 then, and 1 if the program cannot start or fails."""
     settings = extender_settings(argv)
     logs.setup(settings.log_level)
     return run_program("turnout-extender", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
 
 async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process receives a signal to end."""
     clock, metrics = RealClock(), metrics or Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         events = EventRecorder(client, "turnout-extender", _instance(), clock=clock, docs=settings.docs_base_url)
@@ -84,7 +84,9 @@ async def run_until_told(
 
 
 async def _settle(watches: Watches) -> None:
-    """Once everything is seen, exclude the existing objects from garbage collection, which would slow requests down."""
+    """Wait for the first lists, then exclude the existing objects from garbage collection, which would slow requests
+    down.
+    """
     await watches.wait_for_sync()
     log.info("synced")
     gc.collect()

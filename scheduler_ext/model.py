@@ -49,27 +49,27 @@ class Victims:
 
 
 class EventReason(Enum):
-    """A fact to report besides an answer. Log, metric, Event and test use the same word."""
+    """A reason to report. Log, metric, Event and test use the same word."""
 
     NO_MAP = "NoMap"
     NO_ROOM = "NoRoom"
     TIER_TOO_NARROW = "TierTooNarrow"
     OFF_MAP = "OffMap"
-    GANG_INCOMPLETE = "GangIncomplete"  # held until as many members exist as must start together
-    GANG_UNKNOWN = "GangUnknown"  # what says how many must start together is not there
+    GANG_INCOMPLETE = "GangIncomplete"  # waits until as many members exist as must start together
+    GANG_UNKNOWN = "GangUnknown"  # the PodGroup or owner that states the min does not exist
     GATE_WITHOUT_GANG = "GateWithoutGang"  # our gate was on a pod that belongs to no gang, and was lifted
-    NOBODY_PLACES = "NobodyPlaces"  # behind our gate, and nobody has held the nominator's Lease for a while
+    NOBODY_PLACES = "NobodyPlaces"  # behind our gate, and no process has held the nominator's Lease for a while
     PREEMPTING = "Preempting"  # behind our gate, and pods of a lower priority leave for it
     PREEMPTED = "Preempted"  # evicted for a gang of a higher priority
-    EVICTION_REFUSED = "EvictionRefused"  # behind our gate, and a disruption budget keeps who would have to leave
-    GANG_PARTIAL = "GangPartial"  # some members hold a host, the rest finds none
-    GANG_MOVED = "GangMoved"  # what was left of it is evicted, since all of it fits elsewhere
-    GANG_GIVEN_UP = "GangGivenUp"  # what was left of it is evicted, and all of it waits
+    EVICTION_REFUSED = "EvictionRefused"  # behind our gate, and a disruption budget protects the victims
+    GANG_PARTIAL = "GangPartial"  # some members hold a host, the others find no host
+    GANG_MOVED = "GangMoved"  # its remaining members are evicted, because all of it fits elsewhere
+    GANG_GIVEN_UP = "GangGivenUp"  # its remaining members are evicted, and all of it waits
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
-    OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: to be asked again
+    OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: the scheduler asks again
     BAD_ANNOTATION = "BadAnnotation"
-    POD_UNREADABLE = "PodUnreadable"  # its requests or its affinity: it takes no part
-    WISH_NOT_KEPT = "WishNotKept"  # a part of a wish for the gang's place, in whatever words, is read and not kept
+    POD_UNREADABLE = "PodUnreadable"  # its requests or affinity cannot be read, so the extender ignores it
+    WISH_NOT_KEPT = "WishNotKept"  # a term of any dialect for the gang's place is read and not kept
     PLACED = "Placed"  # the whole gang is bound; on the object that owns its pods
     MAP_APPLIED = MapOutcome.APPLIED.value
     MAP_REJECTED = MapOutcome.REJECTED.value
@@ -95,21 +95,23 @@ class Notice:
 class Rules:
     """The choices of the admin."""
 
-    hold_incomplete: bool = False  # refuse members until their gang's min exists; off beside a real gang scheduler
+    hold_incomplete: bool = False  # refuse members until their gang's min exists; False beside a gang scheduler
     leaf_only: bool = False  # only membership of the leaf switch counts (DL-104)
     gpu_resources: tuple[str, ...] = GPU_RESOURCES  # names of the resources that count as a GPU
     strict_queues: frozenset[str] = frozenset()  # queues, or namespace/queue, in which the oldest gang keeps a domain
-    gated_schedulers: frozenset[str] = frozenset({"default-scheduler"})  # whose pods the webhook puts behind our gate
+    gated_schedulers: frozenset[str] = frozenset(
+        {"default-scheduler"}
+    )  # names of the schedulers whose pods the webhook gates
 
 
 class LiftReason(Enum):
-    """A reason why a gate is lifted. Log and metric use the same word."""
+    """A reason to lift a gate. Log and metric use the same word."""
 
     PLACED = "Placed"  # the pod has a seat in the plan of its gang
-    NOT_JUDGED = "NotJudged"  # the plan says nothing of this pod: it goes with its gang
+    NOT_JUDGED = "NotJudged"  # the plan has no seat for this pod: its gate is lifted with its gang's
     COMPLETING = "Completing"  # its gang has started and lacks it: the scheduler may find, or make, room for it
-    NO_GANG = "NoGang"  # nobody else has to start with it
-    RELEASED = "Released"  # a person asked for it
+    NO_GANG = "NoGang"  # the pod belongs to no gang
+    RELEASED = "Released"  # a person lifted all gates
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class GatedPod:
     name: str
     version: str  # resourceVersion: a write for this version is refused once the pod has changed
     nominated: str = ""  # status.nominatedNodeName
-    other_gates: tuple[str, ...] = ()  # the names of its other gates, which are not ours to lift
+    other_gates: tuple[str, ...] = ()  # the names of its other gates, which other programs lift
     required_terms: tuple[NodeSelectorTerm, ...] | None = None  # of its required node affinity; None when it has none
     created: str = ""  # RFC 3339
 
@@ -136,10 +138,7 @@ class Nominate:
 
 @dataclass(frozen=True, slots=True)
 class Lift:
-    """One patch that takes our gate from a pod.
-
-    node: where it is expected, "" when unknown. pinned: True if it may go nowhere else.
-    """
+    """One patch that removes our gate from a pod."""
 
     pod: GatedPod
     reason: LiftReason

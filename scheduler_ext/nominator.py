@@ -15,13 +15,13 @@ import random
 import socket
 import sys
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from turnout.kube.cli_flags import BadSetting, check_name, check_url, parse_address, parse_settings
+from turnout.kube.cli_flags import BadSetting, check_name, parse_address, parse_settings
 from turnout.kube.client import logs
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
@@ -35,10 +35,10 @@ from turnout.kube.client.run_until_signal import (
     run_until_signal,
 )
 from turnout.kube.errors import Unreachable
-from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE, REPAIR, SWITCH_PATH
+from turnout.kube.labels import PLACEMENT_GATE, REPAIR, SWITCH_PATH
 from turnout.kube.server.sockets import bind
 from turnout.kube.version import add_version
-from turnout.scheduler_ext.model import BadCertificate, Notice, Rules
+from turnout.scheduler_ext.model import BadCertificate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.events import DecisionEvents
@@ -47,7 +47,7 @@ from turnout.scheduler_ext.server.http import HealthPages
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.ports import TlsFiles, WebhookPort
 from turnout.scheduler_ext.server.watches import Watches
-from turnout.scheduler_ext.settings import add_common
+from turnout.scheduler_ext.settings import SharedSettings, add_common
 from turnout.scheduler_ext.writers.eviction_writer import Evictor, Repairer
 from turnout.scheduler_ext.writers.gate_writer import GateWriter
 from turnout.scheduler_ext.writers.nomination_writer import NominationWriter
@@ -56,37 +56,23 @@ from turnout.scheduler_ext.writers.switch_path_writer import SwitchPathWriter
 log = logging.getLogger("turnout.nominator")
 
 PODS = "/api/v1/pods"
-CLEAR_S = 60.0  # within which everything is listed for a person who takes nominations back
+CLEAR_S = 60.0  # the first lists must be complete within this time when a person takes nominations back
 
 
 @dataclass(frozen=True, slots=True)
-class NominatorSettings:
+class NominatorSettings(SharedSettings):
     """The settings of the nominator."""
 
-    kubeconfig: str | None = None
-    context: str | None = None
-    configmap: str = "turnout-system/node-topology-config"
     metrics_bind: str = "127.0.0.1:9091"
     lease: str = "turnout-system/turnout-nominator"  # namespace/name
-    lease_seconds: int = 15  # how long after its holder's last word another may take the Lease
+    lease_seconds: int = 15  # seconds after the last renewal until another process may take the Lease
     scheduler_name: tuple[str, ...] = ("default-scheduler",)  # the schedulers whose pods are nominated
-    expire_s: float = 60.0
-    gates: bool = False  # pods behind our scheduling gate are let go, gang by gang, once they are nominated
-    preempt: bool = False  # pods of a lower priority are evicted for a gang behind our gate that finds no room
-    repair: bool = False  # gangs below their min without room are moved or given up, where their owners wish it
-    annotate_switch_path: bool = False  # bound pods of gangs get the path of the switches above them as an annotation
-    hold_incomplete_gangs: bool = False
-    confirm_large_changes: bool = False
-    asw_only: bool = False
-    gpu_resource: tuple[str, ...] = GPU_RESOURCES
-    strict_queue: tuple[str, ...] = ()
-    read_queues: bool = False
-    webhook_bind: str = ""  # host:port at which an API server asks which pods get our gate; "" where none does
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    client_ca: Path | None = None
-    docs_base_url: str = ""  # of the docs site, "" where there is none
-    log_level: str = "info"
+    expire_s: float = 60.0  # seconds that a nomination may stay unused, at least 1
+    gates: bool = False  # lift our gate from the pods of a gang once they are nominated
+    preempt: bool = False  # evict pods of a lower priority for a gang behind our gate that finds no room
+    repair: bool = False  # move or give up gangs below their min without room if their owners ask for it
+    annotate_switch_path: bool = False  # write the path of the switches above bound pods of gangs as an annotation
+    webhook_bind: str = ""  # host:port of the webhook for API servers, which adds our gate to pods; "" for no webhook
 
     def __post_init__(self) -> None:
         if self.webhook_bind:
@@ -97,20 +83,17 @@ class NominatorSettings:
             raise BadSetting("--client-ca needs --webhook-bind")
         if self.preempt and not self.gates:
             raise BadSetting("--preempt needs --gates: for other pods the scheduler preempts itself")
-        check_name(self.configmap, "--configmap")
-        check_url(self.docs_base_url, "--docs-base-url")
+        self.check()
         check_name(self.lease, "--lease")
         if not 4 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be 4 to 3600")
         if self.expire_s < 1:
             raise BadSetting(f"--expire-s is {self.expire_s}: it must be at least 1")
-        parse_address(self.metrics_bind, "--metrics-bind")
 
     def choices(self) -> NominationChoices:
         """Return the settings that decide on nominations."""
-        schedulers, queues = frozenset(self.scheduler_name), frozenset(self.strict_queue)
-        rules = Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, queues, schedulers)
-        return NominationChoices(rules, schedulers, self.expire_s)
+        schedulers = frozenset(self.scheduler_name)
+        return NominationChoices(replace(self.rules(), gated_schedulers=schedulers), schedulers, self.expire_s)
 
     def tls(self) -> TlsFiles | None:
         """Return the files of the webhook's certificate; None without a webhook."""
@@ -120,14 +103,14 @@ class NominatorSettings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
+    """Run until SIGTERM or SIGINT. Returns 0 then, and 1 if the program cannot start or fails."""
     settings = parse_settings(parser(), NominatorSettings, argv)
     logs.setup(settings.log_level)
     return run_program("turnout-nominator", lambda: serve(settings), (*CANNOT_START, BadCertificate))
 
 
 async def serve(settings: NominatorSettings) -> None:
-    """Watch always and write while leading, until the process is told to end."""
+    """Watch always and write while leading, until the process receives a signal to end."""
     clock, metrics = RealClock(), Metrics()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
@@ -147,27 +130,35 @@ async def serve(settings: NominatorSettings) -> None:
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
-
-        def leads() -> bool:
-            return elector.is_leading
-
-        works = [NominationWriter(watches, client, choices, clock, metrics.registry, leads).run]
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock, docs=settings.docs_base_url)
         notices = DecisionEvents(events, settings.configmap, clock)
-        telling = [events.run, notices.run] if settings.gates or settings.repair else []
-        if settings.gates:
-            evictor = (
-                Evictor(watches, client, clock, metrics.registry, notices.notify, leads) if settings.preempt else None
-            )
-            gates = GateWriter(watches, client, choices, clock, metrics.registry, notices.notify, leads, evictor)
-            works.append(gates.run)
-        if settings.repair:
-            works.append(Repairer(watches, client, clock, metrics.registry, notices.notify, leads).run)
-        if settings.annotate_switch_path:
-            works.append(SwitchPathWriter(watches, client, clock, metrics.registry, leads).run)
-        leading = lead(elector, watches.wait_for_sync, lambda: run_together(*works))
-        work = [watches.run(), extender.run(), leading, *(tell() for tell in telling)]
+        writers = _writers(settings, watches, client, clock, metrics, notices, lambda: elector.is_leading)
+        leading = lead(elector, watches.wait_for_sync, lambda: run_together(*writers))
+        reporting = [events.run(), notices.run()] if settings.gates or settings.repair else []
+        work = [watches.run(), extender.run(), leading, *reporting]
         await _answer(settings, extender, metrics, clock, work)
+
+
+def _writers(
+    settings: NominatorSettings,
+    watches: Watches,
+    client: Client,
+    clock: Clock,
+    metrics: Metrics,
+    notices: DecisionEvents,
+    leads: Callable[[], bool],
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+    """Return what runs while this process leads. leads: True while the Lease is ours."""
+    choices, registry = settings.choices(), metrics.registry
+    writers = [NominationWriter(watches, client, choices, clock, registry, leads).run]
+    if settings.gates:
+        evictor = Evictor(watches, client, clock, registry, notices.notify, leads) if settings.preempt else None
+        writers.append(GateWriter(watches, client, choices, clock, registry, notices.notify, leads, evictor).run)
+    if settings.repair:
+        writers.append(Repairer(watches, client, clock, registry, notices.notify, leads).run)
+    if settings.annotate_switch_path:
+        writers.append(SwitchPathWriter(watches, client, clock, registry, leads).run)
+    return writers
 
 
 async def _answer(
@@ -193,8 +184,8 @@ async def _answer(
 async def clear(client: Client) -> int:
     """Take back every nomination of ours in the cluster, and return how many there were.
 
-    It does so even when another process leads. Raises CallError where the pods cannot be listed at once, Unreachable
-    where not everything is listed within CLEAR_S: a person waits, and informers would try for ever.
+    It does so even when another process leads. Raises CallError if the pods cannot be listed at once, and Unreachable
+    if the lists are not complete within CLEAR_S: a person waits for the result, and watches would retry for ever.
     """
     clock, metrics = RealClock(), Metrics()
     async for _ in client.pages(PODS, limit=1):
@@ -277,7 +268,7 @@ def _add_gates(parser: argparse.ArgumentParser, default: NominatorSettings) -> N
 
 
 def _log_notice(notice: Notice) -> None:
-    """Write a notice to the debug log only. The extender writes the Events; here they would come twice."""
+    """Write a notice to the debug log only. The extender writes the Events; the nominator would repeat them."""
     log.debug("told", extra={"reason": notice.reason.value, "detail": notice.detail})
 
 

@@ -14,13 +14,12 @@ from turnout.scheduler_ext.model import Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """The settings of the extender."""
+class SharedSettings:
+    """The settings that the extender and the nominator share."""
 
     kubeconfig: str | None = None
     context: str | None = None
     configmap: str = "turnout-system/node-topology-config"  # namespace/name
-    bind: str = "127.0.0.1:9443"  # host:port; port 0 takes a free one
     metrics_bind: str = "127.0.0.1:9090"  # host:port; port 0 takes a free one
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -31,23 +30,34 @@ class Settings:
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     strict_queue: tuple[str, ...] = ()
     read_queues: bool = False
-    port_file: Path | None = None
-    docs_base_url: str = ""  # of the docs site, "" where there is none
+    docs_base_url: str = ""  # of the docs site, "" for none
     log_level: str = "info"
 
-    def __post_init__(self) -> None:
-        if (self.tls_cert is None) != (self.tls_key is None):
-            raise BadSetting("--tls-cert and --tls-key go together")
-        if self.client_ca is not None and self.tls_cert is None:
-            raise BadSetting("--client-ca needs --tls-cert and --tls-key")
+    def check(self) -> None:
+        """Raise BadSetting for an invalid shared setting."""
         check_name(self.configmap, "--configmap")
-        parse_address(self.bind, "--bind")
         parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
 
     def rules(self) -> Rules:
         """Return the settings that decide on placements."""
         return Rules(self.hold_incomplete_gangs, self.asw_only, self.gpu_resource, frozenset(self.strict_queue))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings(SharedSettings):
+    """The settings of the extender."""
+
+    bind: str = "127.0.0.1:9443"  # host:port; port 0 takes a free one
+    port_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise BadSetting("--tls-cert and --tls-key go together")
+        if self.client_ca is not None and self.tls_cert is None:
+            raise BadSetting("--client-ca needs --tls-cert and --tls-key")
+        parse_address(self.bind, "--bind")
+        self.check()
 
 
 def extender_settings(argv: Sequence[str] | None) -> Settings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -23,17 +23,17 @@ from turnout.scheduler_ext.cluster.member import Member
 class GangGroup:
     """One group of a gang."""
 
-    rule: int  # which of the gang's rules makes it
-    label_values: tuple[str, ...]  # the values of the rule's labels, or the number of its run
+    rule: int  # the index of the gang's rule that makes the group
+    label_values: tuple[str, ...]  # the values of the rule's labels, or the number of its run of ranks
     tier: int | None = None  # the widest tier allowed; None where it only prefers nearness
-    exclusive: bool = False  # shares no domain of that tier with another part
-    all_or_nothing: bool = True  # starts whole or not at all
+    exclusive: bool = False  # True if it shares no domain of its tier with another group
+    all_or_nothing: bool = True  # True if it starts whole or not at all
 
 
 def group_members(
     rules: Sequence[GroupRule], members: Iterable[Member], tier_of: Callable[[Level], int]
 ) -> dict[str, GangGroup]:
-    """Return uid -> part, of the members that are in one. members: in rank order. The first rule that fits counts."""
+    """Return uid -> group of the members in a group. members: in rank order. The first matching rule counts."""
     found: dict[str, GangGroup] = {}
     counts, one_of = [0] * len(rules), [set(rule.one_of) for rule in rules]
     for member in members:
@@ -70,10 +70,10 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True)
 class _MemberSummary:
-    """The words of all members of a gang. living: those that run or may still run."""
+    """The statements of all members of a gang."""
 
-    living: Sequence[Member]
-    wishes: Sequence[Wish]  # each once
+    living: Sequence[Member]  # members that run or may still run
+    wishes: Sequence[Wish]  # the different wishes
     min_pods: int
     total: int
     max_pods: int
@@ -87,13 +87,21 @@ def _summarize(members: Sequence[Member]) -> _MemberSummary:
     return _MemberSummary(
         living=[member for member in members if not member.terminating],
         wishes=list(dict.fromkeys(membership.wish for membership in memberships if membership.wish.source)),
-        min_pods=max((membership.min_members or 0 for membership in memberships), default=0),
-        total=max((membership.total or 0 for membership in memberships), default=0),
-        max_pods=max((membership.max_size or 0 for membership in memberships), default=0),
+        min_pods=_largest(membership.min_members for membership in memberships),
+        total=_largest(membership.total for membership in memberships),
+        max_pods=_largest(membership.max_size for membership in memberships),
         multiple=max((membership.wish.multiple for membership in memberships), default=1),
-        queue=next((membership.queue for membership in memberships if membership.queue), ""),
-        parent_set=next((membership.parent_set for membership in memberships if membership.parent_set), ""),
+        queue=_first_text(membership.queue for membership in memberships),
+        parent_set=_first_text(membership.parent_set for membership in memberships),
     )
+
+
+def _largest(numbers: Iterable[int | None]) -> int:
+    return max((number or 0 for number in numbers), default=0)
+
+
+def _first_text(texts: Iterable[str]) -> str:
+    return next((text for text in texts if text), "")
 
 
 def by_number(level: Level) -> int | None:
@@ -106,37 +114,39 @@ class Gang:
     """The members of one gang by uid, and the number that must start together."""
 
     key: GangKey
-    # the resourceVersion of the first member seen: orders gangs of one second (comparable by KEP-5504; equal on every
+    # the resourceVersion of the first member: orders gangs of one second (comparable by KEP-5504; equal on every
     # replica that watched then)
     version: int
     sizing: Sizing | None = None
     tier_of: Callable[[Level], int | None] = by_number  # a level's tier in the map; None for one that is not there
     members: dict[str, Member] = field(default_factory=dict)
-    started_s: float | None = None  # when a member was first seen to hold a host
-    min_pods_at_start: int = 0  # the min then; what is said later lets the gang go before nobody
+    started_s: float | None = None  # when a member first held a host, by the monotonic clock
+    min_pods_at_start: int = 0  # the min at the start; a larger min that is stated later has no effect on the order
     _cached_summary: _MemberSummary | None = field(
         default=None, init=False, repr=False, compare=False
     )  # None: to be gathered
 
     @property
     def _summary(self) -> _MemberSummary:
-        """Gather what the members say together: asked for dozens of times a request, it changes with them alone."""
+        """Return the statements of the members together. They are read dozens of times a request, and change with
+        members only.
+        """
         if self._cached_summary is None:
             self._cached_summary = _summarize(list(self.members.values()))
         return self._cached_summary
 
     def join(self, member: Member) -> None:
-        """Take in a member, or what it is now."""
+        """Add or update a member."""
         self.members[member.uid] = member
         self._cached_summary = None
 
     def leave(self, uid: str) -> bool:
-        """Forget a member. False for one that is not there."""
+        """Remove a member. Returns False for an unknown member."""
         self._cached_summary = None
         return self.members.pop(uid, None) is not None
 
     def start(self, now_s: float, patience_s: float) -> None:
-        """Note the min of a gang of which a member holds a host. For `patience_s` seconds members may still come."""
+        """Note the min of a gang of which a member holds a host. Members may still come for `patience_s` seconds."""
         if self.started_s is None:
             self.started_s = now_s
         if now_s - self.started_s <= patience_s:
@@ -144,7 +154,7 @@ class Gang:
 
     @property
     def min_pods_to_finish(self) -> int:
-        """The min up to which a started gang goes before others."""
+        """The min up to which a started gang comes before other gangs."""
         return self.min_pods if self.started_s is None else min(self.min_pods, self.min_pods_at_start)
 
     def waiting(self) -> list[Member]:
@@ -153,7 +163,7 @@ class Gang:
 
     @property
     def stated_terms(self) -> object:
-        """Give what its PodGroup, owner and pods say of it: a plan stands as long as that stays."""
+        """The statements of its PodGroup, owner and pods: a plan is valid while they do not change."""
         sizes = self.min_pods, self.total, self.max_pods, self.min_by_role
         nearness = self.tier, self.multiple, self.layers, self.group_rules, self.mesh, self.balanced, self.fills_holes
         with_others = self.exclusive_tier, self.exclusive_set, self.together_name, self.together_size, self.one_domain
@@ -161,24 +171,26 @@ class Gang:
 
     @property
     def min_by_role(self) -> tuple[tuple[str, int], ...]:
-        """How many pods of each role must start, where its PodGroup says so.
+        """The number of pods of each role that must start, from the PodGroup.
 
-        As in Volcano such numbers count only where the gang's own min covers all of them.
+        As in Volcano, such numbers count only if the gang's own min covers all of them.
         """
         roles = self.sizing.min_by_role if self.sizing is not None else ()
         return roles if self.min_pods >= sum(count for _, count in roles) else ()
 
     def could_start(self, *, gates_lifted: bool) -> bool:
-        """True if enough of it may be bound once our gates are lifted, where they are.
+        """True if enough members may be bound. gates_lifted: True if our gates will be lifted.
 
-        Room is kept for no gang of gated pods that could not: a gate would hold it for as long as its owner likes.
+        A gang of gated pods that cannot start gets no room: its owner could hold the room for any time by a gate.
         """
         able = [m for m in self.living() if not m.gated or (m.has_only_our_gate and gates_lifted)]
-        begun = any(m.node for m in able)
-        roles = Counter(m.membership.role for m in able)
-        if not begun and any(roles[role] < count for role, count in self.min_by_role):
-            return False
-        return (begun or len(able) >= self.min_pods) and any(m.is_waiting for m in able)
+        is_enough = any(m.node for m in able) or self._reaches_min(able)
+        return is_enough and any(m.is_waiting for m in able)
+
+    def _reaches_min(self, members: Sequence[Member]) -> bool:
+        """True if some members are as many as must start together, in total and of each role."""
+        roles = Counter(m.membership.role for m in members)
+        return len(members) >= self.min_pods and all(roles[role] >= count for role, count in self.min_by_role)
 
     def living(self) -> Sequence[Member]:
         """Return the members that run or may still run."""
@@ -186,12 +198,12 @@ class Gang:
 
     @property
     def is_unsized(self) -> bool:
-        """True if no PodGroup or owner of the gang was shown, and its pods do not say how many start together."""
+        """True if no PodGroup or owner of the gang is known, and its pods do not state how many start together."""
         return self.sizing is None and not self._summary.min_pods
 
     @property
     def lacks_pod_group(self) -> bool:
-        """True if what is missing is a PodGroup, which the pods name."""
+        """True if the pods name a PodGroup that is not known."""
         return self.is_unsized and self.key.dialect not in (Dialect.OWNER.value, Dialect.ALONE.value)
 
     @property
@@ -201,7 +213,7 @@ class Gang:
 
     @property
     def min_pods(self) -> int:
-        """The number of members that must start together: the PodGroup's min, else what the pods say.
+        """The number of members that must start together: the PodGroup's min, else the pods' own statement.
 
         When nothing is stated, all must start together. Plain pods of a Job or StatefulSet are an exception: they start
         one by one, unless the gang must stay within a tier, or in layers or groups.
@@ -216,12 +228,12 @@ class Gang:
 
     @property
     def preferences(self) -> Sequence[Wish]:
-        """The wishes of which preferences count: the different ones of its members, else that of its PodGroup."""
+        """The wishes whose preferences count: the different wishes of its members, else the wish of its PodGroup."""
         return self._summary.wishes or self._own_wish()
 
     @property
     def wishes(self) -> Sequence[Wish]:
-        """The wishes of which hard terms count: that of its PodGroup, and the different ones of its members."""
+        """The wishes whose hard terms count: the wish of its PodGroup, and the different wishes of its members."""
         return [*self._own_wish(), *self._summary.wishes]
 
     def _own_wish(self) -> list[Wish]:
@@ -229,7 +241,7 @@ class Gang:
 
     @property
     def requires_level(self) -> bool:
-        """True if the gang must stay within a tier. One member that says so is enough."""
+        """True if the gang must stay within a tier. The statement of one member is enough."""
         return any(wish.levels for wish in self.wishes)
 
     @property
@@ -239,21 +251,23 @@ class Gang:
 
     @property
     def tier(self) -> int | None:
-        """The widest tier allowed: the narrowest that its PodGroup or a member names, in whatever words.
+        """The widest tier allowed: the narrowest tier that its PodGroup or a member states in any dialect.
 
-        None when the gang only prefers nearness. A level that nobody knows counts as a leaf.
+        None when the gang only prefers nearness. An unknown level counts as a leaf.
         """
         return min((self.known_tier(level) for wish in self.wishes for level in wish.levels), default=None)
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """The levels that all members must keep to: those required of the gang, and those of its runs of ranks."""
+        """The levels that all members must keep to: the levels required of the gang, and the levels of its runs of
+        ranks.
+        """
         inner = (layer.level for wish in self.wishes for layer in wish.layers)
         return tuple(dict.fromkeys([*(level for wish in self.wishes for level in wish.levels), *inner]))
 
     @property
     def multiple(self) -> int:
-        """The number of which pods on one host must be a multiple."""
+        """The number whose multiples are the possible numbers of pods on one host."""
         own = self._summary.multiple
         if self.sizing is not None:
             own = max(own, self.sizing.wish.multiple)
@@ -264,8 +278,8 @@ class Gang:
     def layers(self) -> tuple[tuple[int, int], ...]:
         """The tier and size of the runs of ranks that stay under one switch each, the outermost first.
 
-        Those of the PodGroup count, else those of the member with most layers. A run in a wider domain than the runs
-        around it has says nothing more.
+        The runs of the PodGroup count, else those of the member with most layers. A run in a wider domain than the runs
+        around it is ignored.
         """
         group_layers = [wish.layers for wish in self._own_wish() if wish.layers]
         member_layers = (wish.layers for wish in self._summary.wishes)
@@ -292,37 +306,39 @@ class Gang:
 
     @property
     def mesh(self) -> tuple[tuple[str, int], ...]:
-        """The axes of parallelism, the outermost first, and how many ranks lie along each. Runs of ranks go before."""
+        """The axes of parallelism, the outermost first, and the number of ranks along each. Runs of ranks take
+        precedence.
+        """
         return () if self.layers else next((wish.mesh for wish in self.preferences if wish.mesh), ())
 
     @property
     def balanced(self) -> bool:
-        """True if the gang wants as many pods under each leaf that it uses."""
+        """True if the gang prefers an equal number of pods under each leaf."""
         return any(wish.balanced for wish in self.preferences)
 
     @property
     def together_name(self) -> str:
-        """The name that gangs share which are placed all or none; "" for none."""
+        """The name that gangs share if they are placed all or none; "" for none."""
         return next((wish.together for wish in self.wishes if wish.together), "")
 
     @property
     def together_size(self) -> int:
-        """The number of gangs that share that name, where one of its members says so; else 0."""
+        """The number of gangs that share that name, if a member states it; else 0."""
         return max((wish.together_of for wish in self.wishes), default=0)
 
     @property
     def one_domain(self) -> bool:
-        """True if such gangs share one domain."""
+        """True if the gangs of that name share one domain."""
         return any(wish.one_domain for wish in self.wishes)
 
     @property
     def exclusive_set(self) -> str:
-        """The name of the set whose gangs keep apart: said by a member, else its JobSet or LeaderWorkerSet."""
+        """The name of the set whose gangs share no domain: stated by a member, else its JobSet or LeaderWorkerSet."""
         return next((wish.exclusive_set for wish in self.wishes if wish.exclusive_set), self.parent_set)
 
     @property
     def exclusive_tier(self) -> int | None:
-        """The tier of the domains that the gang shares with no other of its set; None when it shares them."""
+        """The tier of the domains that the gang shares with no other gang of its set; None if it shares domains."""
         if not self.exclusive_set:
             return None
         return max(
@@ -344,12 +360,12 @@ class Gang:
 
     @property
     def parent_set(self) -> str:
-        """The set of gangs that it is a part of; "" for none."""
+        """The set of gangs that contains the gang; "" for none."""
         return self._summary.parent_set
 
     @property
     def fills_holes(self) -> bool:
-        """True if the gang wants the smallest holes, near or not, and is held to no level."""
+        """True if the gang prefers the smallest holes wherever they are, and has no required level."""
         return not self.has_any_level and any(wish.mode is Mode.FILL for wish in self.preferences)
 
     @property
@@ -358,21 +374,29 @@ class Gang:
         return self.places_all_members or bool(self.layers)
 
     def ignored_terms(self) -> list[str]:
-        """Return a sentence for each part of the gang's wishes that is not kept."""
+        """Return a sentence for each term of the gang's wishes that is not kept."""
         found = [sentence for wish in self.wishes for sentence in wish.ignored]
         for wish in self.wishes:
-            inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
-            for level in (*wish.levels, *inner, wish.exclusive_level):
-                if level is not None and self.tier_of(level) is None:
-                    name = repr(str(level)[:80])
-                    found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
-            if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
-                found.append(f"{labels.BALANCED} is not kept beside layers, groups or a mesh")
-            if wish.mesh and not self._matches_mesh(wish.mesh):
-                found.append(f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod")
-            if wish.exclusive_level is not None and not self.exclusive_set:
-                found.append(f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set")
+            for level in self._unknown_levels(wish):
+                name = repr(str(level)[:80])
+                found.append(f"{wish.source} names {name}, which is no level here: it counts as a leaf")
+            found += self._ignored_parts(wish)
         return list(dict.fromkeys(found))
+
+    def _ignored_parts(self, wish: Wish) -> Iterator[str]:
+        """Yield a sentence for each part of a wish that contradicts another part or the gang's size."""
+        if wish.balanced and (wish.layers or wish.mesh or self.group_rules):
+            yield f"{labels.BALANCED} is not kept beside layers, groups or a mesh"
+        if wish.mesh and not self._matches_mesh(wish.mesh):
+            yield f"{labels.MESH} is not kept: the gang has not as many accelerators, alike on each pod"
+        if wish.exclusive_level is not None and not self.exclusive_set:
+            yield f"{labels.APART} is not kept without {labels.APART_SET}: the pod is in no set"
+
+    def _unknown_levels(self, wish: Wish) -> list[Level]:
+        """Return the levels of a wish that the map and the node labels do not know."""
+        inner = [*(layer.level for layer in wish.layers), *(rule.level for rule in wish.groups)]
+        levels = (*wish.levels, *inner, wish.exclusive_level)
+        return [level for level in levels if level is not None and self.tier_of(level) is None]
 
     def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
         """True unless it is known that the gang has another number of ranks than the mesh."""
@@ -380,7 +404,7 @@ class Gang:
         return not self.announced or len(gpus) != 1 or prod(size for _, size in axes) == self.announced * max(gpus)
 
     def known_tier(self, level: Level) -> int:
-        """Return the tier of a level. A level that nobody knows counts as a leaf."""
+        """Return the tier of a level. An unknown level counts as a leaf."""
         tier = self.tier_of(level)
         return 1 if tier is None else tier
 
@@ -390,14 +414,14 @@ class Gang:
         total, floor = self._summary.total, self._summary.min_pods
         if self.sizing is not None and self.sizing.total:
             total = self.sizing.total
-        if self.sizing is not None and self.sizing.min_pods:  # the PodGroup's word, which its pods cannot raise
+        if self.sizing is not None and self.sizing.min_pods:  # the pods cannot raise the min of their PodGroup
             floor = self.sizing.min_pods
         return max(total, floor)
 
     @property
     def total(self) -> int:
-        """The number of members that the gang will have now: as announced, but not below those that exist or must
-        start.
+        """The number of members that the gang will have: the announced number, but at least the members that exist or
+        must start.
         """
         return max(self.announced, len(self.living()))
 
@@ -413,7 +437,7 @@ class Gang:
 
     @property
     def age(self) -> tuple[str, int, str]:
-        """The sort key for "who came first": (created, version, uid)."""
+        """The sort key of gangs by age: (created, version, uid)."""
         if self.sizing is not None:
             return self.sizing.created, self.version, self.sizing.uid
         created, uid = min(((m.created, m.uid) for m in self.members.values()), default=("", ""))

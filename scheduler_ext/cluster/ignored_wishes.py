@@ -1,11 +1,12 @@
-"""Name in sentences the parts of a gang's wishes that are read and not kept, for its owner."""
+"""Name in sentences, for the owner of a gang, the terms of its wishes that are read and not kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from turnout.jobs.gang import Dialect
-from turnout.jobs.wishes.model import NOTHING, Mode
+from turnout.jobs.wishes.model import NOTHING, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import Member
@@ -18,7 +19,7 @@ _WHY = {
 
 
 def ignored_wishes(view: ClusterView, member: Member) -> Iterator[str]:
-    """Yield a sentence for each part of a member's wish that is not kept."""
+    """Yield a sentence for each term of a member's wish that is not kept."""
     gang = view.gangs.get(member.membership.key)
     wish = member.membership.wish
     if wish.source and member.no_opinion_reason in _WHY:
@@ -35,42 +36,51 @@ def ignored_wishes(view: ClusterView, member: Member) -> Iterator[str]:
 
 def _overruled(gang: Gang) -> Iterator[str]:
     """Yield a sentence for each wish that gives way to a hard term of another source, with both sources."""
-    firm = next((wish.requires for wish in gang.wishes if wish.requires), "")
-    layered = next((wish for wish in gang.wishes if wish.layers), NOTHING)
-    grouped = next((wish for wish in gang.wishes if wish.groups), NOTHING)
-    together = next((wish for wish in gang.wishes if wish.together), NOTHING)
-    for wish in gang.preferences:
-        if wish.only_prefers and firm and not wish.levels:
-            yield f"{wish.source} is not kept beside {firm}, which requires a level"
-        elif wish.mode is Mode.FILL and gang.has_any_level:
-            level_of = firm or layered.source or grouped.source
-            yield f"{wish.source} is not kept beside {level_of}, which names a level"
-        if wish.mesh and layered.layers:
-            yield f"{labels.MESH} is not kept beside the runs of ranks of {layered.source}"
+    yield from _overruled_preferences(gang)
+    grouped, together = _first(gang, attrgetter("groups")), _first(gang, attrgetter("together"))
+    own = gang.sizing.wish if gang.sizing is not None else NOTHING
     for wish in gang.wishes:
-        if wish.layers and gang.sizing is not None and gang.sizing.wish.layers not in ((), wish.layers):
-            yield f"{wish.source} is not kept beside the runs of ranks of {gang.sizing.wish.source}"
+        if wish.layers and own.layers not in ((), wish.layers):
+            yield f"{wish.source} is not kept beside the runs of ranks of {own.source}"
         if wish.groups and wish.groups != grouped.groups:
             yield f"the groups of {wish.source} are not kept beside those of {grouped.source}"
         if wish.together and wish.together != together.together:
             yield f"{wish.source}: the set {wish.together[:80]} is not kept beside that of {together.source}"
 
 
+def _first(gang: Gang, term: Callable[[Wish], object]) -> Wish:
+    """Return the first of the gang's wishes that states a term; NOTHING if no wish states it."""
+    return next((wish for wish in gang.wishes if term(wish)), NOTHING)
+
+
+def _overruled_preferences(gang: Gang) -> Iterator[str]:
+    """Yield a sentence for each preference that gives way to a hard term."""
+    firm = _first(gang, attrgetter("requires")).requires
+    layered, grouped = _first(gang, attrgetter("layers")), _first(gang, attrgetter("groups"))
+    for wish in gang.preferences:
+        if wish.only_prefers and firm and not wish.levels:
+            yield f"{wish.source} is not kept beside {firm}, which requires a level"
+        elif wish.mode is Mode.FILL and gang.has_any_level:
+            yield f"{wish.source} is not kept beside {firm or layered.source or grouped.source}, which names a level"
+        if wish.mesh and layered.layers:
+            yield f"{labels.MESH} is not kept beside the runs of ranks of {layered.source}"
+
+
 def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:
     """Yield a sentence if a member without an accelerator runs outside the domain that the gang must not leave.
 
-    A scheduler that asks about pods with accelerators alone binds such members as it likes.
+    A scheduler that asks only about pods with accelerators binds such members on any node.
     """
-    tier = gang.tier
-    if tier is None or not gang.has_accelerators or not view.fabric.tiers:
+    if gang.tier is None or not gang.has_accelerators or not view.fabric.tiers:
         return
-    row = view.fabric.switch_of[min(tier, view.fabric.tiers)]
-    rows = view.snapshot.row_of
-    bound = [(member, rows[member.node]) for member in gang.members.values() if member.node in rows]
-    domain = {int(row[host]) for member, host in bound if member.gpus}
-    strays = sorted(
-        member.name for member, host in bound if not member.gpus and domain and int(row[host]) not in domain
-    )
-    if strays:
-        source = next(wish.requires for wish in gang.wishes if wish.requires)
+    if strays := _strays(view, gang, gang.tier):
+        source = _first(gang, attrgetter("requires")).requires
         yield f"{source} is not kept for {strays[0]}, which has no accelerator: it was bound outside the gang's domain"
+
+
+def _strays(view: ClusterView, gang: Gang, tier: int) -> list[str]:
+    """Return the names of members without an accelerator that run outside the domain of the others."""
+    row, rows = view.fabric.switch_of[min(tier, view.fabric.tiers)], view.snapshot.row_of
+    bound = [(member, int(row[rows[member.node]])) for member in gang.members.values() if member.node in rows]
+    domain = {switch for member, switch in bound if member.gpus}
+    return sorted(member.name for member, switch in bound if not member.gpus and domain and switch not in domain)

@@ -22,9 +22,9 @@ MAX_LEVELS = 256
 
 
 def tier_of_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
-    """Return the highest tier of which each switch has hosts of one value alone; None when no host has a value.
+    """Return the highest tier of which each switch has hosts of one value only; None when no host has a value.
 
-    values: of mapped hosts with a node, by host id. A host without a value is in no domain and makes none narrower.
+    values: of mapped hosts with a node, by host id. A host without a value is ignored.
     """
     values = {host: value for host, value in values.items() if value is not None}
     if not values:
@@ -64,7 +64,7 @@ class Levels:
         return self._tiers[level]
 
     def rows_outside(self, levels: Iterable[Level]) -> NDArray[np.bool_] | None:
-        """Mark the rows of nodes that are in no domain of one of some levels; None where each is in a domain of all.
+        """Mark the rows of nodes that are in no domain of at least one of the levels; None if there is no such node.
 
         Only a level that is a node label has such nodes.
         """

@@ -30,7 +30,9 @@ _MAX_TERMS = 16
 
 
 def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """Return what no two pods of this kind may share on one host, written as host ports, so that room is counted so."""
+    """Return a pod's required anti-affinity to its own kind, written as host ports, so that free room is counted
+    correctly.
+    """
     affinity = pod.spec.affinity
     rules = (affinity.pod_anti_affinity if affinity else None) or {}
     found = set()
@@ -44,7 +46,7 @@ def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
 
 
 def max_per_host(pod: Pod) -> int | None:
-    """Return how many pods of its kind its hard spread constraints let a host hold while another holds none; else
+    """Return how many pods of its kind a host may hold while another host holds none, by hard spread constraints; else
     None.
     """
     skews = [
@@ -60,14 +62,14 @@ def max_per_host(pod: Pod) -> int | None:
 
 
 def add_anti_affinity(shape: PodShape, pod: Pod) -> PodShape:
-    """Return a pod's shape with its anti-affinity in it."""
+    """Return a pod's shape with its anti-affinity."""
     rules = anti_affinity_ports(pod)
     return _with_ports(shape, rules) if rules else shape
 
 
 @lru_cache(maxsize=4096)
 def _with_ports(shape: PodShape, ports: tuple[tuple[str, int], ...]) -> PodShape:
-    """Equal shapes become one object, as those of turnout.kube.pod_shape are."""
+    """Return a shape with more host ports. Equal shapes become one object, as in turnout.kube.pod_shape."""
     return replace(shape, host_ports=(*shape.host_ports, *ports))
 
 
@@ -84,7 +86,7 @@ def _scope(term: Mapping[str, Any], namespace: str) -> object:
 
 
 def _selects(selector: object, pod: Pod) -> bool:
-    """True if a label selector can be read and matches the pod itself. None selects nobody."""
+    """True if a label selector can be read and matches the pod itself. None matches no pod."""
     if not isinstance(selector, dict):
         return False
     pod_labels = pod.metadata.labels or {}
@@ -145,7 +147,7 @@ class Member:
     nominated: str  # status.nominatedNodeName
     nominated_by_us: bool  # True if our nominator wrote `nominated`
     shape: PodShape
-    gpus: int  # how many accelerators it asks for
+    gpus: int  # the accelerators that it requests
     priority: int
     created: str  # RFC 3339, which sorts as text
     scheduler: str
@@ -156,7 +158,7 @@ class Member:
     no_opinion_reason: str = ""  # why the extender has no opinion on this pod; "" when it has one
     nomination_obstacle: str = ""  # why the pod must not be nominated, though it may be placed; "" when it may be
     preferred_terms: tuple[tuple[int, Term], ...] = ()  # its soft node affinity
-    never_preempts: bool = False  # nobody may be evicted for it
+    never_preempts: bool = False  # no pod may be evicted for it
     max_per_host: int | None = None  # by its hard spread constraints, while another host has none
     controller: Controller | None = None
 
@@ -213,15 +215,15 @@ def error_text(error: KubeError) -> str:
 
 def _no_opinion_reason(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
     if _has_claims(pod) and not shape.gpus(gpu_resources):
-        return "ResourceClaims"  # what a claim takes from a node is not on the node object
+        return "ResourceClaims"  # the node object does not show the devices of a claim
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}
     if any(name in gpu_resources for name in pod_level):
         return "PodLevelGpus"
     plain = belongs.key.dialect in (Dialect.ALONE.value, Dialect.OWNER.value)
     if plain and not shape.gpus(gpu_resources) and not belongs.wish.source:
-        return "NoGpu"  # a database's StatefulSet is no gang: nobody asks about its pods, and no room is kept for them
+        return "NoGpu"  # a database's StatefulSet is no gang: no room is reserved for its pods
     if belongs.wish.mode is Mode.NONE:
-        return "LeftAlone"  # it asks for no place; a hard level of its gang holds all the same
+        return "LeftAlone"  # it requests no place; a hard level of its gang still counts
     return ""
 
 
@@ -230,7 +232,7 @@ def _has_claims(pod: Pod) -> bool:
 
 
 def _nomination_obstacle(pod: Pod) -> str:
-    """Say why only the scheduler's plugins can judge where this pod fits, such as volumes or affinity; else ""."""
+    """Return why only the scheduler's plugins can judge where this pod fits, such as volumes or affinity; else ""."""
     affinity = pod.spec.affinity
     if affinity and (affinity.pod_affinity or affinity.pod_anti_affinity):
         return "PodAffinity"

@@ -27,13 +27,13 @@ from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import Member
 from turnout.scheduler_ext.cluster.view import ClusterView
 
-CATCH_UP_S = 10.0  # how long a difference is taken for one of time; one that lasts is one of counting
+CATCH_UP_S = 10.0  # a difference that lasts longer is no delay of a watch
 
 
 def offers_unknown_room(view: ClusterView, member: Member, names: Sequence[str]) -> bool:
-    """True if a node is named that no watch has shown, or on which this pod does not fit beside those that we know.
+    """True if the scheduler names a node that no watch has shown, or on which this pod does not fit by our view.
 
-    The view has to be settled, as it is once a planner was asked.
+    The view must be settled, as it is after a question to the planner.
     """
     row_of = view.snapshot.row_of
     rows = [row_of.get(name, -1) for name in names]
@@ -41,15 +41,15 @@ def offers_unknown_room(view: ClusterView, member: Member, names: Sequence[str])
 
 
 class LaggingView:
-    """Remembers since when each refused pod is offered more than we know of."""
+    """The time since when each refused pod is offered more room than the view knows."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
 
     def should_retry(self, view: ClusterView, member: Member, names: Sequence[str], now_s: float) -> bool:
-        """True if a refusal of this pod is to be asked for again, since a watch may be about to show what it lacks.
+        """True if the scheduler should ask about this pod again, because a watch may soon show the missing room.
 
-        A pod is doubted for CATCH_UP_S at most, until once nothing is offered that we do not know of.
+        The answer is True for CATCH_UP_S at most, until the scheduler once offers no unknown room.
         """
         if not offers_unknown_room(view, member, names):
             self._since_s.pop(member.uid, None)
@@ -57,16 +57,16 @@ class LaggingView:
         return now_s - self._since_s.setdefault(member.uid, now_s) < CATCH_UP_S
 
     def forget(self, uid: str) -> None:
-        """Forget a pod that is gone."""
+        """Forget a deleted pod."""
         self._since_s.pop(uid, None)
 
 
-POD_GROUP_WAIT_S = 1.0  # since a pod of the gang was first asked about: a watch lags by less
+POD_GROUP_WAIT_S = 1.0  # from the first question about a pod of the gang; a watch lags by less
 MAX_WAITING_GANGS = 32  # gangs of one namespace at a time; further ones do not wait
 
 
 class PodGroupState(Enum):
-    """Tells how far the PodGroup is that a gang names."""
+    """The state of the PodGroup that a gang names."""
 
     KNOWN = "known"  # or not needed
     AWAITED = "awaited"
@@ -74,14 +74,14 @@ class PodGroupState(Enum):
 
 
 class PodGroupWaits:
-    """Remembers since when the PodGroup of each gang is awaited. A PodGroup that never comes holds its gang up once."""
+    """The time since when the PodGroup of each gang is awaited. A PodGroup that never comes delays its gang once."""
 
     def __init__(self) -> None:
         self._since_s: dict[GangKey, float] = {}
         self._waiting: dict[str, dict[GangKey, float]] = {}  # namespace -> gang -> until when it waits, in that order
 
     def state_of(self, gang: Gang, now_s: float) -> PodGroupState:
-        """Say whether a gang is to wait for its PodGroup. Its first look begins the wait."""
+        """Return whether a gang waits for its PodGroup. The first call starts the wait."""
         if not gang.lacks_pod_group:
             return PodGroupState.KNOWN
         if gang.key not in self._since_s:
@@ -100,7 +100,7 @@ class PodGroupWaits:
         waiting[key] = now_s + POD_GROUP_WAIT_S
 
     def retain(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
-        """Forget what is not among these gangs. A wait that is not over counts on, so nobody gains by deleting pods."""
+        """Forget other gangs than these. A wait that is not over continues, so deleting pods brings no advantage."""
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if key in gangs}
         for waiting in self._waiting.values():
             for key in [key for key, until_s in waiting.items() if until_s <= now_s]:
@@ -110,7 +110,7 @@ class PodGroupWaits:
 
 CONFIRM_S = 1.0
 FORGET_S = 300.0
-MAX_OBSERVATIONS = 256  # gangs and shapes of which hosts are remembered; past that the oldest is forgotten
+MAX_OBSERVATIONS = 256  # pairs of gang and shape; the oldest pair is forgotten first
 
 Marks = NDArray[np.bool_]  # one mark a row
 
@@ -126,13 +126,13 @@ class _Observation:
 
 
 class RejectedHosts:
-    """The hosts left out, by gang and shape. Clear them when rows change their meaning."""
+    """The hosts that the scheduler does not offer, by gang and shape. Clear them when rows change their meaning."""
 
     def __init__(self) -> None:
         self._observations: dict[tuple[GangKey, PodShape], _Observation] = {}
 
     def rows_by_shape(self, key: GangKey) -> Mapping[PodShape, Marks]:
-        """Return the rows that are believed to be refused for a gang, by shape."""
+        """Return the rows that count as rejected for a gang, by shape."""
         return {
             shape: observation.rejected
             for (gang, shape), observation in self._observations.items()
@@ -140,7 +140,7 @@ class RejectedHosts:
         }
 
     def note_missing(self, key: GangKey, shape: PodShape, missing: Marks, now_s: float) -> Marks:
-        """Note which rows with room the scheduler did not name, and return those that are believed to be refused."""
+        """Note which rows with room the scheduler did not name, and return the rows that count as rejected."""
         observation = self._observations.pop((key, shape), None)
         if observation is None:
             observation = _Observation(now_s, now_s, missing, np.zeros_like(missing))
@@ -154,7 +154,7 @@ class RejectedHosts:
         return observation.rejected
 
     def note_offered(self, key: GangKey, shape: PodShape, rows: list[int]) -> bool:
-        """Believe of no row that the scheduler names that it is refused. True if one of them was."""
+        """Note that the scheduler names some rows: they are not rejected. True if one of them counted as rejected."""
         observation = self._observations.get((key, shape))
         if observation is None:
             return False
@@ -165,16 +165,16 @@ class RejectedHosts:
         return was_rejected
 
     def has_observation(self, key: GangKey, shape: PodShape) -> bool:
-        """True if a host was left out for such a pod."""
+        """True if a host with room was missing for such a pod."""
         return (key, shape) in self._observations
 
     def expire(self, now_s: float) -> list[GangKey]:
-        """Forget what was not seen for FORGET_S, and return the gangs of which that was believed."""
+        """Forget observations older than FORGET_S, and return the gangs that had rejected hosts."""
         old = [entry for entry, observation in self._observations.items() if now_s - observation.last_s >= FORGET_S]
         return [entry[0] for entry in old if self._observations.pop(entry).rejected.any()]
 
     def drop(self, key: GangKey) -> None:
-        """Forget a gang that is gone."""
+        """Forget a deleted gang."""
         for each in [each for each in self._observations if each[0] == key]:
             del self._observations[each]
 

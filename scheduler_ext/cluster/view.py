@@ -26,15 +26,12 @@ from turnout.scheduler_ext.cluster.member import Member, member_of
 from turnout.topology.fabric import EMPTY, Fabric, with_strangers
 
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
-PATIENCE_S = 30.0  # how long room is kept, after the last member came, for those that a gang announces
-MAX_PATIENCE_S = 300.0  # since its first member came, once in a gang's life: whoever says another size gets no more
+PATIENCE_S = 30.0  # how long room is reserved for announced members after the last member came
+MAX_PATIENCE_S = 300.0  # from the first member on, once in a gang's life, whatever size is stated later
 
 
 class ClusterView:
-    """The state that the watches have shown.
-
-    `touched` names the gangs that changed since the last look of the plan cache.
-    """
+    """The cluster as the watches have shown it."""
 
     def __init__(self, gpu_resources: tuple[str, ...]) -> None:
         self.fabric: Fabric = EMPTY
@@ -48,16 +45,18 @@ class ClusterView:
         self.levels = Levels(self.snapshot)
         self.unconfirmed_nominations: dict[
             str, str
-        ] = {}  # uid -> node: nominations of ours that the watch has not shown yet
-        self.unreadable_pods = 0
-        self.lifts_gates = False  # True if this process lifts our placement gates: such pods wait for a plan then
+        ] = {}  # uid -> node: our nominations that the watch has not shown yet
+        self.unreadable_pods = 0  # pods that could not be read, in all
+        self.lifts_gates = False  # True if this process lifts our placement gates: gated pods then wait for a plan
         self._gpu_resources = gpu_resources
         self._map: Fabric = EMPTY
         self._ips: dict[str, str] = {}
         self._stale_layout = True
         self._sizings: dict[GangKey, Sizing] = {}
-        self._gangs_with_new_members: dict[GangKey, None] = {}  # gangs that got a new member since the last look
-        self._wait_until_s: dict[GangKey, float] = {}  # gangs whose missing members are waited for, and until when
+        self._gangs_with_new_members: dict[GangKey, None] = {}  # gangs with a new member since the last update
+        self._wait_until_s: dict[
+            GangKey, float
+        ] = {}  # until when room is reserved for the missing members of each gang
         self._incomplete_since_s: dict[GangKey, float] = {}  # gangs that lacked members, and when that was first so
         self._next_expiry_s = math.inf  # when the first of them need not be waited for any more
 
@@ -89,7 +88,7 @@ class ClusterView:
         return None
 
     def drop_pod(self, uid: str) -> None:
-        """Remove a pod that is gone or finished."""
+        """Remove a deleted or finished pod."""
         self.assumed_pods.forget(uid)
         self.unconfirmed_nominations.pop(uid, None)
         self.snapshot.release(uid)
@@ -121,9 +120,9 @@ class ClusterView:
         self._set_sizing(GangKey(namespace, name, dialect.value), None)
 
     def put_owner(self, kind: str, owner: Owner) -> None:
-        """Add or update a Job or StatefulSet, which says how many pods it will have.
+        """Add or update a Job or StatefulSet, which states how many pods it will have.
 
-        Such pods start together only if their own annotations say so.
+        Such pods start together only if their own annotations require it.
         """
         spec, meta = owner.spec, owner.metadata
         if kind == "Job":
@@ -149,12 +148,12 @@ class ClusterView:
             self._stale_layout = True
 
     def drop_node(self, name: str) -> None:
-        """Remove a node. Its row in the tables goes with the next new layout."""
+        """Remove a node. Its row in the tables is removed with the next new layout."""
         self._ips.pop(name, None)
         self.snapshot.drop_node(name)
 
     def set_map(self, fabric: Fabric) -> None:
-        """Use a new fabric, whose hosts are named as in the map: by InternalIP or by node name."""
+        """Use a new fabric, whose hosts have the names of the map: InternalIPs or node names."""
         self._map = fabric
         self._stale_layout = True
 
@@ -220,10 +219,10 @@ class ClusterView:
         return member.nominated
 
     def missing_pods(self, gang: Gang) -> int:
-        """Count the members that are still to be created and that room is kept for.
+        """Count the members that do not exist yet and for which room is reserved.
 
-        The count is 0 once no new member has come for PATIENCE_S, and once the gang was complete. So room is kept
-        neither for pods that never come nor for pods that have ended.
+        The count is 0 once no new member has come for PATIENCE_S, and once the gang was complete. So no room is
+        reserved for pods that never come or have ended.
         """
         return max(0, gang.total - len(gang.living())) if gang.key in self._wait_until_s else 0
 
@@ -248,9 +247,9 @@ class ClusterView:
             self.snapshot.release(member.uid)
 
     def _wait_for_members(self, now_s: float) -> None:
-        """Update until when room is kept for members that are still to be created.
+        """Update until when room is reserved for members that do not exist yet.
 
-        A gang that got a new member is waited for a while longer. A gang whose time is over is not waited for any more.
+        A new member prolongs the time. After that time no room is reserved.
         """
         for key in self._gangs_with_new_members:
             gang = self.gangs[key]
@@ -323,25 +322,29 @@ class ClusterView:
 
 
 def renamed(fabric: Fabric, by_key: dict[str, str]) -> Fabric:
-    """Return the same fabric with its hosts named as their nodes are. A host without a node keeps its own name."""
+    """Return the same fabric with its hosts named like their nodes. A host without a node keeps its name."""
     hosts = tuple(by_key.get(host, host) for host in fabric.hosts)
     return replace(fabric, hosts=hosts, index={name: host for host, name in enumerate(hosts)})
 
 
 class AssumedPods:
-    """Assumed placements, in the order in which they expire."""
+    """Assumed placements, in the order in which they expire.
+
+    kube-scheduler does not report which node it chose, and binds late (docs/facts/extender.md 1.8). A wrong entry costs
+    one slot for `ttl_s` seconds.
+    """
 
     def __init__(self, ttl_s: float = 10.0) -> None:
         self.ttl_s = ttl_s
         self._assumed: dict[str, tuple[str, float]] = {}
 
     def assume(self, uid: str, node: str, now_s: float) -> None:
-        """Assume that a pod goes to a node until `now_s + ttl_s`, in place of any earlier assumption."""
+        """Assume that a pod goes to a node until `now_s + ttl_s`. This replaces an earlier assumption."""
         self._assumed.pop(uid, None)
         self._assumed[uid] = (node, now_s + self.ttl_s)
 
     def forget(self, uid: str) -> None:
-        """Drop the assumption on a pod that was seen on a node, or is gone."""
+        """Drop the assumption about a pod that is bound or deleted."""
         self._assumed.pop(uid, None)
 
     def node_of(self, uid: str) -> str:
@@ -364,13 +367,13 @@ class AssumedPods:
         return len(self._assumed)
 
 
-MAX_TABLES = 64  # tables kept ready
+MAX_TABLES = 64  # cached tables
 
 _TableKey = tuple[tuple[tuple[str, str, str, str], ...], tuple[tuple[int, Term], ...]]
 
 
 class Preferences:
-    """One table for all pods that prefer the same, made when it is first asked for after a node changed."""
+    """One table for all pods with equal preferences, built when it is first needed after a node changed."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
@@ -378,7 +381,7 @@ class Preferences:
         self._tables: dict[_TableKey, Rows] = {}
 
     def of(self, member: Member) -> Rows | None:
-        """Return a number for each row, the larger the gladder; None when all are alike to the pod."""
+        """Return a score for each row, the larger the better; None when all rows are equal for the pod."""
         if not member.preferred_terms and not self._snapshot.soft_tainted:
             return None
         if self._offer_version != self._snapshot.offer_version:
@@ -396,7 +399,7 @@ class Preferences:
         table = np.zeros(len(self._snapshot.order), np.int32)
         keys = sorted({key for _, (on_labels, _) in wishes for key, _, _ in on_labels})
         by_name = any(on_fields for _, (_, on_fields) in wishes)
-        scores: dict[object, int] = {}  # nodes that look alike are judged once
+        scores: dict[object, int] = {}  # nodes with equal features are scored once
         for name in self._snapshot.nodes if wishes else self._snapshot.soft_tainted:
             if (row := self._snapshot.row_of.get(name)) is None:
                 continue

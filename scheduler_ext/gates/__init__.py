@@ -1,1 +1,1 @@
-"""Scheduling gates: a gang's pods stay behind ours until a plan for the gang stands, and leave it together."""
+"""Scheduling gates: the pods of a gang stay behind our gate until the gang has a plan, and start together."""

@@ -98,7 +98,7 @@ def _count_leaving(view: ClusterView, pods: PodsOnRows, priority: int, evicted_u
 
 
 def _is_planned_by_others(plans: Plans, gang: Gang, rows: Collection[int]) -> bool:
-    """True if a gang that does not go behind this one is planned on these hosts: it lands in a moment."""
+    """True if a gang of the same or a higher priority is planned on these hosts: its pods arrive soon."""
     for plan in plans.current_plans():
         other = plans.view.gangs.get(plan.key)
         if other is None or plan.key == gang.key or other.priority < gang.priority:
@@ -114,7 +114,7 @@ def _evictions(gang: Gang, chosen: Iterable[Member]) -> tuple[Evict, ...]:
 
 
 def reserve_hosts(plans: Plans, gang: Gang, nodes: Iterable[str]) -> None:
-    """Hold these nodes for a gang, and plan those of a lower priority anew that counted on them."""
+    """Reserve these nodes for a gang, and plan the gangs of a lower priority on these nodes again."""
     view = plans.view
     rows = {row for node in nodes if (row := view.snapshot.row_of.get(node)) is not None}
     if not plans.reservations.reserve(gang, rows):
@@ -127,11 +127,11 @@ def reserve_hosts(plans: Plans, gang: Gang, nodes: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StuckGang:
-    """A gang that cannot get whole where it is. running: its members with a host. lacking: why the rest has none."""
+    """A gang that cannot reach its min where it is."""
 
-    running_pods: int
+    running_pods: int  # members with a host
     min_pods: int
-    refusal_detail: str
+    refusal_detail: str  # why the other members have no host
 
     def __str__(self) -> str:
         counts = f"{self.running_pods} of the {self.min_pods} that must run together have a host"
@@ -139,7 +139,7 @@ class StuckGang:
 
 
 def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
-    """Tell how a gang is stuck; None while it is whole, is still to get its places, or none of it holds a host."""
+    """Return how a gang is stuck; None while it has its min, may still get its places, or holds no host."""
     running = sum(1 for m in gang.living() if m.node)
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
         return None
@@ -152,7 +152,7 @@ def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
 def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> tuple[Evict, ...]:
     """Choose the members that are evicted for the remedy that the gang's owner named; none if the gang is to wait.
 
-    A gang is moved only if all of it fits beside what it holds now, so that it never gives up places for none.
+    A gang is moved only if all of it fits beside its present hosts, so that it never gives up places for none.
     """
     remedy = gang.repair.remedy
     if remedy is Remedy.WAIT or (remedy is Remedy.MOVE and not _fits_elsewhere(plans, gang)):
@@ -166,7 +166,7 @@ def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> tuple[Evict,
 
 
 def _fits_elsewhere(plans: Plans, gang: Gang) -> bool:
-    """True if all of the gang would fit beside every plan and every pod that is there, its own included."""
+    """True if the whole gang would fit beside every plan and every pod, its own pods included."""
     members = tuple(sorted((m for m in planned_members(gang) if not m.terminating), key=rank_order))
     lacking = max(0, gang.min_pods - len(members))
     request = replace(

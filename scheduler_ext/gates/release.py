@@ -25,37 +25,34 @@ from turnout.topology.model import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """The room that is made for a gang: who leaves for it, and where its members are nominated meanwhile."""
+    """The preemption for a gang: the pods that leave, and the hosts for which its members are nominated meanwhile."""
 
     hosts: Mapping[str, str]  # uid -> node
-    victims: tuple[Evict, ...]  # to be evicted, in this order
-    terminating_pods: int  # pods that leave already
-    refusal_detail: str = ""  # why the last eviction was not done
+    victims: tuple[Evict, ...]  # pods to evict, in this order
+    terminating_pods: int  # pods that already leave
+    refusal_detail: str = ""  # why the last eviction was refused; "" if it was not
 
 
 @dataclass(frozen=True, slots=True)
 class GatedGang:
-    """A gang of which members are behind our gate, and what the planner says of it.
+    """A gang with members behind our gate, and the planner's answer about it."""
 
-    gated: in the order of their ranks.
-    """
-
-    gated_pods: tuple[GatedPod, ...]
-    min_pods: int  # how many must start together
-    startable_pods: int  # members that exist and wait for no gate of somebody else
-    ungated_pods: int  # those among them that are not behind our gate
+    gated_pods: tuple[GatedPod, ...]  # in the order of their ranks
+    min_pods: int  # members that must start together
+    startable_pods: int  # members that exist and have no gate of others
+    ungated_pods: int  # members among them without our gate
     has_started: bool  # True if a member runs, or was let go before
     requires_level: bool  # True if the gang must stay within a tier
     hosts: Mapping[str, str] = field(default_factory=dict)  # uid -> planned node
-    planned_uids: frozenset[str] = frozenset()  # uids of the members whose place the plan decides
+    planned_uids: frozenset[str] = frozenset()  # uids of the members that the plan places
     nominable_uids: frozenset[str] = frozenset()
-    nominated_by_us: frozenset[str] = frozenset()  # uids of gated members whose nomination is ours
-    unknown_size: Refusal | None = None  # why nobody can say how many must start together
+    nominated_by_us: frozenset[str] = frozenset()  # uids of gated members that we nominated
+    unknown_size: Refusal | None = None  # why it is unknown how many must start together
     preemption: Preemption | None = None  # room, by evictions
     shortfall: Refusal | None = None  # why not every member has a place in the plan
 
 
-_SIZED_BY_OWNER = ("Job/", "StatefulSet/")  # kinds that are watched: others say nothing of a size
+_SIZED_BY_OWNER = ("Job/", "StatefulSet/")  # kinds that are watched; other owners state no size
 
 
 def observe_gated_gang(
@@ -72,37 +69,38 @@ def observe_gated_gang(
     not show it yet. schedulers: the names of the schedulers whose pods are nominated.
     """
     living = sorted(gang.living(), key=rank_order)
-    gated_members = [m for m in living if m.uid in gated_pods]
-    ungated_members = [m for m in living if m.uid not in gated_pods and (not m.gated or m.uid in lifted_uids)]
-    startable_pods = len(ungated_members) + sum(1 for m in gated_members if not gated_pods[m.uid].other_gates)
-    has_started = any(
-        m.node or m.nominated_by_us or m.uid in lifted_uids for m in ungated_members if is_planned(m, gang)
-    )
+    gated = [m for m in living if m.uid in gated_pods]
+    ungated = [m for m in living if m.uid not in gated_pods and (not m.gated or m.uid in lifted_uids)]
+    startable_pods = len(ungated) + sum(1 for m in gated if not gated_pods[m.uid].other_gates)
+    has_started = any(_has_left(m, lifted_uids) and is_planned(m, gang) for m in ungated)
     unknown_size = _unknown_size(gang)
-    hosts: dict[str, str] = {}
-    shortfall = None
-    if unknown_size is None and (has_started or startable_pods >= gang.min_pods):
-        hosts, shortfall = _planned_nodes(plans, gang, now_s)
+    may_plan = unknown_size is None and (has_started or startable_pods >= gang.min_pods)
+    hosts, shortfall = _planned_nodes(plans, gang, now_s) if may_plan else ({}, None)
     return GatedGang(
-        gated_pods=tuple(gated_pods[m.uid] for m in gated_members),
+        gated_pods=tuple(gated_pods[m.uid] for m in gated),
         min_pods=gang.min_pods,
         startable_pods=startable_pods,
-        ungated_pods=len(ungated_members),
+        ungated_pods=len(ungated),
         has_started=has_started,
         requires_level=gang.requires_level,
         hosts=hosts,
         planned_uids=frozenset(m.uid for m in planned_members(gang)),
-        nominable_uids=frozenset(
-            m.uid for m in gated_members if not m.nomination_obstacle and m.scheduler in schedulers
-        ),
-        nominated_by_us=frozenset(m.uid for m in gated_members if _is_ours(plans, m, gated_pods[m.uid])),
+        nominable_uids=frozenset(m.uid for m in gated if not m.nomination_obstacle and m.scheduler in schedulers),
+        nominated_by_us=frozenset(m.uid for m in gated if _is_ours(plans, m, gated_pods[m.uid])),
         unknown_size=unknown_size,
         shortfall=shortfall,
     )
 
 
+def _has_left(member: Member, lifted_uids: Collection[str]) -> bool:
+    """True if a member without a gate is bound, or was sent to its node by us."""
+    return bool(member.node) or member.nominated_by_us or member.uid in lifted_uids
+
+
 def _unknown_size(gang: Gang) -> Refusal | None:
-    """Return what is missing where only a PodGroup or an owner can say how many must start, and nobody shows it."""
+    """Return the missing object if only a PodGroup or an owner can state how many must start; None if the size is
+    known.
+    """
     if gang.lacks_pod_group:
         what = f"its PodGroup {gang.key.name}"
     elif gang.is_unsized and gang.key.name.startswith(_SIZED_BY_OWNER):
@@ -113,7 +111,7 @@ def _unknown_size(gang: Gang) -> Refusal | None:
 
 
 def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, str], Refusal | None]:
-    """Return uid -> node for the waiting members of a gang, and why some of them have none."""
+    """Return uid -> node for the waiting members of a gang, and why some of them have no node."""
     view = plans.view
     if not view.fabric.mapped_count and gang.requires_level:
         return {}, Refusal(EventReason.NO_MAP, "a topology tier is required and the map names no host")
@@ -121,7 +119,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
     if plan is None:
         return {}, None
     hosts = {uid: view.fabric.hosts[host] for uid, host in plan.hosts.items()}
-    for member in gang.members.values():  # assumed to be on its way, or nominated by somebody else
+    for member in gang.members.values():  # assumed to be on its way, or nominated by another program
         if member.is_waiting and member.uid not in hosts and (node := view.node_of(member)):
             hosts[member.uid] = node
     if plan.refusal is None:
@@ -131,7 +129,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
 
 
 def _is_ours(plans: Plans, member: Member, pod: GatedPod) -> bool:
-    """True if a gated pod's nomination is ours, as the view has it or as we wrote it a moment ago."""
+    """True if we wrote the nomination of a gated pod, even if the watch does not show it yet."""
     return bool(pod.nominated) and plans.view.our_nomination(member) == pod.nominated
 
 
@@ -139,10 +137,10 @@ Writes = tuple[Nominate, ...] | tuple[Lift, ...] | tuple[Evict, ...]
 
 
 def next_writes(gated_gang: GatedGang) -> tuple[Writes, Refusal | None]:
-    """Decide the next writes for a gang, all of which may be sent at once, and why the rest of it waits.
+    """Decide the next writes for a gang, all of which may be sent at once, and why the other members wait.
 
     Lifts and evictions are returned only when no nomination is left to write. Evictions are sent one after the other,
-    and none after one that is refused. Raises nothing.
+    and none after a refused eviction. Raises nothing.
     """
     refusal = _start_refusal(gated_gang)
     lifts = () if refusal is not None else _lifts(gated_gang)
@@ -160,7 +158,7 @@ def next_writes(gated_gang: GatedGang) -> tuple[Writes, Refusal | None]:
 
 
 def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[Writes, Refusal]:
-    """Nominate a gang for the hosts that others leave, so that the scheduler keeps them from lower pods; then evict."""
+    """Nominate a gang for the hosts of the victims, so that the scheduler reserves them for the gang; then evict."""
     nominations = tuple(
         Nominate(pod, node)
         for pod in gated_gang.gated_pods
@@ -174,7 +172,7 @@ def _preemption_writes(gated_gang: GatedGang, preemption: Preemption) -> tuple[W
 
 
 def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
-    """Return why no member may go; None when the min may start."""
+    """Return why no member may start; None when the min may start."""
     if gated_gang.unknown_size is not None:
         return gated_gang.unknown_size
     if (
@@ -198,10 +196,10 @@ def _start_refusal(gated_gang: GatedGang) -> Refusal | None:
 
 
 def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
-    """Return the lifts of all members that may go, in rank order.
+    """Return the lifts of all members that may start, in rank order.
 
-    A started gang is completed up to its min even by members without a seat. A required gang is not: such a member
-    could land anywhere.
+    A started gang is completed up to its min even by members without a seat. A gang with a required level is not: such
+    a member could land on any node.
     """
     lifts: list[Lift] = []
     missing_pods = gated_gang.min_pods - gated_gang.ungated_pods
@@ -222,36 +220,36 @@ def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
 
 
 def _needs_nomination(gated_gang: GatedGang, lift: Lift) -> bool:
-    """True if the nomination is still to be written. One of somebody else stays as it is."""
+    """True if the nomination is still to be written. A nomination of another program stays."""
     pod = lift.pod
     if pod.nominated == lift.node or (pod.nominated and pod.uid not in gated_gang.nominated_by_us):
         return False
     return bool(pod.nominated) if not lift.node else pod.uid in gated_gang.nominable_uids
 
 
-_TERMS = 3  # of the Lease without a word: another replica would have it long before
-_MAX_TERM_S = 60.0  # of a Lease: a record that claims more is not believed
+_TERMS = 3  # terms of the Lease without a renewal: another replica would have taken it long before
+_MAX_TERM_S = 60.0  # longer terms in a Lease are ignored
 
 
 class PlacerState(Enum):
-    """The state of whoever places, as the Lease tells."""
+    """Whether a process places gated pods, by the Lease."""
 
-    PLACED = "Placed"  # somebody holds it
-    SILENT = "Silent"  # nobody does, for less than the bound
-    GONE = "Gone"  # nobody does, for longer
+    PLACED = "Placed"  # a process holds it
+    SILENT = "Silent"  # no process has held it for less than the bound
+    GONE = "Gone"  # no process has held it for longer than the bound
 
 
 def silence_s(lease: Lease | None, wall_s: float) -> float:
-    """Return for how long the holder of a Lease has said nothing; infinite where there is no Lease, or no time in it.
+    """Return the time since the holder renewed a Lease; infinite if there is no Lease or no time in it.
 
-    A holder whose clock goes ahead of ours is not silent.
+    A holder whose clock is ahead of ours is not silent.
     """
     renewed_s = unix_s(lease.spec.renew_time or "") if lease is not None else None
     return math.inf if renewed_s is None else max(0.0, wall_s - renewed_s)
 
 
 def placer_state(lease: Lease | None, bound_s: float, wall_s: float) -> PlacerState:
-    """Tell how a Lease stands. bound_s: silence after which its holder is gone for good."""
+    """Return whether a process places gated pods. bound_s: the silence after which no process places them."""
     silent_s = silence_s(lease, wall_s)
     term_s = min(_MAX_TERM_S, max(1.0, float((lease.spec.lease_duration_seconds if lease else 0) or 0)))
     if silent_s <= _TERMS * term_s:

@@ -1,1 +1,1 @@
-"""The planner of the extender: one plan per waiting gang, and what to write ahead."""
+"""The planner of the extender: one plan per waiting gang, and the nominations that are written ahead."""

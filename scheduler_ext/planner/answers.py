@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import Dialect
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, Rules, Victims
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.preemption import plan_with_preemption
@@ -44,14 +46,8 @@ def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rul
     if gang is None or not is_planned(member, gang):
         return NO_OPINION
     view.settle(now_s)
-    is_single = gang.key.dialect == Dialect.ALONE.value
-    if rules.hold_incomplete and not is_single and len(gang.living()) < gang.min_pods:
-        return _refuse(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.min_pods} members exist")
-    if not view.fabric.mapped_count:
-        required = "a topology tier is required and the map names no host"
-        return _refuse(EventReason.NO_MAP, required) if gang.requires_level else NO_OPINION
-    if is_single:
-        return _seat_alone(plans, gang, member, names, now_s)
+    if (answer := _answer_without_plan(plans, gang, member, names, rules, now_s)) is not None:
+        return answer
     plan = plans.plan_of(gang.key, now_s)
     node = view.node_of(member) or _planned_node(plans, plan, member)
     if len(names) == 1 and names[0] == member.nominated:
@@ -60,19 +56,45 @@ def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rul
         view.forget_assumed(member)
         plan = plans.plan_of(gang.key, now_s)
         node = _planned_node(plans, plan, member)
-    if gang.requires_level and _awaits_missing_hosts(plans, gang, member, names, plan, now_s):
-        return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names), retry=True)
     if gang.requires_level:
-        plan = plans.plan_of(gang.key, now_s)
-        node = view.node_of(member) or _planned_node(plans, plan, member)
+        return _answer_in_level(plans, gang, member, names, plan, now_s)
+    if node and node not in names:
+        return _seat_among(plans, gang, member, names, plan)
+    return _keep(node) if node else _no_room(plans, gang, member, names, _refusal_of(plan))
+
+
+def _answer_without_plan(
+    plans: Plans, gang: Gang, member: Member, names: Sequence[str], rules: Rules, now_s: float
+) -> Answer | None:
+    """Answer for an incomplete gang, without a map, or for a pod without a gang; None if the gang's plan decides."""
+    is_single = gang.key.dialect == Dialect.ALONE.value
+    if rules.hold_incomplete and not is_single and len(gang.living()) < gang.min_pods:
+        return _refuse(EventReason.GANG_INCOMPLETE, f"{len(gang.living())} of {gang.min_pods} members exist")
+    if not plans.view.fabric.mapped_count:
+        required = "a topology tier is required and the map names no host"
+        return _refuse(EventReason.NO_MAP, required) if gang.requires_level else NO_OPINION
+    return _seat_alone(plans, gang, member, names, now_s) if is_single else None
+
+
+def _answer_in_level(
+    plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
+) -> Answer:
+    """Answer for a member of a gang that must stay within a level: no other node replaces the planned one."""
+    if _awaits_missing_hosts(plans, gang, member, names, plan, now_s):
+        node = plans.view.node_of(member) or _planned_node(plans, plan, member)
+        return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names), retry=True)
+    plan = plans.plan_of(gang.key, now_s)
+    node = plans.view.node_of(member) or _planned_node(plans, plan, member)
     if node in names:
         return _keep(node)
     if not node:
-        refusal = (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
-        return _no_room(plans, gang, member, names, refusal)
-    if gang.requires_level:
-        return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names))
-    return _seat_among(plans, gang, member, names, plan)
+        return _no_room(plans, gang, member, names, _refusal_of(plan))
+    return _refuse(EventReason.PLANNED_HOST_MISSING, _missing_host_detail(node, names))
+
+
+def _refusal_of(plan: GangPlan | None) -> Refusal:
+    """Return why a member has no place in a plan."""
+    return (plan.refusal if plan is not None else None) or NO_ROOM_LEFT
 
 
 def scores_of(
@@ -90,28 +112,19 @@ def scores_of(
     if not view.fabric.mapped_count:
         return []
     if gang.key.dialect == Dialect.ALONE.value:
-        seat = _seat_alone(plans, gang, member, names, now_s)
-        return [(seat.nodes[0], 10)] if seat.nodes else []
+        answer = _seat_alone(plans, gang, member, names, now_s)
+        return [(answer.nodes[0], 10)] if answer.nodes else []
     plan = plans.plan_of(gang.key, now_s)
-    node = view.node_of(member) or _planned_node(plans, plan, member)
-    planned = view.snapshot.row_of.get(node)
+    planned = view.snapshot.row_of.get(view.node_of(member) or _planned_node(plans, plan, member))
     gang_hosts = [host for m in planned_members(gang) if (host := view.host_of(m)) is not None]
     gang_hosts += plan.used_hosts if plan is not None else ()
-    planned_hosts = [planned] if planned is not None else []
-    scored = scores(
-        view.fabric, planned_hosts, gang_hosts, DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
-    )
+    rule = DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
+    scored = scores(view.fabric, [] if planned is None else [planned], gang_hosts, rule)
     requested = set(names)
     rows = np.flatnonzero(scored)
     rows = rows[np.argsort(-scored[rows], kind="stable")]
-    found: list[tuple[str, int]] = []
-    for row in rows.tolist():
-        name = view.fabric.hosts[row]
-        if name in requested:
-            found.append((name, int(scored[row])))
-            if len(found) == max_scores:
-                break
-    return found
+    best = ((view.fabric.hosts[row], int(scored[row])) for row in rows.tolist())
+    return list(islice(((name, score) for name, score in best if name in requested), max_scores))
 
 
 def preemptible_nodes(plans: Plans, member: Member, names: Iterable[str], now_s: float, wall_s: float) -> list[str]:
@@ -137,7 +150,7 @@ def preemptible_nodes(plans: Plans, member: Member, names: Iterable[str], now_s:
 
 
 def partial_gangs(plans: Plans) -> list[Gang]:
-    """Return gangs of which some members, but fewer than must start together, hold a host while others wait."""
+    """Return gangs of which some members hold a host, but fewer than must start together, while others wait."""
     found = []
     for gang in plans.view.waiting_gangs():
         placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
@@ -147,30 +160,35 @@ def partial_gangs(plans: Plans) -> list[Gang]:
 
 
 def unenforced_pods(plans: Plans, rules: Rules) -> int:
-    """Count the bound pods that break a rule by now.
+    """Count the bound pods that now break a rule.
 
-    A required gang may have come to span more than its tier, or a held gang may have lost members. Nothing enforces
-    either rule while the extender is down, or when members leave later.
+    A gang with a required level may span more than its tier, or a gang that is refused while incomplete may have lost
+    members. Nothing enforces either rule while the extender is down, or when members leave later.
     """
-    view, count = plans.view, 0
-    for gang in view.gangs.values():
+    count = 0
+    for gang in plans.view.gangs.values():
         bound = [m for m in planned_members(gang) if m.node and not m.terminating and counts_for_tier(m, gang)]
         if not bound or gang.key.dialect == Dialect.ALONE.value:
             continue
-        hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
-        outside = view.levels.rows_outside(gang.levels)
-        wide = beyond(view.fabric, gang.tier, hosts) is not None or (outside is not None and outside[hosts].any())
-        if wide or (rules.hold_incomplete and len(gang.living()) < gang.min_pods):
+        is_incomplete = rules.hold_incomplete and len(gang.living()) < gang.min_pods
+        if is_incomplete or _leaves_level(plans.view, gang, bound):
             count += len(bound)
     return count
 
 
-def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Answer:
-    """Send a pod without a gang where it fits tightest, so that large holes stay free.
+def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[Member]) -> bool:
+    """True if bound members leave the level of their gang."""
+    hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
+    outside = view.levels.rows_outside(gang.levels)
+    return beyond(view.fabric, gang.tier, hosts) is not None or bool(outside is not None and outside[hosts].any())
 
-    Where it fits nowhere, the choice is the scheduler's.
+
+def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Answer:
+    """Send a pod without a gang to the node where it fits tightest, so that large holes stay free.
+
+    If it fits nowhere, the scheduler chooses.
     """
-    plans.plan_of(gang.key, now_s)  # of those ahead of it
+    plans.plan_of(gang.key, now_s)  # plans the gangs ahead of it
     node = plans.view.node_of(member)
     if node in names:
         return _keep(node)
@@ -184,10 +202,10 @@ def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], 
 def _seat_among(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Answer:
     """Choose another node when the planned host is not among the candidates.
 
-    Another host of the plan comes first, then a new plan of the whole gang among the candidates. The last choice is the
-    host nearest to the rest of the gang. The planned host may be taken by a member that another replica answered for,
-    which is not seen yet. Then the gang stands on the plan's other hosts, and a new plan would look for room that the
-    gang has taken itself.
+    Another host of the plan comes first, then a new plan of the whole gang among the candidates, then the host nearest
+    to the rest of the gang. The planned host may be taken by a member that another replica placed and no watch has
+    shown yet. Then the gang stands on the plan's other hosts, and a new plan would search for room that the gang has
+    taken itself.
     """
     rows, hosts = _rows(plans, names), plan.hosts if plan else {}
     request = plans.request_of(gang, without=(member.uid,))
@@ -226,7 +244,7 @@ def _rows(plans: Plans, names: Iterable[str]) -> list[int]:
 
 
 def _refuse(word: EventReason, detail: str, retry: bool = False) -> Answer:
-    """Refuse where nothing that leaves a node would help."""
+    """Refuse a pod on all nodes where no preemption would help."""
     return Answer((), Refusal(word, detail), retry=retry)
 
 
@@ -238,25 +256,16 @@ def _missing_host_detail(node: str, names: Sequence[str]) -> str:
 def _awaits_missing_hosts(
     plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
 ) -> bool:
-    """True while hosts of a plan are not offered, and may be refused or only taken by members that nobody saw yet.
+    """True while planned hosts are not offered and may be rejected by a filter or taken by unseen members.
 
-    Until a member holds a host, those of all members count: the gang can still go elsewhere whole. Once it is sure, the
-    gang is planned without the hosts that are left out, until they are offered again.
+    Hosts that count as rejected are excluded from the next plan of the gang, until they are offered again.
     """
     rejected, key, shape = plans.rejected_hosts, gang.key, member.shape
     if rejected.has_observation(key, shape) and rejected.note_offered(key, shape, _rows(plans, names)):
         if plan is None or plan.refusal is not None:
             plans.replan(key)
         return False
-    if plan is None or not plan.hosts:
-        return False
-    own = plan.hosts.get(member.uid)
-    if plans.has_started(gang):
-        needed_hosts = set() if own is None else {own}
-    else:
-        needed_hosts = {host for host, other in plan.reserved_pods() if other == shape}
-    hosts, requested = plans.view.fabric.hosts, set(names)
-    absent = [host for host in needed_hosts if hosts[host] not in requested]
+    absent = [] if plan is None else _absent_hosts(plans, gang, member, names, plan)
     if not absent:
         return False
     missing = plans.view.snapshot.room(shape) > 0
@@ -270,8 +279,23 @@ def _awaits_missing_hosts(
     return False
 
 
+def _absent_hosts(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan) -> list[int]:
+    """Return the planned hosts that the scheduler does not offer.
+
+    Until a member holds a host, the hosts of all members count, because the whole gang can still go elsewhere.
+    """
+    if not plan.hosts:
+        return []
+    if plans.has_started(gang):
+        needed_hosts = {plan.hosts[member.uid]} if member.uid in plan.hosts else set()
+    else:
+        needed_hosts = {host for host, other in plan.reserved_pods() if other == member.shape}
+    hosts, requested = plans.view.fabric.hosts, set(names)
+    return [host for host in needed_hosts if hosts[host] not in requested]
+
+
 def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Answer:
-    """Refuse for want of room. Nodes where the tier would allow the gang may help once others leave them."""
+    """Refuse for lack of room. A preemption may help on nodes where the tier would allow the gang."""
     word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
     count = sum(int(marks.sum()) for marks in plans.rejected_hosts.rows_by_shape(gang.key).values())
     if count:
@@ -305,7 +329,7 @@ def _could_hold_gang(plans: Plans, gang: Gang, member: Member, widest: int) -> N
     return able
 
 
-MAX_SCORES = 256  # a long answer is what an extender costs (docs/facts/extender.md 1.9)
+MAX_SCORES = 256  # a long answer costs most (docs/facts/extender.md 1.9)
 
 
 def refuse_everywhere(plans: Plans, member: Member, rules: Rules, now_s: float) -> Answer:
@@ -331,7 +355,7 @@ def postpone(refusal: Refusal, wall_s: float, pause_s: float) -> Answer:
 def answer_prioritize(
     plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float
 ) -> list[tuple[str, int]]:
-    """Return at most MOST_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
+    """Return at most MAX_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 
 
@@ -340,7 +364,7 @@ def answer_preempt(
 ) -> Mapping[str, Victims]:
     """Keep only the nodes on which the whole gang could run once less important pods have left.
 
-    An empty answer stops a preemption that would not let the gang start. wall_s: seconds since 1970, by which the time
-    that others ran is counted; without it all ran alike.
+    An empty answer stops a preemption that would not let the gang start. wall_s: seconds since 1970, for the run time
+    of other pods; 0 counts the same run time for all.
     """
     return {node: victims[node] for node in preemptible_nodes(plans, member, victims, now_s, wall_s)}

@@ -24,14 +24,14 @@ from turnout.topology.switch_paths import Path, path_text
 
 
 class NominationReason(Enum):
-    """A reason why a nomination is written or cleared. Log and metric use the same word."""
+    """A reason to write or clear a nomination. Log and metric use the same word."""
 
     PLANNED = "Planned"
     REPLANNED = "Replanned"
     REFUSED = "Refused"  # the gang has no plan any more
     EXPIRED = "Expired"  # the scheduler did not take the pod there in time
-    NOT_OURS_TO_PLACE = "NotOursToPlace"  # the pod came to ask for something that we do not judge
-    CLEARED = "Cleared"  # a person asked for it
+    NOT_OURS_TO_PLACE = "NotOursToPlace"  # the pod now requests something that we do not judge
+    CLEARED = "Cleared"  # a person cleared all nominations
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,10 @@ class NominationChoices:
 def nominate(
     plans: Plans, keys: Iterable[GangKey], choices: NominationChoices, since_s: Mapping[str, float], now_s: float
 ) -> list[Nomination]:
-    """Decide what to write for the pods of some gangs, in the order in which the scheduler will ask. Never raises.
+    """Decide the nominations to write for the pods of some gangs, in the order of the scheduler's questions. Never
+    raises.
 
-    since_s: uid -> when a nomination of ours was first seen on the pod, or last expired.
+    since_s: uid -> when our nomination was first shown on the pod, or last expired.
     """
     view = plans.view
     nominations: list[tuple[int, str, Nomination]] = []
@@ -77,12 +78,12 @@ def nominate(
                 nomination = _decide_nomination(plans, gang, member, hosts.get(member.uid, ""), choices, since_s, now_s)
                 if nomination is not None:
                     nominations.append((-member.priority, member.created, nomination))
-    nominations.sort(key=lambda entry: entry[:2])  # stable: pods of one second keep the order in which they were seen
+    nominations.sort(key=lambda entry: entry[:2])  # stable: pods of one second keep the order in which they came
     return [nomination for _, _, nomination in nominations]
 
 
 def clear_all(members: Iterable[Member]) -> list[Nomination]:
-    """Return the patches that clear every nomination of ours."""
+    """Return the patches that clear all our nominations."""
     return [_nomination(m, "", NominationReason.CLEARED) for m in members if m.nominated_by_us and m.is_waiting]
 
 
@@ -106,9 +107,8 @@ def _nodes_of_gang(plans: Plans, gang: Gang, choices: NominationChoices, now_s: 
 
 
 def _node_of_single_pod(plans: Plans, gang: Gang, choices: NominationChoices, now_s: float) -> dict[str, str]:
-    """Return uid -> node for a pod without a gang, and assume the place at once.
-
-    So the next such pod finds that room taken.
+    """Return uid -> node for a pod without a gang, and assume the place at once, so that the next pod finds the room
+    taken.
     """
     plans.sync_room()
     (member,) = gang.members.values() if len(gang.members) == 1 else (None,)
@@ -139,20 +139,23 @@ def _decide_nomination(
     since_s: Mapping[str, float],
     now_s: float,
 ) -> Nomination | None:
+    """Return the change of one pod's nomination; None for no change. node: the planned node, "" for none."""
     if member.nominated and not member.nominated_by_us:
         return None
     since = since_s.get(member.uid)
+    reason = None
     if member.nomination_obstacle or member.gated or not is_planned(member, gang):
-        return _nomination(member, "", NominationReason.NOT_OURS_TO_PLACE) if member.nominated_by_us else None
-    if not node:
-        return _nomination(member, "", NominationReason.REFUSED) if member.nominated_by_us else None
-    if since is not None and now_s - since > choices.expire_s:
-        return _nomination(member, "", NominationReason.EXPIRED) if member.nominated_by_us else None
-    if since is not None and not member.nominated_by_us:
-        return None  # expired before: left to the scheduler for a while
-    if member.nominated == node:
-        return None
-    return _nomination(member, node, NominationReason.REPLANNED if member.nominated else NominationReason.PLANNED)
+        reason = NominationReason.NOT_OURS_TO_PLACE
+    elif not node:
+        reason = NominationReason.REFUSED
+    elif since is not None and now_s - since > choices.expire_s:
+        reason = NominationReason.EXPIRED
+    if member.nominated_by_us:
+        if reason is not None:
+            return _nomination(member, "", reason)
+        return _nomination(member, node, NominationReason.REPLANNED) if member.nominated != node else None
+    # A pod whose nomination expired is left to the scheduler for a while.
+    return _nomination(member, node, NominationReason.PLANNED) if reason is None and since is None else None
 
 
 def _nomination(member: Member, node: str, why: NominationReason) -> Nomination:
@@ -172,7 +175,7 @@ class PathAnnotation:
 def plan_annotations(
     view: ClusterView, current_paths: Mapping[str, str], uids: Iterable[str], now_s: float
 ) -> list[PathAnnotation]:
-    """Decide what to write on some pods, in their order.
+    """Decide which switch paths to write on some pods, in the order of the pods.
 
     current_paths: uid -> the path that the pod carries now, "" for none.
     """
@@ -197,12 +200,12 @@ def path_above(fabric: Fabric, node: str) -> str:
 
 
 def _needs_path(member: Member) -> bool:
-    """True if the pod is bound, belongs to a gang and may ask for GPUs; a database's pods do not count."""
+    """True if the pod is bound, belongs to a gang and may request GPUs. Pods of a database do not count."""
     is_single = member.membership.key.dialect == Dialect.ALONE.value
     return bool(member.node) and not (member.terminating or is_single or member.no_opinion_reason == "NoGpu")
 
 
 @lru_cache(maxsize=4_096)
 def _leaf_path_text(leaf: Path) -> str:
-    """Write the path of a leaf. Hosts beside switches have a nameless leaf of their own, which is left out."""
+    """Return the path of a leaf as text. Hosts beside switches have a nameless leaf of their own, which is left out."""
     return path_text(leaf if leaf[-1] else leaf[:-1])

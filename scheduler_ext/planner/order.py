@@ -35,9 +35,9 @@ Order = tuple[int, int, bool, bool, str, int, str]
 class SeatClass(IntEnum):
     """The class of a claim, in their order. It counts before priority and age."""
 
-    STARTED = auto()  # a part of the gang holds hosts, and its min is not reached: half a gang helps nobody
+    STARTED = auto()  # a part of the gang holds hosts and its min is not reached: half a gang cannot run
     WAITING = auto()
-    GROWTH = auto()  # above the min and not even created: such a seat stands in nobody's way
+    GROWTH = auto()  # above the min and for a pod that does not exist: such a seat gives way to every other
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class GangPosition:
     """The place of a gang among all gangs."""
 
     needed_pods: int  # how many more members need a host to reach its min
-    first_order: Order  # of the first seat that the gang asks for
+    first_order: Order  # the order of the first seat that the gang needs
     last_order: Order  # of the last seat for a member that exists: every gang up to this order is planned before
 
 
@@ -95,7 +95,7 @@ def _needed_pods(gang: Gang, waiting: Sequence[Member], min_pods: int) -> int:
 
 
 def order_seats(gang: Gang, plan: GangPlan, position: GangPosition) -> list[OrderedSeat]:
-    """Return a plan's seats in order: those of existing members in turn, then those of members to come by rank."""
+    """Return a plan's seats in order: the seats of existing members, then open seats by rank."""
     above = (int(SeatClass.WAITING), position.first_order[1], True, *position.first_order[3:])
     growth = (int(SeatClass.GROWTH), *above[1:])
     seats: list[OrderedSeat] = []
@@ -110,9 +110,9 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition) -> list[Orde
 
 
 def linked_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
-    """Return all gangs of its set, itself among them, the oldest first; nothing where it is in none.
+    """Return all gangs of its set, itself included, the oldest first; an empty list if it is in no set.
 
-    A gang that comes after MOST_TOGETHER others is placed by itself.
+    A gang that comes after MAX_TOGETHER others is placed without them.
     """
     name = gang.together_name
     if not name:
@@ -123,32 +123,33 @@ def linked_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
 
 
 def has_started(view: ClusterView, gang: Gang) -> bool:
-    """True if a judged member of the gang holds a host."""
+    """True if a planned member of the gang holds a host."""
     return any(view.host_of(member) is not None for member in planned_members(gang))
 
 
 def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[GangKey], GangPlan | None]) -> str:
-    """Say why the gangs of a set cannot start: one of them has no place, or is announced and not there; "" if they can.
+    """Return why the gangs of a set cannot start: one of them has no place or does not exist; "" if they can start.
 
-    Announced are those that koordinator's groups list, and as many as our own name says.
+    The set contains the gangs that koordinator's groups list, and as many gangs as our own annotation states.
     """
     if not together:
         return ""
-    for gang in together:
-        if has_started(view, gang) or ((plan := plan_of(gang.key)) is not None and plan.hosts):
-            continue
-        return f"it starts together with {gang.key}, which cannot start"
-    shown = {str(gang.key) for gang in together}
-    if absent := [name for name in together[0].together_name.split(",") if "/" in name and name not in shown]:
+
+    def can_start(gang: Gang) -> bool:
+        plan = plan_of(gang.key)
+        return has_started(view, gang) or (plan is not None and bool(plan.hosts))
+
+    if (refused := next((gang for gang in together if not can_start(gang)), None)) is not None:
+        return f"it starts together with {refused.key}, which cannot start"
+    existing = {str(gang.key) for gang in together}
+    if absent := [name for name in together[0].together_name.split(",") if "/" in name and name not in existing]:
         return f"it starts together with {absent[0][:120]}, which is not there"
     announced = max(gang.together_size for gang in together)
-    if len(together) < announced:
-        return f"of {announced} gangs of this name {len(together)} are there"
-    return ""
+    return f"of {announced} gangs of this name {len(together)} are there" if len(together) < announced else ""
 
 
 def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
-    """Return the plan of a gang that fits and must wait for another."""
+    """Return the plan of a gang that fits but must wait for another gang."""
     return GangPlan(key, refusal=Refusal(Reason.NO_ROOM, why))
 
 
@@ -191,7 +192,7 @@ def _merged_request(
 
 
 def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:
-    """Return one gang of all members, of which as many start as of the gangs by themselves."""
+    """Return one gang of all members. Its min is the sum of the pods that the gangs start with."""
     members = {uid: member for other in together for uid, member in other.members.items()}
     min_pods = sum(max(other.min_pods, len(other.living())) for other in together)
     owners = [other.sizing.wish for other in together if other.sizing and other.sizing.wish.source]
@@ -273,7 +274,7 @@ def _waiting_hosts(view: ClusterView, members: Iterable[Member], plan: GangPlan)
 
 
 def _is_unchanged(view: ClusterView, members: Sequence[Member], plan: GangPlan, member_uids: AbstractSet[str]) -> bool:
-    """True if no member is new or gone, and no member that has a seat holds a host already."""
+    """True if no member is new or deleted, and no member with a seat holds a host already."""
     if len(members) != len(member_uids) or not all(member.uid in member_uids for member in members):
         return False
     return all((view.host_of(member) is None) == (member.uid in plan.hosts) for member in members)
@@ -300,9 +301,9 @@ def _choose_seat(
 
 
 def _rank_of(member: Member, plan: GangPlan, gang: Gang) -> int | None:
-    """Return the rank of a new member in the plan's numbering; None when its index or the plan's bases are unknown.
+    """Return the rank of a new member in the plan's numbering; None if its index or the plan's bases are unknown.
 
-    The numbering is circular: a rank before the first one comes after the last one.
+    The numbering is circular: the rank before the first rank is the last rank.
     """
     index, role = member.membership.rank, member.membership.role
     if index is None or not plan.bases:

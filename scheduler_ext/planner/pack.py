@@ -24,7 +24,9 @@ from turnout.topology.place import beyond
 
 
 def split_into_batches(request: GangRequest) -> list[PodBatch]:
-    """Return the groups in the order of placing: parts that have begun, then large ones, in each heavy shapes first."""
+    """Return the batches in the order of placing: groups that have begun, then large groups, in each group heavy shapes
+    first.
+    """
     groups_by_uid = request.gang.groups_by_uid()
     by_key: dict[tuple[GangGroup | None, PodShape], list[Member]] = {}
     for member in request.waiting:
@@ -60,9 +62,9 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
 
 
 def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
-    """True if nominations, with the hosts that members hold, leave the level of the gang or of one of its parts.
+    """True if nominations and placed members together leave the level of the gang or of one of its groups.
 
-    The level may have been stated, or the map changed, after the nominations were written.
+    The level or the map may have changed after the nominations were written.
     """
     gang, groups_by_uid = request.gang, request.gang.groups_by_uid()
     hosts = {member.uid: host for member, host in request.placed_members if counts_for_tier(member, gang)} | dict(
@@ -78,7 +80,7 @@ def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
 
 
 def take_nominated_hosts(request: GangRequest, batch: PodBatch, room: Rows) -> dict[str, int]:
-    """Return the members that keep the host to which they were sent. Takes their room from `room`, which it changes."""
+    """Return uid -> host of the members that keep their nominated host. Takes their room from `room`."""
     nominated: dict[str, int] = {}
     for member in batch.members:
         host = request.nominated_hosts.get(member.uid)
@@ -122,7 +124,7 @@ def domains_of_level(
 ) -> Iterator[tuple[int, int]]:
     """Yield the host ids [first, end) of a level's domains with room for `min_pods` pods, those with most room first.
 
-    placed_hosts: hosts of members, which the domain contains.
+    placed_hosts: hosts of placed members; the domain contains them.
     """
     if beyond(fabric, tier, placed_hosts) is not None:
         return
@@ -168,9 +170,10 @@ def share_domain(
 
 
 def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, rest: int) -> list[int] | None:
-    """Return how many of `count` pods each host takes, so that the others' room is largest; None if that is too small.
+    """Return how many of `count` pods each host takes, so that the rest has the most room; None if that room is too
+    small.
 
-    own: the most that each host may take. beside[k]: the others' room on each host beside k pods.
+    own: the most pods that each host may take. rest_room[k]: the room of the other shape on each host beside k pods.
     """
     best = np.full(count + 1, _NONE, np.int64)
     best[0] = 0

@@ -24,7 +24,7 @@ from turnout.topology.fabric import Fabric
 from turnout.topology.model import Cost
 
 MAX_ESTIMATED_MEMBERS = 4_096  # members of a gang; a larger gang is reported without the estimate
-_SCORED = ("cpu", "memory")  # what LeastAllocated counts by default; the resources of the pods are counted too
+_SCORED = ("cpu", "memory")  # the default resources of LeastAllocated; the resources of the pods count too
 
 
 def bound_members(gang: Gang) -> list[Member]:
@@ -57,7 +57,7 @@ def placed_notice(view: ClusterView, gang: Gang) -> Notice | None:
 def default_hosts(view: ClusterView, gang: Gang) -> list[int] | None:
     """Return the host of each bound member in rank order, as default scheduling would choose it on the same capacity.
 
-    The capacity is the free capacity of now plus what the gang itself uses. None if the gang does not fit so.
+    The capacity is the free capacity plus the use of the gang itself. None if the gang does not fit so.
     """
     snapshot, bound = view.snapshot, bound_members(gang)
     for member in bound:

@@ -65,13 +65,13 @@ from turnout.scheduler_ext.planner.steps import ALL_STEPS, HOST_STEPS, QUESTION_
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule, Refusal
 
-MAX_GROWTH_SEATS = 1_024  # seats above the min of one namespace, for members that nobody has created
-_TURN_STEPS = 300  # of a gang's turn, beside what placing it takes: as long as to place a small gang, as measured
-_SEAT_STEPS = 4  # to keep one seat
+MAX_GROWTH_SEATS = 1_024  # growth seats of one namespace at a time
+_TURN_STEPS = 300  # for each gang, in addition to its placing: measured as the time to place a small gang
+_SEAT_STEPS = 4  # to reserve one seat
 
 
 class Plans:
-    """Plans by gang. Call `sync` to take in changes of the view, then ask. Pods without a gang have no plan in it."""
+    """The plans of all gangs. Call `sync` after changes of the view, then ask. Pods without a gang have no plan."""
 
     def __init__(
         self,
@@ -83,22 +83,24 @@ class Plans:
         self.view = view
         self.distance_rule = rule
         self.hold_incomplete = hold_incomplete
-        self.replanned = 0  # how many plans were made
-        self.displaced = 0  # how many were withdrawn for a gang ahead, or for a fact
-        self.steps = 0  # of planning, in all
+        self.replanned = 0  # plans made in all
+        self.displaced = 0  # plans that were withdrawn for a gang ahead, or because of a change
+        self.steps = 0  # steps of planning in all
         self.rejected_hosts = RejectedHosts()
         self.strict_order = StrictOrder(strict_queues)
         self.reservations = HostReservations()
         self._plans = StandingPlans(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
-        self._refused: set[GangKey] = set()  # of those kept: to be looked at again once room was given back
-        self._known_failures: dict[object, tuple[Order, Refusal]] = {}  # asks that found no room, and for whom first
+        self._refused: set[GangKey] = set()  # gangs with a refused plan: planned again once room is released
+        self._known_failures: dict[
+            object, tuple[Order, Refusal]
+        ] = {}  # signatures of requests without room, and the first order
         self._gain_versions: tuple[int, int] | None = (
-            None  # of the snapshot and of what is held, as they were looked at last
+            None  # versions of the snapshot and of the reservations at the last update
         )
         self._layout_version: int | None = None
 
-    # What is asked.
+    # Questions.
 
     def plan_of(self, key: GangKey, now_s: float) -> GangPlan | None:
         """Return the plan of one gang, planned after all gangs ahead of it; None when no member waits for a plan."""
@@ -107,12 +109,12 @@ class Plans:
         if gang is None:
             return None
         self._plan_until(position_of(self.view, gang).last_order, self._work())
-        if key in self._unplanned:  # many are ahead of it: their turn comes, but nobody waits for all of them
+        if key in self._unplanned:  # many gangs are ahead of it; the question does not wait for all of them
             self._plan_linked_gangs(key)
         return self.current_plan(key)
 
     def forget_plans(self) -> None:
-        """Forget every plan. The next ones keep to the nominations that are shown, whoever wrote them."""
+        """Forget every plan. The next plans keep to the nominations that the watch shows, of any program."""
         self._layout_version = None
 
     def current_plan(self, key: GangKey) -> GangPlan | None:
@@ -187,7 +189,7 @@ class Plans:
         return domain if position_of(self.view, oldest).first_order < position_of(self.view, gang).first_order else None
 
     def _hosts_ahead(self, order: Order, key: GangKey) -> list[int]:
-        """Return the hosts in the plan of a gang, none if it goes behind a place in the order."""
+        """Return the hosts in the plan of a gang; none if the gang comes after a place in the order."""
         stored = self._plans.get(key)
         return (
             []
@@ -196,7 +198,7 @@ class Plans:
         )
 
     def has_started(self, gang: Gang) -> bool:
-        """True if any judged member holds a host."""
+        """True if any planned member holds a host."""
         return has_started(self.view, gang)
 
     def _work(self) -> Work:
@@ -235,6 +237,7 @@ class Plans:
             self._requeue_refused()
 
     def _update_gang(self, key: GangKey) -> None:
+        """Update the plan of a changed gang, or mark the gang to be planned."""
         gang, stored = self.view.gangs.get(key), self._plans.get(key)
         if gang is None or not self._wants_plan(gang):
             if stored is not None:
@@ -259,15 +262,16 @@ class Plans:
         self._unplanned[key] = position_of(self.view, gang).first_order
 
     def _wants_plan(self, gang: Gang) -> bool:
-        """True if a member waits for a plan, or the running members need one that is still to be created.
+        """True if a member waits for a plan, or the running members need a member that does not exist yet.
 
-        A pod without a gang gets no plan, nor does a gang behind gates, or one held for members that never come.
+        A pod without a gang gets no plan. A gang behind gates that cannot start, or an incomplete gang whose members do
+        not come, gets no plan either.
         """
         if gang.key.dialect == Dialect.ALONE.value:
             return False
         waiting = [m for m in planned_members(gang) if m.is_waiting]
         if not waiting:
-            # Those above the min are hoped for, too: a plain Job's pods may be bound before its next one is there.
+            # Growth seats count, too: a plain Job's pods may be bound before its next pod exists.
             return self.view.missing_pods(gang) > 0 and self.has_started(gang)
         if all(m.gated for m in waiting):
             return gang.could_start(gates_lifted=self.view.lifts_gates)
@@ -276,7 +280,7 @@ class Plans:
     # Planning.
 
     def replan(self, key: GangKey) -> None:
-        """Plan a gang from its members' places the next time that it is asked about: its plan cannot be kept."""
+        """Withdraw a gang's plan. The next question plans the gang again from the places of its members."""
         if key in self.view.gangs:
             if self._plans.get(key) is not None:
                 self._withdraw(key)
@@ -285,7 +289,7 @@ class Plans:
     def _plan_until(self, last: Order | None, work: Work) -> None:
         """Plan the gangs without a plan, in order, up to a place in the order; None plans all of them.
 
-        Where the work does not suffice, each namespace with such gangs gets an equal share of it.
+        If the steps do not suffice, each namespace with such gangs gets an equal share of them.
         """
         while due := [(order, key) for key, order in self._unplanned.items() if last is None or order <= last]:
             heapq.heapify(due)
@@ -304,7 +308,7 @@ class Plans:
                 return
 
     def _plan_linked_gangs(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
-        """Plan one gang and those placed with it. Return the gangs that make room for them. work: counts the steps."""
+        """Plan one gang and the gangs of its set. Return the gangs that make room for them. work: counts the steps."""
         partners = linked_gangs(self.view, self.view.gangs[key])
         current = {gang.key: plan for gang in partners if (plan := self.current_plan(gang.key)) is not None}
         with_hosts = {other for other, plan in current.items() if plan.hosts}
@@ -320,7 +324,7 @@ class Plans:
             if stored is not None and stored.plan.hosts and not has_started(self.view, gang):
                 self._remove(gang.key)
                 self._put(gang, refuse_for_partner(gang.key, detail), stored.position)
-                if gang.key in with_hosts:  # seats that were kept a moment only have kept nobody away
+                if gang.key in with_hosts:  # seats that were reserved only now have displaced no gang
                     self._requeue_refused()
         return moved - {gang.key for gang in partners}
 
@@ -330,7 +334,7 @@ class Plans:
         self._unplanned.pop(key, None)
         seated: dict[str, int] = {}
         if (previous := self._plans.get(key)) is not None:
-            if previous.plan.refusal is None:  # it lost seats above its min alone: whoever has one stays
+            if previous.plan.refusal is None:  # it lost only seats above its min: the other members keep their seats
                 seated = dict(previous.plan.hosts)
             self._remove(key)
         position = position_of(self.view, gang)
@@ -350,46 +354,30 @@ class Plans:
     def _place_gang(self, gang: Gang, position: GangPosition, seated: dict[str, int], work: Work) -> GangPlan:
         """Place a gang in the room that the gangs ahead of it leave.
 
-        An ask that failed for a gang ahead fails for this one, too.
+        A request that failed for a gang ahead fails for this gang, too.
 
         seated: uid -> host of members that keep their seats if possible.
         """
         request = self.request_of(gang)
         request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
-        is_special = (
-            request.placed_members
-            or request.nominated_hosts
-            or request.rejected_rows
-            or request.excluded_rows is not None
-        )
-        signature = None if is_special else request_signature(request)
-        if (
-            signature is not None
-            and (failed := self._known_failures.get(signature)) is not None
-            and failed[0] <= position.first_order
-        ):
+        is_placed = request.placed_members or request.nominated_hosts
+        has_own_room = is_placed or request.rejected_rows or request.excluded_rows is not None
+        signature = None if has_own_room else request_signature(request)
+        if (failed := self._known_failures.get(signature)) is not None and failed[0] <= position.first_order:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
-        plan = place(
-            self.view.fabric,
-            request,
-            self._plans.room_beside_plans(self._plans.pods_behind(position.first_order, with_growth_seats=False)),
-            work,
-        )
-        if any(stored.position.first_order < position.first_order for stored in self._plans.plans_with_growth_seats()):
-            # Seats for members that may never come are kept where that costs this gang nothing.
-            beside_growth = place(
-                self.view.fabric,
-                request,
-                self._plans.room_beside_plans(self._plans.pods_behind(position.first_order)),
-                work,
-            )
-            plan = min(plan, beside_growth, key=partial(plan_sort_key, self.view.fabric))
+        fabric, plans, order = self.view.fabric, self._plans, position.first_order
+        room_of = plans.room_beside_plans(plans.pods_behind(order, with_growth_seats=False))
+        plan = place(fabric, request, room_of, work)
+        if any(stored.position.first_order < order for stored in plans.plans_with_growth_seats()):
+            # Growth seats of gangs ahead are kept if that costs this gang nothing.
+            beside_growth = place(fabric, request, plans.room_beside_plans(plans.pods_behind(order)), work)
+            plan = min(plan, beside_growth, key=partial(plan_sort_key, fabric))
         if signature is not None and plan.refusal is not None and not plan.hosts:
-            self._known_failures[signature] = (position.first_order, plan.refusal)
-        return replace_lost_seats(self.view.fabric, self._plans, request, plan, position, work)
+            self._known_failures[signature] = (order, plan.refusal)
+        return replace_lost_seats(fabric, plans, request, plan, position, work)
 
-    # What is kept.
+    # Standing plans.
 
     def _put(self, gang: Gang, plan: GangPlan, position: GangPosition, stated_terms: object = None) -> StandingPlan:
         """Keep a plan and reserve room for it."""
@@ -404,14 +392,14 @@ class Plans:
         return stored
 
     def _replace(self, gang: Gang, stored: StandingPlan, plan: GangPlan) -> StandingPlan:
-        """Keep what is left of a plan, and reserve no more room than it takes."""
+        """Store the rest of a plan, and reserve no more room than it needs."""
         position = position_of(self.view, gang)
         if plan is stored.plan and position == stored.position:
             return stored
         return self._put(gang, plan, position, stored.stated_terms)
 
     def _remove(self, key: GangKey) -> bool:
-        """Remove a plan. True if it kept any room."""
+        """Remove a plan. True if it reserved any room."""
         self._refused.discard(key)
         kept_room = bool(self._plans.remove(key))
         if kept_room:
@@ -419,9 +407,9 @@ class Plans:
         return kept_room
 
     def _withdraw(self, key: GangKey) -> None:
-        """Withdraw a plan, and mark refused gangs to be planned again, since its room is free.
+        """Withdraw a plan, and mark refused gangs to be planned again, because its room is free.
 
-        Gangs that are placed with it are looked at again.
+        The gangs of its set are planned again.
         """
         if self._remove(key):
             self._requeue_refused()
@@ -437,7 +425,7 @@ class Plans:
                 self._unplanned[key] = stored.position.first_order
 
     def _take_back_on_rows(self, rows: Iterable[int]) -> set[GangKey]:
-        """Take seats back from rows that cannot hold them all. Returns the gangs that need a plan."""
+        """Take seats back from rows that cannot hold all of them. Returns the gangs that need a plan."""
         rows = list(rows)
         surplus: dict[GangKey, set[str | int]] = {}
         for row in rows:
@@ -449,9 +437,11 @@ class Plans:
         return {moved for row in rows for moved in self._take_back_on_row(row)}
 
     def _take_back_on_row(self, row: int) -> list[GangKey]:
-        """Take seats back from a row that cannot hold them all, the last in order first: the gangs that need a plan.
+        """Take seats back from a row that cannot hold all of them, the last in order first. Returns the gangs that need
+        a plan.
 
-        One that loses a seat of its min loses its plan. One that loses a seat above its min keeps the other seats.
+        A gang that loses a seat of its min loses its plan. A gang that loses a seat above its min keeps the other
+        seats.
         """
         moved = []
         seats = self._plans.seats_on(row)
@@ -489,33 +479,29 @@ def replace_lost_seats(
     position: GangPosition,
     work: Work,
 ) -> GangPlan:
-    """Take back seats above the min where others go first, and seat those members elsewhere.
+    """Take back seats above the min that other gangs need for their min, and seat those members elsewhere.
 
-    The plan was made for the whole gang, as if every seat had the rank of the gang's min. work: the steps spent on
-    that.
+    The plan was made as if every seat had the place of the gang's min in the order. work: counts the steps.
     """
     lost = _lost_seats(standing_plans, request, plan, position)
     if not lost:
         return plan
     remaining = drop_seats(plan, lost)
-    homeless = tuple(member for member in request.waiting if member.uid in lost)
-    if not homeless:
+    waiting = tuple(member for member in request.waiting if member.uid in lost)
+    if not waiting:
         return remaining
-    placed_members = (
-        *request.placed_members,
-        *((m, remaining.hosts[m.uid]) for m in request.waiting if m.uid in remaining.hosts),
-    )
+    seated = [(m, remaining.hosts[m.uid]) for m in request.waiting if m.uid in remaining.hosts]
     lost_request = replace(
-        request, waiting=homeless, placed_members=placed_members, nominated_hosts={}, missing_pods=0, growth_pods=0
+        request,
+        waiting=waiting,
+        placed_members=(*request.placed_members, *seated),
+        nominated_hosts={},
+        missing_pods=0,
+        growth_pods=0,
     )
-    second_plan = place(
-        fabric,
-        lost_request,
-        standing_plans.room_beside_plans(
-            standing_plans.pods_behind(position.last_order), extra_pods=remaining.reserved_pods()
-        ),
-        work,
-    )
+    behind = standing_plans.pods_behind(position.last_order)
+    room_of = standing_plans.room_beside_plans(behind, extra_pods=remaining.reserved_pods())
+    second_plan = place(fabric, lost_request, room_of, work)
     return replace(
         remaining,
         hosts={**remaining.hosts, **second_plan.hosts},

@@ -31,28 +31,28 @@ from turnout.scheduler_ext.planner.request import (
 from turnout.scheduler_ext.planner.steps import Work, place
 from turnout.topology.distance import common_tier
 
-MAX_MOVES = 1_500  # looked at for one question, each some 50 microseconds
-_EXACT_ITEMS = 24  # so many gangs and members above a min are tried in every combination
+MAX_MOVES = 1_500  # for one question, about 50 microseconds each
+_EXACT_ITEMS = 24  # gangs and members above a min of which every combination is tried
 
 Mask = NDArray[np.bool_]  # one mark a victim
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that may have to leave. takes: of the resources that the new pods ask for."""
+    """A pod that may have to leave."""
 
     host: int
-    amounts: tuple[int, ...]
-    lost_gpu_s: int  # its GPUs, times the seconds it ran
+    amounts: tuple[int, ...]  # of the resources that the new pods request
+    lost_gpu_s: int  # its GPUs times its run time in seconds
     gang: GangKey
     priority: int = 0
     created: str = ""  # RFC 3339
-    terminating: bool = False  # it leaves anyway
+    terminating: bool = False  # it is being deleted
 
 
 @dataclass(frozen=True, slots=True)
 class GangLoss:
-    """A gang that may lose members: what all its pods have done, and how many pods it has above its min."""
+    """The loss of a gang that stops, and the number of pods that it can lose before it stops."""
 
     lost_gpu_s: int
     above_min: int
@@ -60,7 +60,7 @@ class GangLoss:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCost:
-    """The loss of others, and how many pods each host then holds."""
+    """The loss of other gangs, and the pods that each host then holds."""
 
     lost_gpu_s: int
     hosts: Mapping[int, int] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class PreemptionCost:
 
 @dataclass(slots=True)
 class MoveBudget:
-    """How many moves may still be looked at."""
+    """The number of moves that may still be tried."""
 
     left: int = MAX_MOVES
 
@@ -81,10 +81,11 @@ def cheapest_hosts(
     losses: Mapping[GangKey, GangLoss],
     moves: MoveBudget | None = None,
 ) -> PreemptionCost | None:
-    """Return the hosts of one domain that hold `need` pods at the least price found; None where they cannot.
+    """Return the hosts of one domain that hold `need` pods at the least loss found; None if no victims are enough.
 
-    wants: what one pod asks for, each above 0. free: by host, in the same resources. Few gangs are tried in every
-    combination while moves are left, so that the price is the least; of many, or without moves, it is near it.
+    wants: the request of one pod, each amount above 0. free: by host, in the same resources. For few gangs every
+    combination is tried while moves are left, so that the loss is the least. For many gangs, or without moves, the loss
+    is near the least.
     """
     search = _Search(need, wants, free, victims, losses, moves or MoveBudget())
     everybody = np.ones(len(search.gang), np.bool_)
@@ -128,22 +129,22 @@ class _Search:
     # One set of victims.
 
     def pods_by_host(self, removed: Mask) -> NDArray[np.int64]:
-        """Return how many pods each host holds once these are out."""
+        """Return how many pods each host holds once these victims are removed."""
         have = self.free.copy()
         np.add.at(have, self.host[removed], self.amounts[removed])
         found: NDArray[np.int64] = (have // self.wants).min(axis=1).clip(0)
         return found
 
     def count_pods(self, removed: Mask) -> int:
-        """Return how many pods all hosts hold."""
+        """Return how many pods all hosts hold once these victims are removed."""
         return int(self.pods_by_host(removed).sum())
 
     def price(self, removed: Mask) -> int:
-        """Return what others lose, in GPU seconds."""
+        """Return the loss of other gangs, in GPU seconds."""
         return int(np.where(self._lost_pods(removed) > self.above_min, self.gang_loss, self._lost_gpu_s(removed)).sum())
 
     def add_stopped_gangs(self, removed: Mask) -> Mask:
-        """Return the set with all pods of the gangs that cannot go on."""
+        """Return the set with all pods of the gangs that stop."""
         closed: Mask = removed | (self._lost_pods(removed) > self.above_min)[self.gang]
         return closed
 
@@ -158,7 +159,7 @@ class _Search:
     # Searching.
 
     def improve(self, everybody: Mask) -> Mask:
-        """Find a set, then do without each of its gangs in turn for as long as that makes it cheaper."""
+        """Find a set of victims, then leave out each of its gangs in turn while that makes the set cheaper."""
         start = self.add_stopped_gangs(self.terminating.copy())
         found = self._reach_need(start, -1)
         best = self._drop_unneeded(everybody if found is None else found)
@@ -172,7 +173,7 @@ class _Search:
         return best
 
     def _reach_need(self, removed: Mask, spare: int) -> Mask | None:
-        """Add the best move until enough pods fit; None where no move is left. The gang `spare` loses nobody."""
+        """Add the best move until enough pods fit; None if no move is left. The gang `spare` loses no pod."""
         best: Mask | None = None
         while (fit := self.count_pods(removed)) < self.need:
             found = self._best_move(removed, fit, spare)
@@ -184,7 +185,7 @@ class _Search:
         return removed if best is None or self.price(removed) < self.price(best) else best
 
     def _best_move(self, removed: Mask, fit: int, spare: int) -> tuple[Mask, Mask | None] | None:
-        """Return who is out after the move of the best price for a pod, and after the cheapest that is enough."""
+        """Return the set after the move with the least loss per pod, and after the cheapest move that is enough."""
         before, best, last = self.price(removed), None, None
         best_key, last_price = (0.0, 0), 0
         for move in self._moves_from(removed):
@@ -204,7 +205,7 @@ class _Search:
         return None if best is None else (best, last)
 
     def _moves_from(self, removed: Mask) -> Iterator[Mask]:
-        """Yield the pods of one gang, and of each host those that make room for one pod more."""
+        """Yield the pods of each gang, and for each host the pods that make room for one more pod."""
         for gang in np.unique(self.gang[~removed]).tolist():
             yield (self.gang == gang) & ~removed
         lost, spent = self._lost_pods(removed), self._lost_gpu_s(removed)
@@ -238,8 +239,8 @@ class _Search:
         return move
 
     def _drop_unneeded(self, removed: Mask) -> Mask:
-        """Take back whom the others make unnecessary: whole gangs first, the dearest first, then single pods."""
-        gangs = np.unique(self.gang[removed & ~self.terminating])[::-1]  # of equals first who leaves last
+        """Remove victims that are not needed: whole gangs first, the dearest first, then single pods."""
+        gangs = np.unique(self.gang[removed & ~self.terminating])[::-1]  # of equal losses the last to leave first
         for gang in gangs[np.argsort(-self.gang_loss[gangs], kind="stable")].tolist():
             less = removed & ((self.gang != gang) | self.terminating)
             if self.count_pods(less) >= self.need:
@@ -254,7 +255,7 @@ class _Search:
 
     def search_all(self, best: Mask) -> Mask:
         """Try every combination of gangs, and of members above a min, that is cheaper than the best so far."""
-        items: list[tuple[int, int, Mask]] = []  # price, gang, who leaves
+        items: list[tuple[int, int, Mask]] = []  # loss, gang, pods that leave
         pods = np.arange(len(self.gang))
         for gang in range(len(self.above_min)):
             items.append((int(self.gang_loss[gang]), gang, self.gang == gang))
@@ -311,12 +312,14 @@ def cheap_hosts(
     for max_priority in [*priorities[: _MAX_PRIORITIES - 1], *priorities[-1:]] or [0]:
         best = _cheapest_domain(view, member, need, room, candidates, _up_to(victims, max_priority), losses, budget)
         if best is not None:
-            return _limits_by_host(best, room)
+            limits = np.zeros_like(room)
+            limits[list(best.hosts)] = list(best.hosts.values())
+            return limits
     return None
 
 
 def _up_to(victims: Mapping[int, Sequence[Victim]], max_priority: int) -> dict[int, list[Victim]]:
-    """Return the victims of a priority that may leave, and those that leave anyway, by row."""
+    """Return the victims up to a priority, and the pods that are being deleted, by row."""
     return {
         row: [victim for victim in row_victims if victim.terminating or victim.priority <= max_priority]
         for row, row_victims in victims.items()
@@ -402,14 +405,14 @@ def _victims_by_row(
 
 
 def _ran_s(pod: Member, wall_s: float) -> int:
-    """Return how long a pod has been there, 1 second at least."""
+    """Return the time since a pod was created, at least 1 second."""
     return max(1, int(wall_s - (unix_s(pod.created) or wall_s)))
 
 
 def _gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
-    """Return what a gang loses when it stops, and how many of its pods it can lose before.
+    """Return the loss of a gang that stops, and how many of its pods it can lose before.
 
-    Pods that start one by one, without a min, can all be lost by themselves.
+    Pods that start one by one, without a min, can all be lost singly.
     """
     gang = view.gangs.get(key)
     if gang is None:
@@ -424,9 +427,10 @@ def _gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
 def estimate_cost(
     need: int, room: Rows, victims: Mapping[int, list[Victim]], losses: Mapping[GangKey, GangLoss], first: int, end: int
 ) -> float:
-    """Return about what the domain of rows [first, end) costs: its cheapest hosts, a gang's price shared by its pods.
+    """Return the approximate loss in the domain of rows [first, end): its cheapest hosts, a gang's loss shared by its
+    pods.
 
-    room: by row, what each host would hold if all victims left. Domains are searched in this order.
+    room: by row, pods that each host would hold if all victims left. Domains are searched in the order of the estimate.
     """
     pods_of_gang = Counter[GangKey]()
     for row in range(first, end):
@@ -448,17 +452,10 @@ def estimate_cost(
     return total
 
 
-def _limits_by_host(cost: PreemptionCost, room: Rows) -> Rows:
-    limits = np.zeros_like(room)
-    for host, pods in cost.hosts.items():
-        limits[host] = pods
-    return limits
-
-
 def plan_with_preemption(plans: Plans, gang: Gang, member: Member, wall_s: float) -> GangPlan:
-    """Return the plan that the gang would get if pods of a lower priority left. The plan is not kept.
+    """Return the plan that the gang would get if pods of a lower priority left. The plan is not stored.
 
-    Of the domains of the lowest tier that could hold the gang, others lose least in the one that is chosen.
+    Of the domains of the lowest tier that could hold the gang, the one with the least loss for other gangs is chosen.
     """
     view, work = plans.view, Work()
 
@@ -573,7 +570,7 @@ def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[Membe
 
 
 def _gang_of(view: ClusterView, member: Member) -> GangKey:
-    """Return a pod's gang; one of its own where nobody has to start with it."""
+    """Return the gang of a pod; a gang of its own for a pod without a gang."""
     key = member.membership.key
     return key if key in view.gangs else GangKey(member.namespace, member.uid, key.dialect)
 
@@ -593,7 +590,7 @@ def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]
 
 
 def _lost_gpu_s(view: ClusterView, key: GangKey, wall_s: float) -> int:
-    """Return what a gang has done so far, in GPU seconds."""
+    """Return the run time of a gang's pods so far, in GPU seconds."""
     gang = view.gangs.get(key)
     members = gang.members.values() if gang is not None else ()
     return sum(m.gpus * max(1, int(wall_s - (unix_s(m.created) or wall_s))) for m in members if m.node)

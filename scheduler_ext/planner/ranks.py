@@ -42,7 +42,7 @@ def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]
 
 
 def missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
-    """Return the lowest ranks that no member has: those of the members still to be created."""
+    """Return the lowest ranks that no member has, for members that do not exist yet."""
     had = set(ranks.values())
     found: list[int] = []
     at = 0
@@ -70,7 +70,7 @@ def seating_order(
     return [*first, *rest]
 
 
-MAX_ABSENT_RANKS = 1_024  # ranks without a member that are thought of
+MAX_ABSENT_RANKS = 1_024  # ranks without a member that are considered
 
 
 def hosts_beside_neighbours(
@@ -117,38 +117,56 @@ def hosts_beside_neighbours(
 def seat_batch(
     fabric: Fabric, request: GangRequest, batch: PodBatch, slots: Sequence[int], ranks: Mapping[str, int]
 ) -> tuple[dict[str, int], list[Seat]]:
-    """Decide which member gets which slot: wishes first, then neighbours in rank become neighbours in the fabric."""
-    seats: dict[str, int] = {}
+    """Decide which member gets which slot: nominated hosts first, then neighbours in rank become neighbours in the map.
+
+    Returns uid -> host of the members, and the seats of members that do not exist yet.
+    """
     free = Counter(slots)
+    seats = _nominated_seats(request, batch, free)
+    placed_ranks = {ranks[m.uid]: host for m, host in request.placed_members if m.uid in ranks}
+    fixed = placed_ranks | {ranks[uid]: host for uid, host in seats.items()}
+    unseated = [m for m in batch.members if m.uid not in seats]
+    seated_members = [member for member, _ in request.placed_members] + [m for m in batch.members if m.uid in seats]
+    in_order = seating_order(unseated, request.gang.min_by_role, seated_members)
+    waiting_ranks = sorted(ranks[m.uid] for m in in_order[: free.total()])
+    open_ranks = missing_ranks(ranks, min(batch.missing_pods, free.total() - len(waiting_ranks)))
+    numbers = sorted([*waiting_ranks, *open_ranks])
+    host_of_rank = _hosts_of_ranks(fabric, request, batch, slots, +free, numbers, fixed)
+    seats |= {m.uid: host_of_rank[ranks[m.uid]] for m in unseated if ranks[m.uid] in host_of_rank}
+    return seats, [Seat(host_of_rank[rank], batch.shape, rank) for rank in open_ranks if rank in host_of_rank]
+
+
+def _nominated_seats(request: GangRequest, batch: PodBatch, free: Counter[int]) -> dict[str, int]:
+    """Return uid -> host of the members whose nominated host is free. Takes their slots from `free`."""
+    seats: dict[str, int] = {}
     for member in batch.members:
         host = request.nominated_hosts.get(member.uid)
         if host is not None and free[host] > 0:
             free[host] -= 1
             seats[member.uid] = host
-    fixed = {ranks[m.uid]: host for m, host in request.placed_members if m.uid in ranks}
-    fixed.update({ranks[uid]: host for uid, host in seats.items()})
-    seated_members = [member for member, _ in request.placed_members] + [m for m in batch.members if m.uid in seats]
-    unseated = seating_order([m for m in batch.members if m.uid not in seats], request.gang.min_by_role, seated_members)
-    waiting_ranks = sorted(ranks[m.uid] for m in unseated[: free.total()])
-    to_come = missing_ranks(ranks, min(batch.missing_pods, free.total() - len(waiting_ranks)))
-    numbers = sorted([*waiting_ranks, *to_come])
-    host_of_rank = _seat_whole_mesh(fabric, request, batch, slots, numbers) if not fixed else None
-    if host_of_rank is None and fixed and (pulls := mesh_pulls(request.gang, batch)) is not None:
-        host_of_rank = _join_mesh(fabric, +free, numbers, fixed, pulls)
-    if host_of_rank is None:
-        host_of_rank = assign(fabric, sorted((+free).items()), numbers, fixed)
-    seats.update(
-        {
-            m.uid: host_of_rank[ranks[m.uid]]
-            for m in batch.members
-            if m.uid not in seats and ranks[m.uid] in host_of_rank
-        }
-    )
-    return seats, [Seat(host_of_rank[rank], batch.shape, rank) for rank in to_come if rank in host_of_rank]
+    return seats
+
+
+def _hosts_of_ranks(
+    fabric: Fabric,
+    request: GangRequest,
+    batch: PodBatch,
+    slots: Sequence[int],
+    free: Counter[int],
+    numbers: Sequence[int],
+    fixed: Mapping[int, int],
+) -> Mapping[int, int]:
+    """Return rank -> host for some ranks: in a mesh by its traffic, else along the ring. fixed: of seated members."""
+    host_of_rank: Mapping[int, int] | None = None
+    if not fixed:
+        host_of_rank = _seat_whole_mesh(fabric, request, batch, slots, numbers)
+    elif (pulls := mesh_pulls(request.gang, batch)) is not None:
+        host_of_rank = _join_mesh(fabric, free, numbers, fixed, pulls)
+    return assign(fabric, sorted(free.items()), numbers, fixed) if host_of_rank is None else host_of_rank
 
 
 def mesh_pulls(gang: Gang, batch: PodBatch) -> Pulls | None:
-    """Return what the pods of a gang that is a mesh exchange; None for another gang."""
+    """Return the traffic between the pods of a gang that is a mesh; None for another gang."""
     if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_a_pod):
         return None
     return pulls_of(gang.mesh, batch.ranks_a_pod)

@@ -23,36 +23,36 @@ from turnout.topology.model import DistanceRule, Refusal
 PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 
 
-RoomOf = Callable[[PodShape, PodsOnRows], Rows]  # room beside some pods: a table of its own
+RoomOf = Callable[[PodShape, PodsOnRows], Rows]  # pods that each row holds beside some pods, as a new table
 
 
 @dataclass(frozen=True, slots=True)
 class GangRequest:
-    """A gang, and the known places of its members. Members in `waiting` and `held` are judged ones only."""
+    """A gang and the known places of its members. Only planned members are in `waiting` and `placed_members`."""
 
     gang: Gang
     waiting: tuple[Member, ...]  # members to place, in rank order
-    placed_members: tuple[tuple[Member, int], ...] = ()  # (member, host) that hold a host
-    # uid -> host where our nominator already sent a waiting member; kept while the host has room
+    placed_members: tuple[tuple[Member, int], ...] = ()  # (member, host) of members that hold a host
+    # uid -> host for which our nominator nominated a waiting member; kept while the host has room
     nominated_hosts: Mapping[str, int] = field(default_factory=dict)
     missing_pods: int = 0  # members not created yet that the min needs
     growth_pods: int = 0  # members not created yet above the min; seated only where all of them fit
-    lost_pods: int = 0  # members that are gone and that the min needs: room for them must be there, and none is kept
+    lost_pods: int = 0  # deleted members that the min needs: room for them must exist, but none is reserved
     distance_rule: DistanceRule = DistanceRule.ALL_TIERS
     # shape -> marks of the rows that another filter of the scheduler refuses
     rejected_rows: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
-    # shape -> how gladly its pods go to each row; shapes to whom all are alike are absent
+    # shape -> score of each row by soft preferences; shapes without preferences are absent
     preferences: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
-    # marks of rows in domains of gangs from which it stays away
+    # marks of rows that the gang must not use
     excluded_rows: NDArray[np.bool_] | None = field(default=None, compare=False)
-    # rule of a group, None for the whole gang -> marks of rows in no domain of a level that it must keep to
+    # index of a group rule, None for the whole gang -> marks of rows in no domain of the required level
     rows_outside_level: Mapping[int | None, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     spread_evenly: bool = True  # spread constraints count: no host gets more than they allow while another is empty
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A place kept for a member that is still to be created."""
+    """A place reserved for a member that does not exist yet."""
 
     host: int
     shape: PodShape
@@ -66,23 +66,23 @@ class GangPlan:
     key: GangKey
     hosts: Mapping[str, int] = field(default_factory=dict)  # uid -> host id of waiting members that have a place
     open_seats: tuple[Seat, ...] = ()  # the seats of members still to be created
-    used_hosts: tuple[int, ...] = ()  # the hosts of the plan; hosts of members that hold one come first
+    used_hosts: tuple[int, ...] = ()  # the hosts of the plan; hosts of placed members come first
     tier: int = 0
-    # why no member, or not every member, has a place; members above the min may be left over
+    # why no member, or not every member, has a place; members above the min may have no place
     refusal: Refusal | None = None
     shapes: Mapping[str, PodShape] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
     bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
 
     def reserved_pods(self) -> list[tuple[int, PodShape]]:
-        """Return one (host id, shape) for each pod that the plan keeps room for."""
+        """Return one (host id, shape) for each pod for which the plan reserves room."""
         return [(host, self.shapes[uid]) for uid, host in self.hosts.items()] + [
             (s.host, s.shape) for s in self.open_seats
         ]
 
 
 def drop_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
-    """Return a plan without some seats: those of members, named by uid, and those of members to come, named by rank."""
+    """Return a plan without some seats: lost holds uids of members, and ranks of open seats."""
     left = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
     return replace(
         plan,
@@ -100,15 +100,15 @@ def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
 
 
 def is_planned(member: Member, gang: Gang) -> bool:
-    """True if the plan of its gang says where this member goes.
+    """True if the plan of its gang states where this member goes.
 
-    In a gang with accelerators, a member without one is judged only if it, or the gang, must have its place.
+    In a gang with accelerators, a member without one is planned only if it has a wish or the gang has a required level.
     """
     return _is_planned(member, gang.has_accelerators, gang.places_all_members, gang.has_any_level)
 
 
 def planned_members(gang: Gang) -> list[Member]:
-    """Return the members whose place the plan decides, members being deleted included."""
+    """Return the members whose place the plan decides, including members that are being deleted."""
     accelerated, binds, has_level = gang.has_accelerators, gang.places_all_members, gang.has_any_level
     return [m for m in gang.members.values() if _is_planned(m, accelerated, binds, has_level)]
 
@@ -122,43 +122,50 @@ def _is_planned(member: Member, accelerated: bool, binds_all: bool, held_to_leve
 
 
 def counts_for_tier(member: Member, gang: Gang) -> bool:
-    """True if the gang's tier counts from this member's host: not for one without a GPU in a gang that has some.
+    """True if the gang's tier includes this member's host: not for a member without GPUs in a gang that has some.
 
-    A scheduler may ask us about pods with GPUs alone, so that such a member may be anywhere.
+    A scheduler may ask us only about pods with GPUs, so other members may run anywhere.
     """
     return bool(member.gpus) or not gang.has_accelerators
 
 
 @dataclass(frozen=True, slots=True)
 class PodBatch:
-    """The waiting members of one shape, of one part of the gang where it has parts."""
+    """The waiting members of one shape, and of one group where the gang has groups."""
 
     shape: PodShape
     members: tuple[Member, ...]
-    missing_pods: int  # members still to be created; counted with the heaviest shape
+    missing_pods: int  # members that do not exist yet; counted with the heaviest shape
     gang_group: GangGroup | None = None
-    ranks_a_pod: int = 1  # its accelerators
-    span: tuple[int, int] | None = None  # the host ids [first, end) that are its own
+    ranks_a_pod: int = 1  # the accelerators of one pod, at least 1
+    span: tuple[int, int] | None = None  # the host ids [first, end) of its switch; None for any
 
     @property
     def pods(self) -> int:
-        """How many pods are to be placed."""
+        """The number of pods that are to be placed."""
         return len(self.members) + self.missing_pods
+
+    @property
+    def is_whole(self) -> bool:
+        """True if its group is placed whole or not at all."""
+        return self.gang_group is not None and self.gang_group.all_or_nothing
 
 
 def count_missing(view: ClusterView, gang: Gang, max_growth: int) -> tuple[int, int]:
-    """Return how many members are not created yet: those that its min needs, and those above it if not too many."""
+    """Return how many members do not exist yet: the members that the min needs, and those above the min if not too
+    many.
+    """
     missing = 0 if gang.group_rules else view.missing_pods(gang)
     needed = min(missing, max(0, gang.min_pods - len(gang.living())))
     return needed, missing - needed if missing - needed <= max_growth else 0
 
 
 def count_lost(view: ClusterView, gang: Gang, needed: int) -> int:
-    """Return how many members are gone that the min needs, of a gang that is to be moved or given up then.
+    """Return how many deleted members the min needs, of a gang that is moved or given up if its min is lost.
 
-    Such a gang takes no place in which it cannot get whole: while what is left of it is evicted, and once that is gone,
-    those that come anew would go back beside those that still run, or start as a part. One that never ran has lost
-    nobody. needed: members that are still to be created.
+    Such a gang takes no place in which it cannot reach its min. Otherwise new members would return to the places of the
+    members that are evicted, or the gang would start as a part. A gang that never ran has lost no member. needed:
+    members that do not exist yet.
     """
     runs = gang.started_s is not None or any(view.host_of(member) is not None for member in gang.living())
     if gang.repair.remedy is Remedy.WAIT or not runs:
@@ -167,7 +174,7 @@ def count_lost(view: ClusterView, gang: Gang, needed: int) -> int:
 
 
 def build_request(view: ClusterView, gang: Gang, without: Container[str]) -> GangRequest:
-    """Return the request without members to come. without: uids of members whose place is ignored."""
+    """Return the request without members that do not exist yet. without: uids of members whose place is ignored."""
     waiting: list[Member] = []
     placed_members: list[tuple[Member, int]] = []
     nominated: dict[str, int] = {}
@@ -200,7 +207,7 @@ def build_request(view: ClusterView, gang: Gang, without: Container[str]) -> Gan
 
 
 def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDArray[np.bool_]]:
-    """Mark the rows in no domain of the levels that the gang must keep to, and of those that its groups must."""
+    """Mark the rows in no domain of the levels that the gang requires, and of the levels that its groups require."""
     levels: dict[int | None, tuple[Level, ...]] = {None: gang.levels}
     levels |= {at: (rule.level,) for at, rule in enumerate(gang.group_rules) if rule.level is not None}
     found = ((rule, view.levels.rows_outside(theirs)) for rule, theirs in levels.items())
@@ -210,9 +217,9 @@ def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDAr
 def exclusive_rows(
     view: ClusterView, gang: Gang, planned: Callable[[GangKey], Iterable[int]]
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows of domains that the gang may not use; None where it shares domains.
+    """Mark the rows of domains that the gang may not use; None if it shares domains.
 
-    planned: the hosts in the plan of a gang that goes before this one. Sets are bounded by their namespace.
+    planned: the hosts in the plan of a gang that comes before this gang. A set is within one namespace.
     """
     tier = gang.exclusive_tier
     if tier is None:
@@ -244,7 +251,7 @@ def union_rows(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -
 
 
 def limit_by_spread(request: GangRequest, group: PodBatch, anchors: Sequence[int], room: Rows) -> Rows:
-    """Return the room that hard spread constraints by host leave beside the gang's own members."""
+    """Return the room that hard spread constraints by host leave beside the gang's placed members."""
     most = min((m.max_per_host for m in group.members if m.max_per_host), default=0)
     if not most or not request.spread_evenly:
         return room
@@ -257,7 +264,7 @@ def limit_by_spread(request: GangRequest, group: PodBatch, anchors: Sequence[int
 def exclude_rows(
     room_of: RoomOf, rejected_rows: Mapping[PodShape, NDArray[np.bool_]], *excluded_rows: NDArray[np.bool_] | None
 ) -> RoomOf:
-    """Return the room without rows that a filter refuses to a shape, or that are barred to the whole gang."""
+    """Return the room without the rows that a filter rejects for a shape, or that the whole gang must not use."""
 
     def room_without(shape: PodShape, besides: PodsOnRows) -> Rows:
         room = room_of(shape, besides)
@@ -270,6 +277,8 @@ def exclude_rows(
 
 
 def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
+    """Return the room of the hosts [first, end) only."""
+
     def inside(shape: PodShape, besides: PodsOnRows) -> Rows:
         room = np.zeros_like(all_room := room_of(shape, besides))
         room[first:end] = all_room[first:end]

@@ -25,6 +25,7 @@ from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass
 from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, RoomOf, is_planned
+from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import path_text
 
 PodOnRow = tuple[int, PodShape]
@@ -32,12 +33,12 @@ PodOnRow = tuple[int, PodShape]
 
 @dataclass(slots=True)
 class StandingPlan:
-    """A plan with what it was made from."""
+    """A plan with the facts that it was made from."""
 
     plan: GangPlan
     position: GangPosition
-    stated_terms: object  # everything of the gang that the plan depends on, except the members
-    member_uids: frozenset[str]  # uids of the members that existed
+    stated_terms: object  # the gang's statements on which the plan depends
+    member_uids: frozenset[str]  # uids of the members that existed when the plan was made
     seats: list[OrderedSeat]  # the seats of the plan
     seats_by_row: dict[int, list[OrderedSeat]] = field(default_factory=dict)  # the seats by row
     pods_by_order: dict[Order, list[PodOnRow]] = field(default_factory=dict)  # the seats by order
@@ -48,19 +49,19 @@ class StandingPlan:
             self.pods_by_order.setdefault(seat.order, []).append((seat.host, seat.shape))
 
     def growth_seats(self) -> list[PodOnRow]:
-        """Return the seats above the min for members to come: they give way to every other claim."""
+        """Return the growth seats: they give way to every other seat."""
         return [pod for order, pods in self.pods_by_order.items() if order[0] == SeatClass.GROWTH for pod in pods]
 
 
 class StandingPlans:
-    """Plans by gang, and the room that they keep. Clear them when the snapshot's rows change their meaning."""
+    """Plans by gang, and the room that they reserve. Clear them when the snapshot's rows change their meaning."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self._room = ReservedRoom(snapshot)
         self._by_gang: dict[GangKey, StandingPlan] = {}
         self._gangs_by_row: dict[int, set[GangKey]] = {}
-        self._gangs_with_growth_seats: dict[GangKey, None] = {}  # gangs with seats that stand in nobody's way
+        self._gangs_with_growth_seats: dict[GangKey, None] = {}  # gangs with growth seats
 
     def __iter__(self) -> Iterator[StandingPlan]:
         return iter(self._by_gang.values())
@@ -70,14 +71,14 @@ class StandingPlans:
         return self._by_gang.get(key)
 
     def clear(self) -> None:
-        """Remove every plan and the room that it keeps."""
+        """Remove every plan and its reserved room."""
         self._by_gang.clear()
         self._gangs_by_row.clear()
         self._gangs_with_growth_seats.clear()
         self._room.clear()
 
     def put(self, key: GangKey, stored: StandingPlan) -> None:
-        """Keep a plan in place of an earlier one, and reserve its room."""
+        """Store a plan in place of an earlier one, and reserve its room."""
         before = self._by_gang.get(key)
         old, new = (Counter(each.plan.reserved_pods() if each else ()) for each in (before, stored))
         self._room.release(list((old - new).elements()))
@@ -92,7 +93,7 @@ class StandingPlans:
             self._forget_row(row, key)
 
     def remove(self, key: GangKey) -> list[PodOnRow]:
-        """Remove a plan, and return the room that it kept."""
+        """Remove a plan, and return the pods for which it reserved room."""
         stored = self._by_gang.pop(key)
         self._gangs_with_growth_seats.pop(key, None)
         pods = stored.plan.reserved_pods()
@@ -102,11 +103,11 @@ class StandingPlans:
         return pods
 
     def plans_with_growth_seats(self) -> Iterator[StandingPlan]:
-        """Yield the plans that have seats above the min for members to come."""
+        """Yield the plans that have growth seats."""
         return (self._by_gang[key] for key in self._gangs_with_growth_seats)
 
     def growth_seats_beside(self, key: GangKey) -> int:
-        """Count such seats of the other gangs in a gang's namespace."""
+        """Count the growth seats of the other gangs in a gang's namespace."""
         others = (other for other in self._gangs_with_growth_seats if other.namespace == key.namespace and other != key)
         return sum(len(self._by_gang[other].growth_seats()) for other in others)
 
@@ -114,7 +115,7 @@ class StandingPlans:
         return len(self._by_gang)
 
     def rows(self) -> Iterable[int]:
-        """Return the rows on which anything is kept."""
+        """Return the rows on which any room is reserved."""
         return self._gangs_by_row.keys()
 
     def seats_on(self, row: int) -> list[tuple[OrderedSeat, GangKey]]:
@@ -129,7 +130,7 @@ class StandingPlans:
         return self._by_gang[key]
 
     def surplus_on(self, row: int) -> list[tuple[OrderedSeat, GangKey]]:
-        """Return the seats for members to come that must go, so that the row holds the other seats."""
+        """Return the growth seats that must go, so that the row holds the other seats."""
         if not self.is_overdrawn(row):
             return []
         found: list[tuple[OrderedSeat, GangKey]] = []
@@ -142,17 +143,17 @@ class StandingPlans:
         return found
 
     def is_overdrawn(self, row: int) -> bool:
-        """True if a row has less free than is kept there."""
+        """True if a row has less free room than is reserved on it."""
         return self._room.is_overdrawn(row)
 
     def shapes_without_room(self, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:
-        """Return the shapes of which a row holds no pod at all."""
+        """Return the shapes for which a row has no room at all."""
         return {shape for shape in set(shapes) if self._snapshot.room_at(row, shape) < 1}
 
     def pods_behind(self, order: Order, with_growth_seats: bool = True) -> list[PodOnRow]:
-        """Return the seats whose room a gang with this order may use.
+        """Return the reserved pods whose room a gang with this order may use.
 
-        with_growth_seats: also use seats that gangs ahead of it keep above the min for members to come.
+        with_growth_seats: also use growth seats of the gangs ahead.
         """
         found: list[PodOnRow] = []
         for stored in self:
@@ -166,10 +167,10 @@ class StandingPlans:
     def room_beside_plans(
         self, without: PodsOnRows, rows: Sequence[int] | None = None, extra_pods: PodsOnRows = ()
     ) -> RoomOf:
-        """Return a function that gives the room beside what plans keep.
+        """Return a function that gives the room beside the standing plans.
 
         without: reserved pods whose room may be used. rows: the only rows to use; None for all. extra_pods: pods that
-        are counted as placed.
+        count as placed.
         """
 
         def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
@@ -186,31 +187,32 @@ class StandingPlans:
 
 
 class ReservedRoom:
-    """Sums of the room kept on each row. The owner clears them when the snapshot's rows change their meaning."""
+    """Sums of the room reserved on each row. The owner clears them when the snapshot's rows change their meaning."""
 
     def __init__(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot
         self.clear()
 
     def clear(self) -> None:
-        """Remove everything that is kept, and use the current rows."""
+        """Remove all reserved room, and use the current rows."""
         rows = len(self._snapshot.order)
         self._reserved: NDArray[np.int64] = np.zeros((rows, 0), np.int64)
         self._pods: Rows = np.zeros(rows, np.int32)
         self._ports: dict[int, Counter[HostPort]] = {}
 
     def reserve(self, pods: PodsOnRows) -> None:
-        """Keep room for some pods."""
+        """Reserve room for some pods."""
         self._add(pods, 1)
 
     def release(self, pods: PodsOnRows) -> None:
-        """Release the room of some pods, which must have been kept before."""
+        """Release the room of some pods, which must have been reserved before."""
         self._add(pods, -1)
 
     def room(self, shape: PodShape, without: PodsOnRows = (), besides: PodsOnRows = ()) -> Rows:
-        """Return how many pods of this shape each row holds beside what is kept, as a new table.
+        """Return how many pods of this shape each row holds beside the reserved room, as a new table.
 
-        without: kept pods whose room may be used. besides: pods whose room may not be used, though it is not kept yet.
+        without: reserved pods whose room may be used. besides: pods whose room may not be used, though it is not
+        reserved.
         """
         room = self._snapshot.room(shape).copy()
         rows = np.flatnonzero(self._pods)
@@ -232,9 +234,9 @@ class ReservedRoom:
         return room
 
     def is_overdrawn(self, row: int) -> bool:
-        """True if a row has less free than is kept there, or keeps a port twice.
+        """True if a row has less free room than is reserved on it, or a port is reserved twice.
 
-        Only resources that are kept on it count.
+        Only resources that are reserved on it count.
         """
         self._widen()
         if any(count > 1 for count in self._ports.get(row, {}).values()):
@@ -254,7 +256,7 @@ class ReservedRoom:
                 self._ports.setdefault(row, Counter())[port] += sign
 
     def _widen(self) -> None:
-        """Add columns for resources that became known since; nothing of them is kept."""
+        """Add columns for resources that became known since; none of them is reserved."""
         missing = self._snapshot.width - self._reserved.shape[1]
         if missing:
             self._reserved = np.pad(self._reserved, ((0, 0), (0, missing)))
@@ -284,14 +286,17 @@ class _Reservation:
 
 
 class HostReservations:
-    """The hosts held, by gang. Clear them when rows change their meaning."""
+    """Hosts reserved for gangs whose victims leave: gangs of the same or a lower priority are not planned there.
+
+    Clear them when rows change their meaning.
+    """
 
     def __init__(self) -> None:
         self.release_count = 0  # raised whenever hosts are given back
         self._by_gang: dict[GangKey, _Reservation] = {}
 
     def reserve(self, gang: Gang, rows: Collection[int]) -> bool:
-        """Hold these rows for a gang, and no others. True if that is new."""
+        """Reserve these rows for a gang, and no other rows. True if that is a change."""
         reservation = _Reservation(frozenset(rows), gang.priority)
         if self._by_gang.get(gang.key) == reservation:
             return False
@@ -300,17 +305,17 @@ class HostReservations:
         return True
 
     def release(self, key: GangKey) -> None:
-        """Hold nothing for a gang any more."""
+        """Release the hosts of a gang."""
         if self._by_gang.pop(key, None) is not None:
             self.release_count += 1
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Release all hosts."""
         for key in list(self._by_gang):
             self.release(key)
 
     def rows_reserved_against(self, gang: Gang, rows: int) -> NDArray[np.bool_] | None:
-        """Mark those of `rows` hosts that are held against a gang; None where there are none."""
+        """Mark the rows that are reserved against a gang; None if there are none. rows: the number of rows."""
         marks: NDArray[np.bool_] | None = None
         for key, reservation in self._by_gang.items():
             if key != gang.key and reservation.priority >= gang.priority:
@@ -321,7 +326,7 @@ class HostReservations:
 
 @dataclass(frozen=True, slots=True)
 class KeptDomain:
-    """A domain that is kept: for whom, its host ids [first, end), and its switch."""
+    """A domain that strict order keeps for a gang."""
 
     key: GangKey
     first: int
@@ -341,7 +346,7 @@ class StrictOrder:
         return self.queues.of(gang.key.namespace, gang.queue)
 
     def keep_for(self, view: ClusterView, gang: Gang) -> bool:
-        """Keep a domain for a gang that found no room, unless its queue keeps one already. True if one is kept now."""
+        """Keep a domain for a gang that found no room, unless its queue has one. True if a domain is kept now."""
         queue = self.queue_of(gang)
         if not queue or queue in self._domains or (domain := _choose_domain(view, gang)) is None:
             return False
@@ -349,19 +354,19 @@ class StrictOrder:
         return True
 
     def release(self, key: GangKey) -> bool:
-        """Keep nothing for a gang any more. True if something was kept."""
+        """Release the domain of a gang. True if there was one."""
         queues = [queue for queue, domain in self._domains.items() if domain.key == key]
         for queue in queues:
             del self._domains[queue]
         return bool(queues)
 
     def domain_against(self, gang: Gang) -> KeptDomain | None:
-        """Return the domain that is kept in the gang's queue for another one; None when there is none."""
+        """Return the domain that is kept in the gang's queue for another gang; None if there is none."""
         domain = self._domains.get(self.queue_of(gang))
         return None if domain is None or domain.key == gang.key else domain
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Release all domains."""
         self._domains.clear()
 
 
@@ -375,30 +380,33 @@ def rows_of_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | 
 
 
 def add_kept_domain(domain: KeptDomain | None, detail: str) -> str:
-    """Add to the words of a refusal which domain is kept, and for whom."""
+    """Add to a refusal's detail which domain is kept, and for which gang."""
     if domain is None:
         return detail
     return f"{detail}; room {domain.description} is kept for {domain.key}, the oldest that waits in this queue"
 
 
 def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
-    """Return the domain to keep; None where the gang fits none, or members of it run already."""
+    """Return the domain to keep; None if no domain could hold the gang, or members of it run already."""
     members = [member for member in gang.living() if not member.no_opinion_reason or is_planned(member, gang)]
     if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
         return None
     shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape
-    fabric, need = view.fabric, max(1, gang.min_pods)
-    could, now = view.snapshot.capacity(shape), view.snapshot.room(shape)
-    could = np.where(fabric.mapped, could, 0)
+    fabric = view.fabric
+    could, now = np.where(fabric.mapped, view.snapshot.capacity(shape), 0), view.snapshot.room(shape)
     if (outside := view.levels.rows_outside(gang.levels)) is not None:
         could, now = np.where(outside, 0, could), np.where(outside, 0, now)
     widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
     for tier in range(1, widest + 1):
-        fits = np.flatnonzero(np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= need)
-        if len(fits):
-            free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)[fits]
-            switch = int(fits[free.argmax()])
-            path = fabric.names[tier][switch]
-            where = f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"
-            return KeptDomain(gang.key, *fabric.span(tier, switch), where)
+        fits = np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= max(1, gang.min_pods)
+        if fits.any():
+            free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)
+            switch = int(np.where(fits, free, -1).argmax())
+            return KeptDomain(gang.key, *fabric.span(tier, switch), _place_text(fabric, tier, switch))
     return None
+
+
+def _place_text(fabric: Fabric, tier: int, switch: int) -> str:
+    """Return where a switch is, for a sentence."""
+    path = fabric.names[tier][switch]
+    return f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"

@@ -59,36 +59,41 @@ from turnout.topology.place import beyond, smallest_holes
 from turnout.topology.shares import balanced, in_multiples, topped_up
 from turnout.topology.slices import in_layers
 
-QUESTION_STEPS = 15_000  # for gangs ahead of the one that is asked about, and HOST_STEPS more for each host
+QUESTION_STEPS = 15_000  # for the gangs ahead of the gang in question; add HOST_STEPS for each host
 HOST_STEPS = 4
-GANG_STEPS = 50_000  # for one gang, past which no further domain and no further shape of it is tried
-SHAPES_STEPS = 20_000  # past which no further domain is tried for more shapes than are always looked at
+GANG_STEPS = 50_000  # for one gang; then no further domain and no further shape is tried
+SHAPES_STEPS = 20_000  # for a gang of more than MAX_SHAPES_TOGETHER shapes; then no further domain is tried
 ALL_STEPS = 1 << 60
 
 
 @dataclass(slots=True)
 class Work:
-    """A number of steps to spend, each of about a microsecond. A begun part is finished, so it may be exceeded."""
+    """A number of steps to spend, each of about a microsecond. A part that has begun is finished, so the sum may exceed
+    it.
+    """
 
     max_steps: int = GANG_STEPS
     spent_steps: int = 0
 
     def limit(self, most: int) -> None:
-        """Allow no more steps than this in all."""
+        """Lower the limit to this number of steps in all."""
         self.max_steps = min(self.max_steps, most)
 
     def spend(self, steps: int) -> None:
-        """Count some steps that were taken."""
+        """Count some steps."""
         self.spent_steps += steps
 
     @property
     def steps_left(self) -> int:
-        """The number of steps that may still be taken; at 0 or less no further part begins."""
+        """The number of steps left. At 0 or less no further part begins."""
         return self.max_steps - self.spent_steps
 
 
 def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: int) -> Placement | Refusal:
-    """Place pods, or give the reason why not. room: as for topology.plan. ranks_a_pod: its accelerators."""
+    """Place the pods of one shape as their gang wishes: in holes, as a mesh, in layers, evenly or in multiples.
+
+    room: as for `topology/place.py`. ranks_a_pod: the accelerators of one pod.
+    """
     if gang.fills_holes:
         return smallest_holes(fabric, room, ask)
     if gang.mesh and not ask.anchors and is_complete(gang.mesh, ask.pods, ranks_a_pod):
@@ -98,8 +103,8 @@ def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: i
     return balanced(fabric, room, ask) if gang.balanced else in_multiples(fabric, room, ask)
 
 
-MAX_SHAPES_TOGETHER = 8  # so many are looked at whatever work that is
-_BATCH_STEPS = 200  # of one shape placed once: beside its hosts and pods, counted each for itself
+MAX_SHAPES_TOGETHER = 8  # shapes that are placed at any number of steps
+_BATCH_STEPS = 200  # for one batch; its hosts and pods count in addition
 
 
 def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
@@ -111,19 +116,14 @@ def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | No
     """
     work = work or Work()
     if request.lost_pods:
-        plan = place(
-            fabric,
-            replace(request, missing_pods=request.missing_pods + request.lost_pods, lost_pods=0, growth_pods=0),
-            room_of,
-            work,
-        )
+        missing_pods = request.missing_pods + request.lost_pods
+        with_lost = replace(request, missing_pods=missing_pods, lost_pods=0, growth_pods=0)
+        plan = place(fabric, with_lost, room_of, work)
         return replace(plan, open_seats=plan.open_seats[: request.missing_pods])
     if request.nominated_hosts and nominations_leave_level(fabric, request):
         request = replace(request, nominated_hosts={})
-    if request.rejected_rows or request.excluded_rows is not None or request.rows_outside_level:
-        room_of = exclude_rows(
-            room_of, request.rejected_rows, request.excluded_rows, request.rows_outside_level.get(None)
-        )
+    outside = request.rows_outside_level.get(None)
+    room_of = exclude_rows(room_of, request.rejected_rows, request.excluded_rows, outside)
     if request.growth_pods:
         with_growth = replace(request, missing_pods=request.missing_pods + request.growth_pods, growth_pods=0)
         if (plan := _place(fabric, with_growth, room_of, work)).refusal is None:
@@ -132,9 +132,8 @@ def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | No
     anchors = tuple((member, host) for member, host in request.placed_members if counts_for_tier(member, request.gang))
     if plan.refusal is None or len(anchors) == len(request.placed_members):
         return plan
-    return _place(
-        fabric, replace(request, placed_members=anchors), room_of, work
-    )  # a leader elsewhere holds nobody back
+    # Members without an accelerator that run elsewhere do not hold the others back.
+    return _place(fabric, replace(request, placed_members=anchors), room_of, work)
 
 
 def _place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
@@ -148,21 +147,23 @@ def _place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) ->
         if plan_in_domain is not None:
             return plan_in_domain
     plan = _place_batches(fabric, request, batches, room_of, work)
-    if plan.refusal is not None and not plan.hosts and request.nominated_hosts:  # wishes that came apart bind nobody
+    return plan if plan.refusal is None else _place_with_less(fabric, request, batches, room_of, work, plan)
+
+
+def _place_with_less(
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work, refused: GangPlan
+) -> GangPlan:
+    """Place a refused gang without its nominations, else in one domain, else without even spread."""
+    if not refused.hosts and request.nominated_hosts:
         return _place(fabric, replace(request, nominated_hosts={}), room_of, work)
-    if (
-        plan.refusal is not None
-        and len(batches) > MAX_SHAPES_TOGETHER
-        and request.gang.tier is not None
-        and work.steps_left > 0
-    ):
+    has_many_shapes = len(batches) > MAX_SHAPES_TOGETHER
+    if has_many_shapes and request.gang.tier is not None and work.steps_left > 0:
         work.limit(SHAPES_STEPS)
-        return _place_in_one_domain(fabric, request, batches, room_of, work) or plan
-    if plan.refusal is not None and request.spread_evenly and any(m.max_per_host for m in request.waiting):
-        return _place(
-            fabric, replace(request, spread_evenly=False), room_of, work
-        )  # more pods than hosts may still be even
-    return plan
+        return _place_in_one_domain(fabric, request, batches, room_of, work) or refused
+    if request.spread_evenly and any(m.max_per_host for m in request.waiting):
+        # More pods than hosts may still be spread evenly.
+        return _place(fabric, replace(request, spread_evenly=False), room_of, work)
+    return refused
 
 
 def _place_in_one_domain(
@@ -194,34 +195,31 @@ def _place_in_one_domain(
 
 
 def _refuse_incomplete(request: GangRequest) -> Refusal | None:
-    """Refuse a gang whose PodGroup cuts it into groups, until as many pods exist as start: who is in which is unknown.
+    """Refuse a gang whose PodGroup states groups until its min exists: until then the group of a pod is unknown.
 
-    So is one that has pods enough, and of some role too few.
-    Groups that pods say themselves are not waited for: a LeaderWorkerSet may create its workers after its leader runs.
+    Also refuse a gang that has enough pods in total but too few of one role. Groups that pods state themselves are not
+    waited for: a LeaderWorkerSet may create its workers after its leader runs.
     """
     gang, present = request.gang, len(request.gang.living())
     if gang.sizing is None or request.placed_members:
         return None
-    roles = Counter(member.membership.role for member in gang.living())
-    if present >= gang.min_pods:
-        short_role = next(((role, min_pods) for role, min_pods in gang.min_by_role if roles[role] < min_pods), None)
-        if short_role is None:
+    if present < gang.min_pods:
+        if not gang.sizing.wish.groups:
             return None
-        return Refusal(
-            Reason.NO_ROOM,
-            f"of its pods {short_role[0]} {roles[short_role[0]]} are there, {short_role[1]} must start together",
-        )
-    if not gang.sizing.wish.groups:
-        return None
-    return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {present} of {gang.min_pods} pods")
+        return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {present} of {gang.min_pods} pods")
+    roles = Counter(member.membership.role for member in gang.living())
+    for role, min_pods in gang.min_by_role:
+        if roles[role] < min_pods:
+            detail = f"of its pods {role} {roles[role]} are there, {min_pods} must start together"
+            return Refusal(Reason.NO_ROOM, detail)
+    return None
 
 
 def _refuse_outside_level(request: GangRequest) -> Refusal | None:
     """Refuse a gang of which a member runs on a host that is in no domain of the required level."""
     marks = request.rows_outside_level.get(None)
-    if marks is None or not any(
-        marks[host] for member, host in request.placed_members if counts_for_tier(member, request.gang)
-    ):
+    anchors = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
+    if marks is None or not any(marks[host] for host in anchors):
         return None
     return Refusal(Reason.OFF_MAP, "members run on hosts that have no label of the required level")
 
@@ -229,38 +227,49 @@ def _refuse_outside_level(request: GangRequest) -> Refusal | None:
 def _place_by_groups(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
-    """Place the parts of a gang, each in a domain of its own tier, in the lowest domain that holds them all."""
-    placed_hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
-    counts = [batch.pods for batch in batches]
-    rooms = [room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]]
-    widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
-    for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
-        if work.steps_left <= 0:
-            break
-        if sum(counts) > int(rooms[0][first:end].sum()) and len({batch.shape for batch in batches}) == 1:
-            continue
-        inside = restrict_to_domain(room_of, first, end)
-        domain_plan = _place_batches(fabric, request, batches, inside, work)
-        if domain_plan.refusal is None:
-            return domain_plan
-        with_spans = fit_batches(fabric, request, batches, inside, (first, end))
-        if with_spans is not None:
-            domain_plan = _place_batches(fabric, request, with_spans, inside, work)
-            if domain_plan.refusal is None:
-                return domain_plan
+    """Place the groups of a gang, each in a domain of its own tier, in the lowest domain that holds all of them."""
+    plan = _place_groups_in_one_domain(fabric, request, batches, room_of, work)
+    if plan is not None:
+        return plan
     if request.gang.tier is None:
         plan = _place_batches(fabric, request, batches, room_of, work)
     else:
         plan = _place_in_gang_level(fabric, request, batches, room_of, work)
-    if plan.refusal is not None and request.nominated_hosts:  # wishes that came apart bind nobody
+    if plan.refusal is not None and request.nominated_hosts:
         return _place_by_groups(fabric, replace(request, nominated_hosts={}), batches, room_of, work)
     return plan
+
+
+def _place_groups_in_one_domain(
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
+) -> GangPlan | None:
+    """Place all groups in the lowest domain that holds them; None where no domain does, or the work is spent."""
+    placed_hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
+    counts = [batch.pods for batch in batches]
+    rooms = [room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]]
+    has_one_shape = len({batch.shape for batch in batches}) == 1
+    widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
+    for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
+        if work.steps_left <= 0:
+            break
+        if has_one_shape and sum(counts) > int(rooms[0][first:end].sum()):
+            continue
+        inside = restrict_to_domain(room_of, first, end)
+        plan = _place_batches(fabric, request, batches, inside, work)
+        if plan.refusal is None:
+            return plan
+        with_spans = fit_batches(fabric, request, batches, inside, (first, end))
+        if with_spans is not None:
+            plan = _place_batches(fabric, request, with_spans, inside, work)
+            if plan.refusal is None:
+                return plan
+    return None
 
 
 def _place_in_gang_level(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
-    """Place as many parts as one domain of the gang's own level holds, at least its min; else refuse the gang."""
+    """Place as many groups as one domain of the gang's own level holds, at least its min; else refuse the gang."""
     gang, placed_hosts = request.gang, [host for _, host in request.placed_members]
     min_pods = max(1, gang.min_pods - (len(gang.living()) - len(request.waiting)))
     rooms = {batch.shape: room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]}
@@ -299,65 +308,87 @@ def request_signature(request: GangRequest) -> object:
 
 @dataclass(slots=True)
 class _Progress:
-    """The members of a gang that have their places so far."""
+    """The members of a gang that have a place so far."""
 
-    anchors: list[int]  # the hosts of all its members
+    anchors: list[int]  # the hosts of all members with a place
     hosts_by_group: dict[GangGroup | None, list[int]]
-    roles: Counter[str]  # members that hold a host, have a place or are not judged
+    roles: Counter[str]  # roles of members that hold a host, have a place or are not planned
     used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)
     hosts: dict[str, int] = field(default_factory=dict)
     open_seats: list[Seat] = field(default_factory=list)
 
 
 def _start_progress(request: GangRequest) -> _Progress:
-    groups_by_uid, waiting = request.gang.groups_by_uid(), {member.uid for member in request.waiting}
-    of_part: dict[GangGroup | None, list[int]] = {}
+    """Return the places of the members that hold a host already."""
+    group_of, waiting = request.gang.groups_by_uid(), {member.uid for member in request.waiting}
+    hosts_by_group: dict[GangGroup | None, list[int]] = {}
     for member, host in request.placed_members:
-        of_part.setdefault(groups_by_uid.get(member.uid), []).append(host)
+        hosts_by_group.setdefault(group_of.get(member.uid), []).append(host)
     roles = Counter(member.membership.role for member in request.gang.living() if member.uid not in waiting)
-    return _Progress([host for _, host in request.placed_members], of_part, roles)
+    return _Progress([host for _, host in request.placed_members], hosts_by_group, roles)
 
 
 def _place_batches(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
+    """Place the batches one after another; refuse the gang where a batch of its min finds no place."""
     gang = request.gang
-    to_come = sum(batch.pods for batch in batches)
-    counted = len(gang.living()) - sum(len(g.members) for g in batches)  # hold a host, or are not judged
+    pods_after = sum(batch.pods for batch in batches)
+    # Members that hold a host, or that are not planned.
+    counted = len(gang.living()) - sum(len(batch.members) for batch in batches)
     progress, placed_hosts = _start_progress(request), tuple(dict.fromkeys(host for _, host in request.placed_members))
     refusal: Refusal | None = None
     ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
-    full_batches = Counter[GangGroup | None]()  # how many shapes of a part found room for all
+    full_batches = Counter[GangGroup | None]()  # how many shapes of a group found room for all pods
     incomplete_groups: set[GangGroup | None] = set()
     for at, batch in enumerate(batches):
         if at >= MAX_SHAPES_TOGETHER and work.steps_left <= 0:
             return GangPlan(gang.key, refusal=_refuse_too_many_shapes(batches, at), used_hosts=placed_hosts)
         work.spend(_BATCH_STEPS + len(fabric.hosts) // 4 + 4 * (len(progress.used_rooms) + len(batch.members)))
-        to_come -= batch.pods
-        if batch.gang_group is not None and batch.gang_group.all_or_nothing and batch.gang_group in incomplete_groups:
-            continue  # no part of a part
-        min_pods = min(batch.pods, max(0, gang.min_pods - counted - len(progress.used_rooms) - to_come))
+        pods_after -= batch.pods
+        if batch.is_whole and batch.gang_group in incomplete_groups:
+            continue
+        min_pods = min(batch.pods, max(0, gang.min_pods - counted - len(progress.used_rooms) - pods_after))
         min_pods = max(min_pods, _min_for_roles(request, batch, progress.roles))
         slots = _place_batch(fabric, request, batch, min_pods, progress, room_of, ranks)
         if isinstance(slots, Refusal):
-            refusal = refusal or slots
-            incomplete_groups.add(batch.gang_group)
             if min_pods:
                 return GangPlan(gang.key, refusal=slots, used_hosts=placed_hosts)
+            refusal = refusal or slots
+            incomplete_groups.add(batch.gang_group)
             continue
+        full_batches[batch.gang_group] += len(slots) == batch.pods
         if len(slots) < batch.pods:
-            found = f"{len(slots)} of {batch.pods} pods find room"
-            refusal = refusal or Refusal(Reason.NO_ROOM, found, len(slots))
-        else:
-            full_batches[batch.gang_group] += 1
+            detail = f"{len(slots)} of {batch.pods} pods find room"
+            refusal = refusal or Refusal(Reason.NO_ROOM, detail, len(slots))
         work.spend(8 * len(slots))
         _seat_members(fabric, request, batch, slots, ranks, progress)
     if (too_few := _refuse_too_few_groups(request, batches, full_batches)) is not None:
         return GangPlan(gang.key, refusal=too_few, used_hosts=placed_hosts)
-    hosts, tier = progress.hosts, common_tier(fabric, progress.anchors)
-    shapes = {m.uid: m.shape for m in request.waiting if m.uid in hosts}
-    used_hosts, numbers = tuple(dict.fromkeys(progress.anchors)), {uid: ranks[uid] for uid in hosts}
-    return GangPlan(gang.key, hosts, tuple(progress.open_seats), used_hosts, tier, refusal, shapes, numbers, bases)
+    return _finished_plan(fabric, request, progress, refusal, ranks, bases)
+
+
+def _finished_plan(
+    fabric: Fabric,
+    request: GangRequest,
+    progress: _Progress,
+    refusal: Refusal | None,
+    ranks: Mapping[str, int],
+    bases: Mapping[str, int],
+) -> GangPlan:
+    """Return the plan of all members that found a place. refusal: why others found none."""
+    hosts = progress.hosts
+    return GangPlan(
+        request.gang.key,
+        hosts,
+        tuple(progress.open_seats),
+        tuple(dict.fromkeys(progress.anchors)),
+        common_tier(fabric, progress.anchors),
+        refusal,
+        shapes={m.uid: m.shape for m in request.waiting if m.uid in hosts},
+        ranks={uid: ranks[uid] for uid in hosts},
+        bases=bases,
+    )
 
 
 def _seat_members(
@@ -368,7 +399,7 @@ def _seat_members(
     ranks: Mapping[str, int],
     progress: _Progress,
 ) -> None:
-    """Seat the members of a group on its places."""
+    """Seat the members of a batch on its slots."""
     progress.used_rooms.extend((host, batch.shape) for host in slots)
     seated, seats = seat_batch(fabric, request, batch, slots, ranks)
     progress.hosts.update(seated)
@@ -379,7 +410,7 @@ def _seat_members(
 
 
 def _min_for_roles(request: GangRequest, batch: PodBatch, present_roles: Counter[str]) -> int:
-    """Return how many of a group must find a host so that each of its roles has as many as must start."""
+    """Return how many pods of a batch must find a host so that each of its roles reaches its min."""
     if not request.gang.min_by_role:
         return 0
     own = Counter(member.membership.role for member in batch.members)
@@ -389,22 +420,22 @@ def _min_for_roles(request: GangRequest, batch: PodBatch, present_roles: Counter
 def _refuse_too_few_groups(
     request: GangRequest, batches: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
 ) -> Refusal | None:
-    """Refuse a gang of which fewer groups than its rules say find their place, while none of it runs."""
-    if request.placed_members or not any(rule.least for rule in request.gang.group_rules):
+    """Refuse a gang of which fewer groups find a place than its rules state, while no member runs."""
+    rules = request.gang.group_rules
+    if request.placed_members or not any(rule.least for rule in rules):
         return None
     shapes, pods = Counter(batch.gang_group for batch in batches), Counter(request.gang.groups_by_uid().values())
-    for at, rule in enumerate(request.gang.group_rules):
-        groups_of_rule = [gang_group for gang_group in shapes if gang_group is not None and gang_group.rule == at]
-        complete = sum(
-            full_batches[gang_group] == shapes[gang_group] and pods[gang_group] >= rule.pods
-            for gang_group in groups_of_rule
-        )
-        if complete < (rule.least if rule.pods else min(rule.least, len(groups_of_rule))):
+    for at, rule in enumerate(rules):
+        groups = [group for group in shapes if group is not None and group.rule == at]
+        complete = sum(full_batches[group] == shapes[group] and pods[group] >= rule.pods for group in groups)
+        needed = rule.least if rule.pods else min(rule.least, len(groups))
+        if complete < needed:
             return Refusal(Reason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room")
     return None
 
 
 def _refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
+    """Refuse a gang whose planning stopped because its pods have too many shapes."""
     return Refusal(Reason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}")
 
 
@@ -417,70 +448,77 @@ def _place_batch(
     room_of: RoomOf,
     ranks: Mapping[str, int],
 ) -> list[int] | Refusal:
-    """Return hosts for one group, one entry per pod, in rank order.
+    """Return hosts for one batch, one entry per pod, in rank order.
 
-    Members with a wish keep their host, if it has room. A part is placed whole or not at all, unless its rule asks for
+    Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule allows
     less.
     """
-    gang = request.gang
     anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
     room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))
     _exclude_for_group(fabric, request, batch, progress, room)
     nominated = take_nominated_hosts(request, batch, room)
-    pods = batch.pods - len(nominated)
-    if pods == 0:
-        return list(nominated.values())
-    begun = [host for member, host in request.placed_members if member.shape == batch.shape]
-    if gang.multiple == 1:
-        added = _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
-    else:
-        added = topped_up([*begun, *nominated.values()], gang.multiple, pods, room)
-    first = [*nominated.values(), *added]
-    pods -= len(added)
+    first = list(nominated.values())
+    if len(first) < batch.pods:
+        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks)
+    pods = batch.pods - len(first)
     if pods == 0:
         return first
-    min_pods = (
-        pods if batch.gang_group is not None and batch.gang_group.all_or_nothing else max(0, min_pods - len(first))
-    )
+    min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
     ask = _shape_request(request, batch, pods, min_pods, [*anchors, *first])
-    found = place_shape(fabric, room, ask, gang, batch.ranks_a_pod)
+    found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
         return first if first and found.reason is Reason.NO_ROOM and not min_pods else found
     return [*first, *(host for host, count in found.slots for _ in range(count))]
 
 
+def _hosts_beside_members(
+    fabric: Fabric,
+    request: GangRequest,
+    batch: PodBatch,
+    nominated: Mapping[str, int],
+    room: Rows,
+    ranks: Mapping[str, int],
+) -> list[int]:
+    """Return hosts that complete a multiple, or that are under the leaf of neighbours. Takes their room from `room`."""
+    if request.gang.multiple == 1:
+        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
+    running = [host for member, host in request.placed_members if member.shape == batch.shape]
+    pods = batch.pods - len(nominated)
+    return topped_up([*running, *nominated.values()], request.gang.multiple, pods, room)
+
+
 def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
-    """Ask for places of some pods of a group. anchor_hosts: hosts of the members beside which they go."""
+    """Return the request for places of some pods of a batch. anchor_hosts: hosts of the members that they stay near."""
     gang, anchors = request.gang, tuple(sorted(Counter(anchor_hosts).items()))
     max_pods = pods
-    if not anchors or min_pods:  # enough of it run: whoever else finds room joins them
+    if not anchors or min_pods:  # a gang whose min runs already needs no domain with room to grow
         max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)
-    tiers = [
-        tier
-        for tier in (gang.tier, batch.gang_group.tier if batch.gang_group is not None else None)
-        if tier is not None
-    ]
+    group_tier = None if batch.gang_group is None else batch.gang_group.tier
+    widest = min((tier for tier in (gang.tier, group_tier) if tier is not None), default=None)
     liking = request.preferences.get(batch.shape)
-    return Ask(
-        pods, min_pods, max_pods, gang.multiple, min(tiers, default=None), anchors, request.distance_rule, liking=liking
-    )
+    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule, liking=liking)
 
 
 def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: _Progress, room: Rows) -> None:
-    """Take from `room` what a part may not use: hosts outside its span or level, and domains of parts kept apart."""
-    gang_group = batch.gang_group
+    """Remove the room that a group may not use: outside its span or level, and in domains of exclusive groups."""
+    group = batch.gang_group
     if batch.span is not None:
         room[: batch.span[0]] = room[batch.span[1] :] = 0
-    if gang_group is None:
+    if group is None:
         return
-    if (marks := request.rows_outside_level.get(gang_group.rule)) is not None:
+    if (marks := request.rows_outside_level.get(group.rule)) is not None:
         room[marks] = 0
     for other, hosts in progress.hosts_by_group.items():
-        if other is None or other == gang_group or not (gang_group.exclusive or other.exclusive):
+        if other is None or other == group or not (group.exclusive or other.exclusive):
             continue
-        tier = max(one.tier for one in (gang_group, other) if one.exclusive and one.tier is not None)
-        for switch in {int(fabric.switch_of[min(tier, fabric.tiers)][host]) for host in hosts}:
-            room[slice(*fabric.span(min(tier, fabric.tiers), switch))] = 0
+        tier = min(_separating_tier(group, other), fabric.tiers)
+        for switch in {int(fabric.switch_of[tier][host]) for host in hosts}:
+            room[slice(*fabric.span(tier, switch))] = 0
+
+
+def _separating_tier(one: GangGroup, other: GangGroup) -> int:
+    """Return the tier of the domains that two groups do not share. At least one of them is exclusive."""
+    return max(each.tier for each in (one, other) if each.exclusive and each.tier is not None)
 
 
 def _hosts_beside_neighbours(
@@ -491,7 +529,7 @@ def _hosts_beside_neighbours(
     room: Rows,
     ranks: Mapping[str, int],
 ) -> list[int]:
-    """Return hosts for those of a shape's pods that find room under the leaf of their neighbours in the ring."""
+    """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring."""
     gang = request.gang
     if gang.fills_holes or gang.layers or batch.gang_group is not None:
         return []

@@ -16,15 +16,15 @@ log = logging.getLogger("turnout.extender")
 _GOOD_NEWS = {EventReason.MAP_APPLIED, EventReason.PLACED}
 
 
-PER_S, BURST = 5.0, 25.0  # as fast as the recorder writes, so that what waits does so here
-MAX_NOTICES_PER_NAMESPACE = 50  # notices of one namespace that wait; further ones are dropped and counted
+PER_S, BURST = 5.0, 25.0  # the rate of the recorder, so that notices wait here and not there
+MAX_NOTICES_PER_NAMESPACE = 50  # waiting notices of one namespace; further notices are dropped and counted
 MAX_NAMESPACES = 500
 
 
 class DecisionEvents:
-    """Tells the owners of pods and the admin what the extender decided, while `run` runs.
+    """The Events about the extender's decisions, for the owners of pods and the admin, written while `run` runs.
 
-    dropped: how many notices were never told. configmap: namespace/name, the object of notices without a pod.
+    configmap: namespace/name, the object of notices without a pod.
     """
 
     def __init__(self, events: EventRecorder, configmap: str, clock: Clock) -> None:
@@ -37,7 +37,7 @@ class DecisionEvents:
         self.dropped = 0
 
     def notify(self, notice: Notice) -> None:
-        """Queue a notice, which is told when it is its namespace's turn. Never waits."""
+        """Queue a notice. It is written when it is its namespace's turn. Never waits."""
         about = self._about(notice)
         where = f"{about.namespace}/{about.name}"
         log.debug("told", extra={"reason": notice.reason.value, "about": where, "detail": notice.detail})
@@ -54,7 +54,7 @@ class DecisionEvents:
         self._wake.set()
 
     async def run(self) -> None:
-        """Tell what is queued, one notice of each namespace in turn, until cancelled."""
+        """Write the queued notices, one of each namespace in turn, until cancelled."""
         while True:
             await self._wake.wait()
             while self._waiting:
@@ -62,7 +62,7 @@ class DecisionEvents:
                 namespace, waiting = self._waiting.popitem(last=False)
                 notice, times = waiting.popitem(last=False)
                 if waiting:
-                    self._waiting[namespace] = waiting  # behind the others
+                    self._waiting[namespace] = waiting  # to the end of the queue
                 self._emit(notice, times)
             self._wake.clear()
 

@@ -1,11 +1,10 @@
-"""The extender that the HTTP handlers call: the decisions of verbs.py on the watched state, with a clock.
+"""The extender that the HTTP handlers call: the answers of the planner on the watched state, with a clock.
 
-informers.py updates the state between requests. Nothing here waits, so one request sees one state of the cluster.
+`watches.py` updates the state between requests. No method waits, so one request sees one state of the cluster.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,22 +32,20 @@ from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
 from turnout.topology.model import Refusal
 
-log = logging.getLogger("turnout.extender")
-
 CLEAN_UP_S = 5.0  # between two clean-ups
 PLANNING_PAUSE_S = 0.02  # between two rounds of planning
 MAX_PLANNING_ROUNDS = 250  # before a clean-up, however much is left to plan
-RETRY_S = 0.2  # how soon the same pod is refused again from an old view
-UNCONFIRMED_S = 30.0  # how long a pod that only a request has shown is believed
+RETRY_S = 0.2  # pause between two refusals of a pod from an old view
+UNCONFIRMED_S = 30.0  # how long a pod stays that only a request has shown
 GANGS_DESCRIBED = 200
-REPORT_S = 0.02  # the time after which no further placed gang is reported in one tidying
-COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs of which we cannot tell where they fit
+REPORT_S = 0.02  # time for reports of placed gangs in one clean-up
+COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs whose room we do not know
 
 
 class Extender:
     """Implements ExtenderVerbs.
 
-    tell: receives the notices; it must not wait.
+    notify: receives the notices; it must not wait.
     """
 
     def __init__(
@@ -61,14 +58,16 @@ class Extender:
         self._postponed_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
         self._lagging = LaggingView()
         self._reported_without_pod_group: set[GangKey] = set()
-        self._queried_gangs: set[GangKey] = set()  # gangs that a scheduler asked about before they were whole
-        self._reported_gangs: set[GangKey] = set()  # gangs whose placement was reported, or that started before us
+        self._queried_gangs: set[GangKey] = set()  # gangs in the scheduler's questions that are not whole yet
+        self._reported_gangs: set[GangKey] = (
+            set()
+        )  # gangs whose placement was reported, or that started before this process
         watches.follow_pods(self._confirm_pod, self._forget_pod)
 
-    # What the handlers ask.
+    # Requests.
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Narrow the nodes to the planned one, and assume for a while that the pod goes there."""
+        """Keep the planned node only, and assume for a while that the pod goes there."""
         member = self._member(pod)
         if member is None:
             self.metrics.no_opinion.labels("Unreadable").inc()
@@ -94,7 +93,9 @@ class Extender:
         return answer
 
     def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """Score the nodes, and assume for a while that the pod goes to the best: filter may not have been called."""
+        """Score the nodes, and assume for a while that the pod goes to the best one, because filter may not have been
+        called.
+        """
         member = self._member(pod)
         if member is None:
             return []
@@ -103,7 +104,7 @@ class Extender:
         scored = answer_prioritize(self.plans, member, names, self.rules, now_s)
         if scored and scored[0][1] == 10:
             self.view.assume(member, scored[0][0], now_s)
-        if member.membership.key.dialect == Dialect.VOLCANO.value:  # Volcano asks for scores alone
+        if member.membership.key.dialect == Dialect.VOLCANO.value:  # Volcano requests only scores
             self._report_faults(member)
         return scored
 
@@ -142,7 +143,7 @@ class Extender:
         return needs_gate(review, GateRule(self.rules.gated_schedulers, self.rules.gpu_resources))
 
     def unready(self) -> str | None:
-        """Say what is missing until every watch has shown a whole list and the map was looked at; None after that."""
+        """Return what is missing until every watch has shown a whole list and the map was read; None after that."""
         return self.watches.missing()
 
     def describe(self) -> dict[str, Any]:
@@ -185,9 +186,9 @@ class Extender:
             self.clean_up()
 
     def plan_some(self) -> bool:
-        """Plan for as long as one question may take. True while gangs are left that have no plan.
+        """Plan for as long as one question may take. True while gangs without a plan are left.
 
-        Replicas so hold the same plans, whichever of them is asked.
+        So all replicas have the same plans, whichever of them is asked.
         """
         return self.plans.plan_some(self.clock.monotonic())
 
@@ -234,9 +235,9 @@ class Extender:
         self.notify(Notice(reason, member.namespace, member.name, member.uid, detail[:500]))
 
     def _note_query(self, member: Member) -> None:
-        """Remember a gang that a scheduler asks about, so that its placement is reported once, by this replica.
+        """Remember a gang in the scheduler's questions, so that its placement is reported once, by this replica.
 
-        A gang that had started before its first question here is not reported: another replica has done it.
+        A gang that started before its first question here is not reported: another replica has reported it.
         """
         key = member.membership.key
         if key in self._queried_gangs or key in self._reported_gangs or key.dialect == Dialect.ALONE.value:
@@ -287,7 +288,7 @@ class Extender:
         return postpone(refusal, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> Member | None:
-        """Return the pod as the cache has it. A pod that the watch does not show yet is taken from the request."""
+        """Return the pod as the view has it. A pod that the watch has not shown yet is taken from the request."""
         uid = pod.metadata.uid
         if uid not in self.view.pods:
             if (error := self.view.put_pod(pod)) is not None:

@@ -24,12 +24,12 @@ from turnout.scheduler_ext.server.requests import Dispatcher, ExtenderVerbs, Out
 from turnout.scheduler_ext.wire.extender_v1 import MAX_BYTES
 
 PATHS = {f"/{verb.value}": verb for verb in Verb}
-WEBHOOK = {f"/{Verb.GATE.value}": Verb.GATE}  # of a program that answers no scheduler
+WEBHOOK = {f"/{Verb.GATE.value}": Verb.GATE}  # for a program without verbs for a scheduler
 _CLOSING = {Outcome.COMPRESSED, Outcome.TOO_LARGE, Outcome.TOO_SLOW, Outcome.BUSY, Outcome.GONE}
 
 
 class _Refused(Exception):
-    """Carries the reply to a request whose body cannot be had."""
+    """Carries the reply to a request whose body cannot be read."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.outcome.value)
@@ -92,7 +92,7 @@ class VerbHandler:
         return self._response(reply)
 
     def _refuse_by_head(self, request: web.BaseRequest, verb: Verb | None) -> Reply | None:
-        """Return a refusal for a request whose head is enough to refuse it; None for others."""
+        """Return a refusal for a request that is refused by its head; None for other requests."""
         if verb is None:
             return refuse(404, "no such verb", Outcome.NO_SUCH_VERB)
         if request.method != hdrs.METH_POST:
@@ -120,7 +120,7 @@ class VerbHandler:
                     body_bytes += len(chunk)
                     self._load.held_bytes += len(chunk)
                     self._check_size(body_bytes, self._max_body_bytes(verb))
-            # From here to the answer nothing waits: one request sees one world.
+            # Nothing waits from here to the answer: one request sees one state of the cluster.
             late = self._clock() - start_s > self._limits.max_age_s
             return self._dispatcher.answer(verb, b"".join(chunks), late)
         except TimeoutError:
@@ -144,7 +144,7 @@ class VerbHandler:
             raise _Refused(refuse(503, "busy: too many bytes in hand", Outcome.BUSY))
 
     async def _take_place(self) -> None:
-        """Wait a short time for a place in flight. Callers who would wait behind too many are refused."""
+        """Wait a short time for a place in flight. A caller behind too many waiting callers is refused."""
         if not self._places.locked():
             await self._places.acquire()
             return
@@ -202,7 +202,7 @@ def is_local(peer: str, host: str) -> bool:
     """True if the caller is on loopback and asks by a local name.
 
     peer: the caller's address, "" if it has none. host: the Host header. A page in a browser reaches loopback, too, but
-    under its own name.
+    by its own name.
     """
     name = host[: host.rindex("]") + 1] if "]" in host else host.partition(":")[0]
     return bool(peer) and _is_loopback(peer) and name.lower() in _LOCAL_NAMES
@@ -211,5 +211,5 @@ def is_local(peer: str, host: str) -> bool:
 def _is_loopback(text: str) -> bool:
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback  # a caller by IPv4 on a socket for both
+        return address.ipv4_mapped.is_loopback  # an IPv4 caller on a socket for both protocols
     return address.is_loopback

@@ -28,7 +28,7 @@ NAMES = (0, 1, 8, 64, 256, 1024, 4096, 16384, 65536)
 
 
 class Metrics:
-    """All series of one extender process. A label never holds text that a stranger may choose."""
+    """All series of one extender process. A label never contains text of a caller or tenant."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -199,7 +199,7 @@ class RepairMetrics:
 
 
 class EvictionMetrics:
-    """The series of who leaves for gangs behind our gates."""
+    """The series of evictions for gangs behind our gates."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.outcomes = Counter(

@@ -36,7 +36,7 @@ class TlsFiles:
 
     cert: Path
     key: Path
-    client_ca: Path | None = None  # callers must show a certificate that it signed; None asks for none
+    client_ca: Path | None = None  # the CA of the certificates that callers must show; None for no client certificates
 
     def paths(self) -> tuple[Path, ...]:
         """Return the paths of every file that is read."""
@@ -60,12 +60,12 @@ class Certificates:
         """
         try:
             digest = _digest(self._files)
-            if digest == self._files_digest:  # as in use; or put back to it after a bad one
+            if digest == self._files_digest:  # unchanged, or restored after a bad change
                 self._last_fault = ""
                 return False
             context = make_context(self._files)
             expiry_s = expiry(self._files.cert)
-            if _digest(self._files) != digest:  # changed under our hands: the next look will see all of it
+            if _digest(self._files) != digest:  # changed during the read: the next check reads all of it
                 return False
             if expiry_s <= now_s < self._expiry_s:
                 raise BadCertificate("the new certificate has expired")
@@ -78,7 +78,7 @@ class Certificates:
         return True
 
     def _refuse(self, error: BadCertificate) -> bool:
-        if error.fault != self._last_fault:  # once, not at every look
+        if error.fault != self._last_fault:  # once, not at every check
             self._last_fault = error.fault
             self._metrics.tls_reloads.labels("refused").inc()
             log.error("certificate_refused", extra={"why": error.fault})
@@ -160,7 +160,7 @@ def _element(der: bytes, position: int) -> tuple[int, bytes, int]:
     return tag, der[start : start + length], start + length
 
 
-CERTIFICATE_CHECK_S = 5.0  # between looks at the certificate's files
+CERTIFICATE_CHECK_S = 5.0  # between two checks of the certificate's files
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from turnout.scheduler_ext.wire.pod_messages import Review, decode_review, encod
 
 
 class ExtenderVerbs(Protocol):
-    """The interface that the HTTP handlers call. Its methods never wait: one request sees one state of the cluster."""
+    """The interface for the HTTP handlers. Its methods never wait: one request sees one state of the cluster."""
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
         """Return which of the named nodes the pod may go to, and why not to the others."""
@@ -49,7 +49,7 @@ class ExtenderVerbs(Protocol):
         ...
 
     def unready(self) -> str | None:
-        """Say why no answer can be given yet; None when answers can be given."""
+        """Return why no answer can be given yet; None when answers can be given."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ExtenderVerbs(Protocol):
 log = logging.getLogger("turnout.extender")
 
 
-LOG_INTERVAL_S = 10.0  # a fault shows in every request: its place is logged no more often than this
+LOG_INTERVAL_S = 10.0  # a fault occurs in every request: its place is logged at most once in this time
 
 
 class Verb(Enum):
@@ -69,7 +69,7 @@ class Verb(Enum):
     FILTER = "filter"
     PRIORITIZE = "prioritize"
     PREEMPT = "preempt"
-    GATE = "gate"  # asked by an API server, not by a scheduler
+    GATE = "gate"  # called by an API server, not by a scheduler
     VOLCANO_PREDICATE = "volcano/predicate"
     VOLCANO_PRIORITIZE = "volcano/prioritize"
     VOLCANO_JOB_ENQUEUEABLE = "volcano/jobEnqueueable"
@@ -98,7 +98,7 @@ class Reply:
     status: int
     body: bytes
     outcome: Outcome
-    pause_s: float = 0.0  # how long to keep it back
+    pause_s: float = 0.0  # how long the reply is held back, in seconds
 
 
 class _Filter:
@@ -246,7 +246,7 @@ class Dispatcher:
             verb: tuple(metrics.phase.labels(verb.value, phase) for phase in ("decode", "plan", "encode"))
             for verb in Verb
         }
-        self._logged_s: dict[str, float] = {}  # place in our code -> when; as many as our code has places
+        self._logged_s: dict[str, float] = {}  # place in our code -> when it was logged
         self._names = {verb: metrics.names.labels(verb.value) for verb in Verb}
 
     def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:

@@ -26,8 +26,8 @@ log = logging.getLogger("turnout.extender")
 
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-CAUGHT_UP_S = 2.0  # after which a watch that came back has told what it had missed
-ROOM = ("nodes", "pods")  # what a scheduler knows as we do, and asks anew when it changes
+CAUGHT_UP_S = 2.0  # after a reconnect a watch has shown all missed changes by then
+ROOM = ("nodes", "pods")  # the kinds that a scheduler watches, too; it asks again when they change
 
 
 def _ignore(_: object) -> None:
@@ -160,7 +160,7 @@ class Watches(InformerFactory, WatchState):
             self.plans.forget_plans()
 
     def missing(self) -> str | None:
-        """Say what must still be seen before an answer can be trusted; None when nothing is missing."""
+        """Return what must still be shown before an answer can be trusted; None when nothing is missing."""
         if missing := self.unsynced_kinds():
             return f"no whole list yet of {', '.join(missing)}"
         return None if self.has_synced else "the map is being read"
@@ -193,5 +193,5 @@ class Watches(InformerFactory, WatchState):
 
 
 def _queue_id(path: str, key: Key | ObjectMeta) -> str:
-    """Name the place of one object."""
+    """Return the identifier of one queue object."""
     return f"{path} {key.namespace}/{key.name}"

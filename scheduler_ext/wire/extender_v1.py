@@ -31,8 +31,8 @@ MAX_VALUES = 60_000  # numbers, texts, lists and objects together
 def check_size(raw: bytes, what: str) -> None:
     """Raise BadRequest for JSON of too many bytes or values. what: the name of the object, for the message.
 
-    Values are counted by what begins them or stands between them. Such characters within texts count too, so the
-    count is never too low.
+    Values are counted by the characters before and between them. Such characters inside strings count too, so the count
+    is never too low.
     """
     if len(raw) > MAX_BYTES:
         raise BadRequest(f"{what} has {len(raw)} bytes: at most {MAX_BYTES} bytes are read")
@@ -50,7 +50,7 @@ MAX_NAMES = 200_000  # four times the largest cluster that we speak for
 MAX_MESSAGE_BYTES = 256
 
 
-MAX_LOOKUPS = 4  # to look up one by one; more are worth a set of all names
+MAX_LOOKUPS = 4  # names are looked up one by one; for more names a set is built
 
 
 LONG_LIST = 1024  # names; a refusal of more names is explained for MAX_EXPLAINED_NAMES of them only
@@ -67,7 +67,7 @@ class NodeArgs:
 
     pod: Pod
     names: Sequence[str]
-    raw_nodes: bytes  # the JSON of NodeNames or Nodes, as it came
+    raw_nodes: bytes  # the JSON of NodeNames or Nodes, as received
     size_bytes: int
     nodes: Sequence[msgspec.Raw] | None = None  # the JSON of each node, if Nodes came
 
@@ -132,7 +132,7 @@ def decode_args(body: bytes) -> NodeArgs:
     fields = _outer_fields(body)
     pod = _pod(fields)
     if (given := fields.get("nodenames")) is not None:
-        # Shorter than so many empty names it cannot hold more: only then is counting worth its time.
+        # A body shorter than MAX_NAMES empty names cannot hold more names. Only a longer body is counted.
         if len(given) >= 3 * MAX_NAMES and given.count(b",") >= MAX_NAMES:
             raise BadRequest(f"NodeNames holds more than {MAX_NAMES} names")
         names = _decode(_NAMES, given, "NodeNames")
@@ -166,14 +166,14 @@ def encode_filter(args: NodeArgs, answer: Answer) -> bytes:
     """
     if not answer.has_opinion:
         return _encode_filter_result(args, args.raw_nodes, b"null", b"null")
-    kept = answer.nodes or ()
-    requested = _requested_names(args, kept)
-    nodes = {name: "" for name in kept if name in requested}
+    named = answer.nodes or ()
+    requested = _requested_names(args, named)
+    nodes = {name: "" for name in named if name in requested}
     no_room, forbidden = (
         {name: why for name, why in texts.items() if name not in nodes} for texts in failures(answer, args.names)
     )
     chosen = _encode_nodes(args, [*nodes])
-    # A result's fixed part is under 128 bytes. Every name fits, since each was in the request; what is left over is
+    # A result's fixed part is under 128 bytes. Every name fits, since each was in the request; the rest of the bound is
     # shared by the messages, an entry being `"name":"message",`.
     failed = [*forbidden, *no_room]
     spare = 2 * args.size_bytes + 1024 - 128 - len(chosen) - len(msgspec.json.encode(failed))
@@ -259,7 +259,7 @@ def _outer_fields(body: bytes) -> dict[str, bytes]:
     while (match := _KEY.match(body, position)) is not None:
         key = _TEXT.decode(match[1])
         value = bytes(fields.get(key, b""))
-        # The decoder keeps the last of equal names: an earlier one shows by its other value, or by coming again.
+        # The decoder keeps the last of equal names: an earlier one has another value, or is found twice.
         if key.lower() in found or not body.startswith(value, match.end()):
             raise BadRequest("a field is given twice")
         found[key.lower()] = value
@@ -273,7 +273,7 @@ def _outer_fields(body: bytes) -> dict[str, bytes]:
 
 
 def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: str) -> T:
-    """Decode a value. Raises BadRequest, which says what is wrong and where, and quotes nothing."""
+    """Decode a value. Raises BadRequest, which names the fault and its place, and quotes nothing."""
     try:
         return decoder.decode(raw)
     except RecursionError:
@@ -311,7 +311,7 @@ def _uid(raw: msgspec.Raw, what: str) -> str:
 
 
 def _requested_names(args: NodeArgs, named: Collection[str]) -> Collection[str]:
-    """Return those of some names that the request holds."""
+    """Return the names that the request also holds."""
     if len(named) <= MAX_LOOKUPS:
         return [name for name in named if name in args.names]
     return set(named).intersection(args.names)

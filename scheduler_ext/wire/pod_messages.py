@@ -28,7 +28,7 @@ _MAX_UID_CHARACTERS = 128
 
 @dataclass(frozen=True, slots=True)
 class GateRule:
-    """The pods that get the gate: of these schedulers, with one of these accelerators, in no system namespace."""
+    """The pods that get the gate: of these schedulers, with one of these accelerators, outside system namespaces."""
 
     schedulers: frozenset[str] = frozenset({"default-scheduler"})
     gpu_resources: tuple[str, ...] = GPU_RESOURCES
@@ -51,15 +51,16 @@ _reviews, _pods = msgspec.json.Decoder(_Review), msgspec.json.Decoder(Pod)
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One question of an API server. pod: None where what it asks about is no pod that can be read."""
+    """One question of an API server."""
 
     uid: str
     namespace: str
-    pod: Pod | None
+
+    pod: Pod | None  # None if the request does not create a pod, or the pod cannot be read
 
 
 def decode_review(body: bytes) -> Review:
-    """Read a question. Raises BadRequest for one that has no uid, so that nobody can answer it, or is too large."""
+    """Decode a question. Raises BadRequest for a body that is too large, or has no uid and so cannot be answered."""
     check_size(body, "an AdmissionReview")
     try:
         review = _reviews.decode(body)
@@ -84,7 +85,7 @@ def needs_gate(review: Review, rule: GateRule) -> bool:
 
 
 def encode_review(review: Review, gate: bool) -> bytes:
-    """Write the answer: allowed, with the gate where that is said."""
+    """Encode the answer: allowed, with our gate if `gate` is True."""
     response: dict[str, Any] = {"uid": review.uid, "allowed": True}
     if gate and review.pod is not None:
         patch = msgspec.json.encode([_gate_patch(bool(review.pod.spec.scheduling_gates))])
@@ -123,7 +124,7 @@ def gated_pod(pod: Pod) -> GatedPod | None:
     )
 
 
-_FIELD = "metadata.name"  # the one field that node affinity knows; the scheduler then looks at that node only
+_FIELD = "metadata.name"  # the only field of node affinity; the scheduler then considers that node only
 
 
 def nomination_patch(wish: Nominate) -> dict[str, Any]:
@@ -132,10 +133,10 @@ def nomination_patch(wish: Nominate) -> dict[str, Any]:
 
 
 def lift_patch(lift: Lift) -> dict[str, Any]:
-    """Return the merge patch that takes our gate away and leaves those of others.
+    """Return the merge patch that removes our gate and leaves the gates of others.
 
-    A pinned pod may run on its node only, beside what its own affinity asks. The API server lets a gated pod be
-    narrowed, never widened.
+    A pod with `only_this_node` may run on that node only, besides the terms of its own affinity. The API server allows
+    a gated pod to be narrowed, never widened.
     """
     left: list[dict[str, str]] | None = [{"name": name} for name in lift.pod.other_gates] or None
     spec: dict[str, Any] = {"schedulingGates": left}

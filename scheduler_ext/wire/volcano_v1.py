@@ -18,13 +18,13 @@ from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Answer, BadRequest
 from turnout.scheduler_ext.wire.extender_v1 import MAX_MESSAGE_BYTES, MAX_NAMES, clip
 
-POINT = 10_000.0  # of Volcano's score for one of ours, so that the planned node comes before what others prefer
+POINT = 10_000.0  # Volcano's score for one point of ours: the planned node outranks other plugins
 
 
-SUCCESS, UNSCHEDULABLE, UNRESOLVABLE = 0, 2, 3  # codes of predicate; pods that leave may help with the first refusal
+SUCCESS, UNSCHEDULABLE, UNRESOLVABLE = 0, 2, 3  # codes of predicate; UNSCHEDULABLE: a preemption may help
 
 
-ABSTAIN, REJECT = 0, -1  # votes; a vote for a job would spare it the plugins of later tiers, such as its quota
+ABSTAIN, REJECT = 0, -1  # votes; a vote for a job would skip the plugins of later tiers, such as its quota
 
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class VolcanoRequest:
-    """A task's pod and the nodes that are asked about."""
+    """The pod of a task and the nodes of the request."""
 
     pod: Pod
     names: tuple[str, ...]

@@ -49,17 +49,17 @@ class Evictions(Protocol):
 
 
 class EvictionOutcome(StrEnum):
-    """Says what became of an eviction. Values are those of the label `came` of turnout_gate_evictions."""
+    """The outcome of an eviction. The values are those of the label `came` of turnout_gate_evictions."""
 
     EVICTED = "evicted"
-    GONE = "gone"  # before it was asked for, or another pod has its name by now
+    GONE = "gone"  # the pod was deleted before, or another pod has its name
     REFUSED = "refused"  # by a disruption budget
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionResult:
-    """An eviction that was asked for. error: why it was refused or failed."""
+    """The result of one eviction."""
 
     pod: Evict
     outcome: EvictionOutcome
@@ -69,7 +69,7 @@ class EvictionResult:
 async def evict_each(
     calls: Evictions, victims: Iterable[Evict], may_write: Callable[[], bool]
 ) -> AsyncIterator[EvictionResult]:
-    """Give what became of each eviction. Ends after the first that is refused or fails, and when we may not write."""
+    """Yield the result of each eviction. Ends after the first that is refused or fails, and without the Lease."""
     for each in victims:
         if not may_write():
             return
@@ -88,14 +88,14 @@ async def evict_each(
 
 log = logging.getLogger("turnout.nominator")
 
-RESERVATION_S = 600.0  # how long hosts are held for a gang: longer than most pods may take to leave
-PREEMPTION_REST_S = 600.0  # how long nobody is evicted for a gang that did not get its hosts in that time
+RESERVATION_S = 600.0  # how long hosts are reserved for a gang: longer than most pods take to leave
+PREEMPTION_REST_S = 600.0  # how long no pod is evicted for a gang that did not get its hosts in that time
 EVICTION_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
 
 
 @dataclass(slots=True)
 class _PreemptionState:
-    """The room that is made for a gang. since_s: when that began."""
+    """The preemption for a gang since it began."""
 
     since_s: float
     hosts: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class _PreemptionState:
 
 
 class Evictor:
-    """Makes room for the gangs of one cluster. One writer of gates calls it."""
+    """Evicts pods for the gangs of one cluster. One gate writer calls it."""
 
     def __init__(
         self,
@@ -119,28 +119,28 @@ class Evictor:
         self._calls, self._clock, self._notify, self._may_write = calls, clock, notify, may_write
         self._plans, self._view = watches.plans, watches.plans.view
         self._preemptions: dict[GangKey, _PreemptionState] = {}
-        self._evicted_uids: set[str] = set()  # uids of evicted pods, until they are gone
+        self._evicted_uids: set[str] = set()  # uids of evicted pods, until they are deleted
         self._count = EvictionMetrics(registry).outcomes
         watches.follow_pods(drop=self._evicted_uids.discard)
 
     def forget_all(self) -> None:
-        """Begin a term: what another leader did meanwhile is read from the API server."""
+        """Begin a term: the work of another leader is read from the API server."""
         for key in list(self._preemptions):
             self.forget(key)
         self._evicted_uids.clear()
 
     def forget(self, key: GangKey) -> None:
-        """Hold nothing for a gang any more: it goes, or is gone."""
+        """Release the hosts of a gang that starts or is deleted."""
         self._preemptions.pop(key, None)
         self._plans.reservations.release(key)
 
     def forget_deleted_gangs(self) -> None:
-        """Hold nothing for gangs that are gone."""
+        """Release the hosts of deleted gangs."""
         for key in [key for key in self._preemptions if key not in self._view.gangs]:
             self.forget(key)
 
     def add_preemption(self, gated_gang: GatedGang, gang: Gang) -> GatedGang:
-        """Add to a gang's turn the room that is made for it, and hold that room against lower gangs."""
+        """Add its preemption to a gated gang, and reserve the hosts against gangs of a lower priority."""
         plans, now_s, state = self._plans, self._clock.monotonic(), self._preemptions.get(gang.key)
         if state is not None and now_s - state.since_s >= RESERVATION_S:
             plans.reservations.release(gang.key)
@@ -149,7 +149,9 @@ class Evictor:
                 return gated_gang
             self.forget(gang.key)
             state = None
-        if gated_gang.hosts or gated_gang.has_started:  # it has its places, which stay held until it has gone there
+        if (
+            gated_gang.hosts or gated_gang.has_started
+        ):  # it has its places, which stay reserved until its pods are bound
             return gated_gang
         preemption = None
         if may_preempt(gated_gang, gang):
@@ -168,7 +170,7 @@ class Evictor:
         return replace(gated_gang, preemption=replace(preemption, victims=victims, refusal_detail=state.refusal_detail))
 
     async def evict(self, key: GangKey, victims: tuple[Evict, ...]) -> bool:
-        """Evict pods one after the other. False, and none of the rest, when one is refused."""
+        """Evict pods one after the other. False if one is refused; the others are not evicted then."""
         done = 0
         async for result in evict_each(self._calls, victims, self._may_write):
             pod = result.pod
@@ -199,16 +201,14 @@ class Evictor:
 
 
 REPAIR_INTERVAL_S = 2.0
-REPAIR_REST_S = 600.0  # after a remedy was begun: a gang that is stuck once more waits
-MAX_GANGS_PER_TICK = 256  # looked at in one look; the rest has the next
-MAX_GANGS_IN_PARALLEL = (
-    16  # gangs whose pods are evicted side by side, so that many of one tenant do not keep all others waiting
-)
+REPAIR_REST_S = 600.0  # after the start of a repair: a gang that is stuck again waits
+MAX_GANGS_PER_TICK = 256  # gangs in one tick; the others follow in the next tick
+MAX_GANGS_IN_PARALLEL = 16  # gangs whose pods are evicted in parallel, so that one tenant does not block the others
 REPAIR_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
 
 
 class Repairer:
-    """Takes the remedies of one cluster's gangs while `run` runs."""
+    """Repairs the gangs of one cluster while `run` runs."""
 
     def __init__(
         self,
@@ -228,14 +228,14 @@ class Repairer:
             may_write,
         )
         self._plans, self._view = watches.plans, watches.plans.view
-        self._stuck_since_s: dict[GangKey, float] = {}  # since when each gang is stuck
-        self._started_s: dict[GangKey, float] = {}  # when the last remedy of each gang began
+        self._stuck_since_s: dict[GangKey, float] = {}  # gang -> since when it is stuck
+        self._started_s: dict[GangKey, float] = {}  # gang -> when its last repair began
         self._pauses: dict[GangKey, tuple[int, float]] = {}  # failures in a row, and until when nothing is tried
         self._last_gangs: list[GangKey] = []
         self._counts = RepairMetrics(registry)
 
     async def run(self) -> None:
-        """Look until cancelled. A term begins afresh: how long a gang is stuck is counted from its first look."""
+        """Repair gangs until cancelled. Each term counts the time that a gang is stuck from its first tick."""
         for table in (self._stuck_since_s, self._started_s, self._pauses):
             table.clear()
         while True:
@@ -243,7 +243,7 @@ class Repairer:
             await self._clock.sleep(REPAIR_INTERVAL_S)
 
     async def tick(self) -> None:
-        """Look at the gangs whose owners wish a remedy, and evict what is due."""
+        """Evict the pods of gangs whose owners ask for a repair that is due."""
         if self._watches.may_be_old():
             return
         gangs = self._view.gangs
@@ -261,7 +261,7 @@ class Repairer:
                 await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     def _choose_gangs(self) -> list[GangKey]:
-        """Return the gangs of this look: at most so many, those first that were not looked at the last time."""
+        """Return the gangs of this tick, at most MAX_GANGS_PER_TICK; gangs of the last tick come last."""
         wishing = [g.key for g in self._view.waiting_gangs() if g.repair.remedy is not Remedy.WAIT]
         last = set(self._last_gangs)
         self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]
@@ -284,7 +284,7 @@ class Repairer:
         return plan_repair(plans, gang, stuck_gang)
 
     async def _evict(self, key: GangKey, victims: tuple[Evict, ...], slots: asyncio.Semaphore) -> None:
-        """Evict a gang's pods one after the other, and none of the rest when one is refused."""
+        """Evict a gang's pods one after the other, and none after a refused eviction."""
         async with slots:
             await self._evict_each(key, victims)
 

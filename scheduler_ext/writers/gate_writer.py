@@ -23,6 +23,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
+from turnout.scheduler_ext.cluster.member import Member
 from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gated_gang
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
@@ -36,13 +37,13 @@ from turnout.topology.model import Refusal
 log = logging.getLogger("turnout.nominator")
 
 MAX_PATCHES = 64  # patches on their way
-MAX_ROUNDS = 4  # of writes for a gang in one go: nominations, gates, and again what came meanwhile
-ROOM_INTERVAL_S = 0.1  # how soon room that was given back is noticed
-TICK_S = 1.0  # at everything: what failed, and members that are not waited for any more
-MAX_POSTPONEMENT_S = 2.0  # how long a gang waits for another's nomination to be moved
+MAX_ROUNDS = 4  # rounds of writes for a gang: nominations, gates, and changes meanwhile
+ROOM_INTERVAL_S = 0.1  # how soon released room is noticed
+TICK_S = 1.0  # between two checks of all gated gangs: failed writes, and members that do not come
+MAX_POSTPONEMENT_S = 2.0  # how long a gang waits until the nomination of another gang is moved
 BACKOFF = Backoff(first_s=1.0, max_s=10.0)  # of a gang's writes, when the server refuses or fails
-REPORT_AFTER_S = 10.0  # how long a gang waits for one reason before its owner is told
-REPORT_INTERVAL_S = 1_800.0  # and again, since an API server forgets Events within an hour
+REPORT_AFTER_S = 10.0  # how long a gang waits for one reason before its owner gets a notice
+REPORT_INTERVAL_S = 1_800.0  # and repeats it, because an API server deletes Events after an hour
 
 _pods = msgspec.json.Decoder(Pod)
 
@@ -56,7 +57,7 @@ class PodWrites(Protocol):
 
 @dataclass(slots=True)
 class _ReportedWait:
-    """A gang that waits for one reason. next_s: when its owner is told next."""
+    """A gang that waits for one reason."""
 
     reason: EventReason
     next_report_s: float
@@ -86,12 +87,14 @@ class GateWriter:
         self._notify, self._may_write, self._evictor = notify, may_write, evictor
         self._counts = GateMetrics(registry)
         self._gated_pods: dict[str, GatedPod] = {}
-        self._lifts: dict[str, tuple[int, str]] = {}  # uid -> version since, and its node: until it is seen bound
+        self._lifts: dict[
+            str, tuple[int, str]
+        ] = {}  # uid -> resourceVersion and node, until the watch shows the pod bound
         self._waiting: dict[GangKey, _ReportedWait] = {}
         self._dirty: dict[GangKey, None] = {}
         self._single_pods: dict[str, None] = {}  # uids of gated pods without a gang
         self._busy: set[GangKey | str] = set()
-        self._postponed: dict[GangKey, float] = {}  # gangs that wait for a nomination of another, and since when
+        self._postponed: dict[GangKey, float] = {}  # gang -> since when it waits for a nomination of another gang
         self._failures: dict[
             GangKey | str, tuple[int, float]
         ] = {}  # failures in a row, and until when nothing is tried
@@ -104,21 +107,13 @@ class GateWriter:
         watches.follow_pods(self.observe_pod, self.drop)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Take in a pod as the watch shows it, unless an answer to a patch of ours has shown a newer one."""
-        uid, version = pod.metadata.uid, _version_number(pod.metadata.resource_version)
-        lift = self._lifts.get(uid)
-        known = self._gated_pods.get(uid)
-        if version < (lift[0] if lift else _version_number(known.version) if known else 0):
+        """Note a pod of the watch, unless the response to a patch of ours has shown a newer state."""
+        uid = pod.metadata.uid
+        if _version_number(pod.metadata.resource_version) < self._newest_version(uid):
             return
-        member = self._view.pods.get(uid)
-        gated = gated_pod(pod)
+        member, gated = self._view.pods.get(uid), gated_pod(pod)
         if member is None or gated is None:
-            self._gated_pods.pop(uid, None)
-            self._single_pods.pop(uid, None)
-            if lift is not None and (pod.spec.node_name or member is None):
-                self._note_binding(uid, lift[1], pod.spec.node_name)
-            if member is not None and (known is not None or lift is not None):
-                self._mark_dirty(member.membership.key)
+            self._note_ungated(pod)
             return
         self._gated_pods[uid] = gated
         if gated.nominated == self._view.unconfirmed_nominations.get(uid):
@@ -129,20 +124,37 @@ class GateWriter:
         else:
             self._mark_dirty(member.membership.key)
 
+    def _newest_version(self, uid: str) -> int:
+        """Return the resourceVersion of the newest known state of a pod; 0 for an unknown pod."""
+        if (lift := self._lifts.get(uid)) is not None:
+            return lift[0]
+        known = self._gated_pods.get(uid)
+        return _version_number(known.version) if known is not None else 0
+
+    def _note_ungated(self, pod: Pod) -> None:
+        """Note that a pod has no gate of ours any more, or is unknown to the view."""
+        uid = pod.metadata.uid
+        known, lift, member = self._gated_pods.pop(uid, None), self._lifts.get(uid), self._view.pods.get(uid)
+        self._single_pods.pop(uid, None)
+        if lift is not None and (pod.spec.node_name or member is None):
+            self._note_binding(uid, lift[1], pod.spec.node_name)
+        if member is not None and (known is not None or lift is not None):
+            self._mark_dirty(member.membership.key)
+
     def drop(self, uid: str) -> None:
-        """Forget a pod that is gone, which the watch does not show once more."""
+        """Forget a deleted pod."""
         for table in (self._gated_pods, self._lifts, self._single_pods):
             table.pop(uid, None)
 
     async def run(self) -> None:
         """Lift gates until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
-        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)  # a term that was cut off gave none of its room back
+        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)  # a cancelled term released none of its slots
         self._busy.clear()
         self._postponed.clear()
         self._failures.clear()
         if self._evictor is not None:
             self._evictor.forget_all()
-        self._plans.forget_plans()  # ours may differ from those by which a former leader has written
+        self._plans.forget_plans()  # our plans may differ from the plans of a former leader
         self._leads = True
         try:
             await self._process_changes()
@@ -166,29 +178,24 @@ class GateWriter:
                         self._busy.add(key)
                         tasks.create_task(self._release(key, writes))
                     if due:
-                        await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
+                        await asyncio.sleep(0)  # the Lease and the probes are served between plans
 
-    # When to look.
+    # Which gangs are due.
 
     def _mark_dirty(self, key: GangKey) -> None:
-        if self._leads:  # else the first look of a term finds it
+        if self._leads:  # otherwise the first tick of a term finds it
             self._dirty[key] = None
             self._wake.set()
 
     async def _tick(self) -> None:
-        """Look at every gated gang once a second, and at once when room was given back."""
-        looked_s, room = 0.0, None
+        """Mark every gated gang as due once a second, and at once when room was released."""
+        ticked_s, versions = 0.0, None
         while True:
-            now_s, snapshot = self._clock.monotonic(), self._view.snapshot
-            now = (snapshot.gain_version, self._view.layout_version)
-            if now != room or now_s - looked_s >= TICK_S:
-                looked_s, room = now_s, now
-                for key in [key for key in self._waiting if key not in self._view.gangs]:
-                    del self._waiting[key]
-                if self._evictor is not None:
-                    self._evictor.forget_deleted_gangs()
-                for name in [name for name, (_, until_s) in self._failures.items() if until_s + BACKOFF.max_s < now_s]:
-                    del self._failures[name]
+            now_s = self._clock.monotonic()
+            current = (self._view.snapshot.gain_version, self._view.layout_version)
+            if current != versions or now_s - ticked_s >= TICK_S:
+                ticked_s, versions = now_s, current
+                self._forget_old(now_s)
                 for uid in self._gated_pods:
                     key = self._view.pods[uid].membership.key
                     if key.dialect == Dialect.ALONE.value:
@@ -198,8 +205,17 @@ class GateWriter:
                 self._wake.set()
             await self._clock.sleep(ROOM_INTERVAL_S)
 
+    def _forget_old(self, now_s: float) -> None:
+        """Forget deleted gangs and failures of long ago."""
+        for key in [key for key in self._waiting if key not in self._view.gangs]:
+            del self._waiting[key]
+        if self._evictor is not None:
+            self._evictor.forget_deleted_gangs()
+        for name in [name for name, (_, until_s) in self._failures.items() if until_s + BACKOFF.max_s < now_s]:
+            del self._failures[name]
+
     def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
-        """Return the gangs that may be looked at, in the order of their plans: priority, then creation."""
+        """Return the gangs that are due, in the order of their plans: priority, then creation."""
         free = [key for key in keys if key not in self._busy]
         gangs = [gang for key in free if (gang := self._view.gangs.get(key)) is not None]
         return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
@@ -207,7 +223,7 @@ class GateWriter:
     # What to write.
 
     def _decide(self, due: deque[GangKey]) -> list[tuple[GangKey, Writes]]:
-        """Take due gangs, as many as may be planned at once, and return what to write for them."""
+        """Take as many due gangs as may be planned at once, and return the writes for them."""
         plans, found = self._plans, []
         before = plans.steps
         while due and plans.steps - before < QUESTION_STEPS:
@@ -217,7 +233,7 @@ class GateWriter:
         return found
 
     def _writes(self, key: GangKey) -> Writes:
-        """Return the next writes for a gang, and tell its owner why the rest waits."""
+        """Return the next writes for a gang, and report to its owner why the others wait."""
         gang = self._view.gangs.get(key)
         if gang is None or not any(uid in self._gated_pods for uid in gang.members):
             self._waiting.pop(key, None)
@@ -243,30 +259,34 @@ class GateWriter:
         return writes
 
     def _may_try(self, key: GangKey | str) -> bool:
-        """True unless writes for a gang, or a lone pod, failed a short while ago."""
+        """True unless writes for a gang or single pod failed a short while ago."""
         return self._clock.monotonic() >= self._failures.get(key, (0, 0.0))[1]
 
     def _conflicts_with_nomination(self, key: GangKey, writes: Writes) -> bool:
-        """True if a gate is to be lifted while a gated pod of another gang is nominated for the node, but not planned.
+        """True if a node of a lift is nominated for a gated pod of another gang that is not planned there.
 
-        The scheduler would keep that node for the other pod. Its nomination is cleared or moved at that gang's turn.
+        The scheduler would reserve that node for the other pod. The nomination is cleared or moved when that gang is
+        due.
         """
         nodes = {each.node for each in writes if isinstance(each, Lift) and each.node}
-        view, plans = self._view, self._plans
         for uid, pod in self._gated_pods.items() if nodes else ():
-            if pod.nominated not in nodes or (member := view.pods.get(uid)) is None or member.membership.key == key:
+            member = self._view.pods.get(uid)
+            if pod.nominated not in nodes or member is None or member.membership.key == key:
                 continue
-            plan = plans.current_plan(member.membership.key)
-            host = plan.hosts.get(uid) if plan is not None else None
-            planned = view.node_of(member) or (view.fabric.hosts[host] if host is not None else "")
-            if planned != pod.nominated:
+            if self._planned_node(member) != pod.nominated:
                 self._dirty[member.membership.key] = None
                 self._wake.set()
                 return True
         return False
 
+    def _planned_node(self, member: Member) -> str:
+        """Return the node of a member, or the node of its plan; "" for none."""
+        plan = self._plans.current_plan(member.membership.key)
+        host = plan.hosts.get(member.uid) if plan is not None else None
+        return self._view.node_of(member) or (self._view.fabric.hosts[host] if host is not None else "")
+
     def _report_wait(self, key: GangKey, gated: tuple[GatedPod, ...], wait: Refusal | None) -> None:
-        """Tell the owner of the first gated pod why the gang waits, once it has waited for a while."""
+        """Report to the owner of the first gated pod why the gang waits, once it has waited for a while."""
         now_s, known = self._clock.monotonic(), self._waiting.get(key)
         if wait is None:
             self._waiting.pop(key, None)
@@ -282,7 +302,7 @@ class GateWriter:
     # Writing.
 
     async def _release(self, key: GangKey, writes: Writes) -> None:
-        """Write for a gang until nothing is left to write, or a write failed: then the next look says what to do."""
+        """Write for a gang until nothing is left to write, or a write failed: then the next tick decides."""
         try:
             for _ in range(MAX_ROUNDS):
                 if not await self._send(key, writes):
@@ -297,7 +317,7 @@ class GateWriter:
                 self._wake.set()
 
     async def _send(self, key: GangKey, writes: Writes) -> bool:
-        """Send the writes of a gang. True if all were taken."""
+        """Send the writes of a gang. True if all were accepted."""
         evictions = tuple(each for each in writes if isinstance(each, Evict))
         if evictions:
             return self._evictor is not None and await self._evictor.evict(key, evictions)
@@ -313,13 +333,13 @@ class GateWriter:
             self._busy.discard(uid)
 
     async def _write(self, write: Nominate | Lift) -> bool:
-        """Send one patch. True if it was taken; its answer counts as a sighting of the pod."""
+        """Send one patch. True if it was accepted; its response counts as a state of the pod."""
         pod = write.pod
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
         lifts = isinstance(write, Lift)
         body = lift_patch(write) if isinstance(write, Lift) else nomination_patch(write)
         async with self._patch_slots:
-            if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
+            if not self._may_write():  # after a pause of this process another process may lead
                 return False
             try:
                 answer = await self._pods.patch(
@@ -348,13 +368,13 @@ class GateWriter:
             self._counts.wait_s.observe(max(0.0, self._clock.wall() - created_s))
 
     def _assume_writes(self, writes: Writes) -> None:
-        """Count on writes before they are sent, so that no gang that is planned meanwhile takes their places."""
+        """Note the writes before they are sent, so that no other gang is planned on their places."""
         view, now_s = self._view, self._clock.monotonic()
         for each in writes:
             if isinstance(each, Evict) or (member := view.pods.get(each.pod.uid)) is None:
                 continue
             if isinstance(each, Nominate):
-                view.unconfirmed_nominations[each.pod.uid] = each.node  # whoever is nominated goes before a newcomer
+                view.unconfirmed_nominations[each.pod.uid] = each.node  # nominated pods come before new pods
                 view.changed_gangs.add(member.membership.key)
             elif each.node:
                 view.assume(member, each.node, now_s)
@@ -367,7 +387,7 @@ class GateWriter:
             self._view.unconfirmed_nominations.pop(pod.uid, None)
         if member is not None:
             self._view.forget_assumed(member)
-        if not isinstance(error, (Conflict, NotFound)):  # those changed or went: their next sighting says what to do
+        if not isinstance(error, (Conflict, NotFound)):  # the pod changed or was deleted: its next state decides
             key, now_s = self._key_of(pod), self._clock.monotonic()
             failures, until_s = self._failures.get(key, (0, 0.0))
             if now_s >= until_s:  # of many on their way at once the first counts
@@ -387,5 +407,5 @@ class GateWriter:
 
 
 def _version_number(version: str) -> int:
-    """Return a resourceVersion as a number, by which sightings of one pod are ordered; 0 for one that is none."""
+    """Return a resourceVersion as a number, by which states of one pod are ordered; 0 if it is not a number."""
     return int(version) if version.isdecimal() and len(version) <= 20 else 0

@@ -34,8 +34,8 @@ from turnout.scheduler_ext.server.watches import WatchState
 log = logging.getLogger("turnout.nominator")
 
 MAX_PATCHES = 32
-TICK_S = 1.0  # at everything: expiry, refusals that end, room that came back
-SENT_S = 5.0  # how long a patch that the watch has not shown yet is not repeated
+TICK_S = 1.0  # between two checks of all waiting gangs: expired nominations, ended refusals, released room
+SENT_S = 5.0  # how long the same patch is not repeated
 
 
 class PodStatus(Protocol):
@@ -69,14 +69,14 @@ class NominationWriter:
         self._since_s: dict[str, float] = {}  # uid -> since when the nomination of `_named` stands, or ended
         self._nominated_nodes: dict[str, str] = {}
         self._sent: dict[str, tuple[str, float]] = {}
-        self.due: dict[GangKey, None] = {}  # gangs to look at next, while this replica leads
+        self.due: dict[GangKey, None] = {}  # the gangs that are due, while this replica leads
         self._leads = False
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
         watches.follow_pods(self.observe_pod)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Take in a pod as the watch shows it."""
+        """Note a pod of the watch."""
         uid = pod.metadata.uid
         member = self._view.pods.get(uid)
         if member is None or not member.is_waiting:
@@ -99,13 +99,13 @@ class NominationWriter:
             self._view.unconfirmed_nominations.pop(uid, None)
         if member.nominated and not (member.nominated_by_us and self._is_outdated(uid, member.nominated)):
             return
-        if self._leads:  # a term begins with a look at every waiting gang
+        if self._leads:  # a term begins with every waiting gang
             self.due[member.membership.key] = None
             self._wake.set()
 
     async def run(self) -> None:
         """Nominate until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
-        self._plans.forget_plans()  # ours may differ from those by which a former leader has written
+        self._plans.forget_plans()  # our plans may differ from the plans of a former leader
         self._leads = True
         try:
             await self._process_changes()
@@ -125,10 +125,10 @@ class NominationWriter:
                         await self._patch_slots.acquire()
                         tasks.create_task(self._write(nomination))
                     if due:
-                        await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
+                        await asyncio.sleep(0)  # the Lease and the probes are served between plans
 
     async def clear(self) -> int:
-        """Take back every nomination of ours, and return how many there were."""
+        """Take back all our nominations, and return how many there were."""
         nominations = clear_all(self._view.pods.values())
         async with asyncio.TaskGroup() as tasks:
             for nomination in nominations:
@@ -137,37 +137,37 @@ class NominationWriter:
         return len(nominations)
 
     def _is_outdated(self, uid: str, node: str) -> bool:
-        """True if our nomination names another node than the plan does by now."""
+        """True if our nomination names another node than the plan does now."""
         member = self._view.pods[uid]
         plan = self._plans.current_plan(member.membership.key)
         host = plan.hosts.get(uid) if plan is not None else None
         return host is None or self._view.fabric.hosts[host] != node
 
     async def _tick(self) -> None:
-        """Look at every waiting gang once a second."""
+        """Mark every waiting gang as due once a second."""
         while True:
             now_s = self._clock.monotonic()
             for uid in [u for u, s in self._since_s.items() if now_s - s > 2 * self._choices.expire_s]:
-                del self._since_s[uid]  # given up long ago: it may be nominated again
+                del self._since_s[uid]  # expired long ago: the pod may be nominated again
                 self._nominated_nodes.pop(uid, None)
             self.due.update(dict.fromkeys(gang.key for gang in self._view.waiting_gangs()))
             self._wake.set()
             await self._clock.sleep(TICK_S)
 
     def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
-        """Return those of some gangs that still exist, in the order in which the scheduler will ask."""
+        """Return the gangs that still exist, in the order of the scheduler's questions."""
         gangs = [gang for key in keys if (gang := self._view.gangs.get(key)) is not None]
         return deque(gang.key for gang in sorted(gangs, key=lambda gang: (-gang.priority, gang.age[0])))
 
     def _decide(self, due: deque[GangKey]) -> list[Nomination]:
-        """Take due gangs, as many as may be planned at once, and return what to write for them."""
+        """Take as many due gangs as may be planned at once, and return the nominations to write for them."""
         now_s, plans = self._clock.monotonic(), self._plans
         before, nominations = plans.steps, list[Nomination]()
         while due and plans.steps - before < QUESTION_STEPS:
             key = due.popleft()
             if (
                 self._watches.pod_group_state(key) is not PodGroupState.AWAITED
-            ):  # what is written on pods cannot be taken back in time
+            ):  # a written nomination cannot be taken back in time
                 nominations += nominate(plans, (key,), self._choices, self._since_s, now_s)
         fresh = []
         for nomination in nominations:
@@ -177,7 +177,7 @@ class NominationWriter:
             self._sent[nomination.uid] = (nomination.node, now_s)
             self._view.unconfirmed_nominations[nomination.uid] = (
                 nomination.node
-            )  # a plan made before the watch shows it keeps to it
+            )  # so that a plan keeps to it before the watch shows it
             fresh.append(nomination)
         return fresh
 
@@ -187,11 +187,11 @@ class NominationWriter:
         body = {"metadata": meta, "status": {"nominatedNodeName": nomination.node or None}}
         path = f"/api/v1/namespaces/{nomination.namespace}/pods/{nomination.name}/status"
         try:
-            if not self._may_write():  # a leader that was paused wakes up: somebody else leads by now
+            if not self._may_write():  # after a pause of this process another process may lead
                 return
             await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
         except (Conflict, NotFound) as error:
-            self._note_failure(nomination, error)  # it changed or went: its next sighting says what to do
+            self._note_failure(nomination, error)  # the pod changed or was deleted: its next state decides
         except CallError as error:
             self._note_failure(nomination, error)
             log.warning(

@@ -24,7 +24,7 @@ from turnout.scheduler_ext.model import EventReason, GatedPod, Lift, LiftReason
 from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch
 
 MAX_PATCHES = 32
-MAX_TRIES = 4  # of a pod that changes meanwhile
+MAX_TRIES = 4  # tries for a pod that changes meanwhile
 
 
 class _List(msgspec.Struct):
@@ -49,7 +49,7 @@ class PodCalls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseResult:
-    """The pods that were let go, as namespace/name, and why others were not."""
+    """The pods whose gate was lifted, as namespace/name, and why others kept it."""
 
     released_pods: tuple[str, ...]
     failures: tuple[tuple[str, str], ...] = ()
@@ -88,7 +88,7 @@ async def list_gated_pods(
 
 
 async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
-    """Lift one gate. Returns why it failed, None when it is gone."""
+    """Lift one gate. Returns why it failed, None when the gate is removed."""
     path, fault = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}", ""
     for _ in range(MAX_TRIES):
         try:
@@ -114,7 +114,7 @@ async def _lift(pods: PodCalls, pod: GatedPod) -> str | None:
     return fault
 
 
-EVENTS_PER_S = 20.0  # Events: a schedule has a minute or so
+EVENTS_PER_S = 20.0  # Events per second: a CronJob has about a minute
 
 _lease = msgspec.json.Decoder(Lease)
 
@@ -124,7 +124,7 @@ NOTHING_RELEASED = ReleaseResult(())
 
 @dataclass(frozen=True, slots=True)
 class ReleaseReport:
-    """How the Lease stands, what was let go, and how many gangs were told."""
+    """The state of the Lease, the pods whose gate was lifted, and how many gangs got an Event."""
 
     placer: PlacerState
     result: ReleaseResult = NOTHING_RELEASED
@@ -165,7 +165,7 @@ async def release_unplaced(
 
 
 async def _read_lease(calls: PodCalls, lease: str) -> Lease | None:
-    """Return the Lease; None where there is none, or none that can be read."""
+    """Return the Lease; None if there is no Lease that can be read."""
     namespace, _, name = lease.partition("/")
     try:
         return _lease.decode(await calls.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"))

@@ -24,8 +24,8 @@ from turnout.scheduler_ext.server.watches import WatchState
 log = logging.getLogger("turnout.nominator")
 
 MAX_PATCHES = 16
-TICK_S = 5.0  # at everything: another map, and what failed
-SENT_S = 15.0  # how long a patch that the watch has not shown yet is not repeated
+TICK_S = 5.0  # between two checks of all bound pods: another map, and failed patches
+SENT_S = 15.0  # how long the same patch is not repeated
 PAUSE = Backoff(first_s=1.0, max_s=300.0)  # of all patches, when the server refuses or fails
 
 
@@ -58,7 +58,7 @@ class SwitchPathWriter:
         watches.follow_pods(self.observe_pod)
 
     def observe_pod(self, pod: Pod) -> None:
-        """Take in a pod as the watch shows it."""
+        """Note a pod of the watch."""
         uid = pod.metadata.uid
         self._given_up.discard(uid)
         if not pod.spec.node_name or uid not in self._view.pods:
@@ -70,7 +70,7 @@ class SwitchPathWriter:
 
     async def run(self) -> None:
         """Write paths until cancelled. Patches under way are cancelled, too, so a former leader writes nothing."""
-        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)  # a term that was cut off gave none of its room back
+        self._patch_slots = asyncio.Semaphore(MAX_PATCHES)  # a cancelled term released none of its slots
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:
@@ -130,7 +130,7 @@ class SwitchPathWriter:
             is_reported = isinstance(error, Rejected)
         else:
             now_s = self._clock.monotonic()
-            is_reported = now_s >= self._paused_until_s  # of many on their way at once the first speaks for all
+            is_reported = now_s >= self._paused_until_s  # of many patches in flight only the first counts
             if is_reported:
                 self._failures += 1
                 self._paused_until_s = now_s + PAUSE.wait_s(self._failures, 1.0, error.retry_after_s)
