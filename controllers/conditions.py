@@ -45,15 +45,9 @@ def with_condition(
     if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
         return list(conditions)
     now = rfc3339(now_s)
-    same = before is not None and before.get("status") == status
-    condition = {
-        "type": type_.value,
-        "status": status,
-        "reason": reason,
-        "message": text,
-        "lastUpdateTime": now,
-        "lastTransitionTime": before["lastTransitionTime"] if before is not None and same else now,
-    }
+    changed_at = before["lastTransitionTime"] if before is not None and before.get("status") == status else now
+    fields = {"type": type_.value, "status": status, "reason": reason, "message": text}
+    condition = {**fields, "lastUpdateTime": now, "lastTransitionTime": changed_at}
     dropped = {type_.value, _EXCLUDES[type_].value if type_ in _EXCLUDES else ""}
     others = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
     return [*others, condition]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from turnout.controllers import children
 from turnout.controllers.children import Portion
@@ -59,45 +59,77 @@ def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
     )
 
 
-def decide_role(
-    kind: Kind,
-    view: JobView,
-    role: Role,
-    known: KnownChildren,
-    before: Object,
-    setup: Setup,
-    now_s: float,
-    portion: Portion,
-) -> RoleDecision:
-    """Decide on the pods of one role. before: its part of the status. portion: what this reconciliation may create."""
-    mine = sorted((pod for pod in known.pods if pod.role == role.label), key=lambda pod: pod.index)
-    old = [pod for pod in mine if kind.outdated(view, pod)]
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """The input of all decisions of one reconciliation of a job."""
+
+    kind: Kind
+    view: JobView
+    known: KnownChildren
+    setup: Setup
+    now_s: float
+    portion: Portion = field(default_factory=Portion)  # the children that may still be created
+
+
+class _RolePods(NamedTuple):
+    """The pods of one role, by index."""
+
+    all: list[PodState]
+    outdated: list[PodState]
     # A deleted pod of a numbered kind has its successor already, and was counted if we deleted it.
-    replaced = [pod for pod in mine if kind.numbered and pod.deleting]
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in old and pod not in replaced]
-    past = Past.read(role, before, mine, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code)
-    recreated = [pod for pod in failed if past.may(pod) and _is_recreated(kind, view, role, pod)]
-    failure = _failure(kind, view, role, past, failed, recreated)
+    replaced: list[PodState]
+    failed: list[PodState]  # neither outdated nor replaced
+
+
+def decide_role(now: Reconciliation, role: Role, before: Object) -> RoleDecision:
+    """Decide on the pods of one role. before: its part of the status."""
+    kind, view = now.kind, now.view
+    pods = _pods_of(now, role)
+    past = Past.read(role, before, pods.all, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code)
+    recreated = [pod for pod in pods.failed if past.may(pod) and _is_recreated(kind, view, role, pod)]
+    failure = _failure(kind, view, role, past, pods.failed, recreated)
     fresh = past.fresh(recreated)
-    past, back_off = past.counted(recreated), BackOff.read(before, now_s).failed(fresh)
-    leave = [pod for pod in (*children.surplus(role, mine), *recreated, *old) if not pod.deleting]
-    writes: list[Write] = [children.delete_pod(pod) for pod in leave]
-    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if known.jumped_s else 0.0)
-    is_admitted = role.outside_gang or not children.waits_for_admission(known, setup)
-    if is_admitted and role.name not in kind.waiting_roles(view, known):
-        staying = [pod for pod in mine if pod not in replaced]
-        missing = [index for index in children.missing(role, staying) if index not in waiting_s]
-        for index in missing:
-            if portion.is_full():
-                break
-            replica, past = past.replica(index)
-            writes.append(portion.create(partial(children.pod, kind, view, role, replica, known, setup)))
-    counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in recreated)]
-    status_fields = {**past.status_fields(), **back_off.status_fields(role.replicas)}
-    says = _back_off_events(role, waiting_s, fresh)
+    past, back_off = past.counted(recreated), BackOff.read(before, now.now_s).failed(fresh)
+    leave = [pod for pod in (*children.surplus(role, pods.all), *recreated, *pods.outdated) if not pod.deleting]
+    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if now.known.jumped_s else 0.0)
+    creations, past = _creations(now, role, past, pods, waiting_s)
+    left_out = recreated if kind.numbered else ()
     return RoleDecision(
-        writes, _counted(counted), bool(recreated), failure, status_fields, min(waiting_s.values(), default=None), says
+        [*(children.delete_pod(pod) for pod in leave), *creations],
+        _counted(pod for pod in pods.all if pod.index < role.replicas and pod not in left_out),
+        bool(recreated),
+        failure,
+        {**past.status_fields(), **back_off.status_fields(role.replicas)},
+        min(waiting_s.values(), default=None),
+        _back_off_events(role, waiting_s, fresh),
     )
+
+
+def _pods_of(now: Reconciliation, role: Role) -> _RolePods:
+    mine = sorted((pod for pod in now.known.pods if pod.role == role.label), key=lambda pod: pod.index)
+    outdated = [pod for pod in mine if now.kind.outdated(now.view, pod)]
+    replaced = [pod for pod in mine if now.kind.numbered and pod.deleting]
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in outdated and pod not in replaced]
+    return _RolePods(mine, outdated, replaced, failed)
+
+
+def _creations(
+    now: Reconciliation, role: Role, past: Past, pods: _RolePods, waiting_s: Mapping[int, float]
+) -> tuple[list[Write], Past]:
+    """Return the creations of missing pods that do not wait, and the past with their numbers given."""
+    creations: list[Write] = []
+    waits_for_admission = not role.outside_gang and children.waits_for_admission(now.known, now.setup)
+    if waits_for_admission or role.name in now.kind.waiting_roles(now.view, now.known):
+        return creations, past
+    for index in children.missing(role, (pod for pod in pods.all if pod not in pods.replaced)):
+        if index in waiting_s:
+            continue
+        if now.portion.is_full():
+            break
+        replica, past = past.replica(index)
+        body = partial(children.pod, now.kind, now.view, role, replica, now.known, now.setup)
+        creations.append(now.portion.create(body))
+    return creations, past
 
 
 def _failure(

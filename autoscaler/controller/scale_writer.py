@@ -166,31 +166,36 @@ class ScaleWriter:
         found = {}
         for step in steps:
             obj = raw.get(step.key)
-            if (
-                obj is None
-                or self._checked_objects.get(step.key) is obj
-                or step.reason in _NOT_OURS
-                or step.current < 1
-            ):
+            if obj is None or step.reason in _NOT_OURS or step.current < 1:
                 continue
-            meta = obj["metadata"]
-            if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
-                self._checked_objects[step.key] = obj
-                self._unwritten_sizes.pop(step.key, None)
-                continue
-            uid = meta.get("uid", "")
-            had_uid, had = self._unwritten_sizes.get(step.key, (uid, step.current))
-            self._unwritten_sizes[step.key] = uid, had if had_uid == uid else step.current
-            if had_uid == uid and had != step.current:
-                found[step.key] = had  # looked at again until it is noted
-            else:
-                self._checked_objects[step.key] = obj
+            if self._checked_objects.get(step.key) is not obj and (size := self._size_before(step, obj)) is not None:
+                found[step.key] = size  # compared again until it is noted
         if len(self._checked_objects) > len(raw) + _GONE:
-            self._checked_objects = {key: obj for key, obj in self._checked_objects.items() if key in raw}
-            for known in (self._unwritten_sizes, self._sent, self._created_plans, self._conflicts):
-                for key in known.keys() - raw.keys():
-                    known.pop(key)
+            self._forget_deleted(raw)
         return found
+
+    def _size_before(self, step: Step, obj: Object) -> int | None:
+        """Return the size before a person changed it, in workers; None if nobody has, or we have written the job."""
+        meta = obj["metadata"]
+        if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
+            self._checked_objects[step.key] = obj
+            self._unwritten_sizes.pop(step.key, None)
+            return None
+        uid = meta.get("uid", "")
+        had_uid, had = self._unwritten_sizes.get(step.key, (uid, step.current))
+        size = had if had_uid == uid else step.current
+        self._unwritten_sizes[step.key] = uid, size
+        if size != step.current:
+            return size
+        self._checked_objects[step.key] = obj
+        return None
+
+    def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
+        """Forget the jobs that no longer exist."""
+        self._checked_objects = {key: obj for key, obj in self._checked_objects.items() if key in raw}
+        for known in (self._unwritten_sizes, self._sent, self._created_plans, self._conflicts):
+            for key in known.keys() - raw.keys():
+                known.pop(key)
 
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
         """Write the previous size as if it were ours, so that the present size is read as set by a person."""

@@ -122,21 +122,34 @@ def _passed_over(claim: Claim, state: NodeObservation, rules: Rules, now_s: floa
     if _is_handled(entry.record, claim, verdict):
         return None
     if verdict.kind is CheckResult.FINE:
-        record = entry.record
-        if record is not None and record.proofs and voice(claim.pod) not in record.voices:
-            why = f"namespace {', '.join(sorted(record.voices))} has proven it, and only its own checks take that back"
-            return PassedOver(claim, NodeReason.OTHERS_PROVED, why)
-        network = any(proof.cause.startswith(_NETWORK) for proof in entry.record.proofs) if entry.record else False
-        why = "of a network no node can tell alone, and this one's is in doubt"
-        return PassedOver(claim, NodeReason.ALONE, why) if network and verdict.members < 2 else None
+        found = _pass_without_effect(voice(claim.pod), verdict, entry.record)
+    else:
+        found = _failure_without_effect(verdict, entry, rules)
+    return None if found is None else PassedOver(claim, *found)
+
+
+def _pass_without_effect(namespace: str, verdict: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:
+    """Return why a passed check has no effect; None if it has one."""
+    if record is None:
+        return None
+    if record.proofs and namespace not in record.voices:
+        why = f"namespace {', '.join(sorted(record.voices))} has proven it, and only its own checks take that back"
+        return NodeReason.OTHERS_PROVED, why
+    if verdict.members < 2 and any(proof.cause.startswith(_NETWORK) for proof in record.proofs):
+        return NodeReason.ALONE, "a check of the network needs two nodes, and the network of this node is in doubt"
+    return None
+
+
+def _failure_without_effect(verdict: NodeReport, entry: NodeEntry, rules: Rules) -> tuple[NodeReason, str] | None:
+    """Return why a failed check has no effect; None if it has one."""
     if verdict.kind is CheckResult.LINK:
-        return PassedOver(claim, NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame")
+        return NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame"
     if verdict.kind is CheckResult.SLOW and not rules.slow:
-        return PassedOver(claim, NodeReason.ONLY_SLOW, "slow nodes are not tainted here")
+        return NodeReason.ONLY_SLOW, "slow nodes are not tainted here"
     if not entry.gpus:
-        return PassedOver(claim, NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted")
+        return NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted"
     if entry.tainted and (entry.record.state if entry.record else None) in _OURS_NOT:
-        return PassedOver(claim, NodeReason.BY_HAND, "somebody has tainted it already, and has to free it")
+        return NodeReason.BY_HAND, "somebody has tainted it already, and has to free it"
     return None
 
 
@@ -198,29 +211,32 @@ class _NodeChange:
 
     def _apply_failure(self, claim: Claim, verdict: NodeReport) -> None:
         record = self.record
-        proofs = (
-            record.proofs if record is not None and record.state in (FaultState.SUSPECTED, FaultState.TAINTED) else ()
-        )
-        proof = Proof(
-            claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
-        )
-        if voice(claim.pod) not in {voice(each.pod) for each in proofs}:
-            proofs = (*proofs, proof)[:MOST_PROOFS]
-        times = record.times if record is not None and record.state in (FaultState.TAINTED, FaultState.ON_TRIAL) else 0
-        why = f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
-        why = f"{claim.pod} says {why}"
+        proofs = self._proofs_with(claim, verdict)
+        text = f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
+        why = f"{claim.pod} says {text}"
         self.accused_s = self.accused_s or verdict.at_s
         if record is not None and record.state is FaultState.TAINTED:
             self.record = msgspec.structs.replace(record, proofs=proofs)
             self.word, self.why = self.word or NodeReason.STILL_FAULTY, self.why or why
             return
-        enough = times > 0 or len({voice(each.pod) for each in proofs}) >= self.rules.verdicts
-        if not enough:
+        times = record.times if record is not None and record.state is FaultState.ON_TRIAL else 0
+        if times == 0 and len({voice(each.pod) for each in proofs}) < self.rules.verdicts:
             text = f"{why}; verdicts of {self.rules.verdicts} namespaces are needed"
             self._set_record(FaultState.SUSPECTED, NodeReason.SUSPECTED, text, self.rules.taint_s, proofs)
             return
         word = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
         self._set_record(FaultState.TAINTED, word, why, self.rules.lasts_s(times + 1), proofs, times + 1)
+
+    def _proofs_with(self, claim: Claim, verdict: NodeReport) -> tuple[Proof, ...]:
+        """Return the proofs of a node with this verdict; the first one of each namespace counts."""
+        is_accused = self._is_in(FaultState.SUSPECTED) or self._is_in(FaultState.TAINTED)
+        proofs = self.record.proofs if self.record is not None and is_accused else ()
+        if voice(claim.pod) in {voice(each.pod) for each in proofs}:
+            return proofs
+        proof = Proof(
+            claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
+        )
+        return (*proofs, proof)[:MOST_PROOFS]
 
     def _set_record(
         self,

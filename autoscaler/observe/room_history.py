@@ -188,7 +188,12 @@ class UnusedRoom:
         for key in list(self._givers):
             self._settle(key, jobs, now_s)
         self._forget(now_s)
-        marks = {key: why for key, each in jobs.items() if each.is_waiting and (why := self._unused(each, now_s))}
+        return self._with_marks(observation, now_s)
+
+    def _with_marks(self, observation: Observation, now_s: float) -> Observation:
+        """Return the observation with the jobs marked that get no room, or get workers back."""
+        waiting = (each for each in observation.jobs if each.is_waiting)
+        marks = {each.job.key: why for each in waiting if (why := self._unused(each, now_s))}
         backs = {key: giver.size for key, giver in self._givers.items() if giver.vain}
         if not marks and not backs:
             return observation

@@ -183,14 +183,11 @@ class UnmanagedGangs:
         keys = {key for key, count in self._waiting.items() if count}
         keys |= {key for key, group in self._groups.items() if group.is_waiting and group.shape is not None}
         for key in sorted(keys):
-            group = self._groups.get(key)
-            members = list(self._gangs.get(key, {}).values())
-            owners = {o.uid for pod, _ in members for o in pod.metadata.owner_references or ()}
-            owners.update(group.owners if group is not None else ())
-            if owners.isdisjoint(known):
-                state = self._job_state(key, group, members, lookups)
-                if state is not None:
-                    yield state
+            group, members = self._groups.get(key), list(self._gangs.get(key, {}).values())
+            if not _owners(group, members).isdisjoint(known):
+                continue
+            if (state := self._job_state(key, group, members, lookups)) is not None:
+                yield state
 
     def started(self, key: JobKey) -> bool:
         """True if any member of a gang has had a node, also a member that was deleted since."""
@@ -238,6 +235,12 @@ class UnmanagedGangs:
             if first is not None:
                 self.about[name] = "Pod", "v1", first.metadata.uid
         return name
+
+
+def _owners(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> set[str]:
+    """Return the uids of the owners of a gang's PodGroup and pods."""
+    owners = {each.uid for pod, _ in members for each in pod.metadata.owner_references or ()}
+    return owners | set(group.owners if group is not None else ())
 
 
 def _lacking_shapes(group: PodGroup | None, free: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:

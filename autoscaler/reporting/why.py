@@ -171,14 +171,7 @@ def _since(state: JobState) -> float | None:
 
 
 def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, cluster: ClusterContext) -> QueueLink:
-    jobs = [each for each in observation.jobs if each.job.queue == name and each.bound_workers]
-    job_keys = {each.job.key for each in jobs}
-    gangs = [gang for gang in cluster.gangs.values() if gang.queue == name and gang.key not in job_keys]
-    holders = sorted(
-        [*(_holder(each, gpus) for each in jobs), *(_gang_holder(gang, gpus) for gang in gangs)],
-        key=lambda each: (-each.least_gpus - each.elastic_gpus, each.job),
-    )
-    holders = [each for each in holders if each.least_gpus or each.elastic_gpus]
+    holders = _holders(name, observation, gpus, cluster)
     queue = observation.queues.get(name)
     described = queue or Queue()
     used = total(described.used, gpus) if queue else sum(each.least_gpus + each.elastic_gpus for each in holders)
@@ -194,6 +187,16 @@ def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, clus
         tuple(holders[:MOST_HOLDERS]),
         max(0, len(holders) - MOST_HOLDERS),
     )
+
+
+def _holders(name: str, observation: Observation, gpus: Gpus, cluster: ClusterContext) -> list[Holder]:
+    """Return the jobs and gangs that hold GPUs of a queue, the largest first."""
+    jobs = [each for each in observation.jobs if each.job.queue == name and each.bound_workers]
+    job_keys = {each.job.key for each in jobs}
+    gangs = [gang for gang in cluster.gangs.values() if gang.queue == name and gang.key not in job_keys]
+    found = [*(_holder(each, gpus) for each in jobs), *(_gang_holder(gang, gpus) for gang in gangs)]
+    holders = [each for each in found if each.least_gpus or each.elastic_gpus]
+    return sorted(holders, key=lambda each: (-each.least_gpus - each.elastic_gpus, each.job))
 
 
 def _holder(state: JobState, gpus: Gpus) -> Holder:

@@ -170,15 +170,14 @@ class Cache:
 
         Returns None for a child of no job of our kinds, for a deleted child, and for an old version.
         """
-        reference = next((each for each in meta.owner_references or () if each.controller), None)
-        owners_kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
-        if reference is None or owners_kind is None or owners_kind.kind != reference.kind:
+        if (found := self._owner_of(meta)) is None:
             return None
+        owner, owners_kind = found
         if not answer:
             self._deleted_uids.pop(meta.uid, None)
         if meta.uid in self._deleted_uids:
             return None
-        place, version, owner = (kind, meta.namespace, meta.name), _version(meta), (meta.namespace, reference.uid)
+        place, version = (kind, meta.namespace, meta.name), _version(meta)
         known = self._known.get(place)
         if known is not None and known.uid != meta.uid:
             known = None
@@ -186,6 +185,14 @@ class Cache:
         newest = version if known is None else max(version, known.version)
         self._known[place] = _CachedChild(owner, meta.uid, newest, None if shown else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
+
+    def _owner_of(self, meta: ObjectMeta) -> tuple[_Owner, Kind] | None:
+        """Return the job that controls a child, and its kind; None without a job of our kinds."""
+        reference = next((each for each in meta.owner_references or () if each.controller), None)
+        kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
+        if reference is None or kind is None or kind.kind != reference.kind:
+            return None
+        return (meta.namespace, reference.uid), kind
 
     def _forget(self, uid: str) -> None:
         self._deleted_uids[uid] = None
@@ -297,35 +304,43 @@ def place_of(kind: Kind, meta: ObjectMeta) -> tuple[str, int]:
 def pod_state(kind: Kind, obj: OwnedPod) -> PodState:
     """Return a pod as decisions have it."""
     role, index = place_of(kind, obj.metadata)
-    status = obj.status
-    try:
-        phase = Phase(status.phase or "Pending")
-    except ValueError:
-        phase = Phase.UNKNOWN
-    statuses = status.container_statuses or ()
-    mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
-    ended = [each for each in mine if each is not None]
-    ended.sort(key=lambda each: not each.exit_code)  # the one that failed speaks for a pod of any containers
+    status, statuses = obj.status, obj.status.container_statuses or ()
+    ended = _ended_containers(kind, statuses)
+    end = ended[0] if ended else Terminated()
     return PodState(
         obj.metadata.name,
         obj.metadata.uid,
         role,
         index,
-        phase,
+        _phase(status.phase),
         obj.metadata.deletion_timestamp is not None,
-        ended[0].exit_code if ended else None,
+        end.exit_code if ended else None,
         sum(each.restart_count for each in statuses),
         any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
-        status.reason or (ended[0].reason if ended else ""),
+        status.reason or end.reason,
         obj.spec.node_name,
-        ended[0].message[-_LAST_WORDS:] if ended else "",
+        end.message[-_LAST_WORDS:],
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.tells_containers else (),
-        unix_s((ended[0].started_at if ended else None) or status.start_time),
-        unix_s(ended[0].finished_at) if ended else None,
+        unix_s(end.started_at or status.start_time),
+        unix_s(end.finished_at),
         _scheduler_message(obj),
         _since_s(obj.metadata, ended),
     )
+
+
+def _phase(text: str) -> Phase:
+    try:
+        return Phase(text or "Pending")
+    except ValueError:
+        return Phase.UNKNOWN
+
+
+def _ended_containers(kind: Kind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:
+    """Return the ends of the training container, or of any container, failed ones first."""
+    mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
+    ended = [each for each in mine if each is not None]
+    return sorted(ended, key=lambda each: not each.exit_code)
 
 
 def _scheduler_message(obj: OwnedPod) -> str:

@@ -50,12 +50,17 @@ class Writer:
             return
         if outcome.status is not None and outcome.status_first:
             await self._write_status(key, version, outcome.status)
-        first = [each for each in outcome.writes if not _is_pod(each)]
-        await self._write_all(key, uid, (each for each in first if _is_secret(each)))  # others say that it is there
-        await self._write_all(key, uid, (each for each in first if not _is_secret(each)))
-        await self._write_pods(key, uid, [each for each in outcome.writes if _is_pod(each)])
+        await self._write_children(key, uid, outcome.writes)
         if outcome.status is not None and not outcome.status_first:
             await self._write_status(key, version, outcome.status)
+
+    async def _write_children(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
+        """Write secrets, other children, then pods. A ConfigMap shows that the Secret of its job exists."""
+        secrets = [each for each in writes if _is_secret(each)]
+        pods = [each for each in writes if _is_pod(each)]
+        await self._write_all(key, uid, secrets)
+        await self._write_all(key, uid, (each for each in writes if not _is_secret(each) and not _is_pod(each)))
+        await self._write_pods(key, uid, pods)
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
         """Write pods: the lead's is there before any other is made, since the others wait for its name (VE-25)."""
