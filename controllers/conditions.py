@@ -13,7 +13,7 @@ from turnout.controllers.model import Object, Reason
 from turnout.kube.times import rfc3339
 
 Conditions = Sequence[Object]
-_EXCLUDES = {Reason.RUNNING: Reason.RESTARTING, Reason.RESTARTING: Reason.RUNNING}
+_EXCLUDES = {"Running": "Restarting", "Restarting": "Running"}
 _ENDS = (Reason.SUCCEEDED, Reason.FAILED)
 
 
@@ -48,7 +48,7 @@ def with_condition(
     changed_at = before["lastTransitionTime"] if before is not None and before.get("status") == status else now
     fields = {"type": type_.value, "status": status, "reason": reason, "message": text}
     condition = {**fields, "lastUpdateTime": now, "lastTransitionTime": changed_at}
-    dropped = {type_.value, _EXCLUDES[type_].value if type_ in _EXCLUDES else ""}
+    dropped = {type_.value, _EXCLUDES.get(type_.value)}
     others = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
     return [*others, condition]
 

@@ -153,6 +153,10 @@ def _failure_without_effect(verdict: NodeReport, entry: NodeEntry, rules: Rules)
     return None
 
 
+def _failure_text(verdict: NodeReport) -> str:
+    return f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
+
+
 @dataclass(slots=True)
 class _NodeChange:
     """The change of one node: its reports are applied in the order of time."""
@@ -212,8 +216,7 @@ class _NodeChange:
     def _apply_failure(self, claim: Claim, verdict: NodeReport) -> None:
         record = self.record
         proofs = self._proofs_with(claim, verdict)
-        text = f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
-        why = f"{claim.pod} says {text}"
+        why = f"{claim.pod} says {_failure_text(verdict)}"
         self.accused_s = self.accused_s or verdict.at_s
         if record is not None and record.state is FaultState.TAINTED:
             self.record = msgspec.structs.replace(record, proofs=proofs)

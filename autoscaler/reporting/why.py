@@ -38,6 +38,11 @@ class Holder:
     least_gpus: int
     elastic_gpus: int
 
+    @property
+    def gpus(self) -> int:
+        """Return all its GPUs."""
+        return self.least_gpus + self.elastic_gpus
+
 
 @dataclass(frozen=True, slots=True)
 class QueueLink:
@@ -174,7 +179,7 @@ def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, clus
     holders = _holders(name, observation, gpus, cluster)
     queue = observation.queues.get(name)
     described = queue or Queue()
-    used = total(described.used, gpus) if queue else sum(each.least_gpus + each.elastic_gpus for each in holders)
+    used = total(described.used, gpus) if queue else sum(each.gpus for each in holders)
     return QueueLink(
         name,
         queue is not None,
@@ -195,8 +200,7 @@ def _holders(name: str, observation: Observation, gpus: Gpus, cluster: ClusterCo
     job_keys = {each.job.key for each in jobs}
     gangs = [gang for gang in cluster.gangs.values() if gang.queue == name and gang.key not in job_keys]
     found = [*(_holder(each, gpus) for each in jobs), *(_gang_holder(gang, gpus) for gang in gangs)]
-    holders = [each for each in found if each.least_gpus or each.elastic_gpus]
-    return sorted(holders, key=lambda each: (-each.least_gpus - each.elastic_gpus, each.job))
+    return sorted((each for each in found if each.gpus), key=lambda each: (-each.gpus, each.job))
 
 
 def _holder(state: JobState, gpus: Gpus) -> Holder:
