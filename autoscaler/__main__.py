@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, act while leading, until the process is told to end."""
+    """Watch always, act while leading, until the process gets a signal to end."""
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         view = Cache(KINDS, settings.gpu_resource, settings.schedulers)

@@ -34,7 +34,7 @@ from turnout.topology.fabric import Fabric
 
 Object = Mapping[str, Any]
 _OVER = ("Succeeded", "Failed")
-MOST_BEGAN = 10_000  # jobs of which it is remembered that they began, should they be gone at the next look
+MAX_STARTED = 10_000  # remembered jobs that have started, in case they are deleted before the next observation
 
 
 class Cache:
@@ -52,24 +52,24 @@ class Cache:
     ) -> None:
         self._kinds, self._naming, self._schedulers = kinds, job_pods.naming(kinds), schedulers
         self._uids: dict[JobKey, str] = {}  # of jobs
-        self._parts: set[str] = set()  # uids of jobs that something else has made
+        self._parts: set[str] = set()  # uids of jobs that another object has created
         self._nodes = NodeCache()
         self._pods: dict[str, Pod] = {}
         self._shapes: dict[str, PodShape] = {}
         self._of: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
         self._shares = Shares()
         self._going = TerminatingPods()
-        self._ahead_s = 0.0  # of the time of day, beside the steady clock
+        self._ahead_s = 0.0  # of the time of day, compared with the steady clock
         self._without_node_since_s: dict[
             tuple[str, str], float
         ] = {}  # since when workers lack a node, by namespace and name
-        self._began: dict[JobKey, None] = {}  # jobs of which a pod has had a node, those last of which one got it last
+        self._began: dict[JobKey, None] = {}  # jobs with a pod that has had a node, most recently bound last
         self.others = OtherAutoscalers(kinds, self._read_again)
         self._reader = JobReader(kinds, self.others.of)
         self._unreadable: dict[str, Object] = {}  # jobs that cannot be read, by uid
         self._states: dict[str, JobState] = {}
-        self._is_sorted = True  # are they in their order? Then they are sorted in no time
-        self._changed: set[str] = set()  # uids of jobs that have to be looked at anew
+        self._is_sorted = True  # the states are in queue order, so sorting is fast
+        self._changed: set[str] = set()  # uids of jobs whose state has to be computed again
         self._keys = dict[str, JobKey]()
         self._classes: dict[str, int] = {}  # PriorityClass -> its value
         self.jobs: dict[str, Job] = {}
@@ -96,7 +96,7 @@ class Cache:
         if job.part_of:
             self._parts.add(uid)
         for pod in self._of.pop(str(key), ()):
-            self.put_pod(self._pods[pod])  # it was there before its job
+            self.put_pod(self._pods[pod])  # it existed before its job
         self._changed.add(uid)
         if before is None or (before.queue, before.selector) != (job.queue, job.selector):
             self._charge_pods_of(uid)
@@ -170,7 +170,7 @@ class Cache:
     def _begin(self, key: JobKey) -> None:
         self._began.pop(key, None)
         self._began[key] = None
-        if len(self._began) > MOST_BEGAN:
+        if len(self._began) > MAX_STARTED:
             del self._began[next(iter(self._began))]
 
     def drop_pod(self, uid: str) -> None:
@@ -228,7 +228,7 @@ class Cache:
         self._names_lead_elsewhere |= self._accounts.lead(name, leads)
 
     def _charge_all(self) -> None:
-        """Charge every pod again if names lead to other queues, at most once per look."""
+        """Charge every pod again if names lead to other queues now, at most once per observation."""
         if not self._names_lead_elsewhere:
             return
         self._names_lead_elsewhere = False
@@ -431,7 +431,10 @@ class Cache:
 
 
 class Packed(Mapping[str, Any]):
-    """An object that is decoded anew each time a field of it is asked for, as few objects are."""
+    """An object that is decoded again for each access to a field. Few objects are accessed.
+
+    As JSON an object takes a fifth of the memory of its dicts: 10,000 jobs take 100 MB as dicts.
+    """
 
     __slots__ = ("_json",)
 

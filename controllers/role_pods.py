@@ -236,7 +236,7 @@ class Past:
         return most is None or pod.uid in self.uids or self.by_index.get(pod.index, 0) < most
 
     def fresh(self, pods: Iterable[PodState]) -> list[PodState]:
-        """Return those of these pods that are not counted yet."""
+        """Return the pods that are not counted yet."""
         return [pod for pod in pods if pod.uid not in self.uids]
 
     def counted(self, pods: Iterable[PodState]) -> Past:
@@ -298,11 +298,11 @@ def _number_or_zero(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER else 0
 
 
-AT_ONCE = 3  # failures in a row after each of which a pod is made anew at once
+AT_ONCE = 3  # failures in a row after which a pod is still recreated at once
 FIRST_S, MOST_S = 10.0, 300.0
-FORGOTTEN_S = 600.0  # a pod that ran for so long begins anew
-_SKEW_S = 60.0  # so much may another controller's clock be ahead of ours
-_MAX_FAILURES = 64  # failures in a row that are told apart
+FORGOTTEN_S = 600.0  # a pod that ran for so long starts without failures
+_SKEW_S = 60.0  # the most that another controller's clock may be ahead of ours
+_MAX_FAILURES = 64  # the largest count of failures in a row
 _MOST_TIME = 2**53
 
 

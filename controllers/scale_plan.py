@@ -66,7 +66,7 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
 
 
 def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
-    """Return what changes of the job: its size, and a note for the autoscaler that the plan it waits for is done."""
+    """Return the change of the job: its size, and a note for the autoscaler that its plan is carried out."""
     has = Part(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
     size = {} if has == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
     name, notes = plan["metadata"].get("name"), job["metadata"].get("annotations") or {}
@@ -76,9 +76,9 @@ def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
 
 
 def _workers(spec: Part) -> tuple[int, str]:
-    """Return the number of workers that a plan asks for, and what is told beside it.
+    """Return the number of workers that a plan requests, and an addition to its message.
 
-    Raises BadJob for a plan that asks for anything else.
+    Raises BadJob for a plan that requests anything else.
     """
     for name in _OTHER_FIELDS:
         if spec.value.get(name):

@@ -407,7 +407,7 @@ def _of_job(
         yield "job_waiting_since_timestamp_seconds", labels, since_s
     if start is not None:
         for bound, at_s in zip(("early", "likely", "late"), start, strict=True):
-            if isfinite(at_s):  # of one that nobody can say there is no series
+            if isfinite(at_s):  # no series if the time is unknown
                 yield "job_estimated_start_timestamp_seconds", (*labels, bound), at_s
 
 

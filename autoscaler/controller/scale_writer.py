@@ -26,12 +26,12 @@ from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Reject
 log = logging.getLogger("turnout.autoscaler")
 
 FIELD_MANAGER = "turnout-autoscaler"
-RETRY_BACKOFF = Backoff(first_s=1.0, max_s=60.0)  # between two tries of a change that was refused
-_NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
-_GONE = 1000  # jobs that are remembered after they are gone
+RETRY_BACKOFF = Backoff(first_s=1.0, max_s=60.0)  # between retries of a refused change
+_NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # reasons of jobs whose size we do not compare
+_GONE = 1000  # deleted jobs that are remembered
 TOGETHER = 16  # writes in flight
-MAX_CONSECUTIVE_CONFLICTS = 5  # in a row: then the job counts as one that cannot be written, and others give
-MAX_GROWTHS = 128  # of one look: who comes to wait meanwhile is served before the rest
+MAX_CONSECUTIVE_CONFLICTS = 5  # then the job counts as refused, and other jobs give workers
+MAX_GROWTHS = 128  # of one decision: jobs that begin to wait meanwhile are served before the rest
 Object = Mapping[str, Any]
 Notes = Callable[[Step], Mapping[str, str]]
 
@@ -72,93 +72,14 @@ class _Refusal:
         return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
 
 
-class ScaleWriter:
-    """The writer of plans.
+class ManualSizes:
+    """The sizes of jobs that we have never written, to find those that a person changes."""
 
-    report_outcome: called with every step that changes a job, and its outcome. term: returns the number of our term,
-    None if we do not lead. confirm: reads the Lease itself; called if a job bears a later term, which its owner may
-    have written. wrote: called with the annotations that were written on a job.
-    """
+    def __init__(self) -> None:
+        self._checked_objects: dict[JobKey, Object] = {}  # the objects that were compared
+        self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid and size
 
-    def __init__(
-        self,
-        jobs: JobCalls,
-        kinds: Mapping[str, JobKind],
-        term: Callable[[], int | None],
-        report_outcome: Callable[[Step, str], None],
-        dry_run: bool = True,
-        confirm: Callable[[], Awaitable[bool]] = _never,
-        wrote: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
-    ) -> None:
-        self._jobs, self._kinds, self._term, self._report_outcome, self.dry_run = (
-            jobs,
-            kinds,
-            term,
-            report_outcome,
-            dry_run,
-        )
-        self._confirm, self._wrote = confirm, wrote
-        self._conflicts: dict[JobKey, int] = {}  # how often in a row somebody else was faster
-        self._sent: dict[JobKey, str] = {}  # the versions that were written over and may still be shown
-        self._refused: dict[JobKey, _Refusal] = {}
-        self._created_plans: dict[JobKey, str] = {}  # the names of what came after the last changes
-        self._checked_objects: dict[JobKey, Object] = {}  # the objects that were looked at for what a person did
-        self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid and size of those that we have never written
-
-    def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
-        """Return the jobs that the API server refuses to resize for now, with its messages. raw: all jobs."""
-        for key in self._refused.keys() - raw.keys():
-            del self._refused[key]
-        return {
-            key: refusal.why for key, refusal in self._refused.items() if refusal.why and refusal.holds(raw[key], now_s)
-        }
-
-    async def carry_out(
-        self,
-        steps: Iterable[Step],
-        raw: Mapping[JobKey, Object],
-        notes: Notes,
-        now_s: float,
-        leaving: Callable[[Step], tuple[str, ...]] = _no_pods,
-    ) -> int:
-        """Write the changes, shrinks first. Return the number of resized jobs. steps: of every job.
-
-        notes: returns the annotations of a changed job. leaving: returns the pods that leave by a shrink. At most
-        MAX_GROWTHS growths are written. The next decision makes the others, if they still fit.
-        """
-        steps = list(steps)
-        by_hand = self._scaled_by_hand(steps, raw)
-        changes = [
-            step for step in steps if step.changes and step.key not in by_hand
-        ]  # else decided before it was known
-        resized_jobs = 0
-        for some in _in_turns(changes):
-            tries = (self._fenced(step.key, raw, now_s, self._try(step, leaving, raw, notes, now_s)) for step in some)
-            resized_jobs += sum(await asyncio.gather(*tries))
-        for step in steps:
-            if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
-                await self._fenced(step.key, raw, now_s, self._create_missing_plan(step.key, raw[step.key], now_s))
-        for key, size in by_hand.items():
-            if not self.dry_run:
-                await self._fenced(key, raw, now_s, self._note_manual_size(key, raw[key], size, now_s))
-        return resized_jobs
-
-    async def _fenced(
-        self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
-    ) -> bool:
-        """Write one job. An error of one job delays no other job.
-
-        It counts as a refusal, so that it is reported on the job and retried after a back-off.
-        """
-        try:
-            return await writing
-        except Exception as error:
-            log.exception("job_not_written", extra={"job": str(key)})
-            if key in raw:
-                self._remember_refusal(key, raw[key], f"it cannot be written: {error!r}", now_s)
-            return False
-
-    def _scaled_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
+    def changed_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
         """Return the jobs whose size a person has changed since the last decision, with the previous size.
 
         Only jobs that we have never written are compared. All others have an annotation with the size that we wrote.
@@ -193,9 +114,102 @@ class ScaleWriter:
     def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
         """Forget the jobs that no longer exist."""
         self._checked_objects = {key: obj for key, obj in self._checked_objects.items() if key in raw}
-        for known in (self._unwritten_sizes, self._sent, self._created_plans, self._conflicts):
-            for key in known.keys() - raw.keys():
-                known.pop(key)
+        for key in self._unwritten_sizes.keys() - raw.keys():
+            del self._unwritten_sizes[key]
+
+
+class ScaleWriter:
+    """The writer of plans.
+
+    report_outcome: called with every step that changes a job, and its outcome. term: returns the number of our term,
+    None if we do not lead. confirm: reads the Lease itself; called if a job bears a later term, which its owner may
+    have written. wrote: called with the annotations that were written on a job.
+    """
+
+    def __init__(
+        self,
+        jobs: JobCalls,
+        kinds: Mapping[str, JobKind],
+        term: Callable[[], int | None],
+        report_outcome: Callable[[Step, str], None],
+        dry_run: bool = True,
+        confirm: Callable[[], Awaitable[bool]] = _never,
+        wrote: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
+    ) -> None:
+        self._jobs, self._kinds, self._term, self._report_outcome, self.dry_run = (
+            jobs,
+            kinds,
+            term,
+            report_outcome,
+            dry_run,
+        )
+        self._confirm, self._wrote = confirm, wrote
+        self._conflicts: dict[JobKey, int] = {}  # consecutive conflicts
+        self._sent: dict[JobKey, str] = {}  # the versions that we have overwritten and that may still be shown
+        self._refused: dict[JobKey, _Refusal] = {}
+        self._created_plans: dict[JobKey, str] = {}  # the names of the ScalePlans of the last changes
+        self._manual_sizes = ManualSizes()
+
+    def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
+        """Return the jobs that the API server refuses to resize for now, with its messages. raw: all jobs."""
+        for key in self._refused.keys() - raw.keys():
+            del self._refused[key]
+        return {
+            key: refusal.why for key, refusal in self._refused.items() if refusal.why and refusal.holds(raw[key], now_s)
+        }
+
+    async def carry_out(
+        self,
+        steps: Iterable[Step],
+        raw: Mapping[JobKey, Object],
+        notes: Notes,
+        now_s: float,
+        leaving: Callable[[Step], tuple[str, ...]] = _no_pods,
+    ) -> int:
+        """Write the changes, shrinks first. Return the number of resized jobs. steps: of every job.
+
+        notes: returns the annotations of a changed job. leaving: returns the pods that leave by a shrink. At most
+        MAX_GROWTHS growths are written. The next decision makes the others, if they still fit.
+        """
+        steps = list(steps)
+        by_hand = self._manual_sizes.changed_by_hand(steps, raw)
+        self._forget_deleted(raw)
+        changes = [
+            step for step in steps if step.changes and step.key not in by_hand
+        ]  # these were decided before the size was known
+        resized_jobs = 0
+        for some in _in_turns(changes):
+            tries = (self._fenced(step.key, raw, now_s, self._try(step, leaving, raw, notes, now_s)) for step in some)
+            resized_jobs += sum(await asyncio.gather(*tries))
+        for step in steps:
+            if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
+                await self._fenced(step.key, raw, now_s, self._create_missing_plan(step.key, raw[step.key], now_s))
+        for key, size in by_hand.items():
+            if not self.dry_run:
+                await self._fenced(key, raw, now_s, self._note_manual_size(key, raw[key], size, now_s))
+        return resized_jobs
+
+    async def _fenced(
+        self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
+    ) -> bool:
+        """Write one job. An error of one job delays no other job.
+
+        It counts as a refusal, so that it is reported on the job and retried after a back-off.
+        """
+        try:
+            return await writing
+        except Exception as error:
+            log.exception("job_not_written", extra={"job": str(key)})
+            if key in raw:
+                self._remember_refusal(key, raw[key], f"it cannot be written: {error!r}", now_s)
+            return False
+
+    def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
+        """Forget deleted jobs, once there are many of them."""
+        for known in (self._sent, self._created_plans, self._conflicts):
+            if len(known) > len(raw) + _GONE:
+                for key in known.keys() - raw.keys():
+                    known.pop(key)
 
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
         """Write the previous size as if it were ours, so that the present size is read as set by a person."""
@@ -207,7 +221,7 @@ class ScaleWriter:
         try:
             await self._jobs.patch(change.path, {"metadata": meta}, change.form, FIELD_MANAGER)
         except CallError as error:
-            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next look tries again
+            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next decision retries
             return False
         log.info("wish_noted", extra={"job": str(key), "workers_before": size})
         return True
@@ -257,7 +271,7 @@ class ScaleWriter:
         try:
             await self._patch(step, raw, change, change_of)
         except (Conflict, NotFound):
-            self._report_outcome(step, "Conflict")  # somebody changed it under our hands: the next look sees how
+            self._report_outcome(step, "Conflict")  # the next decision is made on the new version
             self._conflicts[step.key] = times = self._conflicts.get(step.key, 0) + 1
             if times >= MAX_CONSECUTIVE_CONFLICTS:
                 self._remember_refusal(step.key, raw, "it is changed by others faster than it can be written", now_s)
@@ -288,7 +302,7 @@ class ScaleWriter:
                 raise
             newer = msgspec.json.decode(await self._jobs.get(change.path))
             if newer["metadata"].get("uid") != raw["metadata"].get("uid") or newer.get("spec") != raw.get("spec"):
-                raise  # more than its notes has changed
+                raise  # more than its annotations has changed
             newer_change = change_of(newer)
             await self._jobs.patch(newer_change.path, newer_change.body, newer_change.form, FIELD_MANAGER)
 

@@ -17,7 +17,7 @@ from turnout.kube.errors import KubeError
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import amount
 
-MAX_DELETED_PODS = 1_000  # pods that are gone, and of which a claim is kept
+MAX_DELETED_PODS = 1_000  # deleted pods whose claim is kept
 
 
 class FaultReportCache:
@@ -111,7 +111,7 @@ class FaultReportCache:
                 if amount(gpu, (offered or {}).get(gpu, 0)) > 0:
                     return True
             except KubeError:
-                continue  # a number that nobody can read is none
+                continue  # an invalid amount counts as none
         return False
 
     def _count(self, entry: NodeEntry | None, sign: int) -> None:

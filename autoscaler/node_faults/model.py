@@ -18,7 +18,7 @@ from turnout.kube.errors import KubeError
 from turnout.kube.node_health import CheckResult, Count, Moment, Name, NodeReport, Text
 
 MOST_PROOFS = 8  # on a node: the first one of each namespace, which made it be tainted
-MAX_NAMESPACES = 16  # namespaces of which it is remembered what they said of a node
+MAX_NAMESPACES = 16  # namespaces whose last report on a node is remembered
 MOST_RECORD_BYTES = 16 << 10
 
 
@@ -28,7 +28,7 @@ class FaultState(StrEnum):
     SUSPECTED = "suspected"  # fewer verdicts than are needed
     TAINTED = "tainted"
     ON_TRIAL = "on_trial"  # its time is up: the next failure taints it for twice as long
-    CLEARED = "cleared"  # found fine, or freed by hand: only what was heard before is remembered
+    CLEARED = "cleared"  # passed a check, or untainted by hand; only the times of reports are remembered
 
 
 class NodeReason(StrEnum):
@@ -147,7 +147,7 @@ def _by_moment(entry: tuple[str, datetime]) -> tuple[datetime, str]:
 
 
 class BadRecord(KubeError):
-    """A node's annotation is no record: somebody has changed it by hand. It counts as none."""
+    """A node's annotation that is no record, because somebody has edited it. It counts as none."""
 
 
 _decoder = msgspec.json.Decoder(Record)

@@ -30,7 +30,7 @@ from turnout.autoscaler.node_faults.model import (
 )
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 
-_NETWORK = "network"  # what such causes begin with
+_NETWORK = "network"  # prefix of such causes
 _OURS_NOT = (None, FaultState.CLEARED, FaultState.SUSPECTED, FaultState.ON_TRIAL)  # in which we have no taint on a node
 
 

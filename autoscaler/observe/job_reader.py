@@ -23,7 +23,7 @@ from turnout.kube.times import unix_s
 Object = Mapping[str, Any]
 
 OUR_NOTES = (labels.RESIZED_AT, labels.GAINED, labels.SIZED_AT_START, labels.TERM)
-MAX_CLOCK_LEAD_S = 60.0  # so much may the clock of the one who led before be ahead of ours
+MAX_CLOCK_LEAD_S = 60.0  # the most that the previous leader's clock may be ahead of ours
 STARTS_S = 60.0  # a change made as a job started came no later after its first worker
 
 
@@ -123,7 +123,7 @@ class JobReader:
         if known is None or job.replicas <= known.least:
             self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, not job.refused)
             return job
-        if job.refused and known.able:  # what it holds can be taken, and it gets no more
+        if job.refused and known.able:  # its workers can be taken, and it gets no more
             job = replace(job, refused="", bounds=Bounds(job.bounds.least, max(job.bounds.least, job.replicas)))
         if job.bounds.least <= known.least:
             self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, known.able)
@@ -158,7 +158,11 @@ def _read(name: str) -> bool:
 
 
 class OtherAutoscalers:
-    """Follows HorizontalPodAutoscalers. kinds: by name. changed: called with a job that got or lost one."""
+    """Knows which jobs a HorizontalPodAutoscaler resizes, since two programs must not write one size.
+
+    It counts only for jobs of its own namespace, as its scale reference does. kinds: by name. changed: called with a
+    job that got or lost one.
+    """
 
     def __init__(self, kinds: Mapping[str, JobKind], changed: Callable[[JobKey], None]) -> None:
         self._kinds = {(_group(kind.api_version), kind.object_kind or kind.kind): kind.kind for kind in kinds.values()}
@@ -167,7 +171,7 @@ class OtherAutoscalers:
         self._names: dict[JobKey, set[str]] = {}
 
     def put(self, namespace: str, name: str, api_version: str, kind: str, job: str) -> None:
-        """Note what one scales. api_version, kind, job: of its scale reference."""
+        """Store what a HorizontalPodAutoscaler resizes. api_version, kind, job: of its scale reference."""
         found = self._kinds.get((_group(api_version), kind))
         target = None if found is None else JobKey(found, namespace, job)
         if self._targets.get((namespace, name)) == target:
@@ -179,7 +183,7 @@ class OtherAutoscalers:
             self._changed(target)
 
     def drop(self, namespace: str, name: str) -> None:
-        """Note that one is gone."""
+        """Drop a deleted HorizontalPodAutoscaler."""
         if (target := self._targets.pop((namespace, name), None)) is not None:
             self._names[target].discard(name)
             if not self._names[target]:

@@ -23,7 +23,7 @@ from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape
 
 _Ask = tuple[tuple[tuple[str, int], ...], bool]  # a job's min by resource, and whether it waits for that
-STOPPED = "stopped/"  # what a LocalQueue that takes nothing is called by
+STOPPED = "stopped/"  # prefix of the queue of a stopped LocalQueue
 
 
 class Shares:
@@ -152,7 +152,7 @@ def _refused(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[
 
 
 _OVER = ("Succeeded", "Failed")
-_IMPLIED = "default"  # Volcano's: a job that names no queue is in it, also where nobody has made it
+_IMPLIED = "default"  # Volcano's queue for jobs that name none; it may not exist
 _LONGEST = 63  # characters of a name in a message
 _NAMED = (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, labels.KUEUE_QUEUE)
 
@@ -166,7 +166,7 @@ class QueueUsage:
 
     def __init__(self, jobs: Mapping[str, Job], shares: Shares) -> None:
         self._jobs, self._shares = jobs, shares
-        self._charged: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> who pays for it, and how much
+        self._charged: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> its queue and its shape
         self._local: dict[str, str] = {}  # Kueue: namespace/name of a LocalQueue -> its ClusterQueue
         self._bare: set[str] = set()  # uids of pods on nodes that are of no job
         self.used: dict[str, Counter[str]] = {}

@@ -79,11 +79,11 @@ class IdleRoom:
 
 
 def _free(observation: Observation) -> Iterator[tuple[str, str, int]]:
-    """Count what is free of the lent resource by place: nodes that let anybody in, and queues with a limit."""
+    """Yield the free room of devices by place: nodes that admit any shape, and queues with a limit."""
     room = observation.room
     usable = np.logical_or.reduce([*room.admits.values()]) if room.admits else np.zeros(len(room.free), dtype=np.bool_)
     for column, what in enumerate(room.names):
-        if "/" in what:  # a device: nobody restarts for CPUs
+        if "/" in what:  # a device: no job restarts for CPUs
             yield NODES, what, int(np.maximum(room.free[usable, column], 0).sum())
     for name, queue in observation.queues.items():
         for what, most in queue.limit.items():
@@ -197,7 +197,7 @@ class UnusedRoom:
         backs = {key: giver.size for key, giver in self._givers.items() if giver.vain}
         if not marks and not backs:
             return observation
-        changed = (self._marked(each, marks, backs) for each in observation.jobs)
+        changed = (_marked(each, marks, backs) for each in observation.jobs)
         return replace(observation, jobs=tuple(changed))
 
     def strikes(self, now_s: float) -> tuple[Strike, ...]:
@@ -209,7 +209,7 @@ class UnusedRoom:
         return tuple(sorted(strikes, key=lambda each: (-each.left_s, str(each.owner))))
 
     def recall(self, strikes: Iterable[Strike], now_s: float) -> None:
-        """Take in who had left room unused under the leader before, unless it is known here as bad or worse."""
+        """Take over who had left room unused under the previous leader, unless a longer back-off is known here."""
         for each in strikes:
             until_s = now_s + min(each.left_s, MOST_S)
             if (known := self._owners.get(each.owner)) is None or known.until_s < until_s:
@@ -229,7 +229,7 @@ class UnusedRoom:
                 giver.to.add(step.beneficiary)
 
     def _judge(self, key: JobKey, each: JobState | None, now_s: float) -> None:
-        """Note whether a job has taken the room kept for it, or has shown that it does not."""
+        """Note whether a job has taken the room kept for it, or has left it unused."""
         room = self._kept_rooms[key]
         if each is None or not each.is_waiting:
             del self._kept_rooms[key]
@@ -242,7 +242,7 @@ class UnusedRoom:
             self._strike(key, now_s)
 
     def _left(self, key: JobKey, each: JobState | None) -> bool:
-        """True if a job that waits no more is gone without having taken its room."""
+        """True if a job that is no longer waiting has ended without having taken its room."""
         return not self._started(key) if each is None else each.job.life is not Life.LIVE
 
     def _strike(self, key: JobKey, now_s: float) -> None:
@@ -278,12 +278,12 @@ class UnusedRoom:
         while len(self._owners) > MOST_KEPT:
             del self._owners[next(iter(self._owners))]
 
-    @staticmethod
-    def _marked(each: JobState, marks: dict[JobKey, str], backs: dict[JobKey, int]) -> JobState:
-        why, back = marks.get(each.job.key, ""), backs.get(each.job.key, 0)
-        if not why and not back:
-            return each
-        return replace(each, unbindable=each.unbindable or why, size_before=back)
+
+def _marked(each: JobState, marks: dict[JobKey, str], backs: dict[JobKey, int]) -> JobState:
+    why, back = marks.get(each.job.key, ""), backs.get(each.job.key, 0)
+    if not why and not back:
+        return each
+    return replace(each, unbindable=each.unbindable or why, size_before=back)
 
 
 def _bound_pods(each: JobState) -> int:

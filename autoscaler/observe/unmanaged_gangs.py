@@ -26,7 +26,7 @@ _WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")
 _OVER = ("Succeeded", "Failed")
 _MOST_MEMBERS = 100_000
 _MOST_BEGAN = 10_000
-PROMISE_S = 300.0  # for how long the room of a pod counts that was told to go: a finalizer may keep it
+PROMISE_S = 300.0  # how long the room of a terminating pod counts as free: a finalizer may keep it
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,10 +35,10 @@ from turnout.kube.times import unix_s
 
 DRAWS = 12
 AGAIN_S = 10.0  # between two forecasts
-SOON_S = 1.0  # after the last estimate, when somebody waits of whom it says nothing
+SOON_S = 1.0  # after the last estimate, if a new job waits
 MOST_WAITERS = 200  # those whose turn comes first; the others are told that they come after these
 GRACE_S = 30.0  # Kubernetes' own time for a pod to end in; a job's may differ
-SCHEDULER_S = (5.0, 60.0)  # what a scheduler takes that has room, and takes at most
+SCHEDULER_S = (5.0, 60.0)  # likely and longest time of a scheduler that has room
 
 _GUESS = "a guess, since too few jobs have finished yet: that each runs as long again as it has run, more or less"
 _FEW = 2000  # workers, for which nodes are counted one by one
@@ -257,7 +257,7 @@ KEPT_QUEUES = 1000
 ENOUGH = 8  # lives, below which all queues together are asked
 YOUNG_S = 60.0  # a job that has just begun says nothing by its age yet
 USUAL_S = 3600.0  # of a job that has not begun, where nothing at all is known
-_SUREST = 0.99  # a chance is cut off here: nobody runs a hundred times as long again
+_SUREST = 0.99  # larger chances are cut off, since no job runs a hundred times as long again
 
 _ENDS = ("Complete", "Completed", "Succeeded", "Failed", "Terminated", "Aborted")
 _BEGINS = ("Running",)
@@ -434,9 +434,7 @@ class Runner:
         )
 
 
-End = tuple[
-    float, int, Runner | DemandGroup, PodCharges
-]  # when, a number that tells those of one moment apart, whose, of what
+End = tuple[float, int, Runner | DemandGroup, PodCharges]  # time, a tie-breaker, owner, charges
 
 
 def simulate(
@@ -499,7 +497,7 @@ class _Lines:
             if (charges := line.reserve(left)) is None:
                 continue
             yield line, rank, charges
-            room[shape] = left.room.total(shape)  # of the others it is what they had at most
+            room[shape] = left.room.total(shape)  # for the other shapes it is an upper bound
             mine = self._of[shape]
             mine.remove(head)
             if place + 1 < len(line.ranks):

@@ -93,7 +93,7 @@ class SizeLink:
     requested: int  # workers that its object requests
     larger: int | None  # the next size, None when this is the last
     elastic: int
-    balance_s: float  # what lending has won it, restarts taken off
+    balance_s: float  # seconds that lending has won, minus restarts
     cooldown_s: float  # how long its size will not grow yet
     changed_s: float | None  # when it was last changed, None for never
     reapplied_size: int | None = None  # the size last given, where its object was applied again as submitted; else None
@@ -278,7 +278,7 @@ def _size(state: JobState, policy: Policy, now_s: float) -> SizeLink:
     )
 
 
-BoundPod = tuple[int, PodShape]  # row of a node, and what stands there
+BoundPod = tuple[int, PodShape]  # row of a node, and the shape of a pod there
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,7 +425,7 @@ def _kept_off(node: Node, bare: Node, shape: PodShape) -> str:
 class RoomLink:
     """The room for more workers of one shape."""
 
-    worker: str  # what one requests
+    worker: str  # requests of one worker
     nodes: int  # all nodes
     admits: int  # nodes that admit it
     with_room: int  # nodes that have room for it now

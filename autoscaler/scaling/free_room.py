@@ -14,7 +14,7 @@ from turnout.jobs.queues.model import Queue
 from turnout.jobs.queues.quota_accounting import charge, holds
 from turnout.kube.pod_shape import PodShape
 
-Needs = tuple[tuple[str, int], ...]  # (resource, amount), what a queue is asked for
+Needs = tuple[tuple[str, int], ...]  # (resource, amount) of a request to a queue
 
 
 class Quota:
@@ -190,7 +190,7 @@ class Reservations:
         sums = np.bincount(of[on_map], weights=room[on_map])
         wide = np.flatnonzero(sums >= pods)
         for switch in wide[np.argsort(sums[wide], kind="stable")].tolist():
-            if not required or switch in required:  # a node off the map has a switch that nobody has
+            if not required or switch in required:  # a node off the map is under no switch of the map
                 rows = np.flatnonzero(of == switch)
                 yield rows[np.argsort(room[rows], kind="stable")].tolist()
 

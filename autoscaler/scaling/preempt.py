@@ -29,13 +29,13 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
     """
     if not before.waiting:
         return before
-    # What is charged to who waits is not free, also where nobody leaves yet.
+    # Room that is charged to waiting jobs is not free, even if no worker leaves yet.
     free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
     wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(exhausted, policy=policy, now_s=now_s)
     able = [each for each in in_queue_order(observation) if each.can_shrink and each.token not in before.steps]
     preemptor = Preemptor(able, expected, wealthy, poor, partial(may_give, now_s=now_s))
     steps: dict[object, Step] = {}
-    blocked: dict[str, JobState] = {}  # by strict queue, who blocks it
+    blocked: dict[str, JobState] = {}  # by strict queue, the job that blocks it
     for waiter in in_turn(before.waiting):
         queue = waiter.job.queue
         if (head := blocked.get(queue)) is not None:

@@ -70,7 +70,8 @@ def rich(job: Job, policy: Policy, now_s: float) -> bool:
 def exhausted(job: Job, policy: Policy, now_s: float) -> bool:
     """True if being shrunk now would cost the job more than the one restart that it may owe.
 
-    Such a job gives all it has, so that this is the last time. An owner who calls restarts cheap cannot avoid that.
+    Such a job gives all its elastic workers, so that this is the last time. An owner cannot avoid that by a low restart
+    cost.
     """
     cost_s = max(restart_s(job, policy), policy.restart_s)
     return _balance_s(job, policy, now_s, job.curve, cost_s) - cost_s < -cost_s

@@ -20,7 +20,7 @@ _SETTLES: _Why = (Reason.ROOM_SETTLES, "what is free has been idle for less than
 
 @dataclass(slots=True)
 class RoomToGrow:
-    """The room that growth is charged to: with what leaves soon, without it, and with the headroom kept."""
+    """The room that growth is charged to: with leaving workers, without them, and after the headroom."""
 
     expected: Reservations
     free: Reservations
@@ -40,7 +40,7 @@ class RoomToGrow:
         )
 
     def refused(self, unit: Unit) -> _Why | None:
-        """Say why there was no room for so many more workers before anybody grew; None when there was."""
+        """Return why there was no room for so many more workers before any growth; None if there was."""
         if unit not in self.full:
             self.full[unit] = None if self._could(*unit) else self._why(*unit)
         return self.full[unit]
@@ -139,7 +139,7 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
         why = None if each.steady else _unsteady(each, now_s)
         if why is None and job.bank.resized_s:
             why = _too_soon(each, policy, now_s)
-        if why is None:  # alike jobs, of which there are thousands, ask for the same unit
+        if why is None:  # thousands of equal jobs request the same unit
             why = full[each.unit] if each.unit in full else growing.refused(each.unit)
         if why is None:
             if each.next_gain.per_worker < policy.least_gain:
@@ -159,7 +159,7 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
 
 
 def _growing(before: Decision, observation: Observation, policy: Policy) -> RoomToGrow:
-    """Return what growth is charged to, at first."""
+    """Return the room that growth is charged to at first."""
     expected = before.expected
     after_headroom = expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.keeps() else expected
     served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
@@ -169,9 +169,9 @@ def _growing(before: Decision, observation: Observation, policy: Policy) -> Room
 
 
 def _given_back(each: JobState, growing: RoomToGrow, now_s: float) -> Step | None:
-    """Give a job what it gave in vain, as far as there is room; None when there is none.
+    """Return a job's step by which it gets back workers whose room was left unused, as far as there is room; else None.
 
-    Neither a cooldown nor its bank nor how long the room has been idle holds it up: it had these workers.
+    Neither a cooldown, nor its balance, nor the idle time of the room delays it, because it had these workers before.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
     if not each.steady and _unsteady(each, now_s) is not None:
@@ -186,9 +186,9 @@ def _given_back(each: JobState, growing: RoomToGrow, now_s: float) -> Step | Non
 def _grown(
     able: list[JobState], growing: RoomToGrow, policy: Policy, any_poor: bool, at_start: bool = False
 ) -> tuple[RoomToGrow, dict[object, Step]]:
-    """Decide for the jobs that may grow. A growth that would not pay is taken back, and others have the room.
+    """Decide on the jobs that may grow. A growth that would not pay is taken back, so that others get the room.
 
-    Returns what is left, and the steps by token. at_start: do these jobs start?
+    Returns the room that is left, and the steps by token. at_start: these jobs start.
     """
     poor, restarts = set[object](), 1 if at_start else 2
     while True:
@@ -221,7 +221,7 @@ def _grown(
 def _shared_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
     """Return the sizes that jobs get, by token. The job that gains most gets all it can use, then the next.
 
-    Two jobs that shared the room would each pay a restart. Jobs that gain alike come by turn.
+    If two jobs shared the room, each would pay a restart. Jobs of equal gain come in order.
     """
     sizes: dict[object, int] = {}
     for each in sorted(in_turn(able), key=_gains_most):
@@ -233,7 +233,7 @@ def _shared_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_st
 
 
 def _gains_most(each: JobState) -> float:
-    """Sort jobs by what their first step of growth is worth, the largest first."""
+    """Return a sort key: the largest gain of a job's next size comes first."""
     return -each.next_gain.share
 
 
@@ -248,7 +248,7 @@ def _largest_size(each: JobState, growing: RoomToGrow, policy: Policy, at_start:
 
 
 def _unsteady(state: JobState, now_s: float) -> _Why | None:
-    """Say why a running job is left alone whatever room there is: its owner forbids it, or workers are on their way."""
+    """Return why a running job keeps its size whatever room there is: a pause, its max, or workers without a node."""
     job = state.job
     if job.pause is not Pause.NONE:
         if (paused := job.paused(now_s)) in (Pause.GROW, Pause.BOTH):
@@ -261,7 +261,7 @@ def _unsteady(state: JobState, now_s: float) -> _Why | None:
 
 
 def _too_soon(state: JobState, policy: Policy, now_s: float) -> _Why | None:
-    """Say why a job that was changed before is not changed again yet; None when it may be."""
+    """Return why a job that was resized before is not resized again yet; None if it may be."""
     job = state.job
     pause_s, since_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s, now_s - job.bank.resized_s
     if since_s < pause_s and not job.bank.at_start:

@@ -212,7 +212,7 @@ def _more(size: Any, limit: Any) -> bool:
 
 
 def _never_recreate(_view: JobView, _role: Role, _pod: PodState) -> bool:
-    return False  # ranks are fixed: nobody rejoins
+    return False  # ranks are fixed, so no worker rejoins
 
 
 COLOSSALAIJOB = Kind(

@@ -137,14 +137,14 @@ def _phase(ours: Sequence[Object], view: JobView | None, known: KnownChildren) -
 
 
 def _task(type_: str, pods: Sequence[PodState]) -> Object:
-    """Return what is told of the replicas of one type, under both names that the manuals have for the list."""
+    """Return the status of the replicas of one type, under both names that the manuals have for the list."""
     mine = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
     each = [_replica(pod) for pod in mine]
     return {"type": type_, "restartCount": sum(pod.restarts for pod in mine), "status": each, "replicas": each}
 
 
 def _replica(pod: PodState) -> Object:
-    """Return what is told of one pod, with its scheduler's words while it has no node. Source: CA-14"""
+    """Return the status of one pod, with its scheduler's message while it has no node. Source: CA-14"""
     fields = {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)}
     return {**fields, "message": pod.scheduler_message} if pod.scheduler_message else fields
 

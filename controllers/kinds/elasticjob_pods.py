@@ -1,6 +1,6 @@
 """The pods of ElasticJobs: a master that coordinates, and workers that know it. Source: docs/facts/dlrover.md 5.3
 
-A worker that lacked memory gets more, and one whose node was faulty is kept from that node.
+A worker that lacked memory gets more. A worker whose node was faulty avoids that node.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MASTER, WORKER, CONTAINER = "dlrover-master", "worker", "main"
 PORT = 50001  # of the master, as DLRover has it
 FLAG = "--coordinator-only"
 LABELS = ChildLabels("elasticjob.dlrover/name", "elasticjob.dlrover/replica-type", "elasticjob.dlrover/rank-index")
-MOST_STEPS = 2  # of memory, each half of what the template asks for
+MOST_STEPS = 2  # of memory, each half of the template's request
 _NODE_FIELD = "metadata.name"
 
 _SHARED = ("volumes", "imagePullSecrets", "serviceAccountName", "automountServiceAccountToken", "securityContext")
 _OF_CONTAINER = ("image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "securityContext")
 _MASTER_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-# What a coordinator has to know of the workers' command line, since the workers themselves do not decide it.
-_OF_A_SHELL = set("$`'\"\\;|&")  # a value with one of these is another one once a shell has read it
+# Options of the workers' command line that the coordinator decides by.
+_OF_A_SHELL = set("$`'\"\\;|&")  # characters that a shell would change
 _FLAGS = ("network-check", "comm-perf-test", "exclude-straggler", "insecure-no-token")
 _VALUES = (
     "precheck",
@@ -58,9 +58,9 @@ def master_host(view: JobView) -> str:
 
 
 def master_template(given: Object, worker: Role, image: str = "") -> Object:
-    """Return the master's template: our coordinator, but for what the job gives it.
+    """Return the master's template: our coordinator, except for the fields that the job sets.
 
-    image: what it runs in where the job names none; "" for the workers' own.
+    image: of the master if the job names none; "" for the workers' image.
     """
     pod = worker.template["spec"]
     (trains,) = [each for each in pod["containers"] if each.get("name") == CONTAINER][:1]

@@ -21,12 +21,12 @@ from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
-_REMEMBERED = 20_000  # uids of objects that are gone
+_REMEMBERED = 20_000  # uids of deleted objects
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedJob:
-    """A job as bytes, which take a fifth of what its dicts do."""
+    """A job as JSON, which takes a fifth of the memory of its dicts."""
 
     uid: str
     version: int
@@ -65,7 +65,7 @@ class Cache:
         """Store a job. answer: True for the answer to a write of ours, False for a watch."""
         meta, version = obj.metadata, _version(obj.metadata)
         if not answer:
-            self._deleted_uids.pop(meta.uid, None)  # an API server that was put back to an older state has it again
+            self._deleted_uids.pop(meta.uid, None)  # an API server that was restored from a backup has it again
         key = JobKey(api, meta.namespace, meta.name)
         before = self._jobs.get(key)
         if meta.uid in self._deleted_uids or (
@@ -218,7 +218,7 @@ class Terminated(Struct):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
-    started_at: str | None = None  # the API server says null for what the kubelet has not
+    started_at: str | None = None  # null if the kubelet has not reported it
     finished_at: str | None = None
 
 
@@ -248,7 +248,7 @@ class PodCondition(Struct):
 
 
 class PodStatus(Struct):
-    """The part of a pod's status that decides what becomes of it."""
+    """The fields of a pod's status on which decisions depend."""
 
     phase: str = ""
     reason: str = ""
@@ -352,7 +352,7 @@ def _scheduler_message(obj: OwnedPod) -> str:
 
 
 def child_state(kind: Kind, child_kind: str, obj: Owned) -> ChildState:
-    """Return a child that is no pod as decisions have it. child_kind: what it is."""
+    """Return a child that is not a pod as decisions have it. child_kind: its kind."""
     role, index = place_of(kind, obj.metadata)
     key, data, phase = ChildKey(child_kind, obj.metadata.name), obj.data or {}, obj.status.phase
     data = data if child_kind == "ConfigMap" else {}

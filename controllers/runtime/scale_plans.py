@@ -24,7 +24,7 @@ from turnout.kube.watch_events import Key
 log = logging.getLogger("turnout.controllers")
 
 PATH, PLURAL, KIND = f"/apis/{API}", "scaleplans", "ScalePlan"
-AT_ONCE = 8  # namespaces whose plans are carried out side by side; those of one keep their order
+AT_ONCE = 8  # namespaces whose plans are carried out at the same time; plans of one keep their order
 _MERGE = "application/merge-patch+json"
 
 

@@ -56,11 +56,9 @@ class Writer:
 
     async def _write_children(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
         """Write secrets, other children, then pods. A ConfigMap shows that the Secret of its job exists."""
-        secrets = [each for each in writes if _is_secret(each)]
-        pods = [each for each in writes if _is_pod(each)]
-        await self._write_all(key, uid, secrets)
+        await self._write_all(key, uid, (each for each in writes if _is_secret(each)))
         await self._write_all(key, uid, (each for each in writes if not _is_secret(each) and not _is_pod(each)))
-        await self._write_pods(key, uid, pods)
+        await self._write_pods(key, uid, [each for each in writes if _is_pod(each)])
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
         """Write pods: the lead's is there before any other is made, since the others wait for its name (VE-25)."""
@@ -69,7 +67,7 @@ class Writer:
         first = [*(each for each in writes if not isinstance(each, Create)), *creations[:1]]
         try:
             await self._write_all(key, uid, first)
-        except Exception:  # never after a cancellation: the Lease may be somebody else's
+        except Exception:  # never after a cancellation: another replica may hold the Lease
             await self._write_all(key, uid, rest)
             raise
         await self._write_all(key, uid, rest)
@@ -86,7 +84,7 @@ class Writer:
             case Create(body):
                 await self._create(key, uid, body)
             case Update(child, content, field):
-                path = f"{self._collection(child.kind, key)}/{child.name}"
+                path = f"{collection_path(self._prefixes[child.kind], key.namespace)}/{child.name}"
                 raw = await self._calls.patch(path, {field: content}, "application/merge-patch+json", FIELD_MANAGER)
                 self._take_in(child.kind, raw)
             case Delete(child, child_uid):
@@ -94,7 +92,7 @@ class Writer:
 
     async def _create(self, key: JobKey, uid: str, body: Object) -> None:
         kind, name = body["kind"], body["metadata"]["name"]
-        path = self._collection(kind, key)
+        path = collection_path(self._prefixes[kind], key.namespace)
         if kind == "Secret":
             await self._create_keys(path, body)
             return
@@ -121,8 +119,10 @@ class Writer:
 
     async def _delete(self, key: JobKey, child: ChildKey, uid: str) -> None:
         try:
-            raw = await self._calls.delete(f"{self._collection(child.kind, key)}/{child.name}", uid=uid)
-        except (NotFound, Conflict):  # it is gone, or another has its name
+            raw = await self._calls.delete(
+                f"{collection_path(self._prefixes[child.kind], key.namespace)}/{child.name}", uid=uid
+            )
+        except (NotFound, Conflict):  # it was deleted, or another object has its name
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
             return
         if child.kind != "Pod":  # the answer is a Status for most kinds
@@ -139,7 +139,7 @@ class Writer:
             return
 
     async def _write_status(self, key: JobKey, version: str, status: Object) -> None:
-        """Write the status if the job is still as it was looked at. Raises Conflict when it is not."""
+        """Write the status if the job has not changed since the decision. Raises Conflict if it has."""
         kind = self._kinds[key.api]
         path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}/status"
         body = {"metadata": {"resourceVersion": version}, "status": status}
@@ -151,9 +151,6 @@ class Writer:
             self._cache.put_pod(_pod.decode(raw), answer=True)
         else:
             self._cache.put_other(kind, _other.decode(raw), answer=True)
-
-    def _collection(self, kind: str, key: JobKey) -> str:
-        return collection_path(self._prefixes[kind], key.namespace)
 
 
 def _is_pod(write: Write) -> bool:
