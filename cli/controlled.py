@@ -79,7 +79,7 @@ def _account(kind: Kind, raw: Object, name: str, there: There, now_s: float) -> 
     if meta.get("deletionTimestamp"):
         return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
     status = _mapping(raw.get("status"))
-    told = conditions.listed(kind.vocabulary.read(status))
+    told = conditions.valid_conditions(kind.vocabulary.read(status))
     if (end := _ended(told, view, now_s)) is not None:
         return end
     if isinstance(view, JobView) and view.elsewhere:

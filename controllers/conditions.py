@@ -49,18 +49,18 @@ def with_condition(
     fields = {"type": type_.value, "status": status, "reason": reason, "message": text}
     condition = {**fields, "lastUpdateTime": now, "lastTransitionTime": changed_at}
     dropped = {type_.value, _EXCLUDES.get(type_.value)}
-    others = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
+    others = [_after_end(each, type_) for each in conditions if each.get("type") not in dropped]
     return [*others, condition]
 
 
-def _stopped(condition: Object, type_: Reason) -> Object:
+def _after_end(condition: Object, type_: Reason) -> Object:
     """Return a condition after the end of the job: Running becomes false."""
     if type_ in _ENDS and condition.get("type") == Reason.RUNNING.value:
         return {**condition, "status": "False"}
     return condition
 
 
-def listed(status: Mapping[str, Any]) -> list[Object]:
+def valid_conditions(status: Mapping[str, Any]) -> list[Object]:
     """Return the conditions of a status, without values that are not conditions."""
     found = status.get("conditions")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

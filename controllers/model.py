@@ -105,7 +105,7 @@ class Replica:
     index: int  # dense, taken over by the replacement
     number: int  # of its pod; never given twice if the kind is `numbered`, else the index
     restarts: int = 0  # of this index so far
-    starved: int = 0  # restarts for lack of memory
+    memory_kills: int = 0  # restarts for lack of memory
     avoids: tuple[str, ...] = ()  # names of nodes that pods of its role found faulty
 
 
@@ -218,7 +218,7 @@ class KnownChildren:
     unread: bool = False  # pods cannot be read, so these are stale
     jumped_s: float = 0.0  # the last jump of a clock; decisions that depend on time are delayed
 
-    def put_off(self, what: str) -> Say:
+    def delay_event(self, what: str) -> Say:
         """Return the Event of an action that a clock jump delays."""
         return Say(Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True)
 

@@ -127,9 +127,9 @@ def _note_created(status: _Status, view: JobView) -> None:
 
 def _limit_reached(view: JobView, status: _Status) -> str:
     """Return why a job fails by one of its limits, "" if it does not. A clock jump delays limits of time."""
-    late = _too_late(view, status, status.known, status.now_s)
+    late = _time_limit_reason(view, status, status.known, status.now_s)
     if late is not None and status.known.jumped_s:
-        status.says.append(status.known.put_off("its end"))
+        status.says.append(status.known.delay_event("its end"))
         return ""
     if late is None and _failed_too_often(view, status, status.known):
         return f"Job {view.name} has failed because it has reached the specified backoff limit"
@@ -150,7 +150,7 @@ def _status(kind: Kind, raw: Object, known: KnownChildren, now_s: float) -> _Sta
     roles = _mapping(before.get("replicaStatuses"))
     replicas = {name: each for name, each in roles.items() if isinstance(each, Mapping)}
     start, completion = (before.get(name) if unix_s(before.get(name)) else None for name in _TIMES)
-    return _Status(kind, status, before, known, now_s, conditions.listed(before), replicas, start, completion)
+    return _Status(kind, status, before, known, now_s, conditions.valid_conditions(before), replicas, start, completion)
 
 
 def _mapping(value: Any) -> Object:
@@ -174,7 +174,7 @@ def _note_and_say(status: _Status, why: Reason, text: str, *, type_: Reason, on:
 def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> Outcome:
     """Clean up after a job. Its PodGroup and HPA are deleted in any case: they hold room and scale nothing."""
     children_to_delete = (each for each in known.others.values() if each.key.kind in _DELETED_AT_END)
-    writes = [*_cleaned(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
+    writes = [*_cleanup(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
     if conditions.is_true(status.conditions, Reason.SUCCEEDED):
         status.replicas = {
             name: {**each, "succeeded": each.get("succeeded", 0) + each.get("active", 0), "active": 0}
@@ -186,12 +186,12 @@ def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -
         return _outcome(status, writes)
     left_s = (unix_s(status.completion) or now_s) + view.policy.ttl_s - now_s
     if left_s <= 0 and known.jumped_s:
-        status.says.append(known.put_off("its deletion"))
+        status.says.append(known.delay_event("its deletion"))
         left_s = JUMP_S
     return replace(_outcome(status, writes), delete_job=left_s <= 0, requeue_s=max(left_s, 0.0))
 
 
-def _cleaned(view: JobView, known: KnownChildren) -> Iterator[Write]:
+def _cleanup(view: JobView, known: KnownChildren) -> Iterator[Write]:
     """Yield the deletions of pods, each with the Service of its name, that the job's policy requires after its end."""
     if view.policy.clean_pods is CleanPods.NONE:
         return
@@ -260,7 +260,7 @@ def _failed_too_often(view: JobView, status: _Status, known: KnownChildren) -> b
     return restarts + failed >= max(1, view.policy.backoff_limit)
 
 
-def _too_late(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> str | None:
+def _time_limit_reason(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> str | None:
     """Return why a job has to fail by the time that has passed; None if it has not to."""
     policy, began_s = view.policy, unix_s(status.start)
     if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:

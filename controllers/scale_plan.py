@@ -58,7 +58,7 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
             raise BadJob(
                 f"spec.ownerJob is {(plan.get('spec') or {}).get('ownerJob')!r:.70}: there is no such ElasticJob"
             )
-        if conditions.ended(conditions.listed(job.get("status") or {})):
+        if conditions.ended(conditions.valid_conditions(job.get("status") or {})):
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
     except BadJob as error:
         return Scaling(None, _status(FAILED, str(error), now_s))

@@ -150,8 +150,8 @@ class AutoscalerController:
         """Read what the previous leader knew and no job says."""
         if self._memory is not None:
             memory = await self._memory.read_memory(self._time.now().now_s)
-            self._view.recall(memory.terms)
-            self._unused.recall(memory.strikes, self._clock.monotonic())
+            self._view.restore_terms(memory.terms)
+            self._unused.restore_strikes(memory.strikes, self._clock.monotonic())
 
     async def _write_memory(self, growing: list[JobKey], now_s: float) -> None:
         """Write what the next leader has to know, before jobs grow."""

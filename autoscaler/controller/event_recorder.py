@@ -62,7 +62,7 @@ class Refs:
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
         """Yield the pods that leave by a step."""
-        for pod in self._view.leaving(step.key, step.target):
+        for pod in self._view.leaving_pods(step.key, step.target):
             meta = pod.metadata
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
@@ -143,7 +143,7 @@ class NodeEvents:
         """
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
         of = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
-        limit = self._rules.most(node_state.gpu_nodes)
+        limit = self._rules.max_tainted(node_state.gpu_nodes)
         self._metrics.set_counts(
             {**of, "tainted": node_state.tainted, "limit": limit, "gpu_nodes": node_state.gpu_nodes}
         )

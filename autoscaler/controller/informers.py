@@ -13,7 +13,7 @@ import msgspec
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.observe import unmanaged_gangs
-from turnout.autoscaler.observe.job_pods import slim
+from turnout.autoscaler.observe.job_pods import drop_unused_fields
 from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
 from turnout.jobs.model import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
@@ -193,7 +193,7 @@ class AutoscalerInformers(InformerFactory):
     def _put_pod(self, pod: Pod) -> None:
         if self._fault_reports is not None:
             self._fault_reports.put_pod(pod)
-        self._view.put_pod(slim(pod))
+        self._view.put_pod(drop_unused_fields(pod))
 
     def _drop_pod(self, key: Key) -> None:
         if self._fault_reports is not None:

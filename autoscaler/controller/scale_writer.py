@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from turnout.autoscaler.model import Observation, Reason, Step
-from turnout.autoscaler.scaling.resize_cost import overruled
+from turnout.autoscaler.scaling.resize_cost import is_overruled
 from turnout.jobs.model import Change, JobKey, JobKind
 from turnout.kube import labels
 from turnout.kube.backoff import Backoff
@@ -178,18 +178,23 @@ class ScaleWriter:
             step for step in steps if step.changes and step.key not in by_hand
         ]  # these were decided before the size was known
         resized_jobs = 0
-        for some in _in_turns(changes):
-            tries = (self._fenced(step.key, raw, now_s, self._try(step, leaving, raw, notes, now_s)) for step in some)
+        for some in _batches(changes):
+            tries = (
+                self._write_safely(step.key, raw, now_s, self._try_resize(step, leaving, raw, notes, now_s))
+                for step in some
+            )
             resized_jobs += sum(await asyncio.gather(*tries))
         for step in steps:
             if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
-                await self._fenced(step.key, raw, now_s, self._create_missing_plan(step.key, raw[step.key], now_s))
+                await self._write_safely(
+                    step.key, raw, now_s, self._create_missing_plan(step.key, raw[step.key], now_s)
+                )
         for key, size in by_hand.items():
             if not self.dry_run:
-                await self._fenced(key, raw, now_s, self._note_manual_size(key, raw[key], size, now_s))
+                await self._write_safely(key, raw, now_s, self._note_manual_size(key, raw[key], size, now_s))
         return resized_jobs
 
-    async def _fenced(
+    async def _write_safely(
         self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
     ) -> bool:
         """Write one job. An error of one job delays no other job.
@@ -213,7 +218,7 @@ class ScaleWriter:
 
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
         """Write the previous size as if it were ours, so that the present size is read as set by a person."""
-        if await self._leading(raw, now_s) is None:
+        if await self._current_term(raw, now_s) is None:
             return False
         change = self._kinds[key.kind].resize(raw, size)
         notes = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
@@ -230,7 +235,7 @@ class ScaleWriter:
         refusal = self._refused.get(key)
         return self._sent.get(key) != raw["metadata"]["resourceVersion"] and not (refusal and refusal.holds(raw, now_s))
 
-    async def _try(
+    async def _try_resize(
         self,
         step: Step,
         leaving: Callable[[Step], tuple[str, ...]],
@@ -241,7 +246,7 @@ class ScaleWriter:
         raw = jobs.get(step.key)
         if self.dry_run:
             self._report_outcome(step, "DryRun")
-        elif raw is not None and (term := await self._leading(raw, now_s)) is None:
+        elif raw is not None and (term := await self._current_term(raw, now_s)) is None:
             self._report_outcome(step, "NotLeading")
         elif raw is not None and self._may_try(step.key, raw, now_s):
             annotations = {**notes(step), labels.TERM: str(term)}
@@ -255,14 +260,14 @@ class ScaleWriter:
                 return True
         return False
 
-    async def _leading(self, raw: Object, now_s: float) -> int | None:
+    async def _current_term(self, raw: Object, now_s: float) -> int | None:
         """Return our term, read just before a write; None if the Lease is not ours.
 
         A later term on the job counts only if the Lease itself is not ours, because an owner may have written it.
         """
         term = self._term()
         annotations = raw["metadata"].get("annotations") or {}
-        if term is None or not overruled(annotations, term, now_s):
+        if term is None or not is_overruled(annotations, term, now_s):
             return term
         return term if await self._confirm() else None
 
@@ -320,7 +325,7 @@ class ScaleWriter:
     async def _create_plan(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
         """Create the object that carries out a change. AlreadyExists means that it was written."""
         try:
-            if await self._leading(raw, now_s) is None:
+            if await self._current_term(raw, now_s) is None:
                 return False
             await self._jobs.create(change.path, change.body)
         except Conflict:
@@ -360,7 +365,7 @@ def with_refusals(observation: Observation, refused: Mapping[JobKey, str]) -> Ob
     return replace(observation, jobs=jobs)
 
 
-def _in_turns(steps: list[Step]) -> Iterator[list[Step]]:
+def _batches(steps: list[Step]) -> Iterator[list[Step]]:
     """Yield the steps that are written together: all shrinks first, then some growths."""
     shrinks = [step for step in steps if step.target < step.current]
     growths = [step for step in steps if step.target > step.current][:MAX_GROWTHS]

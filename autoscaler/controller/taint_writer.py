@@ -110,7 +110,7 @@ class TaintWriter:
         """Decide and write once. Return the number of changed nodes."""
         at_s = self._clock.monotonic()
         for name, (step, wrote_s) in list(self._wrote.items()):
-            if self._fault_reports.shows(step) or at_s - wrote_s > SHOWN_WITHIN_S:
+            if self._fault_reports.is_shown(step) or at_s - wrote_s > SHOWN_WITHIN_S:
                 del self._wrote[name]
         state = self._fault_reports.state({name: step for name, (step, _) in self._wrote.items()})
         plan = judge(state, self._rules, now_s)

@@ -69,7 +69,7 @@ class JobReader:
             self.unknown[key] = names
         else:
             self.unknown.pop(key, None)
-        raw = _with(raw, self._wrote.get(uid, {}))
+        raw = _with_annotations(raw, self._wrote.get(uid, {}))
         try:
             job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(raw)), raw)
         except Exception as error:
@@ -94,7 +94,7 @@ class JobReader:
             if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.least or uid in growing)
         }
 
-    def recall(self, uid: str, terms: Terms) -> None:
+    def restore_terms(self, uid: str, terms: Terms) -> None:
         """Take over the terms of a job from the previous leader. Read the job again after that."""
         self._terms[uid] = terms
 
@@ -134,8 +134,8 @@ class JobReader:
     def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
         if (known := self._terms.get(uid)) is None:
             return None
-        words = {name: text for name, text in known.words.items() if _read(name)}
-        readable = _with(raw, words, without=True)
+        words = {name: text for name, text in known.words.items() if _is_read(name)}
+        readable = _with_annotations(raw, words, without=True)
         try:
             job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(readable)), readable)
         except Exception:  # the spec is at fault, too
@@ -145,15 +145,15 @@ class JobReader:
         return (replace(job, bounds=Bounds(job.bounds.least, most)), readable) if lent else None
 
 
-def _with(raw: Object, words: Mapping[str, str], without: bool = False) -> Object:
+def _with_annotations(raw: Object, words: Mapping[str, str], without: bool = False) -> Object:
     """Return the object with these annotations. without: leave out all others that an owner may write."""
     meta = raw["metadata"]
     had = meta.get("annotations") or {}
-    notes = {**{name: text for name, text in had.items() if not (without and _read(name))}, **words}
+    notes = {**{name: text for name, text in had.items() if not (without and _is_read(name))}, **words}
     return raw if notes == had else {**raw, "metadata": {**meta, "annotations": notes}}
 
 
-def _read(name: str) -> bool:
+def _is_read(name: str) -> bool:
     return name.startswith(f"{labels.PREFIX}/") or name == labels.VOLCANO_COOLDOWN
 
 

@@ -48,7 +48,7 @@ class PodGroup:
 def read(dialect: Dialect, raw: Object) -> PodGroup:
     """Return a PodGroup of one dialect. Unreadable fields count as missing."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    least = _stated(dialect, spec)
+    least = _stated_min(dialect, spec)
     if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
         least = None
     return PodGroup(
@@ -65,7 +65,7 @@ def read(dialect: Dialect, raw: Object) -> PodGroup:
     )
 
 
-def _stated(dialect: Dialect, spec: Object) -> Any:
+def _stated_min(dialect: Dialect, spec: Object) -> Any:
     """Return how many members start together, as the PodGroup states it."""
     if dialect is Dialect.NATIVE:
         return native_min(spec.get("schedulingPolicy"))
@@ -278,7 +278,7 @@ def _job(
         bounds=Bounds(size, size),
         shape=shapes[0],
         order=Order(priority),
-        created=_oldest(group, free),
+        created=_waiting_since(group, free),
         other_roles=tuple(others.items()),
         spread=spread(notes),
         foreign=True,
@@ -294,7 +294,7 @@ def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
     return max([count for count in counts if count] or [len(members)])
 
 
-def _oldest(group: PodGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
+def _waiting_since(group: PodGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
     """Return the time since when a gang waits."""
     times = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
     return min(filter(None, times), default="")

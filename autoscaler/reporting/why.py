@@ -309,7 +309,7 @@ def cause(state: JobState, step: Step, observation: Observation, cluster: Cluste
     least, tier = state.job.bounds.least - state.finished, state.job.spread.tier
     if tier is not None and not observation.room.switches:
         return _without_map(tier, cluster.map_read)
-    most = most_together(state, observation, cluster.gangs.values())
+    most = max_together(state, observation, cluster.gangs.values())
     if most < least and step.reason is Reason.NEEDS_MORE:
         return _no_place(least, most, tier)
     existing = members(state, cluster)
@@ -324,7 +324,7 @@ def members(state: JobState, cluster: ClusterContext) -> int:
     return gang.existing if gang is not None else len(state.living)
 
 
-def most_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
+def max_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
     """Return how many workers empty nodes hold, under one switch if the job requests that."""
     removed = [
         *((pod.row, pod.shape) for pod in observation.leaving),
@@ -333,7 +333,7 @@ def most_together(state: JobState, observation: Observation, gangs: Collection[U
     gang_keys = {gang.key for gang in gangs}
     for each in (job for job in observation.jobs if job.job.key not in gang_keys):
         removed += [(worker.row, each.job.shape) for worker in each.workers if worker.row is not None]
-    fits = _emptied(observation.room, state.job.shape, removed)
+    fits = _fits_after_removal(observation.room, state.job.shape, removed)
     tier, switches = state.job.spread.tier, observation.room.switches
     if tier is None or not switches:
         return int(fits.sum())
@@ -342,7 +342,7 @@ def most_together(state: JobState, observation: Observation, gangs: Collection[U
     return int(np.bincount(of[known], weights=fits[known], minlength=1).max())
 
 
-def _emptied(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
+def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
     """Return how many pods of a shape each node holds after others are removed."""
     free = room.free.copy()
     for row, other in removed:
@@ -403,7 +403,7 @@ def refusal(node: Node, shape: PodShape) -> str:
         return "not ready"
     bare = msgspec.structs.replace(node, spec=NodeSpec())
     if admits(bare, shape):
-        return _kept_off(node, bare, shape)
+        return _untolerated_taint(node, bare, shape)
     if admits(bare, replace(shape, terms=None)):
         return "outside its node affinity"
     have = node.metadata.labels or {}
@@ -411,7 +411,7 @@ def refusal(node: Node, shape: PodShape) -> str:
     return f"without label {missing}" if missing else "outside its node affinity"
 
 
-def _kept_off(node: Node, bare: Node, shape: PodShape) -> str:
+def _untolerated_taint(node: Node, bare: Node, shape: PodShape) -> str:
     """Return the taint that the pod does not tolerate, or "cordoned"."""
     for taint in node.spec.taints or ():
         if not admits(msgspec.structs.replace(bare, spec=NodeSpec(taints=[taint])), shape):

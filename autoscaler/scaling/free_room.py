@@ -52,14 +52,14 @@ class Quota:
             for what, amount in needs:
                 used[what] = used.get(what, 0) + amount * times
 
-    def keep(self, amounts: Mapping[str, int]) -> None:
+    def keep_free(self, amounts: Mapping[str, int]) -> None:
         """Keep so much free in every queue, and what each queue keeps for itself."""
         for name, used in self._used.items():
             own = self._queues[name].headroom
             for what in {**amounts, **own}:
                 used[what] = used.get(what, 0) + max(amounts.get(what, 0), own.get(what, 0))
 
-    def keeps(self) -> bool:
+    def keeps_room(self) -> bool:
         """True if any queue keeps room free for itself."""
         return any(queue.headroom for queue in self._queues.values())
 
@@ -138,7 +138,7 @@ class Reservations:
         """Copy the room and the quota, so that the copy can be charged."""
         return Reservations(self.room.copied(), self.quota.copied())
 
-    def could(self, pool: Pool, pods: int) -> bool:
+    def has_room_for(self, pool: Pool, pods: int) -> bool:
         """True if so many pods of a pool fit."""
         return self.quota.holds(pool.queue, pool.needs, pods) and self.room.total(pool.shape) >= pods
 
@@ -215,5 +215,5 @@ class Reservations:
         """Return a copy with these amounts taken, on the nodes and in every queue."""
         other = self.copied()
         other.room.keep_free(headroom)
-        other.quota.keep(headroom)
+        other.quota.keep_free(headroom)
         return other

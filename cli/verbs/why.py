@@ -124,7 +124,7 @@ def _chain(
 
     view, policy, lives = cluster_view.view, wanted.policy(), RuntimeStats()
     seen, now_s = cluster_view.seen, cluster_view.now_s
-    lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
+    lives.add_ended((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
     steps = decide(seen, policy, now_s)
     start = forecast(seen, steps, lives, now_s).get(key)
     map_seen = not any(wanted.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)

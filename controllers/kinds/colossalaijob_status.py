@@ -29,7 +29,7 @@ _FAILED = "The job exited with an error code."
 def _in_our_words(status: Object) -> Object:
     """Return the conditions that the core remembers, and the times."""
     found = []
-    for each in conditions.listed(status):
+    for each in conditions.valid_conditions(status):
         type_ = each.get("type")
         if (word := _WORDS.get(type_) if isinstance(type_, str) else None) is None:
             continue
@@ -58,7 +58,7 @@ def _core_reason(word: Reason, status: Any) -> str:
 
 def _in_t9ks_words(status: Object, view: JobView | None, known: KnownChildren, moment: Moment) -> Object:
     ours: Sequence[Object] = status["conditions"]
-    before = {str(each.get("type")): each for each in conditions.listed(moment.before)}
+    before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
     converted = [
         _condition(type_, *values, before.get(type_), moment.now_s)
         for type_, values in _conditions(ours, view, known, before)

@@ -107,7 +107,7 @@ def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: 
     names = {each["name"] for each in env}
     own = [each for each in container.get("env") or () if each.get("name") not in names]
     changed = {**container, "env": [*env, *own]}
-    steps = min(replica.starved, MOST_STEPS) if view.spec["more_memory"] else 0
+    steps = min(replica.memory_kills, MOST_STEPS) if view.spec["more_memory"] else 0
     if not steps or not isinstance(given := container.get("resources"), Mapping):
         return changed
     return {**changed, "resources": {key: _more(each, steps) for key, each in given.items()}}

@@ -215,7 +215,7 @@ def _outcome(
         "retryCount": at.view.spec["retried"],
         **counted,
     }
-    listed = conditions.listed(before)
+    listed = conditions.valid_conditions(before)
     if new:
         status["state"] = _state(phase, why, at.now_s, reason)
         listed = [*listed, {"status": phase, "lastTransitionTime": rfc3339(at.now_s)}][-_MOST_CONDITIONS:]
@@ -283,5 +283,5 @@ def in_our_words(status: Object) -> Object:
 def in_volcanos_words(status: Object, _view: JobView | None, _known: KnownChildren, moment: Moment) -> Object:
     """Return the status of a refused object: Failed, and why, unless its job has begun."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
-    failed = [each for each in conditions.listed(status) if each.get("type") == Reason.FAILED.value]
+    failed = [each for each in conditions.valid_conditions(status) if each.get("type") == Reason.FAILED.value]
     return {**before, "state": _state(FAILED, str(failed[0].get("message")), moment.now_s)} if failed else before

@@ -99,7 +99,7 @@ class Cache:
             return
         owner, kind = found
         self._pods.setdefault(owner, {})[obj.metadata.name] = pod_state(kind, obj)
-        self._look_at(owner)
+        self._note_changed(owner)
 
     def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
         """Store a child that is not a pod."""
@@ -108,7 +108,7 @@ class Cache:
         owner, owners_kind = found
         child = child_state(owners_kind, kind, obj)
         self._others.setdefault(owner, {})[child.key] = child
-        self._look_at(owner)
+        self._note_changed(owner)
 
     def drop_child(self, kind: str, child_key: Key) -> None:
         """Drop a deleted child."""
@@ -122,7 +122,7 @@ class Cache:
         mine.pop(child_key.name if kind == "Pod" else ChildKey(kind, child_key.name), None)
         if not mine:
             (self._pods if kind == "Pod" else self._others).pop(owner, None)
-        self._look_at(owner)
+        self._note_changed(owner)
 
     def listed(self, kind: str, label: str, version: str) -> None:
         """Drop the children that a complete list does not have. label: of the list's selector, "" for none.
@@ -199,7 +199,7 @@ class Cache:
         if len(self._deleted_uids) > _REMEMBERED:
             self._deleted_uids.popitem(last=False)
 
-    def _look_at(self, owner: _Owner) -> None:
+    def _note_changed(self, owner: _Owner) -> None:
         if (key := self._keys.get(owner)) is not None:
             self._changed(key)
 

@@ -86,7 +86,7 @@ class Writer:
             case Update(child, content, field):
                 path = f"{collection_path(self._prefixes[child.kind], key.namespace)}/{child.name}"
                 raw = await self._calls.patch(path, {field: content}, "application/merge-patch+json", FIELD_MANAGER)
-                self._take_in(child.kind, raw)
+                self._store_answer(child.kind, raw)
             case Delete(child, child_uid):
                 await self._delete(key, child, child_uid)
 
@@ -107,7 +107,7 @@ class Writer:
             child = _other.decode(raw)
             if not any(each.uid == uid and each.controller for each in child.metadata.owner_references or ()):
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
-        self._take_in(kind, raw)
+        self._store_answer(kind, raw)
 
     async def _create_keys(self, path: str, body: Object) -> None:
         """Create a Secret with new keys. An existing Secret has the job's uid in its name, and is never read."""
@@ -146,7 +146,7 @@ class Writer:
         raw = await self._calls.patch(path, body, "application/merge-patch+json", FIELD_MANAGER)
         self._cache.put_job(key.api, kind.kind, _job.decode(raw), answer=True)
 
-    def _take_in(self, kind: str, raw: bytes) -> None:
+    def _store_answer(self, kind: str, raw: bytes) -> None:
         if kind == "Pod":
             self._cache.put_pod(_pod.decode(raw), answer=True)
         else:
