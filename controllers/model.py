@@ -310,6 +310,11 @@ class Verdict(NamedTuple):
     text: str
 
 
+def as_mapping(value: Any) -> Object:
+    """Return the value if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
 def replica_name(view: JobView, role: Role, replica: Replica) -> str:
     """Return the name that most kinds give one replica: its pod's, and its Service's."""
     return f"{view.name}-{role.label}-{replica.number}"

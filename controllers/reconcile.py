@@ -33,6 +33,7 @@ from turnout.controllers.model import (
     Setup,
     Verdict,
     Write,
+    as_mapping,
 )
 from turnout.controllers.role_pods import Reconciliation, RoleDecision, decide_role, not_offered, soonest
 from turnout.kube.times import rfc3339, unix_s
@@ -145,16 +146,12 @@ def _failed(status: _Status, why: str) -> Outcome:
 
 
 def _status(kind: Kind, raw: Object, known: KnownChildren, now_s: float) -> _Status:
-    status = _mapping(raw.get("status"))
+    status = as_mapping(raw.get("status"))
     before = kind.vocabulary.read(status)
-    roles = _mapping(before.get("replicaStatuses"))
+    roles = as_mapping(before.get("replicaStatuses"))
     replicas = {name: each for name, each in roles.items() if isinstance(each, Mapping)}
     start, completion = (before.get(name) if unix_s(before.get(name)) else None for name in _TIMES)
     return _Status(kind, status, before, known, now_s, conditions.valid_conditions(before), replicas, start, completion)
-
-
-def _mapping(value: Any) -> Object:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _refused(status: _Status, refused: Refused) -> Outcome:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.model import ChildLabels, JobView, KnownChildren, Object, Replica, Role
+from turnout.controllers.model import ChildLabels, JobView, KnownChildren, Object, Replica, Role, as_mapping
 from turnout.jobs import command_line
 from turnout.jobs.typed_fields import Part
 from turnout.kube.errors import BadQuantity
@@ -99,7 +99,7 @@ def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren)
     spec["containers"] = [
         _with_env(each, env, replica, view) if each.get("name") == CONTAINER else each for each in spec["containers"]
     ]
-    return spec if not replica.avoids else {**spec, "affinity": _away(_mapping(spec.get("affinity")), replica.avoids)}
+    return spec if not replica.avoids else {**spec, "affinity": _away(as_mapping(spec.get("affinity")), replica.avoids)}
 
 
 def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: JobView) -> Object:
@@ -127,16 +127,12 @@ def _more(amounts: Any, steps: int) -> Any:
 def _away(affinity: Object, nodes: Sequence[str]) -> Object:
     """Return the affinity without these nodes. Terms are alternatives, so each of them leaves them out."""
     out = [{"key": _NODE_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
-    of_nodes = _mapping(affinity.get("nodeAffinity"))
-    needed = _mapping(of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    given = [_mapping(each) for each in _list(needed.get("nodeSelectorTerms"))] or [{}]
+    of_nodes = as_mapping(affinity.get("nodeAffinity"))
+    needed = as_mapping(of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    given = [as_mapping(each) for each in _list(needed.get("nodeSelectorTerms"))] or [{}]
     terms = [{**term, "matchFields": [*_list(term.get("matchFields")), *out]} for term in given]
     required = {**needed, "nodeSelectorTerms": terms}
     return {**affinity, "nodeAffinity": {**of_nodes, "requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-def _mapping(value: Any) -> Object:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _list(value: Any) -> Sequence[Any]:
