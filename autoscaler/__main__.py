@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from turnout.autoscaler.cache import Cache
@@ -49,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, act while leading, until the process is told to end."""
+    """Watch always, act while leading, until the process gets a signal to end."""
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         view = Cache(KINDS, settings.gpu_resource, settings.schedulers)
@@ -59,8 +60,7 @@ async def serve(settings: Settings) -> None:
         watched, hold_large = (settings.configmap, settings.orders), settings.confirm_large_changes
         informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
         elector, namespace = _elector(client, settings, clock), settings.lease.partition("/")[0]
-        site = settings.docs_base_url
-        recorder = EventRecorder(client, "turnout-autoscaler", socket.gethostname(), clock=clock, docs=site)
+        recorder = _recorder(client, settings, clock)
         metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(view)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 
@@ -86,7 +86,8 @@ async def serve(settings: Settings) -> None:
             at = parse_address(settings.metrics_bind, "--metrics-bind")
             async with serve_pages(*at, probe_pages(informers.unready_reason, metrics.page)) as port:
                 log.info("serving", extra={"metrics_port": port})
-                leading = lead(elector, lambda: settled(informers), lambda: run_together(controller.run, *works))
+                synced = partial(wait_until_synced, informers)
+                leading = lead(elector, synced, partial(run_together, controller.run, *works))
                 await run_until_signal(informers.run(), leading, recorder.run(), status.run())
 
 
@@ -96,6 +97,12 @@ def _elector(client: Client, settings: Settings, clock: RealClock) -> Elector:
     identity = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     terms = lease_settings(settings.lease_seconds)
     return Elector(client, namespace, name, identity, clock=clock, rng=random.Random(), settings=terms)
+
+
+def _recorder(client: Client, settings: Settings, clock: RealClock) -> EventRecorder:
+    """Return the recorder of the autoscaler's Events."""
+    host, site = socket.gethostname(), settings.docs_base_url
+    return EventRecorder(client, "turnout-autoscaler", host, clock=clock, docs=site)
 
 
 class ReportSource:
@@ -123,13 +130,13 @@ def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | N
     return nullcontext() if path is None else DecisionLogWriter(Path(path))
 
 
-async def settled(informers: AutoscalerInformers) -> None:
+async def wait_until_synced(informers: AutoscalerInformers) -> None:
     """Wait until all watches have shown their lists."""
     await informers.wait_for_sync()
-    settle()
+    freeze_objects()
 
 
-def settle() -> None:
+def freeze_objects() -> None:
     """Exclude all present objects from garbage collection, and collect less often.
 
     Each observation creates many objects that are freed by reference counting.

@@ -56,10 +56,11 @@ class _Now:
 
 
 class Capacity:
-    """free: nodes x resources, named by `names`; never changed. takes: shape -> what one pod of it takes.
+    """The free room of nodes, charged by one decision.
 
-    admits: shape -> which nodes let it in. switches: of tier 1, 2, … the switch of each node, -1 for a node that is
-    not on the map; empty without a map. ports_held: by row, how many pods hold each host port there; never changed.
+    free: nodes x resources, named by `names`; never changed. takes: what one pod of each shape takes. admits: the nodes
+    that admit each shape. switches: for tier 1, 2, …, the switch of each node, -1 for a node that is not on the map;
+    empty without a map. ports_held: by row, how many pods hold each host port; never changed.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Capacity:
         self.names, self.free, self._takes, self._admits, self.switches = names, free, takes, admits, switches
         self._counts: dict[PodShape, _Count] = {}  # shared by all copies
         self._now: dict[PodShape, _Now] = {}
-        self._left: dict[int, list[int]] = {}  # what nodes have that were charged
+        self._left: dict[int, list[int]] = {}  # free amounts of the nodes that were charged
         self._ports_held = ports_held
         self._ports_now: dict[int, Counter[HostPort]] = {}  # of nodes on which that changed
         self._log: list[int] = []  # nodes that were charged, in order

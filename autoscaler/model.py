@@ -1,4 +1,4 @@
-"""The nouns of the autoscaler: what it observed, its policy, what it decided, each with one reason of a closed list."""
+"""The nouns of the autoscaler: observation, policy and decision, each decision with one reason of a closed list."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Reason(Enum):
     """Why a job was changed, or left as it is. The same word stands in log, metric, Event, `turnout why` and test."""
 
     # Grow.
-    IDLE_ROOM = "IdleRoom"  # its queue has room that nobody waits for
+    IDLE_ROOM = "IdleRoom"  # its queue has free room, and no job waits for it
     RETURNED = "RoomReturned"  # it gave workers to a job that left their room unused
     # Shrink.
     MAKES_ROOM = "MakesRoom"  # a waiting job gets its min from these workers
-    ROOM_TAKEN = "RoomTaken"  # workers above its min found no node: somebody else took the room
+    ROOM_TAKEN = "RoomTaken"  # workers above its min found no node, because other pods took the room
     # Hold, of jobs that run.
     AT_MAX = "AtMax"
     COOLDOWN = "Cooldown"
@@ -49,15 +49,15 @@ class Reason(Enum):
     UNSCHEDULABLE = "Unschedulable"  # its scheduler cannot bind it now, or has left its room unused
     # Of everybody.
     STALE = "StaleSnapshot"
-    NODES_UNREADY = "NodesUnready"  # so many nodes are lost that what is seen is not to be trusted
+    NODES_UNREADY = "NodesUnready"  # too many nodes are lost to trust the observation
     CLOCK_JUMPED = "ClockJumped"  # nothing is changed for two looks
     ALL_PAUSED = "AllPaused"  # an admin has stopped all changes
     RELEASED = "Released"  # an admin takes back everything that is lent
 
 
 NODES = ""  # where room is idle: on the nodes, beside the queues by their names
-UNKNOWN_NODE = -1  # the row of a node that is not known: its room is nobody's to give
-NOWHERE = (None, UNKNOWN_NODE)  # rows of workers that hold no room which could be given
+UNKNOWN_NODE = -1  # the row of an unknown node, whose room is not given away
+NOWHERE = (None, UNKNOWN_NODE)  # rows of workers whose room cannot be given away
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Worker:
 
     index: int
     row: int | None  # of its node in the room, None while it has none
-    leaving: bool = False  # it has been told to go
+    leaving: bool = False  # it terminates
     since_s: float = 0.0  # when its node took it in, else when it was created
     name: str = ""  # of the pod
 
@@ -94,7 +94,7 @@ _FOREVER_S = float("inf")
 
 
 class Pool:
-    """A queue and a shape of pods: what alike jobs take workers from. There is one of each, so identity will do."""
+    """A queue and a shape of pods, from which equal jobs take workers. Pools are compared by identity."""
 
     __slots__ = ("needs", "queue", "shape")
 
@@ -183,7 +183,7 @@ class JobState:
         put("_last_hold", [] if hold_step is None else [hold_step])
 
     def hold(self, reason: Reason, detail: str = "") -> Step:
-        """Make the step of a job that is left alone. A step equal to the last one is that one: most looks repeat it."""
+        """Return the step of a job that keeps its size. A step equal to the last one is the same object."""
         last = self._last_hold[0] if self._last_hold else None
         if last is None or last.reason is not reason or last.detail != detail:
             size = self.job.replicas
@@ -205,7 +205,7 @@ def _queue_order(job: Job) -> QueueOrder:
 
 
 def _hold_reason(job: Job, next_size: int, workers: int, living: int, bound: int) -> tuple[Reason, str] | None:
-    """Say why neither time nor room can move a job that does not wait; None when one of them can."""
+    """Return why neither time nor room can change a job that does not wait; None if one of them can."""
     size = job.replicas
     if job.life is Life.SUSPENDED:
         return Reason.SUSPENDED, ""
@@ -231,7 +231,7 @@ class AdminOverride(Enum):
 
 
 class TerminatingPod(NamedTuple):
-    """A pod that has been told to go: the queue that pays for it, and its node's row."""
+    """A terminating pod: the queue that pays for it, its shape, and its node's row."""
 
     queue: str
     shape: PodShape
@@ -240,7 +240,7 @@ class TerminatingPod(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Everything that was seen at one moment, to be decided on."""
+    """The facts of one moment on which a decision is made."""
 
     jobs: tuple[JobState, ...]  # by key
     queues: Mapping[str, Queue]
@@ -251,7 +251,7 @@ class Observation:
     admin_override: AdminOverride = AdminOverride.RUN  # an admin's order for all jobs
     leaving: tuple[TerminatingPod, ...] = ()  # terminating pods of jobs that are gone
     is_sorted: bool = False  # the jobs are in the order of their turns
-    # By NODES or queue, and by resource: what has been idle for long enough; None where that does not matter.
+    # Room that was idle for long enough, by NODES or queue and by resource; None if idle time does not matter.
     settled: Mapping[str, Mapping[str, int]] | None = None
     jumped_s: float = 0.0  # by how much a clock has jumped just now
 
@@ -260,23 +260,23 @@ class Observation:
 class Policy:
     """The settings that a decision depends on. Each time is in seconds."""
 
-    cooldown_s: float = 600.0  # between two changes of a job; a shrink for somebody who waits needs none
+    cooldown_s: float = 600.0  # between two changes of a job; a shrink for a waiting job needs none
     pending_s: float = 30.0  # how long a worker above the min may be without a node
-    least_gain: float = 0.05  # what an added worker has to add, as a share of what a worker of the min does
+    least_gain: float = 0.05  # the least gain of an added worker, as a share of the speed of a worker of the min
     stale_s: float = 150.0  # the age of the oldest list that may be acted on
     headroom: Mapping[str, int] = field(default_factory=dict)  # by resource, kept free in every queue and on the nodes
-    restart_s: float = 60.0  # what a change of size costs a job
+    restart_s: float = 60.0  # the cost of a change of size
     payback_s: float = 3600.0  # the time in which growth has to win its restarts back
     budget: float = 0.0  # the share of its time that restarts may cost a job whatever they win
     most_unready: float = 0.45  # the share of unready nodes above which nothing is changed
     promise_s: float = 300.0  # how long room counts that a controller has not freed
     start_s: float = 10.0  # how long a job counts as starting once it has its min; a resize is free then
-    settle: float = 0.75  # how long room has to be idle before somebody restarts for it, as a share of restart_s
+    settle: float = 0.75  # how long room has to be idle before a job restarts for it, as a share of restart_s
     bind_s: float = 20.0  # how long room is kept for a job that does not take it
 
     @property
     def settle_s(self) -> float:
-        """Return the time for which room has to have been idle before somebody restarts for it, in seconds."""
+        """Return how long room has to be idle before a job restarts for it, in seconds."""
         return self.settle * self.restart_s
 
 

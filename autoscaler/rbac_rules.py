@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from turnout.kube import labels
 
 READ = ("list", "watch")
-NOTES = "turnout.dev/"  # what the names of our own annotations begin with
+NOTES = "turnout.dev/"  # prefix of our own annotations
 POD_NOTES = (labels.SAFE_TO_EVICT, labels.VOLCANO_PREEMPTABLE, labels.VOLCANO_TASK_PRIORITY)  # which of them may go
 
 
@@ -84,7 +84,7 @@ MARK_PODS = (Rule("", ("pods",), ("patch",)),)
 TAINT_NODES = (Rule("", ("nodes",), ("get", "patch")),)
 
 # In its own namespace.
-MEMORY = "turnout-autoscaler-memory"  # the ConfigMap of what the next leader has to know
+MEMORY = "turnout-autoscaler-memory"  # the ConfigMap of leader memory
 GIVEN = (Rule("", ("configmaps",), ("get", *READ), ("node-topology-config", "turnout-autoscaler")),)  # map, orders
 TELL = (Rule("", ("configmaps",), ("create", "delete", "patch")), Rule("", ("configmaps",), ("get",), (MEMORY,)))
 LEAD = (Rule("coordination.k8s.io", ("leases",), ("get", "patch"), ("turnout-autoscaler",)),)

@@ -134,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--orders", default=default.orders, help="ConfigMap of `turnout pause --all`, namespace/name (%(default)s)"
     )
-    parser.add_argument("--act", action="store_true", help="resize jobs; without it decisions are only told")
+    parser.add_argument("--act", action="store_true", help="resize jobs; without it decisions are only reported")
     parser.add_argument(
         "--mark-pods", action="store_true", help="tell Volcano and cluster-autoscaler by annotations which pods may go"
     )

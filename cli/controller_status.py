@@ -79,7 +79,7 @@ def _account(kind: Kind, raw: Object, name: str, children: JobChildren, now_s: f
     if meta.get("deletionTimestamp"):
         return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
     status = _mapping(raw.get("status"))
-    listed_conditions = conditions.listed(kind.vocabulary.read(status))
+    listed_conditions = conditions.valid_conditions(kind.vocabulary.read(status))
     if (end := _end_account(listed_conditions, view, now_s)) is not None:
         return end
     if isinstance(view, JobView) and view.elsewhere:

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, write while leading, until the process is told to end."""
+    """Watch always, write while leading, until the process gets a signal to end."""
     clock, rng = RealClock(), random.Random()
     kinds, setup = by_api(settings.kinds, settings.master_image), settings.setup()
     open_ = Client.open(settings.kubeconfig, settings.context, max_in_flight=MAX_IN_FLIGHT, qps=settings.qps or None)

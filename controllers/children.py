@@ -87,7 +87,7 @@ def _gated(body: Object) -> Object:
     try:
         if not wants_gate(msgspec.convert(body, Pod)):
             return body
-    except msgspec.ValidationError:  # the API server tells what is wrong with it
+    except msgspec.ValidationError:  # the API server reports the fault
         return body
     gates = body["spec"].get("schedulingGates") or []
     return {**body, "spec": {**body["spec"], "schedulingGates": [*gates, {"name": PLACEMENT_GATE}]}}
@@ -144,10 +144,10 @@ def least_resources(view: JobView) -> Object:
 
 
 def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
-    """Return what so many pods of each role ask for together.
+    """Return what so many pods of each role request together.
 
-    A limit stands in for an absent request, as the API server has it. Quantities that are none count for nothing: their
-    pods are refused.
+    A limit stands in for an absent request, as in the API server. Invalid quantities count as 0, because the API server
+    refuses such pods.
     """
     total: dict[str, int] = {}
     for role, count in members:
@@ -230,7 +230,7 @@ def by_role(pods: Iterable[PodState]) -> dict[str, list[PodState]]:
 
 
 def surplus(role: Role, pods: Iterable[PodState]) -> list[PodState]:
-    """Return the pods of a role whose index is above its size, or is none; the highest first."""
+    """Return the pods of a role whose index is missing or above its size, the highest first."""
     found = [pod for pod in pods if pod.index >= role.replicas or pod.index < 0]
     return sorted(found, key=lambda pod: pod.index, reverse=True)
 
@@ -283,7 +283,7 @@ def waits_for_admission(known: KnownChildren, setup: Setup) -> bool:
 
 
 def merge_patch(before: Object, after: Object) -> Object:
-    """Return the merge patch that makes one object the other: null for what is to go."""
+    """Return the merge patch that turns one object into the other, with null for removed fields."""
     removed = {name: None for name in before if name not in after}
     changed = {
         name: merge_patch(before[name], each)

@@ -13,7 +13,7 @@ from turnout.controllers.model import Object, Reason
 from turnout.kube.times import rfc3339
 
 Conditions = Sequence[Object]
-_EXCLUDES = {Reason.RUNNING: Reason.RESTARTING, Reason.RESTARTING: Reason.RUNNING}
+_EXCLUDES = {"Running": "Restarting", "Restarting": "Running"}
 _ENDS = (Reason.SUCCEEDED, Reason.FAILED)
 
 
@@ -45,28 +45,22 @@ def with_condition(
     if before is not None and (before.get("status"), before.get("reason")) == (status, reason):
         return list(conditions)
     now = rfc3339(now_s)
-    same = before is not None and before.get("status") == status
-    condition = {
-        "type": type_.value,
-        "status": status,
-        "reason": reason,
-        "message": text,
-        "lastUpdateTime": now,
-        "lastTransitionTime": before["lastTransitionTime"] if before is not None and same else now,
-    }
-    dropped = {type_.value, _EXCLUDES[type_].value if type_ in _EXCLUDES else ""}
-    others = [_stopped(each, type_) for each in conditions if each.get("type") not in dropped]
+    changed_at = before["lastTransitionTime"] if before is not None and before.get("status") == status else now
+    fields = {"type": type_.value, "status": status, "reason": reason, "message": text}
+    condition = {**fields, "lastUpdateTime": now, "lastTransitionTime": changed_at}
+    dropped = {type_.value, _EXCLUDES.get(type_.value)}
+    others = [_after_end(each, type_) for each in conditions if each.get("type") not in dropped]
     return [*others, condition]
 
 
-def _stopped(condition: Object, type_: Reason) -> Object:
+def _after_end(condition: Object, type_: Reason) -> Object:
     """Return a condition after the end of the job: Running becomes false."""
     if type_ in _ENDS and condition.get("type") == Reason.RUNNING.value:
         return {**condition, "status": "False"}
     return condition
 
 
-def listed(status: Mapping[str, Any]) -> list[Object]:
+def valid_conditions(status: Mapping[str, Any]) -> list[Object]:
     """Return the conditions of a status, without values that are not conditions."""
     found = status.get("conditions")
     return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -1,4 +1,4 @@
-"""The nouns of the job controllers: a job as its object states it, what it owns, and what has to be written."""
+"""The nouns of the job controllers: a job as its object states it, its children, its kind, and the writes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 Object = Mapping[str, Any]
-JUMP_S = 10.0  # between looks at the clock; what a jump puts off is looked at again after it
+JUMP_S = 10.0  # between readings of the clock; decisions that a jump delays are made again after it
 
 
 class Restart(Enum):
-    """Whether a role's failed pod is made anew."""
+    """Whether a role's failed pod is recreated."""
 
     NEVER = "Never"
     ON_FAILURE = "OnFailure"
@@ -38,15 +38,15 @@ class Reason(Enum):
     FAILED = "Failed"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
-    INVALID = "Invalid"  # the object cannot be obeyed: a field is named
+    INVALID = "Invalid"  # the object is invalid: a field is named
     TOO_LARGE = "TooLarge"  # its children would be too many bytes together
     NAME_TAKEN = "NameTaken"  # an object of somebody else has the name of a child
     ADVICE = "Advice"  # the job runs, and may surprise its owner
     NOT_OFFERED = "NoNodeOffers"  # a device that a role asks for
-    BACK_OFF = "BackOff"  # a pod that failed again and again is made anew later
+    BACK_OFF = "BackOff"  # a pod that failed several times is recreated after a pause
     NOT_CREATED = "CreationFailed"  # the API server refuses a child: a quota, a policy
     FAULT = "ControllerFault"  # a fault of ours keeps the job waiting
-    CLOCK_JUMPED = "ClockJumped"  # an end or a deletion that time decides is put off for two looks at the clock
+    CLOCK_JUMPED = "ClockJumped"  # an end or a deletion by time is delayed for two readings of the clock
 
 
 class JobKey(NamedTuple):
@@ -105,7 +105,7 @@ class Replica:
     index: int  # dense, taken over by the replacement
     number: int  # of its pod; never given twice if the kind is `numbered`, else the index
     restarts: int = 0  # of this index so far
-    starved: int = 0  # restarts for lack of memory
+    memory_kills: int = 0  # restarts for lack of memory
     avoids: tuple[str, ...] = ()  # names of nodes that pods of its role found faulty
 
 
@@ -148,7 +148,7 @@ class JobView:
     roles: tuple[Role, ...]
     policy: RunPolicy
     gang: Gang
-    spec: Object  # for what only one kind reads, checked by its `read`
+    spec: Object  # fields that only one kind reads, checked by its `read`
     elastic: bool = False
     elsewhere: str = ""  # another controller that the job names as its own
 
@@ -218,7 +218,7 @@ class KnownChildren:
     unread: bool = False  # pods cannot be read, so these are stale
     jumped_s: float = 0.0  # the last jump of a clock; decisions that depend on time are delayed
 
-    def put_off(self, what: str) -> Say:
+    def delay_event(self, what: str) -> Say:
         """Return the Event of an action that a clock jump delays."""
         return Say(Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True)
 
@@ -308,6 +308,11 @@ class Verdict(NamedTuple):
 
     reason: Reason  # RUNNING, RESTARTING, SUCCEEDED or FAILED
     text: str
+
+
+def as_mapping(value: Any) -> Object:
+    """Return the value if it is a mapping, else an empty one."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def replica_name(view: JobView, role: Role, replica: Replica) -> str:

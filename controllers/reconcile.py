@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from turnout.controllers import children, conditions
-from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
     ChildKey,
@@ -34,8 +33,9 @@ from turnout.controllers.model import (
     Setup,
     Verdict,
     Write,
+    as_mapping,
 )
-from turnout.controllers.role_pods import RoleDecision, decide_role, not_offered, soonest
+from turnout.controllers.role_pods import Reconciliation, RoleDecision, decide_role, not_offered, soonest
 from turnout.kube.times import rfc3339, unix_s
 
 NOTHING = Outcome()
@@ -90,47 +90,68 @@ def reconcile(kind: Kind, raw: Object, known: KnownChildren, now_s: float, setup
     view = kind.read(raw)
     if isinstance(view, Refused):
         return _refused(status, view)
-    status.view = view
     if view.elsewhere:
         return NOTHING
     if kind.lifecycle is not None:
         return NOTHING if known.unread else kind.lifecycle(kind, view, raw, known, now_s, setup)
+    status.view = view
+    return _decide(Reconciliation(kind, view, known, setup, now_s), status)
+
+
+def _decide(now: Reconciliation, status: _Status) -> Outcome:
+    """Return what has to be written for a valid job of ours."""
+    view, known = now.view, now.known
     if conditions.ended(status.conditions):
-        return _ended(view, status, known, now_s)
+        return _ended(view, status, known, now.now_s)
     if known.unread:
-        return _outcome(status, ()) if status.raw else NOTHING  # nothing is decided on pods as they were a while ago
+        return _outcome(status, ()) if status.raw else NOTHING  # nothing is decided on stale pods
     if not status.conditions:
-        status.note(Reason.CREATED, f"{kind.kind} {view.name} is created.")
-        status.says += [Say(Reason.ADVICE, text, warning=True) for text in kind.advice(view)]
-        if known.offered is not None:
-            status.says += [Say(Reason.NOT_OFFERED, text, True) for text in not_offered(view, known.offered)]
+        _note_created(status, view)
     if view.policy.suspended:
-        return _suspended(kind, view, status, known, setup)
+        return _suspended(now, status)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
-        _note_and_say(status, Reason.RESUMED, f"{kind.kind} {view.name} is resumed.", type_=Reason.SUSPENDED, on=False)
-        status.start = rfc3339(now_s)
-    if (late := _too_late(view, status, known, now_s)) is not None and known.jumped_s:
-        status.says.append(known.put_off("its end"))
-    elif late is not None or _failed_too_often(view, status, known):
-        why = late or f"Job {view.name} has failed because it has reached the specified backoff limit"
-        writes = [*children.delete_pods(known.pods), *children.delete_others(known)]
-        status.end(Verdict(Reason.FAILED, why))
-        status.says.append(Say(Reason.FAILED, why, warning=True))
-        return _outcome(status, writes)
-    return _running(kind, view, status, known, setup)
+        text = f"{now.kind.kind} {view.name} is resumed."
+        _note_and_say(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, on=False)
+        status.start = rfc3339(now.now_s)
+    if why := _limit_reached(view, status):
+        return _failed(status, why)
+    return _running(now, status)
+
+
+def _note_created(status: _Status, view: JobView) -> None:
+    """Add the condition of a new job, and say what its owner should know."""
+    status.note(Reason.CREATED, f"{status.kind.kind} {view.name} is created.")
+    status.says += [Say(Reason.ADVICE, text, warning=True) for text in status.kind.advice(view)]
+    if status.known.offered is not None:
+        status.says += [Say(Reason.NOT_OFFERED, text, True) for text in not_offered(view, status.known.offered)]
+
+
+def _limit_reached(view: JobView, status: _Status) -> str:
+    """Return why a job fails by one of its limits, "" if it does not. A clock jump delays limits of time."""
+    late = _time_limit_reason(view, status, status.known, status.now_s)
+    if late is not None and status.known.jumped_s:
+        status.says.append(status.known.delay_event("its end"))
+        return ""
+    if late is None and _failed_too_often(view, status, status.known):
+        return f"Job {view.name} has failed because it has reached the specified backoff limit"
+    return late or ""
+
+
+def _failed(status: _Status, why: str) -> Outcome:
+    """Delete all children of a job that has failed."""
+    writes = [*children.delete_pods(status.known.pods), *children.delete_others(status.known)]
+    status.end(Verdict(Reason.FAILED, why))
+    status.says.append(Say(Reason.FAILED, why, warning=True))
+    return _outcome(status, writes)
 
 
 def _status(kind: Kind, raw: Object, known: KnownChildren, now_s: float) -> _Status:
-    status = _mapping(raw.get("status"))
+    status = as_mapping(raw.get("status"))
     before = kind.vocabulary.read(status)
-    roles = _mapping(before.get("replicaStatuses"))
+    roles = as_mapping(before.get("replicaStatuses"))
     replicas = {name: each for name, each in roles.items() if isinstance(each, Mapping)}
     start, completion = (before.get(name) if unix_s(before.get(name)) else None for name in _TIMES)
-    return _Status(kind, status, before, known, now_s, conditions.listed(before), replicas, start, completion)
-
-
-def _mapping(value: Any) -> Object:
-    return value if isinstance(value, Mapping) else {}
+    return _Status(kind, status, before, known, now_s, conditions.valid_conditions(before), replicas, start, completion)
 
 
 def _refused(status: _Status, refused: Refused) -> Outcome:
@@ -150,7 +171,7 @@ def _note_and_say(status: _Status, why: Reason, text: str, *, type_: Reason, on:
 def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> Outcome:
     """Clean up after a job. Its PodGroup and HPA are deleted in any case: they hold room and scale nothing."""
     children_to_delete = (each for each in known.others.values() if each.key.kind in _DELETED_AT_END)
-    writes = [*_cleaned(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
+    writes = [*_cleanup(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
     if conditions.is_true(status.conditions, Reason.SUCCEEDED):
         status.replicas = {
             name: {**each, "succeeded": each.get("succeeded", 0) + each.get("active", 0), "active": 0}
@@ -162,12 +183,12 @@ def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -
         return _outcome(status, writes)
     left_s = (unix_s(status.completion) or now_s) + view.policy.ttl_s - now_s
     if left_s <= 0 and known.jumped_s:
-        status.says.append(known.put_off("its deletion"))
+        status.says.append(known.delay_event("its deletion"))
         left_s = JUMP_S
     return replace(_outcome(status, writes), delete_job=left_s <= 0, requeue_s=max(left_s, 0.0))
 
 
-def _cleaned(view: JobView, known: KnownChildren) -> Iterator[Write]:
+def _cleanup(view: JobView, known: KnownChildren) -> Iterator[Write]:
     """Yield the deletions of pods, each with the Service of its name, that the job's policy requires after its end."""
     if view.policy.clean_pods is CleanPods.NONE:
         return
@@ -182,7 +203,8 @@ def _cleaned(view: JobView, known: KnownChildren) -> Iterator[Write]:
                 yield Delete(other.key, other.uid)
 
 
-def _suspended(kind: Kind, view: JobView, status: _Status, known: KnownChildren, setup: Setup) -> Outcome:
+def _suspended(now: Reconciliation, status: _Status) -> Outcome:
+    kind, view, known = now.kind, now.view, now.known
     text = f"{view.kind} {view.name} is suspended."
     if conditions.is_true(status.conditions, Reason.RUNNING):
         status.note(Reason.RUNNING, text, why=Reason.SUSPENDED, on=False)
@@ -192,25 +214,36 @@ def _suspended(kind: Kind, view: JobView, status: _Status, known: KnownChildren,
     status.start = None
     if (left := kind.suspended_view(view)) is None:
         return _outcome(status, [*children.delete_pods(known.pods), *children.delete_others(known)])
-    named, decisions = {role.label for role in left.roles}, list[RoleDecision]()
-    portion = Portion()
-    writes = [*children.others(kind.extras(left, known), known, portion)]
+    now = replace(now, view=left)
+    named = {role.label for role in left.roles}
+    writes = [*children.others(kind.extras(left, known), known, now.portion)]
     writes += children.delete_pods(pod for pod in known.pods if pod.role not in named)
-    for role in left.roles:
-        decision = decide_role(
-            kind, left, role, known, status.replicas.get(role.name, {}), setup, status.now_s, portion
-        )
-        writes += decision.writes
-        decisions.append(decision)
+    decisions = _decide_roles(now, status)
+    for name, decision in decisions.items():
+        status.replicas = {**status.replicas, name: {**status.replicas.get(name, {}), **decision.status_fields}}
+    return _outcome_of_roles(now, status, writes, decisions)
+
+
+def _decide_roles(now: Reconciliation, status: _Status) -> dict[str, RoleDecision]:
+    """Return the decisions on the pods of all roles, by the name of the role."""
+    decisions = {role.name: decide_role(now, role, status.replicas.get(role.name, {})) for role in now.view.roles}
+    for decision in decisions.values():
         status.says += decision.says
-        status.replicas = {
-            **status.replicas,
-            role.name: {**status.replicas.get(role.name, {}), **decision.status_fields},
-        }
-    requeue_s = soonest(decisions, *portion.requeue_s())
-    return replace(
-        _outcome(status, writes), requeue_s=requeue_s, status_first=any(each.restarted for each in decisions)
-    )
+    return decisions
+
+
+def _outcome_of_roles(
+    now: Reconciliation,
+    status: _Status,
+    writes: Iterable[Write],
+    decisions: Mapping[str, RoleDecision],
+    left_s: Iterable[float] = (),
+) -> Outcome:
+    """Return the outcome with the writes of the roles. left_s: seconds until other decisions are due."""
+    all_writes = [*writes, *(write for decision in decisions.values() for write in decision.writes)]
+    requeue_s = soonest(decisions.values(), *left_s, *now.portion.requeue_s())
+    restarted = any(decision.restarted for decision in decisions.values())
+    return replace(_outcome(status, all_writes), requeue_s=requeue_s, status_first=restarted)
 
 
 def _failed_too_often(view: JobView, status: _Status, known: KnownChildren) -> bool:
@@ -224,7 +257,7 @@ def _failed_too_often(view: JobView, status: _Status, known: KnownChildren) -> b
     return restarts + failed >= max(1, view.policy.backoff_limit)
 
 
-def _too_late(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> str | None:
+def _time_limit_reason(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> str | None:
     """Return why a job has to fail by the time that has passed; None if it has not to."""
     policy, began_s = view.policy, unix_s(status.start)
     if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
@@ -243,41 +276,46 @@ def _starts_too_late(view: JobView, status: _Status, known: KnownChildren, now_s
     return now_s - began_s >= policy.start_s and started < view.gang.min_member
 
 
-def _running(kind: Kind, view: JobView, status: _Status, known: KnownChildren, setup: Setup) -> Outcome:
-    group, portion = children.pod_group(view, setup), Portion()
-    extras = [*([] if group is None else [group]), *kind.extras(view, known)]
-    writes = [*children.others(extras, known, portion)]
-    counts: dict[str, Counts] = {}
-    failure: Verdict | None = None
-    decisions = list[RoleDecision]()
+def _running(now: Reconciliation, status: _Status) -> Outcome:
+    view, known = now.view, now.known
+    group = children.pod_group(view, now.setup)
+    extras = [*([] if group is None else [group]), *now.kind.extras(view, known)]
+    writes = [*children.others(extras, known, now.portion)]
+    decisions = _decide_roles(now, status)
     for role in view.roles:
-        decision = decide_role(
-            kind, view, role, known, status.replicas.get(role.name, {}), setup, status.now_s, portion
-        )
-        writes += decision.writes
-        decisions.append(decision)
-        counts[role.name] = decision.counts
-        status.says += decision.says
-        if decision.restarted:
-            status.note(Reason.RESTARTING, f"job {view.name} is restarting because {role.name} replica(s) failed.")
-        elif decision.failure:
-            failure = Verdict(Reason.FAILED, decision.failure)
-        found = _replica_status(kind, view, role, decision.counts)
-        status.replicas = {**status.replicas, role.name: {**found, **decision.status_fields}}
+        _note_role(now, status, role, decisions[role.name])
+    failures = [decision.failure for decision in decisions.values() if decision.failure and not decision.restarted]
+    counts = {name: decision.counts for name, decision in decisions.items()}
     status.start = status.start or rfc3339(status.now_s)
-    for verdict in [failure] if failure is not None else kind.judge(view, counts, known):
-        if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
-            status.end(verdict)
-            status.says.append(Say(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
-        else:
-            status.note(verdict.reason, verdict.text)
+    verdicts = [Verdict(Reason.FAILED, failures[-1])] if failures else now.kind.judge(view, counts, known)
+    for verdict in verdicts:
+        _note_verdict(status, verdict)
+    return _outcome_of_roles(now, status, writes, decisions, _limits_left_s(view, status))
+
+
+def _limits_left_s(view: JobView, status: _Status) -> list[float]:
+    """Return the seconds until the limits of time are reached, and until a clock jump is over."""
     began_s = unix_s(status.start) or status.now_s
     bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
     left_s = [end - status.now_s for end in bounds if end > status.now_s]
-    requeue_s = soonest(decisions, *left_s, *portion.requeue_s(), *([JUMP_S] if known.jumped_s else []))
-    return replace(
-        _outcome(status, writes), requeue_s=requeue_s, status_first=any(each.restarted for each in decisions)
-    )
+    return [*left_s, JUMP_S] if status.known.jumped_s else left_s
+
+
+def _note_role(now: Reconciliation, status: _Status, role: Role, decision: RoleDecision) -> None:
+    """Add a role's restart, and its part of the status."""
+    if decision.restarted:
+        status.note(Reason.RESTARTING, f"job {now.view.name} is restarting because {role.name} replica(s) failed.")
+    found = _replica_status(now.kind, now.view, role, decision.counts)
+    status.replicas = {**status.replicas, role.name: {**found, **decision.status_fields}}
+
+
+def _note_verdict(status: _Status, verdict: Verdict) -> None:
+    """Add a condition, and an Event if the job has ended."""
+    if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
+        status.end(verdict)
+        status.says.append(Say(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
+    else:
+        status.note(verdict.reason, verdict.text)
 
 
 def _replica_status(kind: Kind, view: JobView, role: Role, count: Counts) -> Object:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from turnout.controllers import children
 from turnout.controllers.children import Portion
@@ -59,52 +59,84 @@ def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
     )
 
 
-def decide_role(
-    kind: Kind,
-    view: JobView,
-    role: Role,
-    known: KnownChildren,
-    before: Object,
-    setup: Setup,
-    now_s: float,
-    portion: Portion,
-) -> RoleDecision:
-    """Decide on the pods of one role. before: its part of the status. portion: what this reconciliation may create."""
-    mine = sorted((pod for pod in known.pods if pod.role == role.label), key=lambda pod: pod.index)
-    old = [pod for pod in mine if kind.outdated(view, pod)]
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """The input of all decisions of one reconciliation of a job."""
+
+    kind: Kind
+    view: JobView
+    known: KnownChildren
+    setup: Setup
+    now_s: float
+    portion: Portion = field(default_factory=Portion)  # the children that may still be created
+
+
+class _RolePods(NamedTuple):
+    """The pods of one role, by index."""
+
+    all: list[PodState]
+    outdated: list[PodState]
     # A deleted pod of a numbered kind has its successor already, and was counted if we deleted it.
-    replaced = [pod for pod in mine if kind.numbered and pod.deleting]
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in old and pod not in replaced]
-    past = Past.read(role, before, mine, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code)
-    recreated = [pod for pod in failed if past.may(pod) and _is_recreated(kind, view, role, pod)]
-    failure = _failure(kind, view, role, past, failed, recreated)
-    fresh = past.fresh(recreated)
-    past, back_off = past.counted(recreated), BackOff.read(before, now_s).failed(fresh)
-    leave = [pod for pod in (*children.surplus(role, mine), *recreated, *old) if not pod.deleting]
-    writes: list[Write] = [children.delete_pod(pod) for pod in leave]
-    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if known.jumped_s else 0.0)
-    is_admitted = role.outside_gang or not children.waits_for_admission(known, setup)
-    if is_admitted and role.name not in kind.waiting_roles(view, known):
-        staying = [pod for pod in mine if pod not in replaced]
-        missing = [index for index in children.missing(role, staying) if index not in waiting_s]
-        for index in missing:
-            if portion.is_full():
-                break
-            replica, past = past.replica(index)
-            writes.append(portion.create(partial(children.pod, kind, view, role, replica, known, setup)))
-    counted = [pod for pod in mine if pod.index < role.replicas and not (kind.numbered and pod in recreated)]
-    status_fields = {**past.status_fields(), **back_off.status_fields(role.replicas)}
-    says = _back_off_events(role, waiting_s, fresh)
+    replaced: list[PodState]
+    failed: list[PodState]  # neither outdated nor replaced
+
+
+def decide_role(now: Reconciliation, role: Role, before: Object) -> RoleDecision:
+    """Decide on the pods of one role. before: its part of the status."""
+    kind, view = now.kind, now.view
+    pods = _pods_of(now, role)
+    past = Past.read(role, before, pods.all, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code)
+    recreated = [pod for pod in pods.failed if past.may_recreate(pod) and _is_recreated(kind, view, role, pod)]
+    failure = _failure(kind, view, role, past, pods.failed, recreated)
+    fresh = past.uncounted(recreated)
+    past, back_off = past.with_counted(recreated), BackOff.read(before, now.now_s).with_failures(fresh)
+    leave = [pod for pod in (*children.surplus(role, pods.all), *recreated, *pods.outdated) if not pod.deleting]
+    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if now.known.jumped_s else 0.0)
+    creations, past = _creations(now, role, past, pods, waiting_s)
+    left_out = recreated if kind.numbered else ()
     return RoleDecision(
-        writes, _counted(counted), bool(recreated), failure, status_fields, min(waiting_s.values(), default=None), says
+        [*(children.delete_pod(pod) for pod in leave), *creations],
+        _counts(pod for pod in pods.all if pod.index < role.replicas and pod not in left_out),
+        bool(recreated),
+        failure,
+        {**past.status_fields(), **back_off.status_fields(role.replicas)},
+        min(waiting_s.values(), default=None),
+        _back_off_events(role, waiting_s, fresh),
     )
+
+
+def _pods_of(now: Reconciliation, role: Role) -> _RolePods:
+    mine = sorted((pod for pod in now.known.pods if pod.role == role.label), key=lambda pod: pod.index)
+    outdated = [pod for pod in mine if now.kind.outdated(now.view, pod)]
+    replaced = [pod for pod in mine if now.kind.numbered and pod.deleting]
+    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in outdated and pod not in replaced]
+    return _RolePods(mine, outdated, replaced, failed)
+
+
+def _creations(
+    now: Reconciliation, role: Role, past: Past, pods: _RolePods, waiting_s: Mapping[int, float]
+) -> tuple[list[Write], Past]:
+    """Return the creations of missing pods that do not wait, and the past with their numbers given."""
+    creations: list[Write] = []
+    waits_for_admission = not role.outside_gang and children.waits_for_admission(now.known, now.setup)
+    if waits_for_admission or role.name in now.kind.waiting_roles(now.view, now.known):
+        return creations, past
+    for index in children.missing(role, (pod for pod in pods.all if pod not in pods.replaced)):
+        if index in waiting_s:
+            continue
+        if now.portion.is_full():
+            break
+        replica, past = past.replica(index)
+        body = partial(children.pod, now.kind, now.view, role, replica, now.known, now.setup)
+        creations.append(now.portion.create(body))
+    return creations, past
 
 
 def _failure(
     kind: Kind, view: JobView, role: Role, past: Past, failed: Sequence[PodState], recreated: Sequence[PodState]
 ) -> str:
     """Return why the job fails by the failed pods of a role, "" if it does not."""
-    if any(not past.may(pod) for pod in failed):
+    if any(not past.may_recreate(pod) for pod in failed):
         return f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
     if any(_is_final(kind, view, role, pod) for pod in failed if pod not in recreated):
         return f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
@@ -134,7 +166,7 @@ def _is_final(kind: Kind, view: JobView, role: Role, pod: PodState) -> bool:
     return role.restart is Restart.EXIT_CODE or kind.recreate(view, role, pod) is False
 
 
-def _counted(pods: Iterable[PodState]) -> Counts:
+def _counts(pods: Iterable[PodState]) -> Counts:
     active = succeeded = failed = 0
     for pod in pods:
         active += pod.phase is Phase.RUNNING and not pod.deleting
@@ -159,7 +191,7 @@ class Past:
     by_index: Mapping[int, int]  # restarts of each index, if the role bounds them
     next: int  # the first number that was never given
     faulty_node_exit_code: int | None = None  # as in Kind
-    starved: Mapping[int, int] = field(default_factory=dict)  # restarts for lack of memory, by index
+    memory_kills: Mapping[int, int] = field(default_factory=dict)  # restarts for lack of memory, by index
     nodes: tuple[str, ...] = ()  # names of faulty nodes, the newest last
     noted: int = 0  # the first number that the status does not know as given
     used_numbers: frozenset[int] = frozenset()  # of pods that exist or are created
@@ -198,23 +230,23 @@ class Past:
             used_numbers,
         )
 
-    def may(self, pod: PodState) -> bool:
+    def may_recreate(self, pod: PodState) -> bool:
         """True if this pod's index may be recreated once more, or is counted already."""
         most = self.role.most_restarts
         return most is None or pod.uid in self.uids or self.by_index.get(pod.index, 0) < most
 
-    def fresh(self, pods: Iterable[PodState]) -> list[PodState]:
-        """Return those of these pods that are not counted yet."""
+    def uncounted(self, pods: Iterable[PodState]) -> list[PodState]:
+        """Return the pods that are not counted yet."""
         return [pod for pod in pods if pod.uid not in self.uids]
 
-    def counted(self, pods: Iterable[PodState]) -> Past:
+    def with_counted(self, pods: Iterable[PodState]) -> Past:
         """Return the past with these pods counted, each once."""
         pods = list(pods)
         by_index = dict(self.by_index)
-        fresh = self.fresh(pods)
+        fresh = self.uncounted(pods)
         for pod in fresh if self.role.most_restarts is not None else ():
             by_index[pod.index] = by_index.get(pod.index, 0) + 1
-        starved, nodes = dict(self.starved), list(self.nodes)
+        starved, nodes = dict(self.memory_kills), list(self.nodes)
         for pod in fresh if self.faulty_node_exit_code is not None else ():
             if pod.reason == _STARVED:
                 starved[pod.index] = starved.get(pod.index, 0) + 1
@@ -222,14 +254,14 @@ class Past:
                 nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MOST_NODES:]
         uids = frozenset(pod.uid for pod in pods)
         total = self.total + len(fresh)
-        return replace(self, total=total, uids=uids, by_index=by_index, starved=starved, nodes=tuple(nodes))
+        return replace(self, total=total, uids=uids, by_index=by_index, memory_kills=starved, nodes=tuple(nodes))
 
     def replica(self, index: int) -> tuple[Replica, Past]:
         """Return the replica that fills an index, and the past with its number given.
 
         The first pod of an index has its number, though others were made before it: a quota may have refused it.
         """
-        met = self.by_index.get(index, 0), self.starved.get(index, 0), self.nodes
+        met = self.by_index.get(index, 0), self.memory_kills.get(index, 0), self.nodes
         if not self.numbered:
             return Replica(index, index, *met), self
         first = index >= self.noted and index not in self.used_numbers
@@ -241,7 +273,7 @@ class Past:
     def status_fields(self) -> Object:
         """Return what the status has to remember."""
         found: dict[str, Any] = {"restarts": self.total, "restartedPods": sorted(self.uids)} if self.total else {}
-        for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.starved)):
+        for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.memory_kills)):
             if counts:
                 found[name] = {str(index): count for index, count in sorted(counts.items())}
         if self.nodes:
@@ -266,11 +298,11 @@ def _number_or_zero(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER else 0
 
 
-AT_ONCE = 3  # failures in a row after each of which a pod is made anew at once
+AT_ONCE = 3  # failures in a row after which a pod is still recreated at once
 FIRST_S, MOST_S = 10.0, 300.0
-FORGOTTEN_S = 600.0  # a pod that ran for so long begins anew
-_SKEW_S = 60.0  # so much may another controller's clock be ahead of ours
-_MAX_FAILURES = 64  # failures in a row that are told apart
+FORGOTTEN_S = 600.0  # a pod that ran for so long starts without failures
+_SKEW_S = 60.0  # the most that another controller's clock may be ahead of ours
+_MAX_FAILURES = 64  # the largest count of failures in a row
 _MOST_TIME = 2**53
 
 
@@ -289,11 +321,11 @@ class BackOff:
         last = _numbers(before.get("lastFailures"), _MOST_TIME)
         return cls(now_s, failures, {index: at for index, at in last.items() if at <= now_s + _SKEW_S})
 
-    def failed(self, pods: Iterable[PodState]) -> BackOff:
+    def with_failures(self, pods: Iterable[PodState]) -> BackOff:
         """Return the back-off after these pods have failed. Each is counted for the first time."""
         failures, last = dict(self.failures), dict(self.last_s)
         for pod in pods:
-            before = 0 if _ran_s(pod, self.now_s) >= FORGOTTEN_S else failures.get(pod.index, 0)
+            before = 0 if _run_time_s(pod, self.now_s) >= FORGOTTEN_S else failures.get(pod.index, 0)
             failures[pod.index] = min(before + 1, _MAX_FAILURES)
             last[pod.index] = self.now_s
         return BackOff(self.now_s, failures, last)
@@ -327,7 +359,7 @@ def pause_s(failures: int) -> float:
     return 0.0 if failures <= AT_ONCE else min(FIRST_S * 2 ** min(failures - AT_ONCE - 1, 16), MOST_S)
 
 
-def _ran_s(pod: PodState, now_s: float) -> float:
+def _run_time_s(pod: PodState, now_s: float) -> float:
     """Return how long a pod has run. A pod of unknown end has ended now; without a start the time is 0."""
     return 0.0 if pod.began_s is None else (now_s if pod.ended_s is None else pod.ended_s) - pod.began_s
 
@@ -356,9 +388,9 @@ def not_offered(view: JobView, offered: frozenset[str]) -> list[str]:
     for role in view.roles:
         missing = sorted(_device_requests(role.template) - offered) if role.replicas else []
         if missing:
-            have = _named(sorted(offered)) or "no extended resource at all"
+            have = _names_text(sorted(offered)) or "no extended resource at all"
             texts.append(
-                f"{role.name} asks for {_named(missing)}, which no node offers: nodes offer {have}. Is the device "
+                f"{role.name} asks for {_names_text(missing)}, which no node offers: nodes offer {have}. Is the device "
                 "plugin installed, with its container runtime, and is the name right?"
             )
     return texts
@@ -382,7 +414,7 @@ def _is_some(name: str, quantity: Any) -> bool:
         return False
 
 
-def _named(names: Iterable[str]) -> str:
+def _names_text(names: Iterable[str]) -> str:
     names = [each[:100] for each in names]
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     return ", ".join(names[:_MAX_NAMES]) + more

@@ -58,7 +58,7 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
             raise BadJob(
                 f"spec.ownerJob is {(plan.get('spec') or {}).get('ownerJob')!r:.70}: there is no such ElasticJob"
             )
-        if conditions.ended(conditions.listed(job.get("status") or {})):
+        if conditions.ended(conditions.valid_conditions(job.get("status") or {})):
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
     except BadJob as error:
         return Scaling(None, _status(FAILED, str(error), now_s))
@@ -66,7 +66,7 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
 
 
 def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
-    """Return what changes of the job: its size, and a note for the autoscaler that the plan it waits for is done."""
+    """Return the change of the job: its size, and a note for the autoscaler that its plan is carried out."""
     has = Part(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
     size = {} if has == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
     name, notes = plan["metadata"].get("name"), job["metadata"].get("annotations") or {}
@@ -76,9 +76,9 @@ def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
 
 
 def _workers(spec: Part) -> tuple[int, str]:
-    """Return the number of workers that a plan asks for, and what is told beside it.
+    """Return the number of workers that a plan requests, and an addition to its message.
 
-    Raises BadJob for a plan that asks for anything else.
+    Raises BadJob for a plan that requests anything else.
     """
     for name in _OTHER_FIELDS:
         if spec.value.get(name):

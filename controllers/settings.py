@@ -1,4 +1,4 @@
-"""The settings of the job controllers: defaults in sight, checked when built."""
+"""The settings of the job controllers, with defaults, validated when constructed."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class Settings:
             raise BadSetting(f"--qps {self.qps:g}: 0 for no bound, or more")
 
     def setup(self) -> Setup:
-        """Return what of it decisions depend on."""
+        """Return the settings on which decisions depend."""
         return Setup(Dialect(self.gang), self.scheduler, self.gate_pods)
 
 
 def read_settings(argv: Sequence[str] | None = None) -> Settings:
-    """Read the command line. Ends the program with 2 and the culprit for what cannot be obeyed."""
+    """Read the command line. Ends the program with code 2 and a message for an invalid value."""
     return parse_settings(parser(), Settings, argv)
 
 

@@ -26,9 +26,9 @@ from turnout.kube.client.clock import Clock, SteadyTime
 
 log = logging.getLogger("turnout.autoscaler")
 
-LOOK_EACH_S = 5.0  # cooldowns end without anybody changing anything
-GATHER_S = 0.05  # changes come in bursts: one look for all of them
-MOST_GATHER_S = 0.5  # and for as long as a look takes others have their turn: watches, the Lease, probes
+LOOK_EACH_S = 5.0  # cooldowns end without any change
+GATHER_S = 0.05  # changes come in bursts: decide once for all of them
+MOST_GATHER_S = 0.5  # watches, the Lease and probes get as much time as a decision took, up to this
 
 
 class DecisionReporter(Protocol):
@@ -150,8 +150,8 @@ class AutoscalerController:
         """Read what the previous leader knew and no job says."""
         if self._memory is not None:
             memory = await self._memory.read_memory(self._time.now().now_s)
-            self._view.recall(memory.terms)
-            self._unused.recall(memory.strikes, self._clock.monotonic())
+            self._view.restore_terms(memory.terms)
+            self._unused.restore_strikes(memory.strikes, self._clock.monotonic())
 
     async def _write_memory(self, growing: list[JobKey], now_s: float) -> None:
         """Write what the next leader has to know, before jobs grow."""

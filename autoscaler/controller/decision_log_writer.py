@@ -54,7 +54,7 @@ class DecisionLogWriter:
         self._thread.join(_EXIT_TIMEOUT_S)
 
     def note(self, now_s: float, steps: Sequence[Step]) -> None:
-        """Queue one look for writing. now_s: seconds since 1970. steps: the decision on every job."""
+        """Queue one decision for writing. now_s: seconds since 1970. steps: the decision on every job."""
         try:
             self._queue.put_nowait((now_s, steps))
         except queue.Full:

@@ -29,7 +29,7 @@ from turnout.kube.times import rfc3339
 
 log = logging.getLogger("turnout.autoscaler")
 
-# What a job's owner wants to know of without asking; the rest stands in the log.
+# Reasons that a job's owner gets as an Event; the rest is logged.
 _EVENT_REASONS = frozenset(
     [
         Reason.WAITS_FOR_ROOM,
@@ -40,9 +40,9 @@ _EVENT_REASONS = frozenset(
         Reason.QUEUE_CLOSED,
     ]
 )
-_MAX_REMEMBERED = 20_000  # what became of jobs' last changes
-UNKNOWN = "UnknownAnnotation"  # what an Event says of a name that nobody reads
-_MAX_POD_EVENTS = 16  # of one shrink: a job has one Event for all
+_MAX_REMEMBERED = 20_000  # outcomes of jobs' last changes
+UNKNOWN = "UnknownAnnotation"  # reason of the Event on unknown annotations
+_MAX_POD_EVENTS = 16  # of one shrink; the job has one Event for all
 _WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.UNSCHEDULABLE, Reason.REFUSED])
 
 
@@ -62,7 +62,7 @@ class Refs:
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
         """Yield the pods that leave by a step."""
-        for pod in self._view.leaving(step.key, step.target):
+        for pod in self._view.leaving_pods(step.key, step.target):
             meta = pod.metadata
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
@@ -125,7 +125,7 @@ class DecisionEvents:
 _BAD_NEWS = frozenset([NodeReason.TAINTED, NodeReason.TAINTED_AGAIN, NodeReason.SUSPECTED, NodeReason.STILL_FAULTY])
 _QUIET = frozenset(
     [NodeReason.STALE, NodeReason.FORGOTTEN]
-)  # for who debugs: a pod bears its verdict as long as it lives
+)  # for debugging only: a pod keeps its verdict as long as it exists
 
 
 class NodeEvents:
@@ -143,7 +143,7 @@ class NodeEvents:
         """
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
         of = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
-        limit = self._rules.most(node_state.gpu_nodes)
+        limit = self._rules.max_tainted(node_state.gpu_nodes)
         self._metrics.set_counts(
             {**of, "tainted": node_state.tainted, "limit": limit, "gpu_nodes": node_state.gpu_nodes}
         )

@@ -13,7 +13,7 @@ import msgspec
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.observe import unmanaged_gangs
-from turnout.autoscaler.observe.job_pods import slim
+from turnout.autoscaler.observe.job_pods import drop_unused_fields
 from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
 from turnout.jobs.model import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
@@ -32,7 +32,7 @@ _HPAS = "/apis/autoscaling/v2/horizontalpodautoscalers"
 _LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
 
 
-# Where each dialect's queues are, and how one is read.
+# The path of each dialect's queues, and the reader of one.
 _QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
     "/apis/scheduling.volcano.sh/v1beta1/queues": volcano.read,
     "/api/v1/resourcequotas": namespace.read,
@@ -122,7 +122,7 @@ class AutoscalerInformers(InformerFactory):
 
     def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
         def put_trimmed(obj: Any) -> None:
-            # Nobody asks who wrote which field, and it holds all bytes that came with it.
+            # managedFields are never read, and they keep all bytes of the message in memory.
             obj.metadata.managed_fields = None
             put(obj)
 
@@ -193,7 +193,7 @@ class AutoscalerInformers(InformerFactory):
     def _put_pod(self, pod: Pod) -> None:
         if self._fault_reports is not None:
             self._fault_reports.put_pod(pod)
-        self._view.put_pod(slim(pod))
+        self._view.put_pod(drop_unused_fields(pod))
 
     def _drop_pod(self, key: Key) -> None:
         if self._fault_reports is not None:

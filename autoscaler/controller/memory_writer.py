@@ -19,7 +19,7 @@ from turnout.kube.errors import CallError, Forbidden, NotFound
 
 log = logging.getLogger("turnout.autoscaler")
 
-EACH_S = 10.0  # what nobody waits for is written so often
+EACH_S = 10.0  # between writes that are not urgent
 RETRY_S = 2.0
 
 
@@ -41,7 +41,7 @@ class MemoryWriter:
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{MEMORY}"
         self._terms: dict[str, Terms] = {}
         self._strikes: tuple[tuple[object, int], ...] = ()
-        self._at_s, self._failed = 0.0, False  # the last try
+        self._at_s, self._failed = 0.0, False  # the last attempt
 
     async def read_memory(self, now_s: float) -> Memory:
         """Return what the previous leader knew. Retries until the API server answers. now_s: seconds since 1970.

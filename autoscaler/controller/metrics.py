@@ -313,15 +313,15 @@ def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: in
     starts: when waiting jobs may start. gpus: the resources that count as a GPU. most: the number of jobs with samples
     of their own.
     """
-    shown = _shown(look.jobs, gpus, most)
-    yield from _of_queues(look, gpus)
-    yield from _sums(look, gpus, shown)
+    shown = _jobs_with_series(look.jobs, gpus, most)
+    yield from _queue_samples(look, gpus)
+    yield from _job_sums(look, gpus, shown)
     yield "autoscaler_last_decision_timestamp_seconds", (), look.now_s
     keys = {each.job.key for each in shown}
     reasons = {step.key: step.reason for step in look.steps if step.key in keys}
     for each in shown:
         key = each.job.key
-        yield from _of_job(each, gpus, reasons.get(key), look.since.get(key), starts.get(key))
+        yield from _job_samples(each, gpus, reasons.get(key), look.since.get(key), starts.get(key))
 
 
 @lru_cache(maxsize=4096)
@@ -330,7 +330,7 @@ def gpus_of(shape: PodShape, gpus: Gpus) -> int:
     return shape.gpus(gpus)
 
 
-def _of_queues(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
+def _queue_samples(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
     for name, queue in look.queues.items():
         if bounds_several(name):
             continue
@@ -352,18 +352,18 @@ class _Sums:
     states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("running", "waiting", "suspended"), 0))
     least_gpus: int = 0
     elastic_gpus: int = 0
-    lacking_gpus: int = 0
-    left_out: int = 0
+    missing_gpus: int = 0
+    without_series: int = 0
     reasons: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, state: JobState, gpus: Gpus) -> None:
         """Add a job. It counts as a job without series of its own."""
         self.states[_state(state)] += 1
-        least_gpus, elastic_gpus = _parts(state, gpus)
+        least_gpus, elastic_gpus = _gpus_by_part(state, gpus)
         self.least_gpus += least_gpus
         self.elastic_gpus += elastic_gpus
-        self.lacking_gpus += _missing_gpus(state, gpus) if state.is_waiting else 0
-        self.left_out += 1
+        self.missing_gpus += _missing_gpus(state, gpus) if state.is_waiting else 0
+        self.without_series += 1
 
     def samples(self, name: str) -> Iterator[Sample]:
         """Yield the samples of the queue. Zeros are included, so that a graph has no gaps."""
@@ -371,20 +371,20 @@ class _Sums:
             yield "queue_jobs", (name, state), jobs
         yield "queue_worker_gpus", (name, "min"), self.least_gpus
         yield "queue_worker_gpus", (name, "elastic"), self.elastic_gpus
-        yield "queue_missing_gpus", (name,), self.lacking_gpus
-        yield "queue_jobs_without_series", (name,), self.left_out
+        yield "queue_missing_gpus", (name,), self.missing_gpus
+        yield "queue_jobs_without_series", (name,), self.without_series
         for reason, jobs in self.reasons.items():
             yield "queue_reasons", (name, reason), jobs
 
 
-def _sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
+def _job_sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
     sums = {name: _Sums() for name in sorted(look.names())}
     of: dict[JobKey, _Sums] = {}
     for each in look.jobs:
         mine = of[each.job.key] = sums[each.job.queue]
         mine.add(each, gpus)
     for each in shown:
-        of[each.job.key].left_out -= 1
+        of[each.job.key].without_series -= 1
     for step in look.steps:
         if (its := of.get(step.key)) is not None:
             its.reasons[step.reason.value] += 1
@@ -392,11 +392,11 @@ def _sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sam
         yield from found.samples(name)
 
 
-def _of_job(
+def _job_samples(
     state: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
 ) -> Iterator[Sample]:
     labels = (state.job.queue, *state.job.key)
-    for part, amount in zip(("min", "elastic"), _parts(state, gpus), strict=True):
+    for part, amount in zip(("min", "elastic"), _gpus_by_part(state, gpus), strict=True):
         yield "job_gpus", (*labels, part), amount
     if reason is not None:
         yield "job_reason", (*labels, reason.value), 1
@@ -407,11 +407,11 @@ def _of_job(
         yield "job_waiting_since_timestamp_seconds", labels, since_s
     if start is not None:
         for bound, at_s in zip(("early", "likely", "late"), start, strict=True):
-            if isfinite(at_s):  # of one that nobody can say there is no series
+            if isfinite(at_s):  # no series if the time is unknown
                 yield "job_estimated_start_timestamp_seconds", (*labels, bound), at_s
 
 
-def _shown(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
+def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
     """Return the jobs with series of their own: of each queue the waiting jobs in order, then those with most GPUs.
 
     The first job of every queue comes before the second job of any queue, so one queue cannot hide the jobs of another.
@@ -441,7 +441,7 @@ def _state(state: JobState) -> str:
     return "waiting" if state.is_waiting else "running"
 
 
-def _parts(state: JobState, gpus: Gpus) -> tuple[int, int]:
+def _gpus_by_part(state: JobState, gpus: Gpus) -> tuple[int, int]:
     """Return the GPUs of the running workers up to the min, and above it."""
     worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
     return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from turnout.autoscaler.model import Observation, Reason, Step
-from turnout.autoscaler.scaling.resize_cost import overruled
+from turnout.autoscaler.scaling.resize_cost import is_overruled
 from turnout.jobs.model import Change, JobKey, JobKind
 from turnout.kube import labels
 from turnout.kube.backoff import Backoff
@@ -26,12 +26,12 @@ from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Reject
 log = logging.getLogger("turnout.autoscaler")
 
 FIELD_MANAGER = "turnout-autoscaler"
-RETRY_BACKOFF = Backoff(first_s=1.0, max_s=60.0)  # between two tries of a change that was refused
-_NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # whose size means nothing to us
-_GONE = 1000  # jobs that are remembered after they are gone
+RETRY_BACKOFF = Backoff(first_s=1.0, max_s=60.0)  # between retries of a refused change
+_NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # reasons of jobs whose size we do not compare
+_GONE = 1000  # deleted jobs that are remembered
 TOGETHER = 16  # writes in flight
-MAX_CONSECUTIVE_CONFLICTS = 5  # in a row: then the job counts as one that cannot be written, and others give
-MAX_GROWTHS = 128  # of one look: who comes to wait meanwhile is served before the rest
+MAX_CONSECUTIVE_CONFLICTS = 5  # then the job counts as refused, and other jobs give workers
+MAX_GROWTHS = 128  # of one decision: jobs that begin to wait meanwhile are served before the rest
 Object = Mapping[str, Any]
 Notes = Callable[[Step], Mapping[str, str]]
 
@@ -72,6 +72,52 @@ class _Refusal:
         return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
 
 
+class ManualSizes:
+    """The sizes of jobs that we have never written, to find those that a person changes."""
+
+    def __init__(self) -> None:
+        self._checked_objects: dict[JobKey, Object] = {}  # the objects that were compared
+        self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid and size
+
+    def changed_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
+        """Return the jobs whose size a person has changed since the last decision, with the previous size.
+
+        Only jobs that we have never written are compared. All others have an annotation with the size that we wrote.
+        """
+        found = {}
+        for step in steps:
+            obj = raw.get(step.key)
+            if obj is None or step.reason in _NOT_OURS or step.current < 1:
+                continue
+            if self._checked_objects.get(step.key) is not obj and (size := self._size_before(step, obj)) is not None:
+                found[step.key] = size  # compared again until it is noted
+        if len(self._checked_objects) > len(raw) + _GONE:
+            self._forget_deleted(raw)
+        return found
+
+    def _size_before(self, step: Step, obj: Object) -> int | None:
+        """Return the size before a person changed it, in workers; None if nobody has, or we have written the job."""
+        meta = obj["metadata"]
+        if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
+            self._checked_objects[step.key] = obj
+            self._unwritten_sizes.pop(step.key, None)
+            return None
+        uid = meta.get("uid", "")
+        had_uid, had = self._unwritten_sizes.get(step.key, (uid, step.current))
+        size = had if had_uid == uid else step.current
+        self._unwritten_sizes[step.key] = uid, size
+        if size != step.current:
+            return size
+        self._checked_objects[step.key] = obj
+        return None
+
+    def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
+        """Forget the jobs that no longer exist."""
+        self._checked_objects = {key: obj for key, obj in self._checked_objects.items() if key in raw}
+        for key in self._unwritten_sizes.keys() - raw.keys():
+            del self._unwritten_sizes[key]
+
+
 class ScaleWriter:
     """The writer of plans.
 
@@ -98,12 +144,11 @@ class ScaleWriter:
             dry_run,
         )
         self._confirm, self._wrote = confirm, wrote
-        self._conflicts: dict[JobKey, int] = {}  # how often in a row somebody else was faster
-        self._sent: dict[JobKey, str] = {}  # the versions that were written over and may still be shown
+        self._conflicts: dict[JobKey, int] = {}  # consecutive conflicts
+        self._sent: dict[JobKey, str] = {}  # the versions that we have overwritten and that may still be shown
         self._refused: dict[JobKey, _Refusal] = {}
-        self._created_plans: dict[JobKey, str] = {}  # the names of what came after the last changes
-        self._checked_objects: dict[JobKey, Object] = {}  # the objects that were looked at for what a person did
-        self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid and size of those that we have never written
+        self._created_plans: dict[JobKey, str] = {}  # the names of the ScalePlans of the last changes
+        self._manual_sizes = ManualSizes()
 
     def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
         """Return the jobs that the API server refuses to resize for now, with its messages. raw: all jobs."""
@@ -127,23 +172,29 @@ class ScaleWriter:
         MAX_GROWTHS growths are written. The next decision makes the others, if they still fit.
         """
         steps = list(steps)
-        by_hand = self._scaled_by_hand(steps, raw)
+        by_hand = self._manual_sizes.changed_by_hand(steps, raw)
+        self._forget_deleted(raw)
         changes = [
             step for step in steps if step.changes and step.key not in by_hand
-        ]  # else decided before it was known
+        ]  # these were decided before the size was known
         resized_jobs = 0
-        for some in _in_turns(changes):
-            tries = (self._fenced(step.key, raw, now_s, self._try(step, leaving, raw, notes, now_s)) for step in some)
+        for some in _batches(changes):
+            tries = (
+                self._write_safely(step.key, raw, now_s, self._try_resize(step, leaving, raw, notes, now_s))
+                for step in some
+            )
             resized_jobs += sum(await asyncio.gather(*tries))
         for step in steps:
             if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
-                await self._fenced(step.key, raw, now_s, self._create_missing_plan(step.key, raw[step.key], now_s))
+                await self._write_safely(
+                    step.key, raw, now_s, self._create_missing_plan(step.key, raw[step.key], now_s)
+                )
         for key, size in by_hand.items():
             if not self.dry_run:
-                await self._fenced(key, raw, now_s, self._note_manual_size(key, raw[key], size, now_s))
+                await self._write_safely(key, raw, now_s, self._note_manual_size(key, raw[key], size, now_s))
         return resized_jobs
 
-    async def _fenced(
+    async def _write_safely(
         self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
     ) -> bool:
         """Write one job. An error of one job delays no other job.
@@ -158,43 +209,16 @@ class ScaleWriter:
                 self._remember_refusal(key, raw[key], f"it cannot be written: {error!r}", now_s)
             return False
 
-    def _scaled_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
-        """Return the jobs whose size a person has changed since the last decision, with the previous size.
-
-        Only jobs that we have never written are compared. All others have an annotation with the size that we wrote.
-        """
-        found = {}
-        for step in steps:
-            obj = raw.get(step.key)
-            if (
-                obj is None
-                or self._checked_objects.get(step.key) is obj
-                or step.reason in _NOT_OURS
-                or step.current < 1
-            ):
-                continue
-            meta = obj["metadata"]
-            if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
-                self._checked_objects[step.key] = obj
-                self._unwritten_sizes.pop(step.key, None)
-                continue
-            uid = meta.get("uid", "")
-            had_uid, had = self._unwritten_sizes.get(step.key, (uid, step.current))
-            self._unwritten_sizes[step.key] = uid, had if had_uid == uid else step.current
-            if had_uid == uid and had != step.current:
-                found[step.key] = had  # looked at again until it is noted
-            else:
-                self._checked_objects[step.key] = obj
-        if len(self._checked_objects) > len(raw) + _GONE:
-            self._checked_objects = {key: obj for key, obj in self._checked_objects.items() if key in raw}
-            for known in (self._unwritten_sizes, self._sent, self._created_plans, self._conflicts):
+    def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
+        """Forget deleted jobs, once there are many of them."""
+        for known in (self._sent, self._created_plans, self._conflicts):
+            if len(known) > len(raw) + _GONE:
                 for key in known.keys() - raw.keys():
                     known.pop(key)
-        return found
 
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
         """Write the previous size as if it were ours, so that the present size is read as set by a person."""
-        if await self._leading(raw, now_s) is None:
+        if await self._current_term(raw, now_s) is None:
             return False
         change = self._kinds[key.kind].resize(raw, size)
         notes = {labels.WROTE_WORKERS: str(size), labels.SUBMITTED_WORKERS: str(size)}
@@ -202,7 +226,7 @@ class ScaleWriter:
         try:
             await self._jobs.patch(change.path, {"metadata": meta}, change.form, FIELD_MANAGER)
         except CallError as error:
-            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next look tries again
+            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next decision retries
             return False
         log.info("wish_noted", extra={"job": str(key), "workers_before": size})
         return True
@@ -211,7 +235,7 @@ class ScaleWriter:
         refusal = self._refused.get(key)
         return self._sent.get(key) != raw["metadata"]["resourceVersion"] and not (refusal and refusal.holds(raw, now_s))
 
-    async def _try(
+    async def _try_resize(
         self,
         step: Step,
         leaving: Callable[[Step], tuple[str, ...]],
@@ -222,7 +246,7 @@ class ScaleWriter:
         raw = jobs.get(step.key)
         if self.dry_run:
             self._report_outcome(step, "DryRun")
-        elif raw is not None and (term := await self._leading(raw, now_s)) is None:
+        elif raw is not None and (term := await self._current_term(raw, now_s)) is None:
             self._report_outcome(step, "NotLeading")
         elif raw is not None and self._may_try(step.key, raw, now_s):
             annotations = {**notes(step), labels.TERM: str(term)}
@@ -236,14 +260,14 @@ class ScaleWriter:
                 return True
         return False
 
-    async def _leading(self, raw: Object, now_s: float) -> int | None:
+    async def _current_term(self, raw: Object, now_s: float) -> int | None:
         """Return our term, read just before a write; None if the Lease is not ours.
 
         A later term on the job counts only if the Lease itself is not ours, because an owner may have written it.
         """
         term = self._term()
         annotations = raw["metadata"].get("annotations") or {}
-        if term is None or not overruled(annotations, term, now_s):
+        if term is None or not is_overruled(annotations, term, now_s):
             return term
         return term if await self._confirm() else None
 
@@ -252,7 +276,7 @@ class ScaleWriter:
         try:
             await self._patch(step, raw, change, change_of)
         except (Conflict, NotFound):
-            self._report_outcome(step, "Conflict")  # somebody changed it under our hands: the next look sees how
+            self._report_outcome(step, "Conflict")  # the next decision is made on the new version
             self._conflicts[step.key] = times = self._conflicts.get(step.key, 0) + 1
             if times >= MAX_CONSECUTIVE_CONFLICTS:
                 self._remember_refusal(step.key, raw, "it is changed by others faster than it can be written", now_s)
@@ -283,7 +307,7 @@ class ScaleWriter:
                 raise
             newer = msgspec.json.decode(await self._jobs.get(change.path))
             if newer["metadata"].get("uid") != raw["metadata"].get("uid") or newer.get("spec") != raw.get("spec"):
-                raise  # more than its notes has changed
+                raise  # more than its annotations has changed
             newer_change = change_of(newer)
             await self._jobs.patch(newer_change.path, newer_change.body, newer_change.form, FIELD_MANAGER)
 
@@ -301,7 +325,7 @@ class ScaleWriter:
     async def _create_plan(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
         """Create the object that carries out a change. AlreadyExists means that it was written."""
         try:
-            if await self._leading(raw, now_s) is None:
+            if await self._current_term(raw, now_s) is None:
                 return False
             await self._jobs.create(change.path, change.body)
         except Conflict:
@@ -341,7 +365,7 @@ def with_refusals(observation: Observation, refused: Mapping[JobKey, str]) -> Ob
     return replace(observation, jobs=jobs)
 
 
-def _in_turns(steps: list[Step]) -> Iterator[list[Step]]:
+def _batches(steps: list[Step]) -> Iterator[list[Step]]:
     """Yield the steps that are written together: all shrinks first, then some growths."""
     shrinks = [step for step in steps if step.target < step.current]
     growths = [step for step in steps if step.target > step.current][:MAX_GROWTHS]

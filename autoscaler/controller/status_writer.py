@@ -55,7 +55,7 @@ class StatusWriter:
             if self._leads():
                 await self.round()
             else:
-                self._last_pages.clear()  # somebody else writes them now
+                self._last_pages.clear()  # another leader writes them now
 
     async def round(self) -> None:
         """Write what has changed since the last round."""
@@ -99,7 +99,7 @@ class StatusWriter:
         try:
             await self._store.patch(path, body, MERGE, FIELD_MANAGER)
         except NotFound:
-            return  # gone before it was marked
+            return  # deleted before it was annotated
         except CallError as error:
             log.info("pod_not_marked", extra={"pod": f"{mark.namespace}/{mark.name}", "why": str(error)})
 

@@ -35,9 +35,9 @@ from turnout.kube.errors import CallError, Conflict, NotFound
 
 log = logging.getLogger("turnout.autoscaler")
 
-GATHER_S = 0.2  # the pods of a job speak at once
-LOOK_EACH_S = 5.0  # taints expire without anybody changing anything
-SHOWN_WITHIN_S = 30.0  # what was written is shown by the watch long before
+GATHER_S = 0.2  # the pods of a job report at the same time
+LOOK_EACH_S = 5.0  # taints expire without any change
+SHOWN_WITHIN_S = 30.0  # the watch shows a write long before
 VALUE = "true"  # of the taint
 
 
@@ -86,7 +86,7 @@ class TaintWriter:
         self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
         self._wrote: dict[str, tuple[NodeStep, float]] = {}
-        self._refused: dict[str, tuple[int, float]] = {}  # how often, and until when it is not tried again
+        self._refused: dict[str, tuple[int, float]] = {}  # refusals in a row, and the time of the next retry
         self._reported: dict[str, tuple[NodeReason, tuple[Claim, ...]]] = {}  # by a dry run
 
     async def run(self) -> None:
@@ -110,7 +110,7 @@ class TaintWriter:
         """Decide and write once. Return the number of changed nodes."""
         at_s = self._clock.monotonic()
         for name, (step, wrote_s) in list(self._wrote.items()):
-            if self._fault_reports.shows(step) or at_s - wrote_s > SHOWN_WITHIN_S:
+            if self._fault_reports.is_shown(step) or at_s - wrote_s > SHOWN_WITHIN_S:
                 del self._wrote[name]
         state = self._fault_reports.state({name: step for name, (step, _) in self._wrote.items()})
         plan = judge(state, self._rules, now_s)
@@ -132,7 +132,7 @@ class TaintWriter:
         try:
             outcome = await self._write(step, decided_on)
         except (Conflict, NotFound):
-            outcome = "Conflict"  # the next look sees how
+            outcome = "Conflict"  # the next decision is made on the new version
         except (CallError, msgspec.DecodeError) as error:
             times = self._refused.get(step.node, (0, 0.0))[0] + 1
             self._refused[step.node] = (

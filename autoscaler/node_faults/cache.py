@@ -17,7 +17,7 @@ from turnout.kube.errors import KubeError
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import amount
 
-MAX_DELETED_PODS = 1_000  # pods that are gone, and of which a claim is kept
+MAX_DELETED_PODS = 1_000  # deleted pods whose claim is kept
 
 
 class FaultReportCache:
@@ -39,7 +39,7 @@ class FaultReportCache:
         """Store a node."""
         name, before = node.metadata.name, self._nodes.get(node.metadata.name)
         tainted = any(taint.key == self._key for taint in node.spec.taints or ())
-        entry = NodeEntry(node.metadata.uid, self._offers(node), tainted, self._record(node))
+        entry = NodeEntry(node.metadata.uid, self._has_gpus(node), tainted, self._record(node))
         self._count(before, -1)
         self._count(entry, 1)
         self._nodes[name] = entry
@@ -89,7 +89,7 @@ class FaultReportCache:
             nodes[name] = replace(nodes[name], record=wrote[name].record, tainted=wrote[name].taints)
         return NodeObservation(nodes, claims, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
 
-    def shows(self, step: NodeStep) -> bool:
+    def is_shown(self, step: NodeStep) -> bool:
         """True if the watch shows the node as this step has written it, or the node was deleted."""
         entry = self._nodes.get(step.node)
         return entry is None or (entry.record, entry.tainted) == (step.record, step.taints)
@@ -105,13 +105,13 @@ class FaultReportCache:
             self.faults[name] = str(error)
             return None
 
-    def _offers(self, node: Node) -> bool:
+    def _has_gpus(self, node: Node) -> bool:
         for offered, gpu in product((node.status.allocatable, node.status.capacity), self._gpus):
             try:
                 if amount(gpu, (offered or {}).get(gpu, 0)) > 0:
                     return True
             except KubeError:
-                continue  # a number that nobody can read is none
+                continue  # an invalid amount counts as none
         return False
 
     def _count(self, entry: NodeEntry | None, sign: int) -> None:

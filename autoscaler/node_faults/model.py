@@ -18,7 +18,7 @@ from turnout.kube.errors import KubeError
 from turnout.kube.node_health import CheckResult, Count, Moment, Name, NodeReport, Text
 
 MOST_PROOFS = 8  # on a node: the first one of each namespace, which made it be tainted
-MAX_NAMESPACES = 16  # namespaces of which it is remembered what they said of a node
+MAX_NAMESPACES = 16  # namespaces whose last report on a node is remembered
 MOST_RECORD_BYTES = 16 << 10
 
 
@@ -28,7 +28,7 @@ class FaultState(StrEnum):
     SUSPECTED = "suspected"  # fewer verdicts than are needed
     TAINTED = "tainted"
     ON_TRIAL = "on_trial"  # its time is up: the next failure taints it for twice as long
-    CLEARED = "cleared"  # found fine, or freed by hand: only what was heard before is remembered
+    CLEARED = "cleared"  # passed a check, or untainted by hand; only the times of reports are remembered
 
 
 class NodeReason(StrEnum):
@@ -63,22 +63,22 @@ class Rules:
     share: float = 0.1  # of the GPU nodes that may be tainted, 0 to 1; one node in any case
     verdicts: int = 1  # namespaces whose pods have to report a fault before the first taint
     taint_s: float = 3600.0  # duration of the first taint; each further one lasts twice as long
-    most_s: float = 7 * 86_400.0  # the longest duration
+    longest_s: float = 7 * 86_400.0  # the longest duration
     fresh_s: float = 600.0  # the age above which a verdict is stale
     ahead_s: float = 5.0  # a verdict that is ahead of now by at most this waits until its time has come
     slow: bool = False  # slow nodes are tainted, too
 
-    def most(self, gpu_nodes: int) -> int:
+    def max_tainted(self, gpu_nodes: int) -> int:
         """Return how many nodes may be tainted at once."""
         return max(1, int(self.share * gpu_nodes + 1e-9))
 
-    def most_alone(self, gpu_nodes: int) -> int:
+    def max_by_one_namespace(self, gpu_nodes: int) -> int:
         """Return how many nodes may be tainted by reports of one namespace only: half of `most`, rounded up."""
-        return (self.most(gpu_nodes) + 1) // 2
+        return (self.max_tainted(gpu_nodes) + 1) // 2
 
-    def lasts_s(self, times: int) -> float:
+    def duration_s(self, times: int) -> float:
         """Return how long a taint lasts, in seconds. times: 1 for the first taint of a node."""
-        return min(self.taint_s * 2.0 ** min(times - 1, 64), max(self.most_s, self.taint_s))
+        return min(self.taint_s * 2.0 ** min(times - 1, 64), max(self.longest_s, self.taint_s))
 
 
 class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,7 +94,7 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
     round: Count = 0
 
 
-def voice(pod: str) -> str:
+def namespace_of(pod: str) -> str:
     """Return the namespace of a pod, given as namespace/name: all pods of a namespace count as one voice."""
     return pod.partition("/")[0]
 
@@ -114,9 +114,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     )
 
     @property
-    def voices(self) -> frozenset[str]:
+    def namespaces(self) -> frozenset[str]:
         """Return the namespaces whose pods have proven the node faulty."""
-        return frozenset(voice(proof.pod) for proof in self.proofs)
+        return frozenset(namespace_of(proof.pod) for proof in self.proofs)
 
     def handled_until_of(self, namespace: str) -> datetime:
         """Return the time up to which reports of a namespace are handled."""
@@ -147,7 +147,7 @@ def _by_moment(entry: tuple[str, datetime]) -> tuple[datetime, str]:
 
 
 class BadRecord(KubeError):
-    """A node's annotation is no record: somebody has changed it by hand. It counts as none."""
+    """A node's annotation that is no record, because somebody has edited it. It counts as none."""
 
 
 _decoder = msgspec.json.Decoder(Record)

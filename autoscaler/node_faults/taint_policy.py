@@ -26,11 +26,11 @@ from turnout.autoscaler.node_faults.model import (
     Proof,
     Record,
     Rules,
-    voice,
+    namespace_of,
 )
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 
-_NETWORK = "network"  # what such causes begin with
+_NETWORK = "network"  # prefix of such causes
 _OURS_NOT = (None, FaultState.CLEARED, FaultState.SUSPECTED, FaultState.ON_TRIAL)  # in which we have no taint on a node
 
 
@@ -81,10 +81,10 @@ def _over_share(state: NodeObservation, rules: Rules, taints: int, namespace: st
 
     taints: GPU nodes that are tainted. by_namespace: those that only `namespace` has reported, "" for several ones.
     """
-    most = rules.most(state.gpu_nodes)
+    most = rules.max_tainted(state.gpu_nodes)
     if taints >= most:
         return f"{taints} of {state.gpu_nodes} GPU nodes are tainted already, {most} may be"
-    if namespace and by_namespace >= rules.most_alone(state.gpu_nodes):
+    if namespace and by_namespace >= rules.max_by_one_namespace(state.gpu_nodes):
         return f"{by_namespace} nodes are tainted by the word of namespace {namespace} alone, as many as may be"
     return ""
 
@@ -95,14 +95,14 @@ def _report_order(report: tuple[Claim, NodeReport]) -> tuple[float, str]:
 
 def _is_handled(record: Record | None, claim: Claim, verdict: NodeReport) -> bool:
     """True if a report was handled before. Reports of other namespaces do not matter."""
-    return record is not None and verdict.at <= record.handled_until_of(voice(claim.pod))
+    return record is not None and verdict.at <= record.handled_until_of(namespace_of(claim.pod))
 
 
 def _sole_namespace(record: Record | None) -> str:
     """Return the namespace whose reports alone taint a node, "" if there are several or none."""
-    if record is None or record.state is not FaultState.TAINTED or len(record.voices) != 1:
+    if record is None or record.state is not FaultState.TAINTED or len(record.namespaces) != 1:
         return ""
-    return next(iter(record.voices))
+    return next(iter(record.namespaces))
 
 
 def _passed_over(claim: Claim, state: NodeObservation, rules: Rules, now_s: float) -> PassedOver | None:
@@ -122,22 +122,39 @@ def _passed_over(claim: Claim, state: NodeObservation, rules: Rules, now_s: floa
     if _is_handled(entry.record, claim, verdict):
         return None
     if verdict.kind is CheckResult.FINE:
-        record = entry.record
-        if record is not None and record.proofs and voice(claim.pod) not in record.voices:
-            why = f"namespace {', '.join(sorted(record.voices))} has proven it, and only its own checks take that back"
-            return PassedOver(claim, NodeReason.OTHERS_PROVED, why)
-        network = any(proof.cause.startswith(_NETWORK) for proof in entry.record.proofs) if entry.record else False
-        why = "of a network no node can tell alone, and this one's is in doubt"
-        return PassedOver(claim, NodeReason.ALONE, why) if network and verdict.members < 2 else None
-    if verdict.kind is CheckResult.LINK:
-        return PassedOver(claim, NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame")
-    if verdict.kind is CheckResult.SLOW and not rules.slow:
-        return PassedOver(claim, NodeReason.ONLY_SLOW, "slow nodes are not tainted here")
-    if not entry.gpus:
-        return PassedOver(claim, NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted")
-    if entry.tainted and (entry.record.state if entry.record else None) in _OURS_NOT:
-        return PassedOver(claim, NodeReason.BY_HAND, "somebody has tainted it already, and has to free it")
+        found = _pass_without_effect(namespace_of(claim.pod), verdict, entry.record)
+    else:
+        found = _failure_without_effect(verdict, entry, rules)
+    return None if found is None else PassedOver(claim, *found)
+
+
+def _pass_without_effect(namespace: str, verdict: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:
+    """Return why a passed check has no effect; None if it has one."""
+    if record is None:
+        return None
+    if record.proofs and namespace not in record.namespaces:
+        why = f"namespace {', '.join(sorted(record.namespaces))} has proven it, and only its own checks take that back"
+        return NodeReason.OTHERS_PROVED, why
+    if verdict.members < 2 and any(proof.cause.startswith(_NETWORK) for proof in record.proofs):
+        return NodeReason.ALONE, "a check of the network needs two nodes, and the network of this node is in doubt"
     return None
+
+
+def _failure_without_effect(verdict: NodeReport, entry: NodeEntry, rules: Rules) -> tuple[NodeReason, str] | None:
+    """Return why a failed check has no effect; None if it has one."""
+    if verdict.kind is CheckResult.LINK:
+        return NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame"
+    if verdict.kind is CheckResult.SLOW and not rules.slow:
+        return NodeReason.ONLY_SLOW, "slow nodes are not tainted here"
+    if not entry.gpus:
+        return NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted"
+    if entry.tainted and (entry.record.state if entry.record else None) in _OURS_NOT:
+        return NodeReason.BY_HAND, "somebody has tainted it already, and has to free it"
+    return None
+
+
+def _failure_text(verdict: NodeReport) -> str:
+    return f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
 
 
 @dataclass(slots=True)
@@ -172,7 +189,7 @@ class _NodeChange:
             else:
                 self._apply_failure(claim, verdict)
             if self.record is not None:
-                self.record = self.record.with_handled(voice(claim.pod), verdict.at)
+                self.record = self.record.with_handled(namespace_of(claim.pod), verdict.at)
         self._expire()
 
     def _is_in(self, state: FaultState) -> bool:
@@ -183,10 +200,10 @@ class _NodeChange:
         if (
             record is None
             or self._is_in(FaultState.CLEARED)
-            or (record.proofs and voice(claim.pod) not in record.voices)
+            or (record.proofs and namespace_of(claim.pod) not in record.namespaces)
         ):
             return
-        left = tuple(proof for proof in record.proofs if voice(proof.pod) != voice(claim.pod))
+        left = tuple(proof for proof in record.proofs if namespace_of(proof.pod) != namespace_of(claim.pod))
         if left:
             self.record = msgspec.structs.replace(record, proofs=left)
             self.word, self.why = (
@@ -198,29 +215,31 @@ class _NodeChange:
 
     def _apply_failure(self, claim: Claim, verdict: NodeReport) -> None:
         record = self.record
-        proofs = (
-            record.proofs if record is not None and record.state in (FaultState.SUSPECTED, FaultState.TAINTED) else ()
-        )
-        proof = Proof(
-            claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
-        )
-        if voice(claim.pod) not in {voice(each.pod) for each in proofs}:
-            proofs = (*proofs, proof)[:MOST_PROOFS]
-        times = record.times if record is not None and record.state in (FaultState.TAINTED, FaultState.ON_TRIAL) else 0
-        why = f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
-        why = f"{claim.pod} says {why}"
+        proofs = self._proofs_with(claim, verdict)
+        why = f"{claim.pod} says {_failure_text(verdict)}"
         self.accused_s = self.accused_s or verdict.at_s
         if record is not None and record.state is FaultState.TAINTED:
             self.record = msgspec.structs.replace(record, proofs=proofs)
             self.word, self.why = self.word or NodeReason.STILL_FAULTY, self.why or why
             return
-        enough = times > 0 or len({voice(each.pod) for each in proofs}) >= self.rules.verdicts
-        if not enough:
+        times = record.times if record is not None and record.state is FaultState.ON_TRIAL else 0
+        if times == 0 and len({namespace_of(each.pod) for each in proofs}) < self.rules.verdicts:
             text = f"{why}; verdicts of {self.rules.verdicts} namespaces are needed"
             self._set_record(FaultState.SUSPECTED, NodeReason.SUSPECTED, text, self.rules.taint_s, proofs)
             return
         word = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
-        self._set_record(FaultState.TAINTED, word, why, self.rules.lasts_s(times + 1), proofs, times + 1)
+        self._set_record(FaultState.TAINTED, word, why, self.rules.duration_s(times + 1), proofs, times + 1)
+
+    def _proofs_with(self, claim: Claim, verdict: NodeReport) -> tuple[Proof, ...]:
+        """Return the proofs of a node with this verdict; the first one of each namespace counts."""
+        is_accused = self._is_in(FaultState.SUSPECTED) or self._is_in(FaultState.TAINTED)
+        proofs = self.record.proofs if self.record is not None and is_accused else ()
+        if namespace_of(claim.pod) in {namespace_of(each.pod) for each in proofs}:
+            return proofs
+        proof = Proof(
+            claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
+        )
+        return (*proofs, proof)[:MOST_PROOFS]
 
     def _set_record(
         self,
@@ -245,7 +264,7 @@ class _NodeChange:
             return
         over = record.until is not None and self.now_s >= record.until.timestamp()
         if record.state is FaultState.TAINTED and over:
-            trial = utc_datetime(self.now_s + max(self.rules.most_s, self.rules.taint_s))
+            trial = utc_datetime(self.now_s + max(self.rules.longest_s, self.rules.taint_s))
             since = utc_datetime(self.now_s)
             self.record = msgspec.structs.replace(record, state=FaultState.ON_TRIAL, since=since, until=trial)
             self.word, self.why = NodeReason.EXPIRED, "its time is up: the next check there decides"

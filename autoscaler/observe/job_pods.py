@@ -30,7 +30,7 @@ _GANG_SIZE_VARIABLES = ("PET_NNODES", "PET_NPROC_PER_NODE", "WORLD_SIZE")  # whe
 _CLAIMS: list[dict[str, Any]] = [{"persistentVolumeClaim": {}}]  # all that is kept of the volumes of a pod that waits
 
 
-def slim(pod: Pod) -> Pod:
+def drop_unused_fields(pod: Pod) -> Pod:
     """Drop from a pod, in place, what no decision reads, because tens of thousands of pods are kept."""
     claims = not pod.spec.node_name and any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ())
     pod.spec.volumes = _CLAIMS if claims else None
@@ -45,14 +45,14 @@ def labels_and_annotations(pod: Pod) -> PodValues:
     return {**(pod.metadata.labels or {}), **(pod.metadata.annotations or {})}
 
 
-def owned(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod:
+def with_owners(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod:
     """Return the pod with only the owners that may speak for it. The job that its labels name comes first.
 
     kinds: those whose pods name their job. uids: of known jobs; an unknown job is named by its key.
     """
     marks = labels_and_annotations(pod)
     had = pod.metadata.owner_references or []
-    refs = [ref for ref in had if ref.controller or _names(marks, ref)]
+    refs = [ref for ref in had if ref.controller or _names_elastic_job(marks, ref)]
     for kind in kinds:
         if name := kind.pods.job(marks):
             key = JobKey(kind.kind, pod.metadata.namespace, name)
@@ -63,7 +63,7 @@ def owned(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) -> Pod
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=refs))
 
 
-def _names(marks: PodValues, ref: OwnerReference) -> bool:
+def _names_elastic_job(marks: PodValues, ref: OwnerReference) -> bool:
     """True if the reference is to the ElasticJob that the pod's labels name.
 
     DLRover's master does not declare itself the controller of its pods.
@@ -75,17 +75,17 @@ def owner(pod: Pod, jobs: Mapping[str, Job]) -> Job | None:
     """Return the job of a pod: its controller, in its namespace, whose selector matches. jobs: by uid."""
     for ref in pod.metadata.owner_references or ():
         job = jobs.get(ref.uid)
-        if job is not None and _meets(pod, job):
+        if job is not None and _matches(pod, job):
             return job
     return None
 
 
-def _meets(pod: Pod, job: Job) -> bool:
+def _matches(pod: Pod, job: Job) -> bool:
     marks = pod.metadata.labels or {}
     return job.key.namespace == pod.metadata.namespace and all(marks.get(key) == text for key, text in job.selector)
 
 
-def naming(kinds: Mapping[str, JobKind]) -> tuple[JobKind, ...]:
+def kinds_naming_jobs(kinds: Mapping[str, JobKind]) -> tuple[JobKind, ...]:
     """Return the kinds whose pods name their job."""
     return tuple(kind for kind in kinds.values() if kind.pods.job is not DEFAULT_IDENTITY.job)
 
@@ -162,19 +162,19 @@ def unbindable(pod: Pod, schedulers: Collection[str]) -> str:
     if any(gate != {"name": PLACEMENT_GATE} for gate in pod.spec.scheduling_gates or ()):
         return f"pod {pod.metadata.name} waits behind a scheduling gate"
     name = pod.spec.scheduler_name or USUAL_SCHEDULER
-    if name not in schedulers and not _looked_at(pod):
+    if name not in schedulers and not _was_tried(pod):
         return f"pod {pod.metadata.name} waits for scheduler {name[:63]!r}, which has never looked at it"
-    return _without_its_claim(pod, name)
+    return _missing_claim(pod, name)
 
 
-def _without_its_claim(pod: Pod, scheduler: str) -> str:
+def _missing_claim(pod: Pod, scheduler: str) -> str:
     """Return why a pod waits for a volume claim, "" if it does not.
 
     A claim exists if the scheduler does not report it as missing.
     """
     if not any("persistentVolumeClaim" in volume for volume in pod.spec.volumes or ()):
         return ""
-    message = _no_node(pod)
+    message = _unschedulable_message(pod)
     if message is None:
         unseen = scheduler in _LOOKS_AT_ONCE
         return f"pod {pod.metadata.name} claims a volume, and its scheduler has not looked for it yet" if unseen else ""
@@ -182,12 +182,12 @@ def _without_its_claim(pod: Pod, scheduler: str) -> str:
     return f"pod {pod.metadata.name} claims volume {missing[1]!r}, which is not there" if missing else ""
 
 
-def _looked_at(pod: Pod) -> bool:
+def _was_tried(pod: Pod) -> bool:
     """True if a scheduler has reported that it found no node for the pod."""
-    return _no_node(pod) is not None
+    return _unschedulable_message(pod) is not None
 
 
-def _no_node(pod: Pod) -> str | None:
+def _unschedulable_message(pod: Pod) -> str | None:
     """Return why a scheduler found no node for the pod; None if no scheduler has tried.
 
     Only schedulers write conditions.

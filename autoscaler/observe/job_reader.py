@@ -23,7 +23,7 @@ from turnout.kube.times import unix_s
 Object = Mapping[str, Any]
 
 OUR_NOTES = (labels.RESIZED_AT, labels.GAINED, labels.SIZED_AT_START, labels.TERM)
-MAX_CLOCK_LEAD_S = 60.0  # so much may the clock of the one who led before be ahead of ours
+MAX_CLOCK_LEAD_S = 60.0  # the most that the previous leader's clock may be ahead of ours
 STARTS_S = 60.0  # a change made as a job started came no later after its first worker
 
 
@@ -69,7 +69,7 @@ class JobReader:
             self.unknown[key] = names
         else:
             self.unknown.pop(key, None)
-        raw = _with(raw, self._wrote.get(uid, {}))
+        raw = _with_annotations(raw, self._wrote.get(uid, {}))
         try:
             job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(raw)), raw)
         except Exception as error:
@@ -94,7 +94,7 @@ class JobReader:
             if (terms := self._terms.get(uid)) is not None and (job.replicas > terms.least or uid in growing)
         }
 
-    def recall(self, uid: str, terms: Terms) -> None:
+    def restore_terms(self, uid: str, terms: Terms) -> None:
         """Take over the terms of a job from the previous leader. Read the job again after that."""
         self._terms[uid] = terms
 
@@ -123,7 +123,7 @@ class JobReader:
         if known is None or job.replicas <= known.least:
             self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, not job.refused)
             return job
-        if job.refused and known.able:  # what it holds can be taken, and it gets no more
+        if job.refused and known.able:  # its workers can be taken, and it gets no more
             job = replace(job, refused="", bounds=Bounds(job.bounds.least, max(job.bounds.least, job.replicas)))
         if job.bounds.least <= known.least:
             self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, known.able)
@@ -134,8 +134,8 @@ class JobReader:
     def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
         if (known := self._terms.get(uid)) is None:
             return None
-        words = {name: text for name, text in known.words.items() if _read(name)}
-        readable = _with(raw, words, without=True)
+        words = {name: text for name, text in known.words.items() if _is_read(name)}
+        readable = _with_annotations(raw, words, without=True)
         try:
             job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(readable)), readable)
         except Exception:  # the spec is at fault, too
@@ -145,20 +145,24 @@ class JobReader:
         return (replace(job, bounds=Bounds(job.bounds.least, most)), readable) if lent else None
 
 
-def _with(raw: Object, words: Mapping[str, str], without: bool = False) -> Object:
+def _with_annotations(raw: Object, words: Mapping[str, str], without: bool = False) -> Object:
     """Return the object with these annotations. without: leave out all others that an owner may write."""
     meta = raw["metadata"]
     had = meta.get("annotations") or {}
-    notes = {**{name: text for name, text in had.items() if not (without and _read(name))}, **words}
+    notes = {**{name: text for name, text in had.items() if not (without and _is_read(name))}, **words}
     return raw if notes == had else {**raw, "metadata": {**meta, "annotations": notes}}
 
 
-def _read(name: str) -> bool:
+def _is_read(name: str) -> bool:
     return name.startswith(f"{labels.PREFIX}/") or name == labels.VOLCANO_COOLDOWN
 
 
 class OtherAutoscalers:
-    """Follows HorizontalPodAutoscalers. kinds: by name. changed: called with a job that got or lost one."""
+    """Knows which jobs a HorizontalPodAutoscaler resizes, since two programs must not write one size.
+
+    It counts only for jobs of its own namespace, as its scale reference does. kinds: by name. changed: called with a
+    job that got or lost one.
+    """
 
     def __init__(self, kinds: Mapping[str, JobKind], changed: Callable[[JobKey], None]) -> None:
         self._kinds = {(_group(kind.api_version), kind.object_kind or kind.kind): kind.kind for kind in kinds.values()}
@@ -167,7 +171,7 @@ class OtherAutoscalers:
         self._names: dict[JobKey, set[str]] = {}
 
     def put(self, namespace: str, name: str, api_version: str, kind: str, job: str) -> None:
-        """Note what one scales. api_version, kind, job: of its scale reference."""
+        """Store what a HorizontalPodAutoscaler resizes. api_version, kind, job: of its scale reference."""
         found = self._kinds.get((_group(api_version), kind))
         target = None if found is None else JobKey(found, namespace, job)
         if self._targets.get((namespace, name)) == target:
@@ -179,7 +183,7 @@ class OtherAutoscalers:
             self._changed(target)
 
     def drop(self, namespace: str, name: str) -> None:
-        """Note that one is gone."""
+        """Drop a deleted HorizontalPodAutoscaler."""
         if (target := self._targets.pop((namespace, name), None)) is not None:
             self._names[target].discard(name)
             if not self._names[target]:

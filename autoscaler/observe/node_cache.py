@@ -108,7 +108,7 @@ class NodeCache:
             try:
                 self.total[what] += sign * amount(what, text)
             except KubeError:
-                continue  # a resource that nobody can count is nobody's
+                continue  # an invalid amount counts as none
 
 
 def shapes_of(states: Collection[JobState]) -> set[PodShape]:

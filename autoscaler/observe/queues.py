@@ -23,7 +23,7 @@ from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape
 
 _Ask = tuple[tuple[tuple[str, int], ...], bool]  # a job's min by resource, and whether it waits for that
-STOPPED = "stopped/"  # what a LocalQueue that takes nothing is called by
+STOPPED = "stopped/"  # prefix of the queue of a stopped LocalQueue
 
 
 class Shares:
@@ -141,10 +141,10 @@ def _is_within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts)
 def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
     """Return the jobs; those of queues in which no resize is safe get the queue's reason as `refused`."""
     unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.eviction_risk}
-    return _refused(jobs, unsafe) if unsafe else jobs
+    return _with_refusals(jobs, unsafe) if unsafe else jobs
 
 
-def _refused(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
+def _with_refusals(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
     for each in jobs:
         queue = unsafe.get(each.job.queue)
         why = "" if queue is None else queue.refused or ("" if each.job.kueue_boosted else queue.eviction_risk)
@@ -152,7 +152,7 @@ def _refused(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[
 
 
 _OVER = ("Succeeded", "Failed")
-_IMPLIED = "default"  # Volcano's: a job that names no queue is in it, also where nobody has made it
+_IMPLIED = "default"  # Volcano's queue for jobs that name none; it may not exist
 _LONGEST = 63  # characters of a name in a message
 _NAMED = (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, labels.KUEUE_QUEUE)
 
@@ -166,7 +166,7 @@ class QueueUsage:
 
     def __init__(self, jobs: Mapping[str, Job], shares: Shares) -> None:
         self._jobs, self._shares = jobs, shares
-        self._charged: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> who pays for it, and how much
+        self._charged: dict[str, tuple[str, PodShape]] = {}  # uid of a pod -> its queue and its shape
         self._local: dict[str, str] = {}  # Kueue: namespace/name of a LocalQueue -> its ClusterQueue
         self._bare: set[str] = set()  # uids of pods on nodes that are of no job
         self.used: dict[str, Counter[str]] = {}
@@ -189,7 +189,7 @@ class QueueUsage:
                 self._bare.add(uid)
                 self.bare.setdefault(queue, Counter()).update(dict(shape.requests))
 
-    def lead(self, local_queue: str, cluster_queue: str) -> bool:
+    def put_local_queue(self, local_queue: str, cluster_queue: str) -> bool:
         """Store the ClusterQueue of a LocalQueue, "" for a deleted one. True if that is new."""
         if self._local.get(local_queue, "") == cluster_queue:
             return False
@@ -199,14 +199,14 @@ class QueueUsage:
     def queue_of(self, pod: Pod) -> str:
         """Return the queue that pays for a pod: that of its job, else its own, else that of its namespace."""
         job = owner(pod, self._jobs)
-        return self.resolved(pod.metadata.namespace, named(pod) if job is None else job.queue)
+        return self.resolve(pod.metadata.namespace, queue_named_by(pod) if job is None else job.queue)
 
-    def resolved(self, namespace: str, queue: str) -> str:
+    def resolve(self, namespace: str, queue: str) -> str:
         """Return the queue that a name means. A LocalQueue leads to its ClusterQueue.
 
         A missing name, and a name that is not granted to the namespace, lead to the queue of the namespace.
         """
-        return self._granted(namespace, queue) or self._own(namespace)
+        return self._granted(namespace, queue) or self._namespace_queue(namespace)
 
     def queue_for(self, key: JobKey, queue: str) -> str:
         """Return the queue of a job or gang. Note why its name does not count, if so."""
@@ -214,11 +214,11 @@ class QueueUsage:
             self.ungranted[key] = why
         else:
             self.ungranted.pop(key, None)
-        return self.resolved(key.namespace, queue)
+        return self.resolve(key.namespace, queue)
 
-    def payer(self, pod: Pod | None, group: PodGroup | None) -> str:
+    def queue_of_gang(self, pod: Pod | None, group: PodGroup | None) -> str:
         """Return the queue of a gang without a job: the one that its PodGroup names, else its pod."""
-        own = named(pod) if pod is not None else ""
+        own = queue_named_by(pod) if pod is not None else ""
         if group is not None:
             return self.queue_for(JobKey("PodGroup", group.key.namespace, group.key.name), group.queue or own)
         gang = membership(pod).key if pod is not None else None
@@ -235,7 +235,7 @@ class QueueUsage:
             return ""
         if queue == _IMPLIED and not self._shares.exists(queue):
             return ""
-        name, counts = queue[:_LONGEST], self._own(namespace)
+        name, counts = queue[:_LONGEST], self._namespace_queue(namespace)
         return f"no queue grants the name {name!r} to namespace {namespace}, so it counts in {counts}"
 
     def _granted(self, namespace: str, queue: str) -> str:
@@ -244,11 +244,11 @@ class QueueUsage:
             return leads_to
         return queue if self._shares.grants(queue, namespace) else ""
 
-    def _own(self, namespace: str) -> str:
+    def _namespace_queue(self, namespace: str) -> str:
         return self._shares.of_namespace.get(namespace) or NAMESPACE + namespace
 
 
-def named(pod: Pod) -> str:
+def queue_named_by(pod: Pod) -> str:
     """Return the queue that a pod itself names, "" for none."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     return next(filter(None, (notes.get(key) or marks.get(key) for key in _NAMED)), "")

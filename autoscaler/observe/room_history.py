@@ -79,11 +79,11 @@ class IdleRoom:
 
 
 def _free(observation: Observation) -> Iterator[tuple[str, str, int]]:
-    """Count what is free of the lent resource by place: nodes that let anybody in, and queues with a limit."""
+    """Yield the free room of devices by place: nodes that admit any shape, and queues with a limit."""
     room = observation.room
     usable = np.logical_or.reduce([*room.admits.values()]) if room.admits else np.zeros(len(room.free), dtype=np.bool_)
     for column, what in enumerate(room.names):
-        if "/" in what:  # a device: nobody restarts for CPUs
+        if "/" in what:  # a device: no job restarts for CPUs
             yield NODES, what, int(np.maximum(room.free[usable, column], 0).sum())
     for name, queue in observation.queues.items():
         for what, most in queue.limit.items():
@@ -145,7 +145,7 @@ class _Owner:
     at_s: float = 0.0
     until_s: float = 0.0
 
-    def struck(self, now_s: float, free: int) -> None:
+    def add_strike(self, now_s: float, free: int) -> None:
         """Count one more unused room. The first `free` times have no back-off."""
         self.times = 1 if now_s - self.at_s > FORGET_S + MOST_S else self.times + 1
         self.at_s = now_s
@@ -159,8 +159,8 @@ class _Giver:
 
     size: int  # before it gave
     at_s: float
-    to: set[JobKey] = field(default_factory=set)
-    vain: bool = False  # the room was left unused
+    beneficiaries: set[JobKey] = field(default_factory=set)
+    left_unused: bool = False  # the room was left unused
 
 
 class UnusedRoom:
@@ -184,15 +184,20 @@ class UnusedRoom:
             return observation
         jobs = {each.job.key: each for each in observation.jobs}
         for key in list(self._kept_rooms):
-            self._judge(key, jobs.get(key), now_s)
+            self._check_kept_room(key, jobs.get(key), now_s)
         for key in list(self._givers):
-            self._settle(key, jobs, now_s)
+            self._settle_giver(key, jobs, now_s)
         self._forget(now_s)
-        marks = {key: why for key, each in jobs.items() if each.is_waiting and (why := self._unused(each, now_s))}
-        backs = {key: giver.size for key, giver in self._givers.items() if giver.vain}
+        return self._with_marks(observation, now_s)
+
+    def _with_marks(self, observation: Observation, now_s: float) -> Observation:
+        """Return the observation with the jobs marked that get no room, or get workers back."""
+        waiting = (each for each in observation.jobs if each.is_waiting)
+        marks = {each.job.key: why for each in waiting if (why := self._unused_reason(each, now_s))}
+        backs = {key: giver.size for key, giver in self._givers.items() if giver.left_unused}
         if not marks and not backs:
             return observation
-        changed = (self._marked(each, marks, backs) for each in observation.jobs)
+        changed = (_with_mark(each, marks, backs) for each in observation.jobs)
         return replace(observation, jobs=tuple(changed))
 
     def strikes(self, now_s: float) -> tuple[Strike, ...]:
@@ -203,8 +208,8 @@ class UnusedRoom:
         ]
         return tuple(sorted(strikes, key=lambda each: (-each.left_s, str(each.owner))))
 
-    def recall(self, strikes: Iterable[Strike], now_s: float) -> None:
-        """Take in who had left room unused under the leader before, unless it is known here as bad or worse."""
+    def restore_strikes(self, strikes: Iterable[Strike], now_s: float) -> None:
+        """Take over who had left room unused under the previous leader, unless a longer back-off is known here."""
         for each in strikes:
             until_s = now_s + min(each.left_s, MOST_S)
             if (known := self._owners.get(each.owner)) is None or known.until_s < until_s:
@@ -221,45 +226,45 @@ class UnusedRoom:
             if step.reason is Reason.MAKES_ROOM and step.beneficiary is not None and len(self._givers) < MOST_KEPT:
                 giver = self._givers.setdefault(step.key, _Giver(step.current, now_s))
                 giver.at_s = now_s
-                giver.to.add(step.beneficiary)
+                giver.beneficiaries.add(step.beneficiary)
 
-    def _judge(self, key: JobKey, each: JobState | None, now_s: float) -> None:
-        """Note whether a job has taken the room kept for it, or has shown that it does not."""
+    def _check_kept_room(self, key: JobKey, each: JobState | None, now_s: float) -> None:
+        """Note whether a job has taken the room kept for it, or has left it unused."""
         room = self._kept_rooms[key]
         if each is None or not each.is_waiting:
             del self._kept_rooms[key]
-            if self._left(key, each):
-                self._strike(key, now_s)
+            if self._has_left(key, each):
+                self._add_strikes(key, now_s)
         elif (bound := _bound_pods(each)) > room.bound_pods:
             room.since_s, room.bound_pods = now_s, bound
         elif now_s - room.since_s > self._bind_s:
             del self._kept_rooms[key]
-            self._strike(key, now_s)
+            self._add_strikes(key, now_s)
 
-    def _left(self, key: JobKey, each: JobState | None) -> bool:
-        """True if a job that waits no more is gone without having taken its room."""
+    def _has_left(self, key: JobKey, each: JobState | None) -> bool:
+        """True if a job that is no longer waiting has ended without having taken its room."""
         return not self._started(key) if each is None else each.job.life is not Life.LIVE
 
-    def _strike(self, key: JobKey, now_s: float) -> None:
+    def _add_strikes(self, key: JobKey, now_s: float) -> None:
         for owner, free in ((key, 0), (key.namespace, FREE)):
-            self._owners.setdefault(owner, _Owner()).struck(now_s, free)
+            self._owners.setdefault(owner, _Owner()).add_strike(now_s, free)
         for giver in self._givers.values():
-            giver.vain |= key in giver.to
+            giver.left_unused |= key in giver.beneficiaries
 
-    def _settle(self, key: JobKey, jobs: dict[JobKey, JobState], now_s: float) -> None:
+    def _settle_giver(self, key: JobKey, jobs: dict[JobKey, JobState], now_s: float) -> None:
         """Settle one giver: it gets its workers back if their room stayed unused, and is forgotten if it was taken."""
         giver, state = self._givers[key], jobs.get(key)
-        for to in sorted(giver.to):
+        for to in sorted(giver.beneficiaries):
             each = jobs.get(to)
             if each is None or not each.is_waiting:
-                if self._left(to, each) and not giver.vain:
-                    self._strike(to, now_s)
-                giver.to.discard(to)
-        used = not giver.to and not giver.vain
+                if self._has_left(to, each) and not giver.left_unused:
+                    self._add_strikes(to, now_s)
+                giver.beneficiaries.discard(to)
+        used = not giver.beneficiaries and not giver.left_unused
         if state is None or state.job.replicas >= giver.size or used or now_s - giver.at_s > FORGET_S:
             del self._givers[key]
 
-    def _unused(self, each: JobState, now_s: float) -> str:
+    def _unused_reason(self, each: JobState, now_s: float) -> str:
         """Say why no room is kept for a waiting job now, "" when there is no reason."""
         key = each.job.key
         for owner, owner_text in ((key, "it"), (key.namespace, f"namespace {key.namespace}")):
@@ -273,12 +278,12 @@ class UnusedRoom:
         while len(self._owners) > MOST_KEPT:
             del self._owners[next(iter(self._owners))]
 
-    @staticmethod
-    def _marked(each: JobState, marks: dict[JobKey, str], backs: dict[JobKey, int]) -> JobState:
-        why, back = marks.get(each.job.key, ""), backs.get(each.job.key, 0)
-        if not why and not back:
-            return each
-        return replace(each, unbindable=each.unbindable or why, size_before=back)
+
+def _with_mark(each: JobState, marks: dict[JobKey, str], backs: dict[JobKey, int]) -> JobState:
+    why, back = marks.get(each.job.key, ""), backs.get(each.job.key, 0)
+    if not why and not back:
+        return each
+    return replace(each, unbindable=each.unbindable or why, size_before=back)
 
 
 def _bound_pods(each: JobState) -> int:

@@ -26,7 +26,7 @@ _WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")
 _OVER = ("Succeeded", "Failed")
 _MOST_MEMBERS = 100_000
 _MOST_BEGAN = 10_000
-PROMISE_S = 300.0  # for how long the room of a pod counts that was told to go: a finalizer may keep it
+PROMISE_S = 300.0  # how long the room of a terminating pod counts as free: a finalizer may keep it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class PodGroup:
 def read(dialect: Dialect, raw: Object) -> PodGroup:
     """Return a PodGroup of one dialect. Unreadable fields count as missing."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
-    least = _stated(dialect, spec)
+    least = _stated_min(dialect, spec)
     if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
         least = None
     return PodGroup(
@@ -65,7 +65,7 @@ def read(dialect: Dialect, raw: Object) -> PodGroup:
     )
 
 
-def _stated(dialect: Dialect, spec: Object) -> Any:
+def _stated_min(dialect: Dialect, spec: Object) -> Any:
     """Return how many members start together, as the PodGroup states it."""
     if dialect is Dialect.NATIVE:
         return native_min(spec.get("schedulingPolicy"))
@@ -183,14 +183,11 @@ class UnmanagedGangs:
         keys = {key for key, count in self._waiting.items() if count}
         keys |= {key for key, group in self._groups.items() if group.is_waiting and group.shape is not None}
         for key in sorted(keys):
-            group = self._groups.get(key)
-            members = list(self._gangs.get(key, {}).values())
-            owners = {o.uid for pod, _ in members for o in pod.metadata.owner_references or ()}
-            owners.update(group.owners if group is not None else ())
-            if owners.isdisjoint(known):
-                state = self._job_state(key, group, members, lookups)
-                if state is not None:
-                    yield state
+            group, members = self._groups.get(key), list(self._gangs.get(key, {}).values())
+            if not _owners(group, members).isdisjoint(known):
+                continue
+            if (state := self._job_state(key, group, members, lookups)) is not None:
+                yield state
 
     def started(self, key: JobKey) -> bool:
         """True if any member of a gang has had a node, also a member that was deleted since."""
@@ -240,6 +237,12 @@ class UnmanagedGangs:
         return name
 
 
+def _owners(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> set[str]:
+    """Return the uids of the owners of a gang's PodGroup and pods."""
+    owners = {each.uid for pod, _ in members for each in pod.metadata.owner_references or ()}
+    return owners | set(group.owners if group is not None else ())
+
+
 def _lacking_shapes(group: PodGroup | None, free: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
     """Return the shapes of the pods that a gang lacks to its min; empty if it lacks none, or no shape is known.
 
@@ -275,7 +278,7 @@ def _job(
         bounds=Bounds(size, size),
         shape=shapes[0],
         order=Order(priority),
-        created=_oldest(group, free),
+        created=_waiting_since(group, free),
         other_roles=tuple(others.items()),
         spread=spread(notes),
         foreign=True,
@@ -291,7 +294,7 @@ def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
     return max([count for count in counts if count] or [len(members)])
 
 
-def _oldest(group: PodGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
+def _waiting_since(group: PodGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
     """Return the time since when a gang waits."""
     times = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
     return min(filter(None, times), default="")

@@ -65,10 +65,10 @@ class Decisions:
     def new(self, steps: Iterable[Step]) -> list[Step]:
         """Return the steps that differ from the last ones in reason or size. Deleted jobs are forgotten."""
         before, self._last = self._last, {step.key: step for step in steps}
-        return [step for key, step in self._last.items() if not _same(before.get(key), step)]
+        return [step for key, step in self._last.items() if not _is_same(before.get(key), step)]
 
 
-def _same(one: Step | None, other: Step) -> bool:
+def _is_same(one: Step | None, other: Step) -> bool:
     return one is other or (one is not None and one.reason is other.reason and one.target == other.target)
 
 

@@ -35,10 +35,10 @@ from turnout.kube.times import unix_s
 
 DRAWS = 12
 AGAIN_S = 10.0  # between two forecasts
-SOON_S = 1.0  # after the last estimate, when somebody waits of whom it says nothing
+SOON_S = 1.0  # after the last estimate, if a new job waits
 MOST_WAITERS = 200  # those whose turn comes first; the others are told that they come after these
 GRACE_S = 30.0  # Kubernetes' own time for a pod to end in; a job's may differ
-SCHEDULER_S = (5.0, 60.0)  # what a scheduler takes that has room, and takes at most
+SCHEDULER_S = (5.0, 60.0)  # likely and longest time of a scheduler that has room
 
 _GUESS = "a guess, since too few jobs have finished yet: that each runs as long again as it has run, more or less"
 _FEW = 2000  # workers, for which nodes are counted one by one
@@ -86,7 +86,7 @@ class ForecastCache:
         due_s = AGAIN_S if waiting <= self._waiting else SOON_S
         if not 0 <= now_s - self._at_s < due_s:
             self._at_s, self._waiting = now_s, waiting
-            self._lives.look(ended())
+            self._lives.add_ended(ended())
             found = forecast(observation, steps, self._lives, now_s, acts)
             times = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in found.items())
             self._starts = {key: each for key, each in times if each[2] < NEVER}
@@ -113,7 +113,7 @@ def forecast(
         else:
             later.append(each)
     if later:
-        found |= _simulated(later, observation, served, lives, now_s, acts)
+        found |= _simulate_futures(later, observation, served, lives, now_s, acts)
     return found
 
 
@@ -136,7 +136,7 @@ def _known_start(step: Step, now_s: float, acts: bool) -> Estimate | None:
     return None
 
 
-def _simulated(
+def _simulate_futures(
     later: Sequence[JobState],
     observation: Observation,
     served: Sequence[JobState],
@@ -152,7 +152,7 @@ def _simulated(
     )
     left, ages = _ends(running, lives, now_s)
     first = later[:MOST_WAITERS]
-    lines = _lines(first, lives, ages)
+    lines = _demand_groups(first, lives, ages)
     starts = [simulate(draw, start, running, shrinking, left[draw], lines) for draw in range(DRAWS)]
     found: dict[JobKey, Estimate] = {}
     for rank, each in enumerate(first):
@@ -228,7 +228,7 @@ def _chances(uids: Sequence[str]) -> Floats:
     return found
 
 
-def _lines(waiters: Sequence[JobState], lives: RuntimeStats, ages: Floats) -> list[DemandGroup]:
+def _demand_groups(waiters: Sequence[JobState], lives: RuntimeStats, ages: Floats) -> list[DemandGroup]:
     """Group waiting jobs by their request."""
     lines: dict[CapacityRequest, DemandGroup] = {}
     life_s: dict[str, Floats] = {}
@@ -237,7 +237,7 @@ def _lines(waiters: Sequence[JobState], lives: RuntimeStats, ages: Floats) -> li
         request = _request(each)
         if request not in lines:
             if each.job.queue not in life_s:
-                life_s[each.job.queue] = lives.new_s(each.job.queue, ages, chances[:, rank])
+                life_s[each.job.queue] = lives.new_job_s(each.job.queue, ages, chances[:, rank])
             lines[request] = DemandGroup(request, total_of(request.pods), life_s[each.job.queue])
         lines[request].ranks.append(rank)
     return list(lines.values())
@@ -257,7 +257,7 @@ KEPT_QUEUES = 1000
 ENOUGH = 8  # lives, below which all queues together are asked
 YOUNG_S = 60.0  # a job that has just begun says nothing by its age yet
 USUAL_S = 3600.0  # of a job that has not begun, where nothing at all is known
-_SUREST = 0.99  # a chance is cut off here: nobody runs a hundred times as long again
+_SUREST = 0.99  # larger chances are cut off, since no job runs a hundred times as long again
 
 _ENDS = ("Complete", "Completed", "Succeeded", "Failed", "Terminated", "Aborted")
 _BEGINS = ("Running",)
@@ -283,12 +283,12 @@ class RuntimeStats:
         self._all.append(lived_s)
         self._sorted.clear()
 
-    def look(self, ended: Iterable[Ended]) -> None:
+    def add_ended(self, ended: Iterable[Ended]) -> None:
         """Add the jobs that have ended and still exist, each once."""
         ended_uids = set()
         for uid, queue, raw in ended:
             ended_uids.add(uid)
-            if uid not in self._counted and (lived := lived_s(raw)) is not None:
+            if uid not in self._counted and (lived := run_time_s(raw)) is not None:
                 self.add(queue, lived)
         self._counted = ended_uids
 
@@ -330,7 +330,7 @@ class RuntimeStats:
             found[draw] = np.where(steps == longer, beyond_s, known_s) - ages
         return found
 
-    def new_s(self, queue: str, running_s: Floats, chances: Floats) -> Floats:
+    def new_job_s(self, queue: str, running_s: Floats, chances: Floats) -> Floats:
         """Return how long a job runs that has not begun, float[draws]. running_s: ages of running jobs."""
         if len(self.of(queue)):
             return self.remaining_s([(queue, 1)], np.zeros(1), chances[:, None]).reshape(-1)
@@ -348,7 +348,7 @@ def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
     return found
 
 
-def lived_s(raw: Mapping[str, Any]) -> float | None:
+def run_time_s(raw: Mapping[str, Any]) -> float | None:
     """Return how long a finished job has run, by its own status; None if the status does not say.
 
     Jobs of batch and kubeflow write startTime and completionTime, but only a condition for a failed job. Volcano writes
@@ -390,7 +390,7 @@ class DemandGroup:
 
     request: CapacityRequest
     needs: tuple[tuple[str, int], ...]  # (resource, amount) of its queue
-    life_s: Floats  # run time of one of them, by future
+    run_time_s: Floats  # run time of one of them, by future
     ranks: list[int] = field(default_factory=list)  # their places among all waiting jobs
 
     def reserve(self, left: Reservations) -> PodCharges | None:
@@ -420,7 +420,7 @@ class DemandGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Runner:
+class RunningJob:
     """A running job."""
 
     state: JobState
@@ -434,9 +434,7 @@ class Runner:
         )
 
 
-End = tuple[
-    float, int, Runner | DemandGroup, PodCharges
-]  # when, a number that tells those of one moment apart, whose, of what
+End = tuple[float, int, RunningJob | DemandGroup, PodCharges]  # time, a tie-breaker, owner, charges
 
 
 def simulate(
@@ -451,12 +449,12 @@ def simulate(
 
     start: the room now. lent: queues whose elastic workers have left. left_s: how long running jobs still run.
     """
-    left, starts, line_of = start.copied(), dict[int, float](), _Lines(lines)
+    left, starts, line_of = start.copied(), dict[int, float](), _DemandGroups(lines)
     soonest = np.argpartition(left_s, MOST_ENDS)[:MOST_ENDS] if len(left_s) > MOST_ENDS else np.arange(len(left_s))
     ends: list[End] = []
     for at_s, number in zip(left_s[soonest].tolist(), soonest.tolist(), strict=True):
         who = running[number]
-        ends.append((at_s, number, Runner(who, who.can_shrink and who.job.queue in lent), []))
+        ends.append((at_s, number, RunningJob(who, who.can_shrink and who.job.queue in lent), []))
     heapq.heapify(ends)
     at_once = max(1, len(ends) // ROUNDS)
     while ends and line_of.tries < MOST_TRIES and len(starts) < line_of.waiters:
@@ -466,7 +464,7 @@ def simulate(
             owner.leave(left, charges)
         for line, rank, charges in line_of.served(left):
             starts[rank] = at_s
-            life_s = float(line.life_s[(draw + rank) % len(line.life_s)])
+            life_s = float(line.run_time_s[(draw + rank) % len(line.run_time_s)])
             heapq.heappush(ends, (at_s + life_s, -len(starts), line, charges))
     return starts
 
@@ -474,7 +472,7 @@ def simulate(
 _Head = tuple[int, int, DemandGroup]  # whose turn it is in a line: its rank, its place in the line
 
 
-class _Lines:
+class _DemandGroups:
     """The heads of the lines, by the first shape that they ask for. tries: how often room was looked for."""
 
     def __init__(self, lines: Sequence[DemandGroup]) -> None:
@@ -499,7 +497,7 @@ class _Lines:
             if (charges := line.reserve(left)) is None:
                 continue
             yield line, rank, charges
-            room[shape] = left.room.total(shape)  # of the others it is what they had at most
+            room[shape] = left.room.total(shape)  # for the other shapes it is an upper bound
             mine = self._of[shape]
             mine.remove(head)
             if place + 1 < len(line.ranks):

@@ -57,14 +57,7 @@ def _page(
     lent = sorted((each for each in jobs if _elastic(each)), key=lambda each: (-_elastic(each), each.job.key))
     page: dict[str, Any] = {"mode": "observe" if dry_run else "act"}
     if queue is not None:
-        amounts = {
-            "used": total(queue.used, gpus),
-            "limit": bound(queue.limit, gpus),
-            "deserved": bound(queue.deserved, gpus),
-            "headroom": largest(queue.headroom, gpus) if any(each in queue.headroom for each in gpus) else None,
-            "free": free(queue.limit, queue.used, gpus),
-        }
-        page |= {"open": queue.open, "gpus": {what: amount for what, amount in amounts.items() if amount is not None}}
+        page |= {"open": queue.open, "gpus": _gpus(queue, gpus)}
     page["jobs"] = {"running": len(jobs) - len(waiting), "waiting": len(waiting)}
     page["elasticWorkers"] = sum(_elastic(each) for each in lent)
     page["elasticGpus"] = sum(_elastic(each) * each.job.shape.gpus(gpus) for each in lent)
@@ -73,6 +66,18 @@ def _page(
         if len(some) > MOST_JOBS:
             page[f"{title}LeftOut"] = len(some) - MOST_JOBS
     return page
+
+
+def _gpus(queue: Queue, gpus: Gpus) -> dict[str, int]:
+    """Return the GPUs of a queue. Unspecified amounts are left out."""
+    amounts = {
+        "used": total(queue.used, gpus),
+        "limit": bound(queue.limit, gpus),
+        "deserved": bound(queue.deserved, gpus),
+        "headroom": largest(queue.headroom, gpus) if any(each in queue.headroom for each in gpus) else None,
+        "free": free(queue.limit, queue.used, gpus),
+    }
+    return {what: amount for what, amount in amounts.items() if amount is not None}
 
 
 def _line(state: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:

@@ -38,6 +38,11 @@ class Holder:
     least_gpus: int
     elastic_gpus: int
 
+    @property
+    def gpus(self) -> int:
+        """Return all its GPUs."""
+        return self.least_gpus + self.elastic_gpus
+
 
 @dataclass(frozen=True, slots=True)
 class QueueLink:
@@ -88,7 +93,7 @@ class SizeLink:
     requested: int  # workers that its object requests
     larger: int | None  # the next size, None when this is the last
     elastic: int
-    balance_s: float  # what lending has won it, restarts taken off
+    balance_s: float  # seconds that lending has won, minus restarts
     cooldown_s: float  # how long its size will not grow yet
     changed_s: float | None  # when it was last changed, None for never
     reapplied_size: int | None = None  # the size last given, where its object was applied again as submitted; else None
@@ -171,17 +176,10 @@ def _since(state: JobState) -> float | None:
 
 
 def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, cluster: ClusterContext) -> QueueLink:
-    jobs = [each for each in observation.jobs if each.job.queue == name and each.bound_workers]
-    job_keys = {each.job.key for each in jobs}
-    gangs = [gang for gang in cluster.gangs.values() if gang.queue == name and gang.key not in job_keys]
-    holders = sorted(
-        [*(_holder(each, gpus) for each in jobs), *(_gang_holder(gang, gpus) for gang in gangs)],
-        key=lambda each: (-each.least_gpus - each.elastic_gpus, each.job),
-    )
-    holders = [each for each in holders if each.least_gpus or each.elastic_gpus]
+    holders = _holders(name, observation, gpus, cluster)
     queue = observation.queues.get(name)
     described = queue or Queue()
-    used = total(described.used, gpus) if queue else sum(each.least_gpus + each.elastic_gpus for each in holders)
+    used = total(described.used, gpus) if queue else sum(each.gpus for each in holders)
     return QueueLink(
         name,
         queue is not None,
@@ -194,6 +192,15 @@ def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, clus
         tuple(holders[:MOST_HOLDERS]),
         max(0, len(holders) - MOST_HOLDERS),
     )
+
+
+def _holders(name: str, observation: Observation, gpus: Gpus, cluster: ClusterContext) -> list[Holder]:
+    """Return the jobs and gangs that hold GPUs of a queue, the largest first."""
+    jobs = [each for each in observation.jobs if each.job.queue == name and each.bound_workers]
+    job_keys = {each.job.key for each in jobs}
+    gangs = [gang for gang in cluster.gangs.values() if gang.queue == name and gang.key not in job_keys]
+    found = [*(_holder(each, gpus) for each in jobs), *(_gang_holder(gang, gpus) for gang in gangs)]
+    return sorted((each for each in found if each.gpus), key=lambda each: (-each.gpus, each.job))
 
 
 def _holder(state: JobState, gpus: Gpus) -> Holder:
@@ -271,7 +278,7 @@ def _size(state: JobState, policy: Policy, now_s: float) -> SizeLink:
     )
 
 
-BoundPod = tuple[int, PodShape]  # row of a node, and what stands there
+BoundPod = tuple[int, PodShape]  # row of a node, and the shape of a pod there
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +309,7 @@ def cause(state: JobState, step: Step, observation: Observation, cluster: Cluste
     least, tier = state.job.bounds.least - state.finished, state.job.spread.tier
     if tier is not None and not observation.room.switches:
         return _without_map(tier, cluster.map_read)
-    most = most_together(state, observation, cluster.gangs.values())
+    most = max_together(state, observation, cluster.gangs.values())
     if most < least and step.reason is Reason.NEEDS_MORE:
         return _no_place(least, most, tier)
     existing = members(state, cluster)
@@ -317,7 +324,7 @@ def members(state: JobState, cluster: ClusterContext) -> int:
     return gang.existing if gang is not None else len(state.living)
 
 
-def most_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
+def max_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
     """Return how many workers empty nodes hold, under one switch if the job requests that."""
     removed = [
         *((pod.row, pod.shape) for pod in observation.leaving),
@@ -326,7 +333,7 @@ def most_together(state: JobState, observation: Observation, gangs: Collection[U
     gang_keys = {gang.key for gang in gangs}
     for each in (job for job in observation.jobs if job.job.key not in gang_keys):
         removed += [(worker.row, each.job.shape) for worker in each.workers if worker.row is not None]
-    fits = _emptied(observation.room, state.job.shape, removed)
+    fits = _fits_after_removal(observation.room, state.job.shape, removed)
     tier, switches = state.job.spread.tier, observation.room.switches
     if tier is None or not switches:
         return int(fits.sum())
@@ -335,7 +342,7 @@ def most_together(state: JobState, observation: Observation, gangs: Collection[U
     return int(np.bincount(of[known], weights=fits[known], minlength=1).max())
 
 
-def _emptied(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
+def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
     """Return how many pods of a shape each node holds after others are removed."""
     free = room.free.copy()
     for row, other in removed:
@@ -396,7 +403,7 @@ def refusal(node: Node, shape: PodShape) -> str:
         return "not ready"
     bare = msgspec.structs.replace(node, spec=NodeSpec())
     if admits(bare, shape):
-        return _kept_off(node, bare, shape)
+        return _untolerated_taint(node, bare, shape)
     if admits(bare, replace(shape, terms=None)):
         return "outside its node affinity"
     have = node.metadata.labels or {}
@@ -404,7 +411,7 @@ def refusal(node: Node, shape: PodShape) -> str:
     return f"without label {missing}" if missing else "outside its node affinity"
 
 
-def _kept_off(node: Node, bare: Node, shape: PodShape) -> str:
+def _untolerated_taint(node: Node, bare: Node, shape: PodShape) -> str:
     """Return the taint that the pod does not tolerate, or "cordoned"."""
     for taint in node.spec.taints or ():
         if not admits(msgspec.structs.replace(bare, spec=NodeSpec(taints=[taint])), shape):
@@ -418,7 +425,7 @@ def _kept_off(node: Node, bare: Node, shape: PodShape) -> str:
 class RoomLink:
     """The room for more workers of one shape."""
 
-    worker: str  # what one requests
+    worker: str  # requests of one worker
     nodes: int  # all nodes
     admits: int  # nodes that admit it
     with_room: int  # nodes that have room for it now

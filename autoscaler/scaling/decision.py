@@ -29,8 +29,8 @@ class Decision:
     steps: Steps  # of the jobs that are decided
     waiting: Sequence[JobState]  # jobs that lack pods to their min
     running: Sequence[JobState]  # jobs that may grow
-    free: Reservations  # what nobody holds now
-    expected: Reservations  # `free` with what leaving workers give back; the same object where nobody leaves
+    free: Reservations  # free now
+    expected: Reservations  # `free` with the room of leaving workers; the same object if no worker leaves
 
     def with_steps(self, steps: Steps) -> Decision:
         """Return the decision with these steps added; a later phase has the last word on a job."""

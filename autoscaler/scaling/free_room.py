@@ -14,7 +14,7 @@ from turnout.jobs.queues.model import Queue
 from turnout.jobs.queues.quota_accounting import charge, holds
 from turnout.kube.pod_shape import PodShape
 
-Needs = tuple[tuple[str, int], ...]  # (resource, amount), what a queue is asked for
+Needs = tuple[tuple[str, int], ...]  # (resource, amount) of a request to a queue
 
 
 class Quota:
@@ -52,14 +52,14 @@ class Quota:
             for what, amount in needs:
                 used[what] = used.get(what, 0) + amount * times
 
-    def keep(self, amounts: Mapping[str, int]) -> None:
+    def keep_free(self, amounts: Mapping[str, int]) -> None:
         """Keep so much free in every queue, and what each queue keeps for itself."""
         for name, used in self._used.items():
             own = self._queues[name].headroom
             for what in {**amounts, **own}:
                 used[what] = used.get(what, 0) + max(amounts.get(what, 0), own.get(what, 0))
 
-    def keeps(self) -> bool:
+    def keeps_room(self) -> bool:
         """True if any queue keeps room free for itself."""
         return any(queue.headroom for queue in self._queues.values())
 
@@ -138,7 +138,7 @@ class Reservations:
         """Copy the room and the quota, so that the copy can be charged."""
         return Reservations(self.room.copied(), self.quota.copied())
 
-    def could(self, pool: Pool, pods: int) -> bool:
+    def has_room_for(self, pool: Pool, pods: int) -> bool:
         """True if so many pods of a pool fit."""
         return self.quota.holds(pool.queue, pool.needs, pods) and self.room.total(pool.shape) >= pods
 
@@ -190,7 +190,7 @@ class Reservations:
         sums = np.bincount(of[on_map], weights=room[on_map])
         wide = np.flatnonzero(sums >= pods)
         for switch in wide[np.argsort(sums[wide], kind="stable")].tolist():
-            if not required or switch in required:  # a node off the map has a switch that nobody has
+            if not required or switch in required:  # a node off the map is under no switch of the map
                 rows = np.flatnonzero(of == switch)
                 yield rows[np.argsort(room[rows], kind="stable")].tolist()
 
@@ -215,5 +215,5 @@ class Reservations:
         """Return a copy with these amounts taken, on the nodes and in every queue."""
         other = self.copied()
         other.room.keep_free(headroom)
-        other.quota.keep(headroom)
+        other.quota.keep_free(headroom)
         return other

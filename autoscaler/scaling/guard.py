@@ -25,15 +25,15 @@ from turnout.autoscaler.scaling.free_room import Quota, Reservations
 
 def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
     """Return the decision with the steps that hold whatever room there is. now_s: seconds since 1970."""
-    if (why := _nothing_at_all(observation, policy)) is not None:
-        return _settled(observation, lambda each: each.hold(*why))
+    if (why := _hold_for_all(observation, policy)) is not None:
+        return _same_for_all(observation, lambda each: each.hold(*why))
     if observation.admin_override is AdminOverride.RELEASE:
-        return _settled(observation, _released)
+        return _same_for_all(observation, _release_step)
     steps: dict[object, Step] = {}
     waiting, running, going = list[JobState](), list[JobState](), list[JobState]()
     unread = {name: queue.faults[0] for name, queue in observation.queues.items() if queue.faults}
     for each in in_queue_order(observation):
-        if each.promised and _goes(each, policy, now_s):
+        if each.promised and _may_leave(each, policy, now_s):
             going.append(each)
         if unread and each.job.queue in unread:
             steps[each.token] = each.hold(Reason.STALE, unread[each.job.queue])
@@ -44,7 +44,7 @@ def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
         elif each.steady:
             if each.hold_step is None:
                 running.append(each)
-        elif (shrink := _room_taken(each, policy, now_s)) is not None:
+        elif (shrink := _room_taken_step(each, policy, now_s)) is not None:
             steps[each.token] = shrink
         elif each.hold_step is None:
             running.append(each)
@@ -58,13 +58,13 @@ def in_queue_order(observation: Observation) -> Iterable[JobState]:
     return observation.jobs if observation.is_sorted else sorted(observation.jobs, key=ORDER)
 
 
-def _settled(observation: Observation, step_of: Callable[[JobState], Step]) -> Decision:
+def _same_for_all(observation: Observation, step_of: Callable[[JobState], Step]) -> Decision:
     """Decide all jobs by one rule, so that no job is left for the next phases."""
     free = Reservations(observation.room, Quota(observation.queues))
     return Decision({each.token: step_of(each) for each in observation.jobs}, (), (), free, free)
 
 
-def _nothing_at_all(observation: Observation, policy: Policy) -> tuple[Reason, str] | None:
+def _hold_for_all(observation: Observation, policy: Policy) -> tuple[Reason, str] | None:
     """Return why no job is changed; None if the observation can be acted on."""
     if not observation.complete:
         return Reason.STALE, "a list failed"
@@ -81,7 +81,7 @@ def _nothing_at_all(observation: Observation, policy: Policy) -> tuple[Reason, s
     )
 
 
-def _released(state: JobState) -> Step:
+def _release_step(state: JobState) -> Step:
     """Make the step that brings a job back to its min. An owner's pause does not stop it: lending itself ends."""
     job = state.job
     if not job.elastic or job.replicas <= job.bounds.least:
@@ -89,7 +89,7 @@ def _released(state: JobState) -> Step:
     return Step(job.key, job.bounds.least, job.replicas, Reason.RELEASED, "an admin takes back everything that is lent")
 
 
-def _goes(state: JobState, policy: Policy, now_s: float) -> bool:
+def _may_leave(state: JobState, policy: Policy, now_s: float) -> bool:
     """True if the leaving workers of a job can be expected to go.
 
     A controller that has not followed a resize for long may never do so.
@@ -111,7 +111,7 @@ def _with_promised(free: Reservations, going: Iterable[JobState], leaving: Itera
     return expected
 
 
-def _room_taken(state: JobState, policy: Policy, now_s: float) -> Step | None:
+def _room_taken_step(state: JobState, policy: Policy, now_s: float) -> Step | None:
     """Make the step of a job that gives up workers above its min, which have been without a node for too long."""
     job = state.job
     if len(state.living) == state.bound_workers or not may_give(state, now_s):

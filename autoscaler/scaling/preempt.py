@@ -17,7 +17,7 @@ from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Observation, Policy
 from turnout.autoscaler.scaling.decision import Decision, Turn, in_turn, may_give, turns_of
 from turnout.autoscaler.scaling.free_room import CapacityRequest, Reservations, least_of, total_of
 from turnout.autoscaler.scaling.guard import in_queue_order
-from turnout.autoscaler.scaling.resize_cost import exhausted, rich
+from turnout.autoscaler.scaling.resize_cost import has_surplus, is_exhausted
 from turnout.jobs.model import Job, JobKey
 from turnout.kube.pod_shape import PodShape, amount_text
 
@@ -29,13 +29,13 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
     """
     if not before.waiting:
         return before
-    # What is charged to who waits is not free, also where nobody leaves yet.
+    # Room that is charged to waiting jobs is not free, even if no worker leaves yet.
     free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
-    wealthy, poor = partial(rich, policy=policy, now_s=now_s), partial(exhausted, policy=policy, now_s=now_s)
+    wealthy, poor = partial(has_surplus, policy=policy, now_s=now_s), partial(is_exhausted, policy=policy, now_s=now_s)
     able = [each for each in in_queue_order(observation) if each.can_shrink and each.token not in before.steps]
     preemptor = Preemptor(able, expected, wealthy, poor, partial(may_give, now_s=now_s))
     steps: dict[object, Step] = {}
-    blocked: dict[str, JobState] = {}  # by strict queue, who blocks it
+    blocked: dict[str, JobState] = {}  # by strict queue, the job that blocks it
     for waiter in in_turn(before.waiting):
         queue = waiter.job.queue
         if (head := blocked.get(queue)) is not None:
@@ -83,7 +83,7 @@ def _serve(
     else:
         for each, size in victims.values():
             current = each.job.replicas
-            detail = f"{_leave(current - size)} for {job.key}"
+            detail = f"{_leave_text(current - size)} for {job.key}"
             yield each, Step(each.job.key, size, current, Reason.MAKES_ROOM, detail, job.key)
         who = "1 job makes" if len(victims) == 1 else f"{len(victims)} jobs make"
         yield waiter, waiter.hold(Reason.WAITS_FOR_ROOM, f"{who} room")
@@ -93,11 +93,11 @@ def _with_others(step: Step, before: Step | None) -> Step:
     """Return the step of a job that gives to several jobs, with the first of them as beneficiary."""
     if before is None or before.beneficiary is None:
         return step
-    detail = f"{_leave(step.current - step.target)} for {before.beneficiary} and others"
+    detail = f"{_leave_text(step.current - step.target)} for {before.beneficiary} and others"
     return step._replace(detail=detail, beneficiary=before.beneficiary)
 
 
-def _leave(workers: int) -> str:
+def _leave_text(workers: int) -> str:
     return "1 worker leaves" if workers == 1 else f"{workers} workers leave"
 
 
@@ -111,7 +111,7 @@ class _Victim:
 
     state: JobState
     rows: tuple[int, ...]
-    left: int
+    size_left: int
 
 
 class Preemptor:
@@ -135,9 +135,9 @@ class Preemptor:
         for each in jobs:
             self._of.setdefault(each.pool.queue, []).append(each)
         self._sizes: dict[JobKey, int] = {}
-        self._best = self._all_gone()
+        self._best = self._room_without_elastic()
 
-    def _all_gone(self) -> Reservations:
+    def _room_without_elastic(self) -> Reservations:
         """Return what there would be if every elastic worker had left."""
         quota, rows = self._room.quota.copied(), dict[PodShape, list[int]]()
         left: dict[Pool, list[int]] = {}
@@ -161,7 +161,7 @@ class Preemptor:
         if not self._best.fits(request):
             return None
         room, victims = self._room, list[_Victim]()
-        for unit in self._offered(request.queue, request.namespace):
+        for unit in self._offered_units(request.queue, request.namespace):
             room.release(unit.state.pool, unit.rows)
             victims.append(unit)
             if room.fits(request):
@@ -171,20 +171,20 @@ class Preemptor:
                 room.release(unit.state.pool, unit.rows, -1)
             return None
         sizes: dict[JobKey, tuple[JobState, int]] = {}
-        for unit in _pruned(victims, request, room):
+        for unit in _needed_units(victims, request, room):
             key = unit.state.job.key
-            sizes[key] = unit.state, min(unit.left, sizes[key][1]) if key in sizes else unit.left
+            sizes[key] = unit.state, min(unit.size_left, sizes[key][1]) if key in sizes else unit.size_left
         for key, (state, size) in list(sizes.items()):
             if self._poor(state.job):  # it cannot pay for one more restart, so it gives everything in this one
                 for unit in _units(state, size):
                     room.release(unit.state.pool, unit.rows)
-                    sizes[key] = state, unit.left
+                    sizes[key] = state, unit.size_left
         self._sizes.update({key: size for key, (_, size) in sizes.items()})
         room.reserve(request)
         self._best.reserve(request)
         return sizes
 
-    def _offered(self, queue: str, namespace: str) -> Iterator[_Victim]:
+    def _offered_units(self, queue: str, namespace: str) -> Iterator[_Victim]:
         """Give what may be taken for a job, unit by unit: from its own queue, or borrowed by another one.
 
         The least important job gives first, then one whose balance covers a restart, then the newest. Within a
@@ -192,7 +192,7 @@ class Preemptor:
         """
         quota = self._room.quota
         queues = [name for name in self._of if name == queue or quota.borrows(name)]
-        for _, each in heapq.merge(*map(self._offers, queues), key=itemgetter(0), reverse=True):
+        for _, each in heapq.merge(*map(self._willing_jobs, queues), key=itemgetter(0), reverse=True):
             if each.job.key.namespace == namespace and not self._may_shrink_in_namespace(each):
                 continue
             for unit in _units(each, self._sizes.get(each.job.key)):
@@ -200,7 +200,7 @@ class Preemptor:
                     break
                 yield unit
 
-    def _offers(self, queue: str) -> list[tuple[Turn, JobState]]:
+    def _willing_jobs(self, queue: str) -> list[tuple[Turn, JobState]]:
         """Return the jobs of a queue that may give, the most willing first."""
         if (found := self._willing.get(queue)) is None:
             self._turns = self._turns or turns_of(self._jobs, lambda each: self._rich(each.job))
@@ -219,7 +219,7 @@ def _units(state: JobState, size_left: int | None) -> Iterator[_Victim]:
         yield _Victim(state, tuple(worker.row for worker in leave if worker.row not in (None, UNKNOWN_NODE)), size)
 
 
-def _pruned(victims: list[_Victim], request: CapacityRequest, room: Reservations) -> list[_Victim]:
+def _needed_units(victims: list[_Victim], request: CapacityRequest, room: Reservations) -> list[_Victim]:
     """Drop the units that are not needed, the least willing job's first; of each job the highest indexes go."""
     needed: list[_Victim] = []
     for _, units in groupby(reversed(victims), key=lambda unit: unit.state.job.key):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool, Reason, Step
 from turnout.autoscaler.scaling.decision import Decision, in_turn
 from turnout.autoscaler.scaling.free_room import Reservations
-from turnout.autoscaler.scaling.resize_cost import balance_s, pays, starts
+from turnout.autoscaler.scaling.resize_cost import balance_s, is_starting, pays_off
 from turnout.jobs.model import Pause
 from turnout.jobs.scaling_curve import gain
 
@@ -20,7 +20,7 @@ _SETTLES: _Why = (Reason.ROOM_SETTLES, "what is free has been idle for less than
 
 @dataclass(slots=True)
 class RoomToGrow:
-    """The room that growth is charged to: with what leaves soon, without it, and with the headroom kept."""
+    """The room that growth is charged to: with leaving workers, without them, and after the headroom."""
 
     expected: Reservations
     free: Reservations
@@ -29,7 +29,7 @@ class RoomToGrow:
     starting: set[str]
     full: dict[Unit, _Why | None] = field(default_factory=dict)
     settled: dict[str, dict[str, int]] | None = None
-    young: set[Unit] = field(default_factory=set)
+    unsettled: set[Unit] = field(default_factory=set)
     distinct: tuple[Reservations, ...] = ()  # of the three, each once
 
     def __post_init__(self) -> None:
@@ -39,10 +39,10 @@ class RoomToGrow:
             *(room for room in (self.free, self.after_headroom) if room is not self.expected),
         )
 
-    def refused(self, unit: Unit) -> _Why | None:
-        """Say why there was no room for so many more workers before anybody grew; None when there was."""
+    def refusal(self, unit: Unit) -> _Why | None:
+        """Return why there was no room for so many more workers before any growth; None if there was."""
         if unit not in self.full:
-            self.full[unit] = None if self._could(*unit) else self._why(*unit)
+            self.full[unit] = None if self._has_room(*unit) else self._no_room_reason(*unit)
         return self.full[unit]
 
     def take(self, unit: Unit, at_start: bool = False) -> bool:
@@ -50,36 +50,36 @@ class RoomToGrow:
 
         at_start: for a job that starts, to which room is good that was taken a moment ago.
         """
-        if unit not in self.full and self.refused(unit) is not None:
+        if unit not in self.full and self.refusal(unit) is not None:
             return False
-        if not at_start and not self._settled(unit):
-            self.young.add(unit)
+        if not at_start and not self._is_settled(unit):
+            self.unsettled.add(unit)
             return False
         pool, pods = unit
         if len(self.distinct) == 1:
             done = self.expected.take(pool, pods)
-        elif done := all(room.could(pool, pods) for room in self.distinct):
+        elif done := all(room.has_room_for(pool, pods) for room in self.distinct):
             for room in self.distinct:
                 room.take(pool, pods)
         if not done:
-            self.full[unit] = self._why(pool, pods)
+            self.full[unit] = self._no_room_reason(pool, pods)
         elif not at_start:
-            for amounts in self._settling(pool.queue):
+            for amounts in self._settled_amounts(pool.queue):
                 for what, amount in pool.needs:
                     if what in amounts:
                         amounts[what] -= amount * pods
         return done
 
-    def _settled(self, unit: Unit) -> bool:
+    def _is_settled(self, unit: Unit) -> bool:
         """True if enough room for so many more workers has been idle for long enough."""
         pool, pods = unit
-        for amounts in self._settling(pool.queue):
+        for amounts in self._settled_amounts(pool.queue):
             for what, amount in pool.needs:
                 if amounts.get(what, amount * pods) < amount * pods:
                     return False
         return True
 
-    def _settling(self, queue: str) -> Iterator[dict[str, int]]:
+    def _settled_amounts(self, queue: str) -> Iterator[dict[str, int]]:
         """Give the room idle for long enough on the nodes, in a queue and above it, where that is bounded."""
         if self.settled is not None:
             for place in (NODES, *self.expected.quota.chain(queue)):
@@ -93,21 +93,28 @@ class RoomToGrow:
         after_headroom = expected if self.after_headroom is self.expected else self.after_headroom.copied()
         settled = None if self.settled is None else {name: dict(each) for name, each in self.settled.items()}
         return RoomToGrow(
-            expected, free, after_headroom, self.others_wait, self.starting, dict(self.full), settled, set(self.young)
+            expected,
+            free,
+            after_headroom,
+            self.others_wait,
+            self.starting,
+            dict(self.full),
+            settled,
+            set(self.unsettled),
         )
 
-    def _could(self, pool: Pool, pods: int) -> bool:
+    def _has_room(self, pool: Pool, pods: int) -> bool:
         if pool.queue in self.starting or not self.expected.quota.is_open(pool.queue):
             return False
-        return all(room.could(pool, pods) for room in self.distinct)
+        return all(room.has_room_for(pool, pods) for room in self.distinct)
 
-    def _why(self, pool: Pool, pods: int) -> _Why:
+    def _no_room_reason(self, pool: Pool, pods: int) -> _Why:
         if not self.expected.quota.is_open(pool.queue):
             return Reason.QUEUE_CLOSED, f"queue {pool.queue} is closed"
         if pool.queue in self.starting:
             return Reason.OTHERS_WAIT, f"a job of queue {pool.queue} is about to start"
-        if self.expected.could(pool, pods):
-            if self.free.could(pool, pods):
+        if self.expected.has_room_for(pool, pods):
+            if self.free.has_room_for(pool, pods):
                 return Reason.HEADROOM_KEPT, "the room left is kept free"
             return Reason.NO_FREE_ROOM, "what will be free is not free yet"
         if self.others_wait:
@@ -124,10 +131,10 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
     """
     if not before.running:
         return before
-    growing = _growing(before, observation, policy)
+    growing = _room_to_grow(before, observation, policy)
     steps: dict[object, Step] = {}
     for each in before.running:
-        if each.size_before > each.job.replicas and (back := _given_back(each, growing, now_s)) is not None:
+        if each.size_before > each.job.replicas and (back := _return_step(each, growing, now_s)) is not None:
             steps[each.token] = back
     starting, able = list[JobState](), list[JobState]()
     full = growing.full
@@ -136,45 +143,47 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
         if each.token in steps:
             continue
         job = each.job
-        why = None if each.steady else _unsteady(each, now_s)
+        why = None if each.steady else _hold_reason(each, now_s)
         if why is None and job.bank.resized_s:
-            why = _too_soon(each, policy, now_s)
-        if why is None:  # alike jobs, of which there are thousands, ask for the same unit
-            why = full[each.unit] if each.unit in full else growing.refused(each.unit)
+            why = _delay_reason(each, policy, now_s)
+        if why is None:  # thousands of equal jobs request the same unit
+            why = full[each.unit] if each.unit in full else growing.refusal(each.unit)
         if why is None:
             if each.next_gain.per_worker < policy.least_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.next_gain.share:.1%} faster by the next worker"
             elif not any_poor and (each.next_gain.share < enough or job.bank.restart_s is not None):
-                any_poor = not pays(job, each.next_size, policy)  # perhaps it does by growing further
+                any_poor = not pays_off(job, each.next_size, policy)  # perhaps it does by growing further
         if why is None:
-            (starting if starts(each, policy, now_s) else able).append(each)
+            (starting if is_starting(each, policy, now_s) else able).append(each)
         else:
             steps[each.token] = each.hold(*why)
     if starting:
-        growing, grown = _grown(starting, growing, policy, any_poor, at_start=True)
+        growing, grown = _grow(starting, growing, policy, any_poor, at_start=True)
         steps.update(grown)
-    _, grown = _grown(able, growing, policy, any_poor)
+    _, grown = _grow(able, growing, policy, any_poor)
     steps.update(grown)
     return before.with_steps(steps)
 
 
-def _growing(before: Decision, observation: Observation, policy: Policy) -> RoomToGrow:
-    """Return what growth is charged to, at first."""
+def _room_to_grow(before: Decision, observation: Observation, policy: Policy) -> RoomToGrow:
+    """Return the room that growth is charged to at first."""
     expected = before.expected
-    after_headroom = expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.keeps() else expected
+    after_headroom = (
+        expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.keeps_room() else expected
+    )
     served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
     starting = {each.job.queue for each in before.waiting if before.steps[each.token].reason in served}
     settled = None if observation.settled is None else {name: dict(each) for name, each in observation.settled.items()}
     return RoomToGrow(expected, before.free, after_headroom, bool(before.waiting), starting, settled=settled)
 
 
-def _given_back(each: JobState, growing: RoomToGrow, now_s: float) -> Step | None:
-    """Give a job what it gave in vain, as far as there is room; None when there is none.
+def _return_step(each: JobState, growing: RoomToGrow, now_s: float) -> Step | None:
+    """Return a job's step by which it gets back workers whose room was left unused, as far as there is room; else None.
 
-    Neither a cooldown nor its bank nor how long the room has been idle holds it up: it had these workers.
+    Neither a cooldown, nor its balance, nor the idle time of the room delays it, because it had these workers before.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
-    if not each.steady and _unsteady(each, now_s) is not None:
+    if not each.steady and _hold_reason(each, now_s) is not None:
         return None
     while larger <= min(job.most, each.size_before) and growing.take((each.pool, larger - size), at_start=True):
         size, larger = larger, job.sizes.larger(larger)
@@ -183,22 +192,22 @@ def _given_back(each: JobState, growing: RoomToGrow, now_s: float) -> Step | Non
     return Step(job.key, size, job.replicas, Reason.RETURNED, "it gave them to a job that left their room unused")
 
 
-def _grown(
+def _grow(
     able: list[JobState], growing: RoomToGrow, policy: Policy, any_poor: bool, at_start: bool = False
 ) -> tuple[RoomToGrow, dict[object, Step]]:
-    """Decide for the jobs that may grow. A growth that would not pay is taken back, and others have the room.
+    """Decide on the jobs that may grow. A growth that would not pay is taken back, so that others get the room.
 
-    Returns what is left, and the steps by token. at_start: do these jobs start?
+    Returns the room that is left, and the steps by token. at_start: these jobs start.
     """
     poor, restarts = set[object](), 1 if at_start else 2
     while True:
         attempt = growing.copied() if any_poor else growing
         some = [each for each in able if each.token not in poor]
-        sizes = _shared_out(some, attempt, policy, at_start)
+        sizes = _share_out(some, attempt, policy, at_start)
         late = any_poor and {
             each.token
             for each in able
-            if each.token in sizes and not pays(each.job, sizes[each.token], policy, restarts)
+            if each.token in sizes and not pays_off(each.job, sizes[each.token], policy, restarts)
         }
         if not late:
             break
@@ -213,19 +222,19 @@ def _grown(
             why = f"{each.next_gain.share:.1%} faster by the next worker: no restart is worth it"
             steps[each.token] = each.hold(Reason.MARGINAL_GAIN, why)
         else:
-            young = None if at_start or each.unit not in attempt.young else _SETTLES
+            young = None if at_start or each.unit not in attempt.unsettled else _SETTLES
             steps[each.token] = each.hold(*(attempt.full.get(each.unit) or young or _OTHERS_FIRST))
     return attempt, steps
 
 
-def _shared_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
+def _share_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
     """Return the sizes that jobs get, by token. The job that gains most gets all it can use, then the next.
 
-    Two jobs that shared the room would each pay a restart. Jobs that gain alike come by turn.
+    If two jobs shared the room, each would pay a restart. Jobs of equal gain come in order.
     """
     sizes: dict[object, int] = {}
     for each in sorted(in_turn(able), key=_gains_most):
-        if growing.refused(each.unit) is None:
+        if growing.refusal(each.unit) is None:
             size = _largest_size(each, growing, policy, at_start)
             if size > each.job.replicas:
                 sizes[each.token] = size
@@ -233,7 +242,7 @@ def _shared_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_st
 
 
 def _gains_most(each: JobState) -> float:
-    """Sort jobs by what their first step of growth is worth, the largest first."""
+    """Return a sort key: the largest gain of a job's next size comes first."""
     return -each.next_gain.share
 
 
@@ -247,8 +256,8 @@ def _largest_size(each: JobState, growing: RoomToGrow, policy: Policy, at_start:
     return size
 
 
-def _unsteady(state: JobState, now_s: float) -> _Why | None:
-    """Say why a running job is left alone whatever room there is: its owner forbids it, or workers are on their way."""
+def _hold_reason(state: JobState, now_s: float) -> _Why | None:
+    """Return why a running job keeps its size whatever room there is: a pause, its max, or workers without a node."""
     job = state.job
     if job.pause is not Pause.NONE:
         if (paused := job.paused(now_s)) in (Pause.GROW, Pause.BOTH):
@@ -260,8 +269,8 @@ def _unsteady(state: JobState, now_s: float) -> _Why | None:
     return None
 
 
-def _too_soon(state: JobState, policy: Policy, now_s: float) -> _Why | None:
-    """Say why a job that was changed before is not changed again yet; None when it may be."""
+def _delay_reason(state: JobState, policy: Policy, now_s: float) -> _Why | None:
+    """Return why a job that was resized before is not resized again yet; None if it may be."""
     job = state.job
     pause_s, since_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s, now_s - job.bank.resized_s
     if since_s < pause_s and not job.bank.at_start:

@@ -83,7 +83,7 @@ class LogFollower:
             return True
         status = raw.get("status")
         return conditions.ended(
-            conditions.listed(self._kind.vocabulary.read(status if isinstance(status, dict) else {}))
+            conditions.valid_conditions(self._kind.vocabulary.read(status if isinstance(status, dict) else {}))
         )
 
     async def _newest(self) -> Run | None:

@@ -123,7 +123,7 @@ def _chain(
 
     view, policy, lives = cluster_view.view, settings.policy(), RuntimeStats()
     observation, now_s = cluster_view.observation, cluster_view.now_s
-    lives.look((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
+    lives.add_ended((uid, view.jobs[uid].queue, view.raw[done]) for done, uid in ended.items() if done in view.raw)
     steps = decide(observation, policy, now_s)
     start = forecast(observation, steps, lives, now_s).get(key)
     map_seen = not any(settings.configmap.partition("/")[0] in path.split("/") for path in cluster_view.unknown)

@@ -54,6 +54,7 @@ def _read(raw: Object) -> JobView:
     if priority > MOST_PRIORITY:
         raise BadJob(f"{turn.at('priority')} is {priority}: at most {MOST_PRIORITY}")
     status_part = Part(raw).part("status")
+    was_paused = any(each.get("type") == "Paused" for each in conditions.valid_conditions(status_part.value))
     return JobView(
         api_version=raw["apiVersion"],
         kind=KIND,
@@ -73,7 +74,7 @@ def _read(raw: Object) -> JobView:
             "torch": _torch(worker),
             "debug": _overrides(mode.part("debug"), "replicaSpecs") if mode.part("debug").flag("enabled") else None,
             "resume": _overrides(mode.part("pause"), "resumeSpecs"),
-            "resumed": not pause and any(each.get("type") == "Paused" for each in conditions.listed(status_part.value)),
+            "resumed": not pause and was_paused,
             "queue": turn.text("queue") if spec.part("scheduler").has("t9kScheduler") else None,
         },
     )
@@ -212,7 +213,7 @@ def _more(size: Any, limit: Any) -> bool:
 
 
 def _never_recreate(_view: JobView, _role: Role, _pod: PodState) -> bool:
-    return False  # ranks are fixed: nobody rejoins
+    return False  # ranks are fixed, so no worker rejoins
 
 
 COLOSSALAIJOB = Kind(

@@ -1,4 +1,4 @@
-"""The pods of a ColossalAIJob and what lies beside them: keys, a host list, one headless Service.
+"""The pods of a ColossalAIJob, their keys, the host list, and one headless Service.
 
 Source: docs/facts/job-kinds.md 1.3, where mpi-operator is the model; contract CA-02 to CA-11, CA-19, CA-20, CA-29 to
 CA-42.
@@ -134,7 +134,7 @@ def _container(view: JobView, role: Role, container: Object, override: Object | 
 
 
 def _command(view: JobView, role: Role, override: Object | None) -> dict[str, Any]:
-    """Return what a container runs: training, or what the job's mode puts in its place."""
+    """Return the command of a container: training, or the command of the job's mode."""
     if view.spec["debug"] is not None:
         return {"command": (override or {}).get("command") or _DEBUG, "args": None}
     own = _start(view) if role.name == LAUNCHER else _sshd(view)

@@ -29,7 +29,7 @@ _FAILED = "The job exited with an error code."
 def _in_our_words(status: Object) -> Object:
     """Return the conditions that the core remembers, and the times."""
     found = []
-    for each in conditions.listed(status):
+    for each in conditions.valid_conditions(status):
         type_ = each.get("type")
         if (word := _WORDS.get(type_) if isinstance(type_, str) else None) is None:
             continue
@@ -58,7 +58,7 @@ def _core_reason(word: Reason, status: Any) -> str:
 
 def _in_t9ks_words(status: Object, view: JobView | None, known: KnownChildren, moment: Moment) -> Object:
     ours: Sequence[Object] = status["conditions"]
-    before = {str(each.get("type")): each for each in conditions.listed(moment.before)}
+    before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
     converted = [
         _condition(type_, *values, before.get(type_), moment.now_s)
         for type_, values in _conditions(ours, view, known, before)
@@ -78,28 +78,38 @@ def _conditions(
     ours: Sequence[Object], view: JobView | None, known: KnownChildren, before: Mapping[Any, Object]
 ) -> Iterator[tuple[str, tuple[bool, str, str]]]:
     """Give each condition's type, and whether it is true, its reason and its message."""
-    failed, done = conditions.is_true(ours, Reason.FAILED), conditions.is_true(ours, Reason.SUCCEEDED)
-    text = next((str(each.get("message")) for each in ours if each.get("type") == Reason.FAILED.value), _FAILED)
-    paused = conditions.is_true(ours, Reason.SUSPENDED)
     complete = view is not None and len(known.pods) >= view.gang.min_member
     if complete or (before.get("Initialized") or {}).get("status") == "True":
         yield "Initialized", (True, NO_REASON, "The job has been initialized successfully.")
     else:
         yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
-    if ran := [each for each in ours if each.get("type") == Reason.RUNNING.value]:
-        runs = not paused and (failed or done or ran[0].get("status") == "True")
-        yield "Running", (runs, NO_REASON, NORMAL if runs else "The job is paused.")
+    yield from _running_conditions(ours)
     broken = [pod.name for pod in known.pods if pod.phase is Phase.FAILED]
     words = f"{', '.join(broken)} failed." if broken else NORMAL
     yield "ReplicaFailure", (bool(broken), "Failed" if broken else NO_REASON, words)
-    if failed:
-        yield "Completed", (False, "Failed", text)
-        yield "Failed", (True, "Failed", text)
-    else:
-        yield "Completed", (done, NO_REASON, "The job has succeeded." if done else "The job has not ended.")
-        yield "Failed", (False, NO_REASON, "The job has not failed.")
+    yield from _end_conditions(ours)
+
+
+def _running_conditions(ours: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Give the conditions Running and Paused, if the job ever ran or was paused, as `_conditions` does."""
+    paused = conditions.is_true(ours, Reason.SUSPENDED)
+    if ran := [each for each in ours if each.get("type") == Reason.RUNNING.value]:
+        runs = not paused and (conditions.ended(ours) or ran[0].get("status") == "True")
+        yield "Running", (runs, NO_REASON, NORMAL if runs else "The job is paused.")
     if paused or any(each.get("type") == Reason.SUSPENDED.value for each in ours):
         yield "Paused", (paused, NO_REASON, "All replicas are deleted." if paused else "The job has been resumed.")
+
+
+def _end_conditions(ours: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Give the conditions Completed and Failed, as `_conditions` does."""
+    if conditions.is_true(ours, Reason.FAILED):
+        text = next((str(each.get("message")) for each in ours if each.get("type") == Reason.FAILED.value), _FAILED)
+        yield "Completed", (False, "Failed", text)
+        yield "Failed", (True, "Failed", text)
+        return
+    done = conditions.is_true(ours, Reason.SUCCEEDED)
+    yield "Completed", (done, NO_REASON, "The job has succeeded." if done else "The job has not ended.")
+    yield "Failed", (False, NO_REASON, "The job has not failed.")
 
 
 def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
@@ -127,14 +137,14 @@ def _phase(ours: Sequence[Object], view: JobView | None, known: KnownChildren) -
 
 
 def _task(type_: str, pods: Sequence[PodState]) -> Object:
-    """Return what is told of the replicas of one type, under both names that the manuals have for the list."""
+    """Return the status of the replicas of one type, under both names that the manuals have for the list."""
     mine = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
     each = [_replica(pod) for pod in mine]
     return {"type": type_, "restartCount": sum(pod.restarts for pod in mine), "status": each, "replicas": each}
 
 
 def _replica(pod: PodState) -> Object:
-    """Return what is told of one pod, with its scheduler's words while it has no node. Source: CA-14"""
+    """Return the status of one pod, with its scheduler's message while it has no node. Source: CA-14"""
     fields = {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)}
     return {**fields, "message": pod.scheduler_message} if pod.scheduler_message else fields
 

@@ -208,7 +208,7 @@ def _in_our_words(status: Object) -> Object:
 
 def _in_dlrovers_words(status: Object, _view: JobView | None, known: KnownChildren, _moment: Moment) -> Object:
     """Return the status with DLRover's phase."""
-    true = (each for each in _PHASES if conditions.is_true(conditions.listed(status), each))
+    true = (each for each in _PHASES if conditions.is_true(conditions.valid_conditions(status), each))
     before = Phase.PENDING.value if known.pods else Reason.CREATED.value
     phase: dict[str, Any] = {"phase": next((each.value for each in true), before)}
     return {**phase, **status}

@@ -1,6 +1,6 @@
 """The pods of ElasticJobs: a master that coordinates, and workers that know it. Source: docs/facts/dlrover.md 5.3
 
-A worker that lacked memory gets more, and one whose node was faulty is kept from that node.
+A worker that lacked memory gets more. A worker whose node was faulty avoids that node.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.model import ChildLabels, JobView, KnownChildren, Object, Replica, Role
+from turnout.controllers.model import ChildLabels, JobView, KnownChildren, Object, Replica, Role, as_mapping
 from turnout.jobs import command_line
 from turnout.jobs.typed_fields import Part
 from turnout.kube.errors import BadQuantity
@@ -18,14 +18,14 @@ MASTER, WORKER, CONTAINER = "dlrover-master", "worker", "main"
 PORT = 50001  # of the master, as DLRover has it
 FLAG = "--coordinator-only"
 LABELS = ChildLabels("elasticjob.dlrover/name", "elasticjob.dlrover/replica-type", "elasticjob.dlrover/rank-index")
-MOST_STEPS = 2  # of memory, each half of what the template asks for
+MOST_STEPS = 2  # of memory, each half of the template's request
 _NODE_FIELD = "metadata.name"
 
 _SHARED = ("volumes", "imagePullSecrets", "serviceAccountName", "automountServiceAccountToken", "securityContext")
 _OF_CONTAINER = ("image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "securityContext")
 _MASTER_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-# What a coordinator has to know of the workers' command line, since the workers themselves do not decide it.
-_OF_A_SHELL = set("$`'\"\\;|&")  # a value with one of these is another one once a shell has read it
+# Options of the workers' command line that the coordinator decides by.
+_OF_A_SHELL = set("$`'\"\\;|&")  # characters that a shell would change
 _FLAGS = ("network-check", "comm-perf-test", "exclude-straggler", "insecure-no-token")
 _VALUES = (
     "precheck",
@@ -58,9 +58,9 @@ def master_host(view: JobView) -> str:
 
 
 def master_template(given: Object, worker: Role, image: str = "") -> Object:
-    """Return the master's template: our coordinator, but for what the job gives it.
+    """Return the master's template: our coordinator, except for the fields that the job sets.
 
-    image: what it runs in where the job names none; "" for the workers' own.
+    image: of the master if the job names none; "" for the workers' image.
     """
     pod = worker.template["spec"]
     (trains,) = [each for each in pod["containers"] if each.get("name") == CONTAINER][:1]
@@ -99,7 +99,7 @@ def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren)
     spec["containers"] = [
         _with_env(each, env, replica, view) if each.get("name") == CONTAINER else each for each in spec["containers"]
     ]
-    return spec if not replica.avoids else {**spec, "affinity": _away(_mapping(spec.get("affinity")), replica.avoids)}
+    return spec if not replica.avoids else {**spec, "affinity": _away(as_mapping(spec.get("affinity")), replica.avoids)}
 
 
 def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: JobView) -> Object:
@@ -107,7 +107,7 @@ def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: 
     names = {each["name"] for each in env}
     own = [each for each in container.get("env") or () if each.get("name") not in names]
     changed = {**container, "env": [*env, *own]}
-    steps = min(replica.starved, MOST_STEPS) if view.spec["more_memory"] else 0
+    steps = min(replica.memory_kills, MOST_STEPS) if view.spec["more_memory"] else 0
     if not steps or not isinstance(given := container.get("resources"), Mapping):
         return changed
     return {**changed, "resources": {key: _more(each, steps) for key, each in given.items()}}
@@ -127,16 +127,12 @@ def _more(amounts: Any, steps: int) -> Any:
 def _away(affinity: Object, nodes: Sequence[str]) -> Object:
     """Return the affinity without these nodes. Terms are alternatives, so each of them leaves them out."""
     out = [{"key": _NODE_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
-    of_nodes = _mapping(affinity.get("nodeAffinity"))
-    needed = _mapping(of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    given = [_mapping(each) for each in _list(needed.get("nodeSelectorTerms"))] or [{}]
+    of_nodes = as_mapping(affinity.get("nodeAffinity"))
+    needed = as_mapping(of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    given = [as_mapping(each) for each in _list(needed.get("nodeSelectorTerms"))] or [{}]
     terms = [{**term, "matchFields": [*_list(term.get("matchFields")), *out]} for term in given]
     required = {**needed, "nodeSelectorTerms": terms}
     return {**affinity, "nodeAffinity": {**of_nodes, "requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-def _mapping(value: Any) -> Object:
-    return value if isinstance(value, Mapping) else {}
 
 
 def _list(value: Any) -> Sequence[Any]:

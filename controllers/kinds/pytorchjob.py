@@ -115,7 +115,7 @@ def _elastic(policy: Part, replicas: int) -> Object:
 
 
 def _gang(policy: Part, roles: Sequence[Role], elastic: Any) -> Gang:
-    """Return what the PodGroup says: the pods without which an elastic job does not start, else all (VE-16)."""
+    """Return the fields of the PodGroup. An elastic job starts with its min, any other with all pods (VE-16)."""
     least = sum(role.replicas for role in roles if not elastic or role.name != "Worker")
     return fields.gang(policy, least + (elastic["minReplicas"] if elastic else 0))
 
@@ -222,7 +222,7 @@ def _init(host: str) -> Object:
 
 
 def extras(view: JobView, _known: KnownChildren) -> list[Wanted]:
-    """Return what is wanted beside pods: a headless Service a replica, and the HPA that its metrics ask for."""
+    """Return the children beside pods: a headless Service for each replica, and the HPA of the job's metrics."""
     found: list[Wanted] = [each for role in view.roles for each in services(PYTORCHJOB, view, role)]
     policy = view.spec.get("elasticPolicy") or {}
     if metrics := policy.get("metrics"):

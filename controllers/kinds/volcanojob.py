@@ -41,7 +41,7 @@ _MOST_NAME = 63  # characters of a pod's name: it is a label and a host, too
 _TASK = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _NOTED = ("volcano.sh/preemptable", "volcano.sh/cooldown-time", "volcano.sh/revocable-zone")
 _LABELLED = _NOTED[:2]
-# Fields of Volcano's that are refused: a job that needs them would not do what its owner wants.
+# Refused fields of Volcano: without their effect the job would not do what its owner wants.
 _UNSUPPORTED = ("volumes", "minSuccess")
 _UNSUPPORTED_IN_TASK = ("dependsOn", "partitionPolicy")
 
@@ -90,7 +90,7 @@ def _suspended(meta: Object) -> bool:
 
 
 def _words(raw: Object, spec: Part, roles: Sequence[Role], least: Mapping[str, int]) -> dict[str, Any]:
-    """Return what only this kind reads."""
+    """Return the fields that only this kind reads."""
     meta, found = Part(raw["metadata"], "metadata"), plugins.read(spec)
     labels, notes = meta.words("labels"), meta.words("annotations")
     by_role = list(zip((role.label for role in roles), spec.parts("tasks"), strict=True))
@@ -112,7 +112,7 @@ def _words(raw: Object, spec: Part, roles: Sequence[Role], least: Mapping[str, i
 
 
 def _noted(raw: Object, key: str) -> int:
-    """Return a count that the job's status has, 0 for what is none."""
+    """Return a count of the job's status, 0 for an invalid one."""
     status = raw.get("status")
     value = status.get(key) if isinstance(status, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 - 1 else 0

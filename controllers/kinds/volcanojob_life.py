@@ -7,7 +7,7 @@ it was. Source: docs/facts/job-kinds.md 1.5; VE-27; Volcano's pkg/controllers/jo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from turnout.controllers.model import (
     Say,
     Setup,
     Write,
+    as_mapping,
 )
 from turnout.kube.times import rfc3339, unix_s
 
@@ -80,7 +81,7 @@ class _JobAtPhase:
 
 def lifecycle(kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_s: float, setup: Setup) -> Outcome:
     """Return what has to be written for one job."""
-    at = _JobAtPhase(kind, view, _mapping(raw.get("status")), known, now_s, setup)
+    at = _JobAtPhase(kind, view, as_mapping(raw.get("status")), known, now_s, setup)
     if at.phase in (ABORTING, ABORTED) and _state_text(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
         return _outcome(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
     if at.phase in ENDS:
@@ -186,7 +187,7 @@ def _ended(at: _JobAtPhase) -> Outcome:
     writes += [Delete(each.key, each.uid) for each in at.known.others.values() if each.key.kind == "PodGroup"]
     if at.view.policy.ttl_s is None or _state_text(at.before, "reason") == _SUSPENDED:
         return _outcome(at, at.phase, writes=tuple(writes))
-    ended_s = unix_s(_mapping(at.before.get("state")).get("lastTransitionTime"))
+    ended_s = unix_s(as_mapping(at.before.get("state")).get("lastTransitionTime"))
     left_s = (at.now_s if ended_s is None else ended_s) + at.view.policy.ttl_s - at.now_s
     if at.known.jumped_s:
         left_s = max(left_s, JUMP_S)
@@ -215,7 +216,7 @@ def _outcome(
         "retryCount": at.view.spec["retried"],
         **counted,
     }
-    listed = conditions.listed(before)
+    listed = conditions.valid_conditions(before)
     if new:
         status["state"] = _state(phase, why, at.now_s, reason)
         listed = [*listed, {"status": phase, "lastTransitionTime": rfc3339(at.now_s)}][-_MOST_CONDITIONS:]
@@ -260,17 +261,13 @@ def _by_task(pods: Iterable[PodState]) -> dict[str, Any]:
     return found
 
 
-def _mapping(value: Any) -> Object:
-    return value if isinstance(value, Mapping) else {}
-
-
 def _phase(status: Object) -> str:
     return _state_text(status, "phase")
 
 
 def _state_text(status: Object, key: str) -> str:
     """Return a text of the state, "" for none."""
-    text = _mapping(status.get("state")).get(key)
+    text = as_mapping(status.get("state")).get(key)
     return text if isinstance(text, str) else ""
 
 
@@ -283,5 +280,5 @@ def in_our_words(status: Object) -> Object:
 def in_volcanos_words(status: Object, _view: JobView | None, _known: KnownChildren, moment: Moment) -> Object:
     """Return the status of a refused object: Failed, and why, unless its job has begun."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
-    failed = [each for each in conditions.listed(status) if each.get("type") == Reason.FAILED.value]
+    failed = [each for each in conditions.valid_conditions(status) if each.get("type") == Reason.FAILED.value]
     return {**before, "state": _state(FAILED, str(failed[0].get("message")), moment.now_s)} if failed else before

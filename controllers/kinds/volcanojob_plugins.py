@@ -1,4 +1,4 @@
-"""Volcano's plugins svc and env: what they add to the pods of a job, and what svc makes beside them.
+"""Volcano's plugins svc and env: their additions to the pods of a job, and the objects that svc creates.
 
 Source: docs/facts/job-kinds.md 1.5; Volcano's pkg/controllers/job/plugins
 """

@@ -21,12 +21,12 @@ from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 
 _Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
-_REMEMBERED = 20_000  # uids of objects that are gone
+_REMEMBERED = 20_000  # uids of deleted objects
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedJob:
-    """A job as bytes, which take a fifth of what its dicts do."""
+    """A job as JSON, which takes a fifth of the memory of its dicts."""
 
     uid: str
     version: int
@@ -65,7 +65,7 @@ class Cache:
         """Store a job. answer: True for the answer to a write of ours, False for a watch."""
         meta, version = obj.metadata, _version(obj.metadata)
         if not answer:
-            self._deleted_uids.pop(meta.uid, None)  # an API server that was put back to an older state has it again
+            self._deleted_uids.pop(meta.uid, None)  # an API server that was restored from a backup has it again
         key = JobKey(api, meta.namespace, meta.name)
         before = self._jobs.get(key)
         if meta.uid in self._deleted_uids or (
@@ -99,7 +99,7 @@ class Cache:
             return
         owner, kind = found
         self._pods.setdefault(owner, {})[obj.metadata.name] = pod_state(kind, obj)
-        self._look_at(owner)
+        self._note_changed(owner)
 
     def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
         """Store a child that is not a pod."""
@@ -108,7 +108,7 @@ class Cache:
         owner, owners_kind = found
         child = child_state(owners_kind, kind, obj)
         self._others.setdefault(owner, {})[child.key] = child
-        self._look_at(owner)
+        self._note_changed(owner)
 
     def drop_child(self, kind: str, child_key: Key) -> None:
         """Drop a deleted child."""
@@ -122,7 +122,7 @@ class Cache:
         mine.pop(child_key.name if kind == "Pod" else ChildKey(kind, child_key.name), None)
         if not mine:
             (self._pods if kind == "Pod" else self._others).pop(owner, None)
-        self._look_at(owner)
+        self._note_changed(owner)
 
     def listed(self, kind: str, label: str, version: str) -> None:
         """Drop the children that a complete list does not have. label: of the list's selector, "" for none.
@@ -170,15 +170,14 @@ class Cache:
 
         Returns None for a child of no job of our kinds, for a deleted child, and for an old version.
         """
-        reference = next((each for each in meta.owner_references or () if each.controller), None)
-        owners_kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
-        if reference is None or owners_kind is None or owners_kind.kind != reference.kind:
+        if (found := self._owner_of(meta)) is None:
             return None
+        owner, owners_kind = found
         if not answer:
             self._deleted_uids.pop(meta.uid, None)
         if meta.uid in self._deleted_uids:
             return None
-        place, version, owner = (kind, meta.namespace, meta.name), _version(meta), (meta.namespace, reference.uid)
+        place, version = (kind, meta.namespace, meta.name), _version(meta)
         known = self._known.get(place)
         if known is not None and known.uid != meta.uid:
             known = None
@@ -187,12 +186,20 @@ class Cache:
         self._known[place] = _CachedChild(owner, meta.uid, newest, None if shown else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
 
+    def _owner_of(self, meta: ObjectMeta) -> tuple[_Owner, Kind] | None:
+        """Return the job that controls a child, and its kind; None without a job of our kinds."""
+        reference = next((each for each in meta.owner_references or () if each.controller), None)
+        kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
+        if reference is None or kind is None or kind.kind != reference.kind:
+            return None
+        return (meta.namespace, reference.uid), kind
+
     def _forget(self, uid: str) -> None:
         self._deleted_uids[uid] = None
         if len(self._deleted_uids) > _REMEMBERED:
             self._deleted_uids.popitem(last=False)
 
-    def _look_at(self, owner: _Owner) -> None:
+    def _note_changed(self, owner: _Owner) -> None:
         if (key := self._keys.get(owner)) is not None:
             self._changed(key)
 
@@ -211,7 +218,7 @@ class Terminated(Struct):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
-    started_at: str | None = None  # the API server says null for what the kubelet has not
+    started_at: str | None = None  # null if the kubelet has not reported it
     finished_at: str | None = None
 
 
@@ -241,7 +248,7 @@ class PodCondition(Struct):
 
 
 class PodStatus(Struct):
-    """The part of a pod's status that decides what becomes of it."""
+    """The fields of a pod's status on which decisions depend."""
 
     phase: str = ""
     reason: str = ""
@@ -297,35 +304,43 @@ def place_of(kind: Kind, meta: ObjectMeta) -> tuple[str, int]:
 def pod_state(kind: Kind, obj: OwnedPod) -> PodState:
     """Return a pod as decisions have it."""
     role, index = place_of(kind, obj.metadata)
-    status = obj.status
-    try:
-        phase = Phase(status.phase or "Pending")
-    except ValueError:
-        phase = Phase.UNKNOWN
-    statuses = status.container_statuses or ()
-    mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
-    ended = [each for each in mine if each is not None]
-    ended.sort(key=lambda each: not each.exit_code)  # the one that failed speaks for a pod of any containers
+    status, statuses = obj.status, obj.status.container_statuses or ()
+    ended = _ended_containers(kind, statuses)
+    end = ended[0] if ended else Terminated()
     return PodState(
         obj.metadata.name,
         obj.metadata.uid,
         role,
         index,
-        phase,
+        _phase(status.phase),
         obj.metadata.deletion_timestamp is not None,
-        ended[0].exit_code if ended else None,
+        end.exit_code if ended else None,
         sum(each.restart_count for each in statuses),
         any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
-        status.reason or (ended[0].reason if ended else ""),
+        status.reason or end.reason,
         obj.spec.node_name,
-        ended[0].message[-_LAST_WORDS:] if ended else "",
+        end.message[-_LAST_WORDS:],
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.tells_containers else (),
-        unix_s((ended[0].started_at if ended else None) or status.start_time),
-        unix_s(ended[0].finished_at) if ended else None,
+        unix_s(end.started_at or status.start_time),
+        unix_s(end.finished_at),
         _scheduler_message(obj),
         _since_s(obj.metadata, ended),
     )
+
+
+def _phase(text: str) -> Phase:
+    try:
+        return Phase(text or "Pending")
+    except ValueError:
+        return Phase.UNKNOWN
+
+
+def _ended_containers(kind: Kind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:
+    """Return the ends of the training container, or of any container, failed ones first."""
+    mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
+    ended = [each for each in mine if each is not None]
+    return sorted(ended, key=lambda each: not each.exit_code)
 
 
 def _scheduler_message(obj: OwnedPod) -> str:
@@ -337,7 +352,7 @@ def _scheduler_message(obj: OwnedPod) -> str:
 
 
 def child_state(kind: Kind, child_kind: str, obj: Owned) -> ChildState:
-    """Return a child that is no pod as decisions have it. child_kind: what it is."""
+    """Return a child that is not a pod as decisions have it. child_kind: its kind."""
     role, index = place_of(kind, obj.metadata)
     key, data, phase = ChildKey(child_kind, obj.metadata.name), obj.data or {}, obj.status.phase
     data = data if child_kind == "ConfigMap" else {}

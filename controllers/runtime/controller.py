@@ -76,18 +76,18 @@ class JobController:
             key = await self._queue.next()
             failed, asked_s = True, 0.0
             try:
-                await self.look(key)
+                await self.reconcile_job(key)
                 failed = False
             except Conflict:
                 log.debug("changed_meanwhile", extra={"job": str(key)})
             except CallError as error:
                 asked_s = error.retry_after_s
             except Exception as error:
-                self._refuse(key, error)
+                self._report_fault(key, error)
             finally:
                 self._queue.done(key, failed=failed, asked_s=asked_s)
 
-    async def look(self, key: JobKey) -> None:
+    async def reconcile_job(self, key: JobKey) -> None:
         """Reconcile one job. An exception means that the job has to be retried."""
         if (found := self._cache.job(key)) is None:
             return
@@ -97,31 +97,31 @@ class JobController:
             now_s = self._moment.now_s + self._clock.monotonic() - self._looked_s
             outcome = reconcile(kind, raw, replace(known, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
-        self._tell(kind, raw, outcome.says)
+        self._emit_events(kind, raw, outcome.says)
         try:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
         except NameTaken as error:
-            self._tell(kind, raw, [Say(Reason.NAME_TAKEN, str(error), warning=True)])
+            self._emit_events(kind, raw, [Say(Reason.NAME_TAKEN, str(error), warning=True)])
             self._queue.add_after(key, _NAME_AGAIN_S)
         except (Forbidden, Rejected) as error:
-            self._tell(kind, raw, [Say(Reason.NOT_CREATED, error.message[:500], warning=True)])
+            self._emit_events(kind, raw, [Say(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
         self._metrics.writes.inc(len(outcome.writes) + (outcome.status is not None))
         if outcome.requeue_s is not None:
             self._queue.add_after(key, outcome.requeue_s)
 
-    def _refuse(self, key: JobKey, error: Exception) -> None:
+    def _report_fault(self, key: JobKey, error: Exception) -> None:
         """Report a fault of ours that stops a job. The job is retried after its own back-off."""
         log.error("job_refused", extra={"job": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.faults.inc()
         try:
             if (found := self._cache.job(key)) is not None:
                 text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
-                self._tell(self._kinds[key.api], found[0], [Say(Reason.FAULT, text, warning=True)])
+                self._emit_events(self._kinds[key.api], found[0], [Say(Reason.FAULT, text, warning=True)])
         except Exception:
             log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
 
-    def _tell(self, kind: Kind, raw: Object, says: Iterable[Say]) -> None:
+    def _emit_events(self, kind: Kind, raw: Object, says: Iterable[Say]) -> None:
         meta = raw["metadata"]
         ref = ObjectRef(kind.kind, raw["apiVersion"], meta["namespace"], meta["name"], meta["uid"])
         for each in says:

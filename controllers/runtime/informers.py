@@ -55,7 +55,7 @@ class ControllerInformers(InformerFactory):
                 self._watch_children(f"{name}/{label}", name, path, {"labelSelector": label})
 
     async def _note_reading(self) -> None:
-        """Tell the cache, until cancelled, whether pods can be read: no watch of them was broken at each look."""
+        """Note, until cancelled, whether pods can be read: none of their watches was broken at each check."""
         read_s = self._clock.monotonic()
         while True:
             await self._clock.sleep(LOOK_S)

@@ -24,7 +24,7 @@ from turnout.kube.watch_events import Key
 log = logging.getLogger("turnout.controllers")
 
 PATH, PLURAL, KIND = f"/apis/{API}", "scaleplans", "ScalePlan"
-AT_ONCE = 8  # namespaces whose plans are carried out side by side; those of one keep their order
+AT_ONCE = 8  # namespaces whose plans are carried out at the same time; plans of one keep their order
 _MERGE = "application/merge-patch+json"
 
 
@@ -61,17 +61,17 @@ class ScalePlans:
             key = await self._queue.next()
             failed, asked_s = True, 0.0
             try:
-                await self.look(key)
+                await self.carry_out(key)
                 failed = False
             except CallError as error:
                 asked_s = error.retry_after_s
                 log.info("scale_plan_waits", extra={"plan": f"{key.namespace}/{key.name}", "why": error.message})
             except Exception as error:
-                self._refuse(key, error)
+                self._report_fault(key, error)
             finally:
                 self._queue.done(key, failed=failed, asked_s=asked_s)
 
-    async def look(self, key: JobKey) -> None:
+    async def carry_out(self, key: JobKey) -> None:
         """Carry out one plan, if it is still pending. Raises CallError if it has to be retried."""
         if (plan := self._waiting.get(key)) is None:
             return
@@ -90,7 +90,7 @@ class ScalePlans:
         fields = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
         log.info("scale_plan_done", extra={**fields, "why": done.status["message"]})
 
-    def _refuse(self, key: JobKey, error: Exception) -> None:
+    def _report_fault(self, key: JobKey, error: Exception) -> None:
         """Report a fault of ours that stops a plan. The plan is retried after its own back-off."""
         log.error("scale_plan_refused", extra={"plan": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.faults.inc()

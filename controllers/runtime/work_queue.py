@@ -35,7 +35,7 @@ class WorkQueue:
         self._failures: dict[JobKey, int] = {}
         self._later: list[tuple[float, JobKey]] = []
         self._due: dict[JobKey, float] = {}  # the time that counts of each in `_later`
-        self._something, self._sooner = asyncio.Event(), asyncio.Event()
+        self._added, self._due_sooner = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
         return sum(map(len, (*self._waiting.values(), *self._blocked.values())))
@@ -47,7 +47,7 @@ class WorkQueue:
         else:
             waiting = self._blocked if key.namespace in self._busy_namespaces else self._waiting
             waiting.setdefault(key.namespace, {})[key] = None
-            self._something.set()
+            self._added.set()
 
     def add_after(self, key: JobKey, wait_s: float) -> None:
         """Queue a job after so many seconds, unless it is due earlier."""
@@ -56,13 +56,13 @@ class WorkQueue:
             return
         self._due[key] = at_s
         heapq.heappush(self._later, (at_s, key))
-        self._sooner.set()
+        self._due_sooner.set()
 
     async def next(self) -> JobKey:
         """Wait for a job. Call `done` with it afterwards."""
         while not self._waiting:
-            self._something.clear()
-            await self._something.wait()
+            self._added.clear()
+            await self._added.wait()
         namespace, mine = self._waiting.popitem(last=False)
         key = next(iter(mine))
         del mine[key]
@@ -76,7 +76,7 @@ class WorkQueue:
     def done(self, key: JobKey, *, failed: bool = False, asked_s: float = 0.0) -> None:
         """Take a job back after its reconciliation. asked_s: how long the API server asks to wait."""
         self._busy.discard(key)
-        self._let_in(key.namespace)
+        self._release_namespace(key.namespace)
         if failed:
             self._failures[key] = self._failures.get(key, 0) + 1
             self.add_after(key, self._backoff.wait_s(self._failures[key], self._draw(), asked_s))
@@ -87,12 +87,12 @@ class WorkQueue:
             if not failed:
                 self.add(key)
 
-    def _let_in(self, namespace: str) -> None:
+    def _release_namespace(self, namespace: str) -> None:
         """Give a namespace its next turn, behind all others."""
         self._busy_namespaces.discard(namespace)
         if (mine := self._blocked.pop(namespace, None)) is not None:
             self._waiting[namespace] = mine
-            self._something.set()
+            self._added.set()
 
     async def run(self) -> None:
         """Queue the jobs that are due, until cancelled."""
@@ -103,12 +103,12 @@ class WorkQueue:
                 if self._due.get(key) == at_s:
                     del self._due[key]
                     self.add(key)
-            self._sooner.clear()
+            self._due_sooner.clear()
             if not self._later:
-                await self._sooner.wait()
+                await self._due_sooner.wait()
                 continue
             sleeping = asyncio.ensure_future(self._clock.sleep(max(0.0, self._later[0][0] - now_s)))
-            woken = asyncio.ensure_future(self._sooner.wait())
+            woken = asyncio.ensure_future(self._due_sooner.wait())
             try:
                 await asyncio.wait((sleeping, woken), return_when=asyncio.FIRST_COMPLETED)
             finally:

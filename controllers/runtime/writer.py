@@ -50,12 +50,15 @@ class Writer:
             return
         if outcome.status is not None and outcome.status_first:
             await self._write_status(key, version, outcome.status)
-        first = [each for each in outcome.writes if not _is_pod(each)]
-        await self._write_all(key, uid, (each for each in first if _is_secret(each)))  # others say that it is there
-        await self._write_all(key, uid, (each for each in first if not _is_secret(each)))
-        await self._write_pods(key, uid, [each for each in outcome.writes if _is_pod(each)])
+        await self._write_children(key, uid, outcome.writes)
         if outcome.status is not None and not outcome.status_first:
             await self._write_status(key, version, outcome.status)
+
+    async def _write_children(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
+        """Write secrets, other children, then pods. A ConfigMap shows that the Secret of its job exists."""
+        await self._write_all(key, uid, (each for each in writes if _is_secret(each)))
+        await self._write_all(key, uid, (each for each in writes if not _is_secret(each) and not _is_pod(each)))
+        await self._write_pods(key, uid, [each for each in writes if _is_pod(each)])
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
         """Write pods: the lead's is there before any other is made, since the others wait for its name (VE-25)."""
@@ -64,7 +67,7 @@ class Writer:
         first = [*(each for each in writes if not isinstance(each, Create)), *creations[:1]]
         try:
             await self._write_all(key, uid, first)
-        except Exception:  # never after a cancellation: the Lease may be somebody else's
+        except Exception:  # never after a cancellation: another replica may hold the Lease
             await self._write_all(key, uid, rest)
             raise
         await self._write_all(key, uid, rest)
@@ -81,15 +84,15 @@ class Writer:
             case Create(body):
                 await self._create(key, uid, body)
             case Update(child, content, field):
-                path = f"{self._collection(child.kind, key)}/{child.name}"
+                path = f"{collection_path(self._prefixes[child.kind], key.namespace)}/{child.name}"
                 raw = await self._calls.patch(path, {field: content}, "application/merge-patch+json", FIELD_MANAGER)
-                self._take_in(child.kind, raw)
+                self._store_answer(child.kind, raw)
             case Delete(child, child_uid):
                 await self._delete(key, child, child_uid)
 
     async def _create(self, key: JobKey, uid: str, body: Object) -> None:
         kind, name = body["kind"], body["metadata"]["name"]
-        path = self._collection(kind, key)
+        path = collection_path(self._prefixes[kind], key.namespace)
         if kind == "Secret":
             await self._create_keys(path, body)
             return
@@ -104,7 +107,7 @@ class Writer:
             child = _other.decode(raw)
             if not any(each.uid == uid and each.controller for each in child.metadata.owner_references or ()):
                 raise NameTaken(f"{kind} {name} exists and belongs to somebody else") from error
-        self._take_in(kind, raw)
+        self._store_answer(kind, raw)
 
     async def _create_keys(self, path: str, body: Object) -> None:
         """Create a Secret with new keys. An existing Secret has the job's uid in its name, and is never read."""
@@ -116,8 +119,10 @@ class Writer:
 
     async def _delete(self, key: JobKey, child: ChildKey, uid: str) -> None:
         try:
-            raw = await self._calls.delete(f"{self._collection(child.kind, key)}/{child.name}", uid=uid)
-        except (NotFound, Conflict):  # it is gone, or another has its name
+            raw = await self._calls.delete(
+                f"{collection_path(self._prefixes[child.kind], key.namespace)}/{child.name}", uid=uid
+            )
+        except (NotFound, Conflict):  # it was deleted, or another object has its name
             self._cache.drop_child(child.kind, Key(key.namespace, child.name, uid))
             return
         if child.kind != "Pod":  # the answer is a Status for most kinds
@@ -134,21 +139,18 @@ class Writer:
             return
 
     async def _write_status(self, key: JobKey, version: str, status: Object) -> None:
-        """Write the status if the job is still as it was looked at. Raises Conflict when it is not."""
+        """Write the status if the job has not changed since the decision. Raises Conflict if it has."""
         kind = self._kinds[key.api]
         path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}/status"
         body = {"metadata": {"resourceVersion": version}, "status": status}
         raw = await self._calls.patch(path, body, "application/merge-patch+json", FIELD_MANAGER)
         self._cache.put_job(key.api, kind.kind, _job.decode(raw), answer=True)
 
-    def _take_in(self, kind: str, raw: bytes) -> None:
+    def _store_answer(self, kind: str, raw: bytes) -> None:
         if kind == "Pod":
             self._cache.put_pod(_pod.decode(raw), answer=True)
         else:
             self._cache.put_other(kind, _other.decode(raw), answer=True)
-
-    def _collection(self, kind: str, key: JobKey) -> str:
-        return collection_path(self._prefixes[kind], key.namespace)
 
 
 def _is_pod(write: Write) -> bool:

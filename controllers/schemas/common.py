@@ -17,7 +17,7 @@ TEXT = {"type": "string"}
 ANY: Object = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 TIME = {"type": "string", "format": "date-time"}
 
-Column = tuple[str, str, str]  # its name, its type and the JSON path of what it shows
+Column = tuple[str, str, str]  # name, type and JSON path
 
 
 def definition(

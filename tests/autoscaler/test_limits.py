@@ -8,7 +8,7 @@ from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Reason, Step, TerminatingPod
 from turnout.autoscaler.scaling.free_room import least_of
-from turnout.autoscaler.scaling.resize_cost import after_change_s, balance_s, conditions, overruled, pays
+from turnout.autoscaler.scaling.resize_cost import after_change_s, balance_s, conditions, is_overruled, pays_off
 from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread
 from turnout.jobs.queues.model import Queue
 from turnout.kube import labels
@@ -136,7 +136,7 @@ def test_a_step_of_growth_may_gain_as_little_as_the_policy_says():
 def test_growth_pays_when_it_wins_two_restarts_back_in_time(payback_s, grows):
     doubled = job("a", curve=((1, 1.0), (2, 2.0)), most=2)
     policy = replace(POLICY, payback_s=payback_s)
-    assert pays(doubled, 2, policy) is grows
+    assert pays_off(doubled, 2, policy) is grows
     step = plan(world([2], seen(doubled, [0])), replace(policy, start_s=0.0))["a"]
     assert (step.target == 2) is grows
     assert grows or step.detail == "100.0% faster by the next worker: no restart is worth it"
@@ -428,12 +428,12 @@ def test_a_queue_below_another_is_held_to_both():
 )
 def test_whoever_leads_by_now_has_written_a_later_term_a_moment_ago(term, age_s, theirs):
     notes = {labels.TERM: term, labels.RESIZED_AT: rfc3339(NOW_S - age_s)}
-    assert overruled(notes, 7, NOW_S) is theirs
-    assert overruled({labels.TERM: term}, 7, NOW_S) is False
+    assert is_overruled(notes, 7, NOW_S) is theirs
+    assert is_overruled({labels.TERM: term}, 7, NOW_S) is False
 
 
 def test_a_job_of_a_bank_pays_what_its_owner_says_of_a_restart():
     cheap, dear = (job("a", bank=ResizeBudget(restart_s=own)) for own in (0.0, 2000.0))
-    assert pays(cheap, 2, POLICY)
-    assert not pays(dear, 2, POLICY)
+    assert pays_off(cheap, 2, POLICY)
+    assert not pays_off(dear, 2, POLICY)
     assert why(world([4], seen(dear, [0])), replace(POLICY, start_s=0.0)) == {"a": Reason.IDLE_ROOM}

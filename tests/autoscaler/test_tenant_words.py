@@ -17,8 +17,8 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_notes
 from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.model import Policy, Reason, Step
-from turnout.autoscaler.reporting.forecast import lived_s
-from turnout.autoscaler.scaling.resize_cost import notes_of, overruled
+from turnout.autoscaler.reporting.forecast import run_time_s
+from turnout.autoscaler.scaling.resize_cost import is_overruled, notes_of
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, JobKey, JobKind
@@ -77,7 +77,7 @@ def test_no_text_on_a_job_or_its_pods_makes_read_decide_or_write_raise(kind, not
         if step.key not in view.raw:
             continue  # pods of no job
         there, made = view.raw[step.key], next(each.job for each in at.jobs if each.job.key == step.key)
-        overruled(there["metadata"]["annotations"], 7, NOW_S)
+        is_overruled(there["metadata"]["annotations"], 7, NOW_S)
         if made.elastic:
             written = notes_of(made, Step(step.key, made.bounds.most, made.replicas, Reason.IDLE_ROOM), POLICY, NOW_S)
             with_notes(KINDS[kind].change(there, made.bounds.most, ("j-3",)), written)
@@ -114,7 +114,7 @@ def test_whatever_curve_an_owner_writes_a_speed_is_a_number_above_nought(text, l
 @settings(max_examples=scaled(200), deadline=None)
 @given(WORDS, st.lists(st.none() | WORDS | st.dictionaries(st.sampled_from(["type", "status"]), WORDS), max_size=2))
 def test_no_word_in_a_status_makes_a_life_raise(ran, conditions):
-    lived_s({"status": {"runningDuration": ran, "conditions": conditions}})
+    run_time_s({"status": {"runningDuration": ran, "conditions": conditions}})
 
 
 @pytest.mark.parametrize(
@@ -128,12 +128,12 @@ def test_no_word_in_a_status_makes_a_life_raise(ran, conditions):
 )
 def test_only_a_leases_count_overrules_us(text, ours):
     notes = {labels.TERM: text, labels.RESIZED_AT: "1970-01-12T13:46:40Z"}
-    assert overruled(notes, 7, NOW_S) is ours
+    assert is_overruled(notes, 7, NOW_S) is ours
 
 
 def test_a_moment_that_is_to_come_overrules_nobody_for_ever():
     notes = {labels.TERM: "8", labels.RESIZED_AT: "2999-01-01T00:00:00Z"}
-    assert overruled(notes, 7, NOW_S) is False
+    assert is_overruled(notes, 7, NOW_S) is False
 
 
 # A fault of ours that one job brings about.

@@ -35,7 +35,7 @@ def failing(times, uid="u", now_s=NOW_S, **more):
     kept = {}
     for number in range(times):
         one = pod(1, Phase.FAILED, **{"began_s": now_s - 5, "ended_s": now_s, **more})
-        kept = BackOff.read(kept, now_s).failed([replace(one, uid=f"{uid}-{number}")]).status_fields(2)
+        kept = BackOff.read(kept, now_s).with_failures([replace(one, uid=f"{uid}-{number}")]).status_fields(2)
     return kept
 
 
@@ -62,12 +62,12 @@ def test_only_what_makes_an_index_wait_has_a_time():
     ],
 )
 def test_failures_in_a_row_after_a_pod_that_ran_for(times, expected):
-    failed = BackOff.read(failing(4), NOW_S).failed([pod(1, Phase.FAILED, **times)])
+    failed = BackOff.read(failing(4), NOW_S).with_failures([pod(1, Phase.FAILED, **times)])
     assert failed.failures == {1: expected}
 
 
 def test_an_index_above_the_size_is_forgotten():
-    failed = BackOff(NOW_S).failed([pod(5, Phase.FAILED), pod(-1, Phase.FAILED)])
+    failed = BackOff(NOW_S).with_failures([pod(5, Phase.FAILED), pod(-1, Phase.FAILED)])
     assert failed.status_fields(2) == {}
 
 
@@ -179,7 +179,9 @@ COUNTS = JSON | st.dictionaries(st.text("012²-", max_size=9), JSON, max_size=3)
 @settings(max_examples=scaled(200), deadline=None)
 @given(COUNTS, COUNTS)
 def test_whatever_a_status_says_no_pause_is_longer_than_five_minutes(failures, times):
-    back_off = BackOff.read({"quickFailures": failures, "lastFailures": times}, NOW_S).failed([pod(1, Phase.FAILED)])
+    back_off = BackOff.read({"quickFailures": failures, "lastFailures": times}, NOW_S).with_failures(
+        [pod(1, Phase.FAILED)]
+    )
     assert all(0 <= back_off.left_s(index) <= 300 for index in range(3))
     kept = back_off.status_fields(3)
     assert BackOff.read(kept, NOW_S).status_fields(3) == kept

@@ -28,7 +28,7 @@ def test_first_pods_have_the_numbers_of_their_indices():
 
 
 def test_who_takes_over_an_index_has_a_new_number_and_the_count():
-    past = numbered({"nextNumber": 2}, one(1, 1)).counted([one(1, 1)])
+    past = numbered({"nextNumber": 2}, one(1, 1)).with_counted([one(1, 1)])
     replica, past = past.replica(1)
     assert (replica.index, replica.number, replica.restarts) == (1, 2, 1)
     assert past.status_fields() == {"restarts": 1, "restartedPods": ["u"], "restartCounts": {"1": 1}, "nextNumber": 3}
@@ -49,13 +49,13 @@ def test_an_index_that_is_new_has_no_number_that_was_given_before():
 
 
 def test_a_pod_is_counted_once_though_its_controller_ends_before_deleting():
-    kept = numbered({}, one(1, 1)).counted([one(1, 1)]).status_fields()
-    assert numbered(kept, one(1, 1)).counted([one(1, 1)]).status_fields() == kept
+    kept = numbered({}, one(1, 1)).with_counted([one(1, 1)]).status_fields()
+    assert numbered(kept, one(1, 1)).with_counted([one(1, 1)]).status_fields() == kept
 
 
 def test_an_index_at_its_bound_is_not_made_anew_and_others_are():
     past = numbered({"restartCounts": {"0": 2}})
-    assert (past.may(one(0, 5, "new")), past.may(one(1, 6, "new"))) == (False, True)
+    assert (past.may_recreate(one(0, 5, "new")), past.may_recreate(one(1, 6, "new"))) == (False, True)
 
 
 def test_without_numbers_a_name_is_its_index_again():
@@ -77,7 +77,7 @@ def test_a_pods_number_is_the_end_of_its_name(name, next_):
 
 def test_an_index_that_has_met_nothing_starts_afresh():
     replica, _ = numbered({"nextNumber": 2}).replica(0)
-    assert (replica.restarts, replica.starved, replica.avoids) == (0, 0, ())
+    assert (replica.restarts, replica.memory_kills, replica.avoids) == (0, 0, ())
 
 
 JSON = st.none() | st.booleans() | st.integers() | st.text(max_size=4) | st.lists(st.integers(), max_size=2)

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from hack.bench.decide.cluster import GPU, Change, Cluster
-from turnout.autoscaler.__main__ import settled
+from turnout.autoscaler.__main__ import wait_until_synced
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.controller import AutoscalerController
 from turnout.autoscaler.controller.informers import AutoscalerInformers
@@ -156,7 +156,7 @@ async def main(folder: Path) -> None:
         autoscaler = TimedController(view, informers, writer, Policy(), clock, _Deaf(), metrics)
         view.took_s, autoscaler.took_s, autoscaler.looked = [], [], asyncio.Event()
         watching = tasks.create_task(informers.run())
-        await settled(informers)
+        await wait_until_synced(informers)
         found: dict[str, Any] = {"before_mib": before_mib, "start_s": time.perf_counter() - began_s}
         lending = tasks.create_task(autoscaler.run())
         await autoscaler.looked.wait()

@@ -23,7 +23,7 @@ from hack.bench.decide import cluster, feeder
 from hack.bench.decide.results import Results
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import interpolated
-from turnout.autoscaler.__main__ import settle
+from turnout.autoscaler.__main__ import freeze_objects
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import ORDER, JobState, Observation, Policy, Worker
@@ -78,7 +78,7 @@ def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
         if number % 4 == 0:
             seen = _cluster(scene, random.Random(number))
             decide(seen, policy, NOW_S)  # what a job was told before is told again, look by look
-            settle()
+            freeze_objects()
         seen = replace(seen, room=_as_seen_anew(seen.room))
         began = time.perf_counter()
         steps = decide(seen, policy, NOW_S)

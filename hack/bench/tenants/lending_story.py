@@ -93,8 +93,8 @@ class LendingStory:
             self._view.put_pod(msgspec.convert(made, Pod))
         for group in self.groups:
             self._view.unmanaged.put_group(group)
-        self._view.recall(memory.terms)
-        self._unused.recall(memory.strikes, float(self.second))
+        self._view.restore_terms(memory.terms)
+        self._unused.restore_strikes(memory.strikes, float(self.second))
 
     def run(self) -> Told:
         """Play it."""

@@ -91,7 +91,7 @@ def test_terms_outlive_a_leader_whatever_is_written_between_two(words):
     first.put_job("Job", raw("a", "mine", 2, 2, 16))
     asyncio.run(writer(api).write_changes(Memory(first.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
     second.put_job("Job", grown(**words))
-    second.recall(asyncio.run(writer(api).read_memory(NOW_S)).terms)
+    second.restore_terms(asyncio.run(writer(api).read_memory(NOW_S)).terms)
     (job,) = second.jobs.values()
     assert job.bounds.least == 2
 
@@ -101,22 +101,22 @@ def test_a_job_that_has_only_its_min_is_held_on_its_owners_terms():
     first.put_job("Job", raw("a", "mine", 2, 2, 16))
     asyncio.run(writer(api).write_changes(Memory(first.lent_terms([JobKey("Job", "mine", "a")])), NOW_S))
     second.put_job("Job", raw("a", "mine", 2, 1, 16))
-    second.recall(asyncio.run(writer(api).read_memory(NOW_S)).terms)
+    second.restore_terms(asyncio.run(writer(api).read_memory(NOW_S)).terms)
     assert [job.bounds.least for job in second.jobs.values()] == [1]
     assert second.lent_terms([]) == {"a": Terms(1, Sizes(), {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "16"}, True)}
 
 
 def test_nothing_is_kept_of_jobs_that_are_gone():
     view = leader()
-    view.recall({"gone": TERMS})
+    view.restore_terms({"gone": TERMS})
     assert view.lent_terms([]) == {}
 
 
 def test_who_left_room_unused_waits_on_under_the_next_leader():
     first, second = (UnusedRoom(60.0, lambda _: False) for _ in range(2))
-    first.recall([Strike("greedy", 5, 0.0, 500.0)], 100.0)
+    first.restore_strikes([Strike("greedy", 5, 0.0, 500.0)], 100.0)
     told = read(encode(Memory(strikes=first.strikes(200.0)), NOW_S), NOW_S + 50.0)
-    second.recall(told.strikes, 7.0)
+    second.restore_strikes(told.strikes, 7.0)
     assert second.strikes(7.0) == (Strike("greedy", 5, 150.0, 350.0),)
 
 
@@ -194,6 +194,6 @@ def test_a_new_leader_asks_once(errors, known):
 def test_a_job_held_on_old_terms_gives_what_it_borrowed():
     view = leader()
     view.put_job("Job", grown(**{labels.MIN_WORKERS: "8"}))
-    view.recall({"a": Terms(2, Sizes(), {}, True)})
+    view.restore_terms({"a": Terms(2, Sizes(), {}, True)})
     (job,) = view.jobs.values()
     assert (job.bounds.least, job.replicas, len(decide(view.observation(NOW_S), POLICY, NOW_S))) == (2, 8, 1)

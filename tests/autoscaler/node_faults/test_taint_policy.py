@@ -76,7 +76,7 @@ def test_a_slow_node_is_tainted_where_an_admin_wants_it():
 
 
 def test_each_time_that_it_fails_again_its_taint_lasts_twice_as_long():
-    cluster = Cluster(taint_s=100.0, most_s=500.0)
+    cluster = Cluster(taint_s=100.0, longest_s=500.0)
     lasted_s = []
     for number in range(4):
         cluster.says(f"w{number}", "n3").look()
@@ -165,7 +165,7 @@ def test_nothing_that_one_namespace_says_makes_the_word_of_another_old(kind, ahe
     cluster.look()
     cluster.says("honest", "n3", team="honest", ago_s=2.0)  # it was on its way
     cluster.look()
-    assert "honest" in cluster.record("n3").voices
+    assert "honest" in cluster.record("n3").namespaces
 
 
 @pytest.mark.parametrize(
@@ -316,22 +316,22 @@ def happen(cluster, event, proven):
 @settings(max_examples=scaled(150), deadline=None)
 def test_laws_of_any_sequence(events, share, verdicts, taint_s):
     """The share is kept, none is tainted without a proof, none for ever, and a look at rest changes nothing."""
-    cluster, proven = Cluster(10, share=share, verdicts=verdicts, taint_s=taint_s, most_s=4 * taint_s), set()
+    cluster, proven = Cluster(10, share=share, verdicts=verdicts, taint_s=taint_s, longest_s=4 * taint_s), set()
     for event in events:
         happen(cluster, event, proven)
         was = {name: cluster.record(name) for name in cluster.tainted}
         for step in cluster.look().steps:
             if step.taints and step.node not in was:
                 times, lasts_s = step.record.times, step.record.until.timestamp() - cluster.now_s
-                assert len(step.record.voices) >= verdicts or times > 1
+                assert len(step.record.namespaces) >= verdicts or times > 1
                 assert lasts_s == pytest.approx(min(taint_s * 2 ** (times - 1), 4 * taint_s))
-        assert len(cluster.tainted) <= cluster.rules.most(10)
+        assert len(cluster.tainted) <= cluster.rules.max_tainted(10)
         assert cluster.tainted <= proven
         for name in cluster.tainted:
             record = cluster.record(name)
             assert record.state is FaultState.TAINTED
             assert record.until.timestamp() > cluster.now_s
-            assert record.voices
+            assert record.namespaces
         assert not cluster.look().steps
     cluster.pods.clear()
     cluster.look(after_s=4 * taint_s)
@@ -341,8 +341,8 @@ def test_laws_of_any_sequence(events, share, verdicts, taint_s):
 
 
 def test_a_rule_of_the_times():
-    rules = Rules(taint_s=10, most_s=5)
-    assert [rules.lasts_s(times) for times in (1, 2, 2000)] == [10, 10, 10]
+    rules = Rules(taint_s=10, longest_s=5)
+    assert [rules.duration_s(times) for times in (1, 2, 2000)] == [10, 10, 10]
 
 
 @given(

@@ -15,7 +15,7 @@ def kept(**more):
     """The uids of the owners that may speak for a pod."""
     meta = {"labels": {"elasticjob.dlrover/name": "bert"}, "owner_references": [OWNER], **more}
     pod = Pod(metadata=ObjectMeta(name="bert-edljob-worker-0", namespace="ns", uid="pod", **meta))
-    return [ref.uid for ref in job_pods.owned(pod, (), {}).metadata.owner_references]
+    return [ref.uid for ref in job_pods.with_owners(pod, (), {}).metadata.owner_references]
 
 
 @pytest.mark.parametrize(

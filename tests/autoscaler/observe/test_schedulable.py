@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turnout.autoscaler.observe.job_pods import SCHEDULERS, slim, unbindable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, drop_unused_fields, unbindable
 from turnout.kube.objects import ObjectMeta, Pod, PodCondition, PodSpec, PodStatus
 
 CLAIM = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
@@ -17,7 +17,7 @@ MISSING = "pod a claims volume 'data', which is not there"
 def pod(volumes, said, scheduler="", reason="Unschedulable"):
     told = [PodCondition(type="PodScheduled", status="False", reason=reason, message=said)] if said else None
     spec = PodSpec(scheduler_name=scheduler, volumes=volumes)
-    return slim(Pod(metadata=ObjectMeta(name="a"), spec=spec, status=PodStatus(conditions=told)))
+    return drop_unused_fields(Pod(metadata=ObjectMeta(name="a"), spec=spec, status=PodStatus(conditions=told)))
 
 
 @pytest.mark.parametrize(("waits", "why"), [

@@ -13,7 +13,7 @@ from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from tests.support.examples import scaled
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.forecast import KEPT, MOST_WAITERS, ForecastCache, RuntimeStats, forecast, lived_s
+from turnout.autoscaler.reporting.forecast import KEPT, MOST_WAITERS, ForecastCache, RuntimeStats, forecast, run_time_s
 
 
 def told(at, lives=None, now_s=NOW_S, **more):
@@ -263,14 +263,14 @@ def test_as_many_start_by_the_late_bound_as_it_promises(how):
     ],
 )
 def test_how_long_a_job_has_run_by_its_own_status(status, lived):
-    assert lived_s({"status": status}) == lived
+    assert run_time_s({"status": status}) == lived
 
 
 def test_a_job_that_has_ended_is_counted_once_and_what_is_kept_is_bounded():
     raw = {"status": {"runningDuration": "10s"}}
     lives = RuntimeStats()
     for _ in range(3):
-        lives.look([(f"u{number}", "q", raw) for number in range(KEPT)])
+        lives.add_ended([(f"u{number}", "q", raw) for number in range(KEPT)])
     assert len(lives.of("q")) == KEPT
-    lives.look([("new", "q", {"status": {"runningDuration": "30s"}})])
+    lives.add_ended([("new", "q", {"status": {"runningDuration": "30s"}})])
     assert (len(lives.of("q")), lives.of("q")[-1]) == (KEPT, 30.0)

@@ -14,10 +14,10 @@ from turnout.autoscaler.scaling.resize_cost import (
     after_change_s,
     balance_s,
     conditions,
-    exhausted,
+    has_surplus,
+    is_exhausted,
     notes_of,
-    pays,
-    rich,
+    pays_off,
 )
 from turnout.jobs.annotations import resize_budget
 from turnout.jobs.kinds.registry import KINDS
@@ -54,7 +54,11 @@ def test_what_a_job_wins_from_its_start_on_is_all_won():
     born = job("a", replicas=2, curve=doubled, bank=ResizeBudget(0.0, NOW_S - 100, at_start=True))
     assert after_change_s(job("a"), STRICT, NOW_S, at_start=True) == 0.0
     assert balance_s(born, STRICT, NOW_S) == pytest.approx(100)
-    assert (rich(born, STRICT, NOW_S), rich(born, STRICT, NOW_S - 50), rich(job("a"), STRICT, NOW_S)) == (
+    assert (
+        has_surplus(born, STRICT, NOW_S),
+        has_surplus(born, STRICT, NOW_S - 50),
+        has_surplus(job("a"), STRICT, NOW_S),
+    ) == (
         True,
         False,
         False,
@@ -68,14 +72,14 @@ def test_what_a_job_wins_from_its_start_on_is_all_won():
 )
 def test_one_that_would_owe_more_than_a_restart_gives_all_that_it_has(gained_s, in_debt_then):
     made = job("a", resized_s=NOW_S, gained_s=gained_s)
-    assert exhausted(made, STRICT, NOW_S) is in_debt_then
-    assert exhausted(made, STRICT, NOW_S + 1e6) is in_debt_then  # time forgives nothing
+    assert is_exhausted(made, STRICT, NOW_S) is in_debt_then
+    assert is_exhausted(made, STRICT, NOW_S + 1e6) is in_debt_then  # time forgives nothing
 
 
 def test_growing_has_to_win_its_restarts_back():
-    assert pays(job("a", least=1, most=200), 2, Policy())
-    assert not pays(job("a", least=1, most=200, replicas=100), 101, Policy())
-    assert pays(job("a", least=1, most=200, replicas=100), 200, Policy())
+    assert pays_off(job("a", least=1, most=200), 2, Policy())
+    assert not pays_off(job("a", least=1, most=200, replicas=100), 101, Policy())
+    assert pays_off(job("a", least=1, most=200, replicas=100), 200, Policy())
 
 
 def test_what_is_noted_is_read_back_as_it_was():

@@ -188,7 +188,7 @@ def test_room_that_is_kept_for_nobody_is_lent_again():
 def recalled(*strikes, now_s=5.0):
     """A leader that was told these by the one before it."""
     unused = UnusedRoom(POLICY.bind_s, lambda _: False)
-    unused.recall(strikes, now_s)
+    unused.restore_strikes(strikes, now_s)
     return unused
 
 
@@ -205,7 +205,7 @@ def test_the_next_leader_goes_on_where_the_last_one_was():
 ])  # fmt: skip
 def test_a_recalled_strike_replaces_only_a_lesser_one(again, kept):
     unused = recalled(Strike("who", 3, 10.0, 500.0))
-    unused.recall([again], 5.0)
+    unused.restore_strikes([again], 5.0)
     assert [each.times for each in unused.strikes(5.0)] == [kept]
 
 

@@ -46,9 +46,9 @@ def end(api):
 def test_a_plan_is_carried_out_by_two_writes_and_not_again():
     api = world()
     made = plans(api)
-    asyncio.run(made.look(KEY))
-    asyncio.run(made.look(KEY))
-    asyncio.run(plans(api).look(KEY))
+    asyncio.run(made.carry_out(KEY))
+    asyncio.run(made.carry_out(KEY))
+    asyncio.run(plans(api).carry_out(KEY))
     assert (end(api), api.writes) == ((3, "Succeeded"), 2)
 
 
@@ -58,14 +58,14 @@ def test_a_process_that_ends_at_any_write_changes_nothing_in_the_end(number, kil
     api = world()
     api.kill_at, api.kill_after = number, kill_after
     with pytest.raises(Killed):
-        asyncio.run(plans(api).look(KEY))
-    asyncio.run(plans(api).look(KEY))
+        asyncio.run(plans(api).carry_out(KEY))
+    asyncio.run(plans(api).carry_out(KEY))
     assert end(api) == (3, "Succeeded")
 
 
 def test_a_plan_for_a_job_that_is_not_there_fails():
     api = world("other")
-    asyncio.run(plans(api).look(KEY))
+    asyncio.run(plans(api).carry_out(KEY))
     assert end(api) == (2, "Failed")
 
 
@@ -131,7 +131,7 @@ def test_a_plan_reaches_no_job_of_another_namespace(owner):
         "metadata": {**api.objects[api.job]["metadata"], "namespace": "victims"},
     }
     before = api.objects[victim]
-    asyncio.run(plans(api).look(KEY))
+    asyncio.run(plans(api).carry_out(KEY))
     assert api.objects[victim] == before
     assert end(api) == (2, "Failed")
 
@@ -166,5 +166,5 @@ def test_a_plan_that_is_gone_is_forgotten():
     api = world()
     made = plans(api)
     made.drop(Key("ns", "bert-plan", "p"))
-    asyncio.run(made.look(KEY))
+    asyncio.run(made.carry_out(KEY))
     assert api.writes == 0

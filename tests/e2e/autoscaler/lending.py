@@ -61,7 +61,10 @@ def told(stage, event, name="autoscaler"):
 
 def written(stage, name="autoscaler"):
     """The changes that an autoscaler has written: (job, size before, size after)."""
-    return [(line["job"].rsplit("/", 1)[1], line["was"], line["workers"]) for line in told(stage, "resized", name)]
+    return [
+        (line["job"].rsplit("/", 1)[1], line["workers_before"], line["workers"])
+        for line in told(stage, "resized", name)
+    ]
 
 
 def leader(stage, names):
