@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 
+from turnout.autoscaler.model import JobState
 from turnout.autoscaler.reporting.forecast import NEVER, Estimate
 from turnout.autoscaler.reporting.why import Chain, Holder, QueueLink, ResourceNeed, RoomLink, SizeLink, UnmanagedGang
 from turnout.cli.job_names import GANG_KINDS, JobName, words_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
+from turnout.jobs.repair import Remedy, most_patient, repair_of
+from turnout.kube import labels
+from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import amount_text
-from turnout.kube.times import rfc3339
+from turnout.kube.times import rfc3339, unix_s
 
 Row = tuple[str, str]  # what it is about, and the text
 
@@ -223,3 +228,80 @@ def running(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
         f"{gang.key} runs: {count_bound} of its {size} have a node and hold {gpus(held_gpus)} of queue {gang.queue}. "
         "No job of a kind that the autoscaler knows owns it, so it is never resized."
     )
+
+
+_MOST_SAID = 3
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedView:
+    """A job by itself, in pods. there: that exist; has: with a node. said: what its scheduler says of the others.
+
+    missing: what may not be listed in the whole cluster.
+    """
+
+    job: str
+    min_workers: int
+    pods: int
+    placed_pods: int
+    scheduler_messages: tuple[str, ...]
+    missing: tuple[str, ...]
+    waited_s: float | None
+
+    @classmethod
+    def of(
+        cls, job_state: JobState, pods: Iterable[Pod], pod_count: int, missing: tuple[str, ...], now_s: float
+    ) -> LimitedView:
+        """Gather what a job's own pods tell."""
+        pods = list(pods)
+        created_s = unix_s(job_state.job.created)
+        messages = dict.fromkeys(message for pod in pods if not pod.spec.node_name and (message := refusal(pod)))
+        least, has = job_state.job.bounds.least, sum(bool(pod.spec.node_name) for pod in pods)
+        waits_s = max(0.0, now_s - created_s) if created_s is not None and has < least else None
+        return cls(str(job_state.job.key), least, pod_count, has, tuple(messages)[:_MOST_SAID], missing, waits_s)
+
+
+def refusal(pod: Pod) -> str:
+    """Return what the scheduler says of a pod that it has not placed; "" for nothing."""
+    conditions = (each for each in pod.status.conditions or () if each.type == "PodScheduled")
+    return next((each.message for each in conditions if each.status == "False"), "")
+
+
+def limited_title(view: LimitedView) -> str:
+    """The job, and how it stands as far as its own pods tell."""
+    state = "waits for its min" if view.placed_pods < view.min_workers else "runs"
+    since = "" if view.waited_s is None else f", for {lasting(view.waited_s)}"
+    return f"{view.job} {state}{since}, as far as you may see"
+
+
+def limited_rows(view: LimitedView) -> list[Row]:
+    """Tell what is known, and what is not."""
+    gang = (
+        f"it needs {count(view.min_workers, 'worker')}; {count(view.pods, 'pod')} exist, {view.placed_pods} with a node"
+    )
+    if 0 < view.pods < view.min_workers:
+        gang += f": it waits for {count(view.min_workers - view.pods, 'more member')}"
+    found = [("gang", gang)]
+    found += [("scheduler", text) for text in view.scheduler_messages]
+    return found
+
+
+def repair_of_job(pods: Sequence[Pod], least: int) -> str | None:
+    """Return a sentence; None unless some of its pods run, but fewer than its min, while others wait.
+
+    pods: those that exist. least: how many must run together.
+    """
+    living = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
+    running = [pod for pod in living if pod.spec.node_name]
+    if not 0 < len(running) < least or len(running) == len(living):
+        return None
+    faults: list[str] = []
+    repairs = [found for pod in living if (found := repair_of(pod.metadata.annotations or {}, faults)) is not None]
+    repair = most_patient(repairs)
+    holds = f"{len(running)} of the {least} that must run together have a node"
+    if repair.remedy is Remedy.WAIT:
+        how = "none of them moves" if repairs else f"none of them moves, since no pod says {labels.REPAIR}"
+        return f"{holds}, and the rest waits for room near them: {how}"
+    where = ", and as soon as all of it fits elsewhere" if repair.remedy is Remedy.MOVE else ""
+    then = f"after {repair.after_s} s without room for the rest{where}, those that run are evicted"
+    return f"{holds}; {then} ({labels.REPAIR}: {repair.remedy.value}, by turnout-nominator --repair)"

@@ -6,24 +6,24 @@ import asyncio
 import logging
 import string
 import tempfile
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from turnout.cli.commands.extender_process import Up, own_extender, running
+from turnout.cli.demo import manifests
 from turnout.cli.demo.baseline import Baseline
 from turnout.cli.demo.heatmap import Score, score
-from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, map_text
+from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, NAMESPACE, OTHERS, Raw, map_text
 from turnout.cli.demo.rewire import recable
-from turnout.cli.demo.scenario import Act, ActKind, DemoGang, Scene, scene
+from turnout.cli.demo.scenario import Act, ActKind, DemoGang, Place, Scene, scene
 from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import ExtenderCall, Pair, Tally
-from turnout.cli.demo.testbed import Testbed
 from turnout.simulator.cluster.kubelet import Pace
-from turnout.simulator.cluster.runtime.clients import ExtenderClient
+from turnout.simulator.cluster.runtime.clients import ApiClient, ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import Settings
-from turnout.simulator.cluster.scheduler import Extender
+from turnout.simulator.cluster.scheduler import Chosen, Extender, Outcome
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.map_yaml import read_map
@@ -154,3 +154,69 @@ class _Performance:
 
 def _fabric(play: Scene) -> Fabric:
     return build(read_map({TEXT_KEY: map_text(play.places)}).entries)
+
+
+_GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{NAMESPACE}/podgroups"
+_PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_MAPS = f"/api/v1/namespaces/{MAP_NAMESPACE}/configmaps"
+_MERGE = "application/merge-patch+json"
+
+
+class Testbed:
+    """The cluster with Turnout. placed: gang name -> index -> node, as the scheduler bound them."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+        self._news = asyncio.Event()
+        self.placements: dict[str, dict[int, str]] = {}
+        self.refusals: dict[str, str] = {}  # pod name -> why it waits
+
+    def on_outcome(self, namespace: str, name: str, outcome: Outcome) -> None:
+        """The scheduler tells what became of a pod."""
+        gang, _, index = name.rpartition("-")
+        if isinstance(outcome, Chosen):
+            self.placements.setdefault(gang, {})[int(index)] = outcome.node
+            self.refusals.pop(name, None)
+        else:
+            self.refusals[name] = outcome.message
+        self._news.set()
+
+    async def set_up(self, play: Scene) -> None:
+        """Make the namespaces, the nodes, the map, and who stands there already."""
+        for name in (NAMESPACE, OTHERS, MAP_NAMESPACE):
+            await self._api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        for place in sorted(play.places, key=lambda place: place.name):
+            await self._api.call("POST", "/api/v1/nodes", manifests.node(place))
+        for number, (name, gpus) in enumerate(play.busy):
+            pod = manifests.busy_pod(number, name, gpus)
+            await self._api.call("POST", f"/api/v1/namespaces/{OTHERS}/pods", pod)
+        await self._api.call("POST", _MAPS, manifests.topology_map(play.places))
+
+    async def redraw(self, places: tuple[Place, ...]) -> None:
+        """Edit the map, as `kubectl edit configmap` would."""
+        wish = {"data": manifests.topology_map(places)["data"]}
+        await self._api.call("PATCH", f"{_MAPS}/{MAP_NAME}", wish, _MERGE)
+
+    async def arrive(self, gang: DemoGang, within_s: float) -> Mapping[int, str]:
+        """Submit a gang and wait until it is placed whole, or the time is up. Gives who has a node."""
+        self.placements[gang.name] = {}
+        await self._api.call("POST", _GROUPS, manifests.pod_group(gang))
+        for pod in manifests.members(gang):
+            await self._api.call("POST", _PODS, pod)
+        with suppress(TimeoutError):  # then it waits for room; whoever has a node is shown
+            async with asyncio.timeout(within_s):
+                await self._all_placed(gang)
+        return self.placements[gang.name]
+
+    async def _all_placed(self, gang: DemoGang) -> None:
+        while len(self.placements[gang.name]) < gang.pods:
+            self._news.clear()
+            await self._news.wait()
+
+    async def leave(self, gang: DemoGang) -> None:
+        """The gang's job is done: its pods and its group are deleted at once."""
+        members: list[Raw] = list(manifests.members(gang))
+        for pod in members:
+            await self._api.call("DELETE", f"{_PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+        await self._api.call("DELETE", f"{_GROUPS}/{gang.name}")
+        self.placements.pop(gang.name, None)

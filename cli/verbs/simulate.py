@@ -54,7 +54,7 @@ def _simulate(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from turnout.cli.simulate import model
-    from turnout.cli.simulate.summary import lines, verdict
+    from turnout.cli.simulate.model import lines, verdict
     from turnout.cli.views.listing import encoded
     from turnout.simulator.replay.traces import BadTrace
 

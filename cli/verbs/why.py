@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from turnout.cli.commands.terminal import Page
     from turnout.cli.controller_status import Account
     from turnout.cli.job_names import JobName
-    from turnout.cli.limited_view import LimitedView
     from turnout.cli.release.gate import Gate
+    from turnout.cli.why import LimitedView
     from turnout.jobs.model import JobKey
     from turnout.kube.client.api_client import Client
     from turnout.kube.objects import Pod
@@ -103,7 +103,7 @@ def found(settings: Settings, cluster_view: ClusterView, key: JobKey) -> Chain |
         return f"{key} cannot be read, so it is left alone: {cluster_view.faults[key]}"
     if key in keys:
         if cluster_view.missing:
-            return _partly(cluster_view, key)
+            return _limited_view(cluster_view, key)
         return _chain(settings, cluster_view, key, ended)
     if key in bare:
         return running(bare[key], settings.gpu_resource)
@@ -133,10 +133,10 @@ def _chain(
     return answer
 
 
-def _partly(cluster_view: ClusterView, key: JobKey) -> LimitedView:
+def _limited_view(cluster_view: ClusterView, key: JobKey) -> LimitedView:
     """Give what the pods of the job tell by themselves."""
     from turnout.autoscaler.reporting.why import ClusterContext, members
-    from turnout.cli.limited_view import LimitedView
+    from turnout.cli.why import LimitedView
 
     one = next(each for each in cluster_view.observation.jobs if each.job.key == key)
     pods = _pods(cluster_view, key)
@@ -153,7 +153,7 @@ def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
 def _repair(cluster_view: ClusterView, key: JobKey, answer: Told) -> str | None:
     """Say what becomes of a job below its min; None of one that is whole, or of which the min is not known."""
     from turnout.autoscaler.reporting.why import Chain
-    from turnout.cli.repair_status import repair_of_job
+    from turnout.cli.why import repair_of_job
 
     return repair_of_job(_pods(cluster_view, key), answer.gang.least) if isinstance(answer, Chain) else None
 
@@ -167,7 +167,7 @@ def _tell(
     repair: str | None,
 ) -> None:
     from turnout.autoscaler.reporting.why import Chain
-    from turnout.cli import limited_view, why
+    from turnout.cli import why
     from turnout.cli.commands.terminal import Page
     from turnout.cli.release.gate import with_gate
     from turnout.cli.views.listing import encoded
@@ -180,8 +180,8 @@ def _tell(
     page = Page.of_stdout(args.plain)
     if isinstance(found, str):
         head, told_rows = found, list[why.Row]()
-    elif isinstance(found, limited_view.LimitedView):
-        head, told_rows = limited_view.title(found), limited_view.rows(found)
+    elif isinstance(found, why.LimitedView):
+        head, told_rows = why.limited_title(found), why.limited_rows(found)
     else:
         head, told_rows = why.title(found), why.rows(found)
     told_rows = with_gate(told_rows, gate)

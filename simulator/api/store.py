@@ -6,7 +6,7 @@ each write, garbage_collector.py the garbage collection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
@@ -17,16 +17,13 @@ from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.custom import established, kind_of
 from turnout.simulator.api.kinds.validation import check_change, check_metadata, check_object
 from turnout.simulator.api.model import Kind, Object
-from turnout.simulator.api.owner_index import Ties
 from turnout.simulator.api.selectors import Question
 from turnout.simulator.api.watch_history import Change, Key, Page, Stored, WatchHistory
 from turnout.simulator.api.writes import deletion
 from turnout.simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
-from turnout.simulator.api.writes.binding import bound_to
 from turnout.simulator.api.writes.deletion import closing
-from turnout.simulator.api.writes.eviction import check_budgets, with_disruption_condition
+from turnout.simulator.api.writes.eviction import bound_to, check_budgets, check_quotas, with_disruption_condition
 from turnout.simulator.api.writes.managed_fields import owned
-from turnout.simulator.api.writes.quota import check_quotas
 
 _KEPT_CHANGES = 10_000
 AS_IT_SAYS = deletion.DeleteOptions()
@@ -309,3 +306,52 @@ class Store:
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
         return Stored(obj, self._encoder.encode(obj), self.version)
+
+
+Where = tuple[Kind, str, str]  # kind, namespace, name
+
+
+class Ties:
+    """Owners and dependents by uid. `doubtful` holds the objects whose owners, dependents or finalizers changed."""
+
+    def __init__(self) -> None:
+        self.doubtful: set[Where] = set()
+        self._where: dict[str, Where] = {}
+        self._owned: dict[str, set[Where]] = {}
+
+    def place(self, uid: str) -> Where | None:
+        """Return the key of the object with this uid; None when there is none."""
+        return self._where.get(uid)
+
+    def dependents(self, uid: str) -> list[Where]:
+        """Return the keys of the objects that name this uid as an owner."""
+        return list(self._owned.get(uid, ()))
+
+    def note(self, kind: Kind, before: Object | None, now: Object | None) -> None:
+        """Record one write.
+
+        before: None for a creation. now: None for a deletion.
+        """
+        meta = (now or before or {})["metadata"]
+        dependent: Where = (kind, meta.get("namespace", ""), meta["name"])
+        was, named = _owners(before), _owners(now)
+        for uid in was - named:
+            self._owned[uid].discard(dependent)
+            if not self._owned[uid]:
+                del self._owned[uid]
+            if uid in self._where:
+                self.doubtful.add(self._where[uid])  # it may have waited for this dependent
+        for uid in named - was:
+            self._owned.setdefault(uid, set()).add(dependent)
+        if now is None:
+            self._where.pop(meta["uid"], None)
+            self.doubtful |= self._owned.get(meta["uid"], set())
+            return
+        self._where[meta["uid"]] = dependent
+        if named or meta.get("deletionTimestamp"):
+            self.doubtful.add(dependent)
+
+
+def _owners(obj: Object | None) -> set[str]:
+    references: Iterable[dict[str, Any]] = (obj or {}).get("metadata", {}).get("ownerReferences") or ()
+    return {each["uid"] for each in references}

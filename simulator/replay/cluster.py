@@ -19,7 +19,6 @@ from turnout.jobs.model import ResizeBudget
 from turnout.jobs.queues.model import Queue
 from turnout.simulator.replay.job_run import EPOCH_S, GPU, QUEUE, Life, Pod, shape_of
 from turnout.simulator.replay.model import Eviction, Ran, Rules, Submission
-from turnout.simulator.replay.place import place
 
 
 class Event(IntEnum):
@@ -220,3 +219,18 @@ def _check(submission: Submission, rules: Rules) -> None:
         raise ValueError(
             f"{submission.name} asks for {submission.least} x {submission.gpus} GPUs: an empty cluster has no room"
         )
+
+
+def place(free: list[int], gpus: int, workers: int) -> list[int] | None:
+    """Take room for a whole gang and return the row of each worker.
+
+    When it does not fit, take nothing and return None.
+    """
+    if sum(left // gpus for left in free if left >= gpus) < workers:
+        return None
+    rows: list[int] = []
+    for row in sorted((row for row, left in enumerate(free) if left >= gpus), key=lambda row: (free[row], row)):
+        while free[row] >= gpus and len(rows) < workers:
+            free[row] -= gpus
+            rows.append(row)
+    return rows

@@ -1,7 +1,7 @@
 """The pods that are tried together, and how many of them it takes."""
 
 from turnout.jobs.gang import Dialect, GangKey, Membership
-from turnout.simulator.cluster.gang_gate import Gangs
+from turnout.simulator.cluster.scheduling_queue import Gangs
 
 KEY = GangKey("ns", "g", Dialect.VOLCANO.value)
 

@@ -5,8 +5,11 @@ On a terminal bars stay at the bottom and change; elsewhere nothing is printed b
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
 from textwrap import wrap
 
 from rich.console import Console, Group
@@ -14,11 +17,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from turnout.cli.demo.lending.captions import line
+from turnout.autoscaler.model import Reason
 from turnout.cli.demo.lending.fixtures import GPUS, GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, places
-from turnout.cli.demo.lending.model import Moment, Seats, Story
-from turnout.cli.demo.lending.picture import FREE, Bar, bars, chart, runs, strip
-from turnout.cli.demo.lending.summary import Sums, added_up, sentence
+from turnout.cli.demo.lending.model import (
+    LoggedDecision,
+    Moment,
+    MomentKind,
+    Player,
+    Seats,
+    Story,
+    held_gpus,
+    running_gpus,
+)
+from turnout.cli.demo.lending.summary import Sums, added_up, sentence, wait_of, waited
 from turnout.cli.demo.screen import colour
 from turnout.simulator.cluster.kubelet import Pace
 
@@ -172,3 +183,147 @@ def _table(sums: Sums) -> Table:
     if sums.longest is not None:
         table.add_row("longest wait for lent GPUs", f"{sums.longest.whole_s:.2f} s", sums.longest.letter)
     return table
+
+
+# Of jobs that are left alone: what somebody would ask about. Changes of size are told whatever their reason.
+_WAITS = frozenset([Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE])
+_STAYS = frozenset([Reason.COOLDOWN, Reason.REFUSED])
+
+_PAST = {MomentKind.ARRIVES: "arrived", MomentKind.LEAVES: "left"}
+
+
+def line(story: Story, moment: Moment) -> str:
+    """Give the caption of a moment; "" for one without. story: up to this moment."""
+    match moment.word:
+        case MomentKind.ARRIVES:
+            return f"{moment.letter} arrives: {_asks(story.player(moment.letter))}"
+        case MomentKind.LEAVES:
+            return f"{moment.letter} is done and leaves"
+        case MomentKind.SAYS:
+            return _decided(moment.decision) if moment.decision else ""
+        case MomentKind.RUNS:
+            return _runs(story, moment)
+        case MomentKind.RESTS:
+            return _rests(story, moment)
+        case MomentKind.MOVES:
+            return ""
+
+
+def _asks(player: Player) -> str:
+    if not player.elastic:
+        return f"{_workers(player.least)}, no fewer"
+    text = f"{player.least} to {_workers(player.most)}"
+    return f"{text}; its owner wants it restarted whenever a pod is evicted" if player.restarts else text
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' if count > 1 else ''}"
+
+
+def _decided(decision: LoggedDecision) -> str:
+    if decision.is_written:
+        verb = "grows" if decision.workers > decision.workers_before else "shrinks"
+        text = f"{decision.letter} {verb} from {decision.workers_before} to {decision.workers}"
+    elif decision.reason in _WAITS:
+        text = f"{decision.letter} waits"
+    elif decision.reason in _STAYS:
+        text = f"{decision.letter} stays at {decision.workers}"
+    else:
+        return ""
+    return f"{text}: {decision.detail}" if decision.detail else text
+
+
+def _runs(story: Story, moment: Moment) -> str:
+    letter, changes = moment.letter, story.changes(moment.letter)
+    text = f"{letter} runs with {_workers(running_gpus(moment.seats, letter))}"
+    wait = wait_of(story, letter)
+    if wait is not None and story.first(MomentKind.RUNS, letter) is moment:
+        return f"{text}, {waited(wait)}"
+    last_change = next(m for m in reversed(story.moments) if m.word in _PAST)
+    who = "it" if last_change.letter == letter else last_change.letter
+    text += f", {moment.at_s - last_change.at_s:.2f} s after {who} {_PAST[last_change.word]}"
+    if len(changes) > 1 and last_change.word is MomentKind.LEAVES:
+        since_s = changes[-1].at_s - changes[-2].at_s
+        text += f"; its size changed {since_s:.1f} s after the last time, and {story.cooldown_s:g} s is its cooldown"
+    return text
+
+
+def _rests(story: Story, moment: Moment) -> str:
+    """Say how all jobs stand since the autoscaler's last decision on this one."""
+    words = [m for m in story.moments if m.decision and m.decision.letter == moment.letter]
+    present = [p.letter for p in story.players if held_gpus(moment.seats, p.letter)]
+    now = {letter: held_gpus(moment.seats, letter) for letter in present}
+    same = bool(words) and all(held_gpus(words[-1].seats, letter) == has for letter, has in now.items())
+    has = ", ".join(f"{letter} has {count}" for letter, count in now.items())
+    idle = story.gpus - len(moment.seats)
+    what = "nothing has changed" if same else "this has changed"
+    since_s = moment.at_s - words[-1].at_s if words else moment.at_s
+    return f"{since_s:.1f} s later {what}: {has}, {idle or 'no'} GPU{'' if idle == 1 else 's'} idle"
+
+
+FREE = "·"
+_MARKS = {MomentKind.ARRIVES: "+", MomentKind.LEAVES: "-"}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One job in GPUs: up to its least, and above."""
+
+    letter: str
+    own: int
+    lent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """GPUs over time. rows: from the top, a sign a column; marks: who arrived (+) and left (-), below them."""
+
+    rows: tuple[str, ...]
+    marks: str
+    column_s: float
+
+
+def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: int) -> str:
+    """A leaf: a sign a GPU, node by node. gpus: of each node."""
+    least = {player.letter: player.least for player in players}
+    signs = ""
+    for node in nodes:
+        letters = [s.letter if s.index < least[s.letter] else s.letter.lower() for s in sorted(seats) if s.node == node]
+        signs += "".join(letters).ljust(gpus, FREE)
+    return signs
+
+
+def bars(seats: Seats, players: Sequence[Player]) -> list[Bar]:
+    """Count the GPUs that each holds."""
+    amounts = [(player, held_gpus(seats, player.letter)) for player in players]
+    return [Bar(player.letter, min(has, player.least), max(0, has - player.least)) for player, has in amounts]
+
+
+def chart(story: Story, columns: int) -> Chart:
+    """Draw a story. What jobs must have lies at the bottom, what is lent on it, what is idle on top."""
+    times = [moment.at_s for moment in story.moments]
+    column_s = times[-1] / columns
+    stacks = []
+    for column in range(columns):
+        now = story.moments[max(0, bisect_right(times, (column + 0.5) * column_s) - 1)]
+        found = bars(now.seats, story.players)
+        own = "".join(bar.letter * bar.own for bar in found)
+        stacks.append((own + "".join(bar.letter.lower() * bar.lent for bar in found)).ljust(story.gpus, FREE))
+    rows = ("".join(stack[row] for stack in stacks) for row in reversed(range(story.gpus)))
+    return Chart(tuple(rows), _marks(story, column_s), column_s)
+
+
+def _marks(story: Story, column_s: float) -> str:
+    line = ""
+    for moment in story.moments:
+        if moment.word in _MARKS:
+            at = int(moment.at_s / column_s)
+            line = line.ljust(max(at, len(line) + bool(line)))
+            line += moment.letter + _MARKS[moment.word]
+    return line
+
+
+def runs(signs: str) -> list[str]:
+    """Cut the signs wherever they change."""
+    cuts = [0, *(at for at, (a, b) in enumerate(pairwise(signs), 1) if a != b), len(signs)]
+    return [signs[a:b] for a, b in pairwise(cuts) if a < b]

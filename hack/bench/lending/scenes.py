@@ -11,10 +11,9 @@ from hack.bench.lending.hpa import DOWN_S, SYNC_S, hpa
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy
 from turnout.simulator.replay import trace_files
-from turnout.simulator.replay.compare import Compared, p99
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import Rules, Submission, Tape
-from turnout.simulator.replay.run import replay
+from turnout.simulator.replay.run import Compared, p99, replay
 from turnout.simulator.replay.traces import Row
 from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
 

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from turnout.simulator.api import route
-from turnout.simulator.api.discovery import OPENAPI_V2, OPENAPI_V2_TYPE, discovery
-from turnout.simulator.api.errors import ApiRefusal, success
+from turnout.simulator.api.errors import ApiRefusal, Unserved, success
 from turnout.simulator.api.fault_injection import Faults
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.kinds.builtin_kinds import NAMESPACES
+from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.table import asked_for
 from turnout.simulator.api.model import Kind
 from turnout.simulator.api.route import Target
 from turnout.simulator.api.server import logs
-from turnout.simulator.api.server.http import MOST_BODY_BYTES, as_json, as_raw, body_of, refusals
 from turnout.simulator.api.server.peer_auth import only_with
 from turnout.simulator.api.server.watch import Watches
 from turnout.simulator.api.store import Store
@@ -127,3 +127,164 @@ def first_namespaces(store: Store) -> None:
     """Create the namespaces that every cluster has."""
     for name in ("default", "kube-system", "kube-public", "kube-node-lease"):
         store.create(NAMESPACES, "", {"metadata": {"name": name}})
+
+
+MOST_BODY_BYTES = 3 * 2**20  # as etcd and the API server together allow
+JSON = "application/json"
+
+
+@web.middleware
+async def refusals(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn every refusal into a Status."""
+    try:
+        return await handler(request)
+    except ApiRefusal as refusal:
+        answer = as_json(refusal.status(), refusal.code)
+        if refusal.retry_after_s:
+            answer.headers["Retry-After"] = str(refusal.retry_after_s)
+        return answer
+    except Unserved:
+        return web.Response(text="404 page not found\n", status=404)
+    except web.HTTPRequestEntityTooLarge as error:
+        too_large = ApiRefusal("RequestEntityTooLarge", str(error))
+        return as_json(too_large.status(), too_large.code)
+
+
+async def body_of(request: web.Request, anything: bool = False) -> Any:
+    """Return the JSON of a body.
+
+    anything: also accept JSON that is no object.
+
+    Raises ApiRefusal: 501 for protobuf and other types, 400 for a body that is not JSON, or no object where one is
+    needed.
+    """
+    if not anything and request.content_type not in (JSON, "application/octet-stream"):
+        raise ApiRefusal("NotImplemented", f"the embedded API reads no bodies of {request.content_type}: send JSON")
+    try:
+        body = msgspec.json.decode(await request.read())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiRefusal("BadRequest", f"the body is no JSON: {error}") from error
+    if not anything and not isinstance(body, dict):
+        raise ApiRefusal("BadRequest", "the body is no object")
+    if isinstance(body, dict) and body.get("metadata") is not None and not isinstance(body["metadata"], dict):
+        raise ApiRefusal("BadRequest", "metadata is no object")
+    return body
+
+
+def as_json(obj: Any, status: int = 200) -> web.Response:
+    """Return a response with values encoded as JSON."""
+    return as_raw(msgspec.json.encode(obj), status)
+
+
+def as_raw(raw: bytes, status: int = 200) -> web.Response:
+    """Return a response with JSON that is encoded already."""
+    return web.Response(body=raw, status=status, content_type=JSON)
+
+
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_WRITES = ["get", "patch", "update"]
+_VERSION = {
+    "major": "1",
+    "minor": "35",
+    "gitVersion": "v1.35.4+turnout-local",
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "2026-01-01T00:00:00Z",
+    "goVersion": "none",
+    "compiler": "none",
+    "platform": "embedded",
+}
+
+
+# kubectl asks for this one, as protobuf alone, where the objects of a `kind: List` are applied. A document that knows
+# no schema (field 1, the version) makes it send them as they are.
+OPENAPI_V2 = b"\x0a\x032.0"
+OPENAPI_V2_TYPE = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
+def discovery(catalogue: Catalogue, path: str) -> dict[str, Any] | None:
+    """Return the answer of a discovery path; None for other paths and for groups that are not served."""
+    groups = catalogue.groups()
+    match [step for step in path.split("/") if step]:
+        case ["version"]:
+            return _VERSION
+        case ["api"]:
+            addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}]
+            return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
+        case ["apis"]:
+            group_list = [_group(name, versions) for name, versions in groups.items()]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": group_list}
+        case ["apis", name] if name in groups:
+            return {**_group(name, groups[name]), "kind": "APIGroup", "apiVersion": "v1"}
+        case ["api", version]:
+            return _resources(catalogue, "", version)
+        case ["apis", name, version]:
+            return _resources(catalogue, name, version)
+        case ["openapi", "v3"]:
+            paths = ["api/v1", *(f"apis/{name}/{version}" for name, vs in groups.items() for version in vs)]
+            return {"paths": {each: {"serverRelativeURL": f"/openapi/v3/{each}?hash=0"} for each in paths}}
+        case ["openapi", "v3", "api", version]:
+            return _openapi(catalogue, "", version)
+        case ["openapi", "v3", "apis", name, version]:
+            return _openapi(catalogue, name, version)
+    return None
+
+
+def _group(name: str, versions: list[str]) -> dict[str, Any]:
+    group_versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+    return {"name": name, "versions": group_versions, "preferredVersion": group_versions[0]}
+
+
+def _kinds(catalogue: Catalogue, group: str, version: str) -> list[Kind]:
+    return [kind for kind in catalogue.kinds() if (kind.group, kind.version) == (group, version)]
+
+
+def _resources(catalogue: Catalogue, group: str, version: str) -> dict[str, Any] | None:
+    kinds = _kinds(catalogue, group, version)
+    if not kinds:
+        return None
+    rows: list[dict[str, Any]] = []
+    for kind in kinds:
+        singular = kind.singular or kind.kind.lower()
+        row = {"name": kind.plural, "singularName": singular, "namespaced": kind.namespaced, "kind": kind.kind}
+        categories = {"categories": ["all"]} if kind.workload else {}
+        rows.append({**row, "verbs": _VERBS, "shortNames": list(kind.short), **categories})
+        part = {"singularName": "", "namespaced": kind.namespaced}
+        if kind.status:
+            rows.append({**part, "name": f"{kind.plural}/status", "kind": kind.kind, "verbs": _WRITES})
+        if kind.scaling:
+            scale = {"group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": _WRITES}
+            rows.append({**part, "name": f"{kind.plural}/scale", **scale})
+    if not group:
+        of_pods = {"singularName": "", "namespaced": True}
+        rows += [
+            {**of_pods, "name": "pods/binding", "kind": "Binding", "verbs": ["create"]},
+            {**of_pods, "name": "pods/log", "kind": "Pod", "verbs": ["get"]},
+            {**of_pods, "name": "pods/eviction", "group": "policy", "version": "v1", "kind": "Eviction"}
+            | {"verbs": ["create"]},
+        ]
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": kinds[0].api_version, "resources": rows}
+
+
+def _openapi(catalogue: Catalogue, group: str, version: str) -> dict[str, Any] | None:
+    kinds = _kinds(catalogue, group, version)
+    if not kinds:
+        return None
+    start = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    paths: dict[str, Any] = {}
+    for kind in kinds:
+        where = f"{start}/namespaces/{{namespace}}/{kind.plural}" if kind.namespaced else f"{start}/{kind.plural}"
+        named = {"group": group, "version": version, "kind": kind.kind}
+        verbs = {
+            verb: {
+                "x-kubernetes-group-version-kind": named,
+                "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
+                "responses": {},
+            }
+            for verb in ("post", "put", "patch")
+        }
+        paths[where] = {"post": verbs["post"]}
+        paths[f"{where}/{{name}}"] = {"put": verbs["put"], "patch": verbs["patch"]}
+    return {"openapi": "3.0.0", "info": {"title": "Turnout's local cluster", "version": "v1"}, "paths": paths}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,14 +20,13 @@ import msgspec
 
 from turnout.jobs.gang import Dialect, membership
 from turnout.kube.objects import Node, Pod
+from turnout.kube.times import rfc3339
 from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
-from turnout.simulator.cluster.gang_gate import HELD, Gangs
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError, ExtenderClient
 from turnout.simulator.cluster.runtime.faults import error_message, left_out
-from turnout.simulator.cluster.runtime.pod_conditions import Complaints
 from turnout.simulator.cluster.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
-from turnout.simulator.cluster.scheduling_queue import WaitingPods
+from turnout.simulator.cluster.scheduling_queue import HELD, Gangs, WaitingPods
 
 log = logging.getLogger(__name__)
 
@@ -254,3 +254,70 @@ class Scheduler:
                 self.waiting.refuse(uid, now_s, park=outcome.why is Why.UNSCHEDULABLE)
                 self._complaints.put(uid, namespace, name, outcome)
                 self._tell(namespace, name, outcome)
+
+
+_STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class Complaints:
+    """Reasons of waiting pods, each written once until it changes. They are written one by one, beside scheduling."""
+
+    def __init__(self, api: ApiClient) -> None:
+        self._api = api
+        self._last_written: dict[str, str] = {}  # uid -> what was said last
+        self._due: dict[str, tuple[str, str, Waits]] = {}
+        self._news = asyncio.Event()
+
+    def put(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
+        """Queue the reason why a pod waits."""
+        if self._last_written.get(uid) != outcome.message:
+            self._last_written[uid] = outcome.message
+            self._due[uid] = (namespace, name, outcome)
+            self._news.set()
+
+    def drop(self, uid: str) -> None:
+        """Forget a pod that waits no longer."""
+        self._last_written.pop(uid, None)
+        self._due.pop(uid, None)
+
+    async def run(self) -> None:
+        """Write queued reasons until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._due:
+                uid = next(iter(self._due))
+                try:
+                    await self._say(uid, *self._due.pop(uid))
+                except ApiError as error:
+                    if error.code not in (404, 409):
+                        log.warning("pod_not_told", extra={"why": str(error)})
+                except (aiohttp.ClientError, TimeoutError) as error:
+                    log.warning("pod_not_told", extra={"why": str(error)})
+
+    async def _say(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
+        at = rfc3339(time.time())
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "lastProbeTime": None,
+            "lastTransitionTime": at,
+            "reason": outcome.why.value,
+            "message": outcome.message,
+        }
+        body: dict[str, Any] = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+        place = f"/api/v1/namespaces/{namespace}"
+        await self._api.call("PATCH", f"{place}/pods/{name}/status", body, _STRATEGIC)
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name, "uid": uid}
+        event = {
+            "metadata": {"generateName": f"{name[:200]}.", "namespace": namespace},
+            "involvedObject": about,
+            "reason": "FailedScheduling",
+            "message": outcome.message[:1024],
+            "type": "Warning",
+            "source": {"component": "turnout-local-scheduler"},
+            "firstTimestamp": at,
+            "lastTimestamp": at,
+            "count": 1,
+        }
+        await self._api.call("POST", f"{place}/events", event)

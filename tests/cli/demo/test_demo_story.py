@@ -7,13 +7,12 @@ from dataclasses import replace
 import pytest
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.captions import line
 from turnout.cli.demo.lending.checks import missing
 from turnout.cli.demo.lending.fixtures import PLAYERS
-from turnout.cli.demo.lending.log_parser import decision
 from turnout.cli.demo.lending.model import LoggedDecision, Moment, MomentKind, Seat, Story
-from turnout.cli.demo.lending.picture import Bar, bars, chart, runs, strip
+from turnout.cli.demo.lending.screen import Bar, bars, chart, line, runs, strip
 from turnout.cli.demo.lending.summary import added_up, sentence, wait_of, waited
+from turnout.cli.demo.lending.testbed import decision
 
 NODES = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 

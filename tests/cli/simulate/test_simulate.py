@@ -7,8 +7,7 @@ import yaml
 
 from turnout.cli.__main__ import main
 from turnout.cli.exit_codes import Exit
-from turnout.cli.simulate.model import BadSimulation, Wanted, figures, jobs_of, simulate
-from turnout.cli.simulate.summary import verdict
+from turnout.cli.simulate.model import BadSimulation, Wanted, figures, jobs_of, simulate, verdict
 from turnout.simulator.replay.traces import Row
 
 # Four GPUs, of which each job asks for one: with lending the first has all of them until the second comes.

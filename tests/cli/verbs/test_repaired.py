@@ -3,7 +3,7 @@
 import pytest
 
 from tests import world
-from turnout.cli.repair_status import repair_of_job
+from turnout.cli.why import repair_of_job
 from turnout.kube import labels
 
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from tests.simulator.replay.world import POLICY, SOON, Eyes, job, longer, streams
 from tests.support.examples import scaled
-from turnout.simulator.replay.compare import Compared
 from turnout.simulator.replay.model import Rules
-from turnout.simulator.replay.run import replay
+from turnout.simulator.replay.run import Compared, replay
 from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
 
 COSTS = st.sampled_from([(60.0, 30.0, 5.0), (0.0, 0.0, 0.0), (250.0, 30.0, 1.0), (10.0, 5.0, 15.0)])

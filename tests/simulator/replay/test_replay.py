@@ -7,9 +7,8 @@ import pytest
 
 from tests.simulator.replay.world import POLICY, job
 from turnout.simulator.replay import trace_files
-from turnout.simulator.replay.compare import Compared, p99
 from turnout.simulator.replay.model import Rules, Submission
-from turnout.simulator.replay.run import replay
+from turnout.simulator.replay.run import Compared, p99, replay
 from turnout.simulator.replay.traces import BadTrace, Row, rows_of, tables_of
 from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
 
