@@ -57,7 +57,9 @@ class AutoscalerView(Cache):
         for key, group, members in self.unmanaged.all():
             on = ((self._nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
             placed_pods = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
-            found[key] = UnmanagedGang(key, self._accounts.queue_of_gang(members[0][0], group), len(members), placed_pods)
+            found[key] = UnmanagedGang(
+                key, self._accounts.queue_of_gang(members[0][0], group), len(members), placed_pods
+            )
         return found
 
     def gpu_pods(self) -> Iterator[GpuPod]:
