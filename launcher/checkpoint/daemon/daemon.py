@@ -161,7 +161,10 @@ class Session:
             case GetStats():
                 replicated, uncopied = self._daemon.replicator.progress()
                 return self._count(
-                    sealed=rank_store.newest(), in_flight=len(self._saves), replicated=replicated, skipped_replicas=uncopied
+                    sealed=rank_store.newest(),
+                    in_flight=len(self._saves),
+                    replicated=replicated,
+                    skipped_replicas=uncopied,
                 )
             case Bye():
                 return None
