@@ -148,11 +148,11 @@ class World:
     @classmethod
     def of(cls, round_: int, members: tuple[Member, ...]) -> World:
         """Make the world of these members, given in the order of group ranks."""
-        seats, rank = dict[str, RankAssignment](), 0
+        assignments, rank = dict[str, RankAssignment](), 0
         for at, member in enumerate(members):
-            seats[member.id] = RankAssignment(member.id, at, rank, member.processes)
+            assignments[member.id] = RankAssignment(member.id, at, rank, member.processes)
             rank += member.processes
-        return cls(round_, members, seats)
+        return cls(round_, members, assignments)
 
     @property
     def ranks(self) -> int:

@@ -268,7 +268,7 @@ def plan_handover(transition: Transition) -> tuple[SavedState | None, dict[str, 
     """
     members = {id_: known.member for id_, known in transition.members.items()}
     held_steps = {id_: known.held_steps for id_, known in transition.members.items()}
-    staying = [id_ for id_, known in transition.members.items() if known.leave_s is None and not known.busy]
+    staying = _staying(transition)
     for state in saved_states(held_steps):
         runs = runs_of(state, held_steps, members)
         if state[2] == ALL:
@@ -281,6 +281,11 @@ def plan_handover(transition: Transition) -> tuple[SavedState | None, dict[str, 
             break
         return state, _assign_shards(transition, runs, staying)
     return None, {}
+
+
+def _staying(transition: Transition) -> list[str]:
+    """List the members that stay and whose processes have ended."""
+    return [id_ for id_, known in transition.members.items() if known.leave_s is None and not known.busy]
 
 
 def _shrinks(transition: Transition, staying: int) -> bool:

@@ -1,4 +1,11 @@
-"""Decides which peers have been silent for too long, in both directions."""
+"""Decides what one event changes in the coordinator's state, and what it asks for. A pure function. docs/design.md 5.
+
+The table of states is in state.py. A formed world is frozen: its size is between min and max, and a multiple of the
+unit. A late member waits for the next round, and ends the current one only if the world can grow.
+A fault is charged once to the restart budget, and not at all if the loss of a member explains it. Source: torchelastic
+and DLRover as docs/facts/launcher.md §1 and docs/facts/dlrover.md 2.1 have them.
+Peers that are silent for too long are found here too, in both directions.
+"""
 
 from __future__ import annotations
 
@@ -326,9 +333,10 @@ def _answer_join(transition: Transition, member: Member, base: LastWorld) -> Non
         transition.send((member.id,), Stop(base.round, at.cause.reason.value, 0.0))
     elif base.round == transition.world_round and transition.is_in_world(member.id):
         transition.state = replace(at, fencing=replace(at.fencing, ended=base.round))
-    if is_inside and member.id not in at.ending.done:
-        transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
-    elif at.phase in TRAINS and not is_inside and not base.busy:
+    if is_inside:
+        if member.id not in at.ending.done:
+            transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
+    elif at.phase in TRAINS and not base.busy:
         transition.wait(member.id, *spare_reason(transition, member.id))
 
 

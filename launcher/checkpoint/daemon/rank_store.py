@@ -159,7 +159,7 @@ Persist = Callable[[Arena, int, ShardRecord, Save], str]  # blocks; returns the 
 
 
 class RankStore:
-    """Keeps the saves of one local rank. persist: writes a generation to storage. making: the daemon's preallocator."""
+    """Keeps the saves of one local rank. persist: writes a generation to storage. preallocator: the daemon's."""
 
     def __init__(
         self,

@@ -170,15 +170,17 @@ def _locate_parts(
     endpoints = {run.id: endpoint for run in runs if (endpoint := endpoint_of(members[run.id])) is not None}
     if not world.assignments or not all(run.reshardable for run in runs):
         return None
-    all_ranks = set(range(state[2]))
-    not_fetchable = all_ranks - ranks_in(run for run in runs if run.id in endpoints)
+    fetchable = ranks_in(run for run in runs if run.id in endpoints)
     for id_ in world.assignments:
-        needed_ranks = all_ranks if FETCH_DISABLED in held_steps.get(id_, ()) else not_fetchable
-        if not needed_ranks <= ranks_in(run for run in runs if run.id == id_):
+        own = ranks_in(run for run in runs if run.id == id_)
+        if not set(range(state[2])) <= (own if FETCH_DISABLED in held_steps.get(id_, ()) else own | fetchable):
             return None
     places = _locations(runs, endpoints)
-    if len(places) > MOST_LOCATIONS:
-        return None
+    return None if len(places) > MOST_LOCATIONS else _by_member(world, places)
+
+
+def _by_member(world: World, places: list[ShardLocation]) -> dict[str, tuple[ShardLocation, ...]]:
+    """Choose for each member the order in which it tries the locations of the others."""
     return {
         id_: tuple(each for each in places[:: -1 if assignment.group_rank % 2 else 1] if each.endpoint.id != id_)
         for id_, assignment in world.assignments.items()

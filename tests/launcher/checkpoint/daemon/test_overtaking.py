@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.examples import scaled
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
-from turnout.launcher.checkpoint.daemon.rank_store import PersistQueue, DroppedSave
+from turnout.launcher.checkpoint.daemon.rank_store import DroppedSave, PersistQueue
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity, ShardRecord, newest
 
 BYTES = 100

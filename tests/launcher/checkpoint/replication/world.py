@@ -127,7 +127,8 @@ class ReplicaDaemon:
     def kept(self, owner):
         """Steps that it has whole for that worker, each byte looked at, the newest first."""
         arena = next(
-            (each for each in self.replicator.replica_store.arenas() if each.identity.owner == owner.daemon.worker), None
+            (each for each in self.replicator.replica_store.arenas() if each.identity.owner == owner.daemon.worker),
+            None,
         )
         if arena is None:
             return []
