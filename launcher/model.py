@@ -58,7 +58,7 @@ class ElasticSpec:
     """A job's requirements for its world, the same on every member."""
 
     min_nodes: int = 1  # members, at least 1
-    max_nodes: int = 1  # members, at least `least`
+    max_nodes: int = 1  # members, at least `min_nodes`
     node_unit: int = 1  # a world's size is a multiple of it
     max_restarts: int = 0  # of processes, for the whole job, 0 or more
     last_call_s: float = 30.0

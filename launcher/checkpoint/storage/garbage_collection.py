@@ -1,6 +1,6 @@
 """Removes files from storage: steps that no retention rule keeps, and leftovers of killed or superseded writers.
 
-Which steps are kept is decided in checkpoint/format/retention.py. The manifest is removed first, so a partly removed
+Which steps are kept is decided in checkpoint/format/manifest.py. The manifest is removed first, so a partly removed
 step is never committed.
 """
 
