@@ -346,7 +346,7 @@ class Formed(_Frame, tag=7, frozen=True):
     persist_step: Step = -1  # the step that all of the last world held, to be written to storage, or -1
     saved_by: Count = 0  # ranks that saved the step, if each rank reads parts of their shards; else 0
     locations: AllLocations = ()
-    # The others may have trained on: all report Stored, and read the named step if it is newer.
+    # The others may have trained on: all report their stored step, and read the named step if it is newer.
     check_storage: bool = False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ROUND, RESTORE, DAEMON = "TURNOUT_ROUND", "TURNOUT_RESTORE_STEP", "TURNOUT_KEEPER"
+ROUND, RESTORE, DAEMON = "TURNOUT_ROUND", "TURNOUT_RESTORE_STEP", "TURNOUT_CHECKPOINT_DAEMON"
 PARTS = "TURNOUT_RESTORE_PARTS"  # a step saved by others: "step of so many ranks in round", "" for none
 # The step in storage that all ranks read, and its folder.
 STORED, STORED_IN = "TURNOUT_STORED_STEP", "TURNOUT_STORED_IN"

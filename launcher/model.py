@@ -58,7 +58,7 @@ class ElasticSpec:
     """A job's requirements for its world, the same on every member."""
 
     min_nodes: int = 1  # members, at least 1
-    max_nodes: int = 1  # members, at least `least`
+    max_nodes: int = 1  # members, at least `min_nodes`
     node_unit: int = 1  # a world's size is a multiple of it
     max_restarts: int = 0  # of processes, for the whole job, 0 or more
     last_call_s: float = 30.0
@@ -148,11 +148,11 @@ class World:
     @classmethod
     def of(cls, round_: int, members: tuple[Member, ...]) -> World:
         """Make the world of these members, given in the order of group ranks."""
-        seats, rank = dict[str, RankAssignment](), 0
+        assignments, rank = dict[str, RankAssignment](), 0
         for at, member in enumerate(members):
-            seats[member.id] = RankAssignment(member.id, at, rank, member.processes)
+            assignments[member.id] = RankAssignment(member.id, at, rank, member.processes)
             rank += member.processes
-        return cls(round_, members, seats)
+        return cls(round_, members, assignments)
 
     @property
     def ranks(self) -> int:

@@ -135,6 +135,9 @@ class RendezvousSettings:
             raise BadSettings(f"wanted is {self.worker_count}: at least 1 worker is needed")
         if self.lease and (self.lease.count("/") != 1 or not all(self.lease.split("/"))):
             raise BadSettings(f"the lease is {self.lease!r}: it must be namespace/name")
+        self._check_arbiter()
+
+    def _check_arbiter(self) -> None:
         if self.arbiter is LockKind.LEASE and not self.lease:
             raise BadSettings("the arbiter lease needs --lease namespace/name")
         if self.arbiter is LockKind.FILE and not self.round_dir:

@@ -189,7 +189,7 @@ class CoordinatorSession:
     def handle(self, message: Message | None) -> Message | None:
         """Handle a message from the coordinator; return it if it is for the agent.
 
-        A Roster is logged, and a Stored answer ends the wait in `named`.
+        A Roster is logged, and a StoredStepReport ends the wait in `agree_stored`.
         """
         if isinstance(message, Roster):
             members = [f"{each.name} {each.address}" for each in message.members]

@@ -24,7 +24,7 @@ _WAITED_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
 
 
 class Metrics:
-    """Counts the events passed to `told`. run: the job's id, a label of every metric, so that jobs with equal pod names
+    """Counts the events of one agent. run: the job's id, a label of every metric, so that jobs with equal pod names
     differ.
     """
 

@@ -13,7 +13,7 @@ import signal
 import socket
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
@@ -276,12 +276,16 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
         except OSError as error:
             if error.errno != errno.EADDRINUSE or rendezvous.is_host:
                 raise CannotListen(f"cannot listen at {endpoint}:{rendezvous.port}: {error.strerror}") from error
-    named = (
-        () if endpoint == address else (rendezvous.port or PORT,)
-    )  # the worker that the endpoint names listens there
-    for port in (*named, 0):
+    # The worker that the endpoint names listens at that port.
+    ports = (0,) if endpoint == address else (rendezvous.port or PORT, 0)
+    return host and endpoint is None, await _listen_at_own(listener, address, ports)
+
+
+async def _listen_at_own(listener: Listener, address: str, ports: Iterable[int]) -> int:
+    """Listen at the first of these ports that is free; return it. Raises CannotListen."""
+    for port in ports:
         try:
-            return host and endpoint is None, await listener.open(address, port)
+            return await listener.open(address, port)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise CannotListen(f"cannot listen at {address}: {error.strerror}") from error
@@ -303,13 +307,17 @@ def _processes(settings: Settings, environ: Mapping[str, str]) -> int:
     cpus = len(os.sched_getaffinity(0))
     if count is Devices.CPU:
         return cpus
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
-    nvidia = [name for name in device_files if name.startswith("nvidia")]
-    if count is Devices.XPU:
-        devices = len(device_files) - len(nvidia)
-    else:
-        devices = len(nvidia) if visible is None else len([name for name in visible.split(",") if name.strip()])
+    devices = _device_count(count, environ)
     if not devices and count is not Devices.AUTO:
         raise BadSettings(f"--nproc-per-node={count.value}: there is no such device here")
     return devices or cpus
+
+
+def _device_count(kind: Devices, environ: Mapping[str, str]) -> int:
+    """Count the GPUs of this kind: the device files, or what CUDA_VISIBLE_DEVICES lists."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    device_files = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+|renderD\d+", name)]
+    nvidia = [name for name in device_files if name.startswith("nvidia")]
+    if kind is Devices.XPU:
+        return len(device_files) - len(nvidia)
+    return len(nvidia) if visible is None else len([name for name in visible.split(",") if name.strip()])

@@ -217,7 +217,7 @@ _DLROVER = (
     _flag("numa-affinity", "start.numa", text="same as --numa-binding node."),
     _flag("network-check", "checks.network",
         text="check every node before each start and restart. Nodes proven faulty exit with 138; the others train."),
-    _choice("precheck", "0|1|2", "1", "checks.network",
+    _choice("precheck", "0|1|2", "1", "checks.network", count,
         text="0: no check; 1: --network-check; 2: --network-check and --comm-perf-test."),
     _flag("comm-perf-test", "checks.performance",
         text="also measure the network speed of all nodes that passed, and report it; no node is excluded by it. "

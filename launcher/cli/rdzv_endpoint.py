@@ -143,16 +143,19 @@ def notes(given: Mapping[str, Given], rendezvous: RendezvousSettings, bounds: tu
         about = backend.source if backend else "--nnodes"
         why = f"static cannot be resized, and {bounds[0]}:{bounds[1]} workers are asked for"
         found.append(StartNote(about, Warned.OTHER_BACKEND, why))
-    if endpoint and rendezvous.standalone:
-        found.append(StartNote(endpoint.source, Warned.NO_EFFECT, "a standalone worker meets nobody"))
-    elif endpoint and rendezvous.backend in _ETCD:
-        found.append(
-            StartNote(endpoint.source, Warned.NO_EFFECT, "the server of etcd is not asked: members meet each other")
-        )
+    if endpoint and (why := _why_no_endpoint(rendezvous)):
+        found.append(StartNote(endpoint.source, Warned.NO_EFFECT, why))
     if bounds[1] > 1 and (rendezvous.host, rendezvous.port) == (LOCAL, PORT) and not _named(given):
         nnodes = given["nnodes"].source if "nnodes" in given else "--nnodes"
         found.append(StartNote(nnodes, Warned.NO_ADDRESS, _NOWHERE.format(bounds[1], LOCAL, PORT)))
     return tuple(found)
+
+
+def _why_no_endpoint(rendezvous: RendezvousSettings) -> str:
+    """Explain why the endpoint has no effect; "" if it has one."""
+    if rendezvous.standalone:
+        return "a standalone worker meets nobody"
+    return "the server of etcd is not asked: members meet each other" if rendezvous.backend in _ETCD else ""
 
 
 def _named(given: Mapping[str, Given]) -> bool:

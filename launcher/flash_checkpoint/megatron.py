@@ -1,5 +1,6 @@
-"""Collects the state of one Megatron-LM rank as named parts: its version, its place in the grid, and its states.
+"""Saves what Megatron-LM would write: to memory, and to storage in the background.
 
+The state of one rank is collected as named parts: its version, its place in the grid, and its states.
 get_args() is in `megatron` up to 0.5, and in `megatron.training` since then. megatron-core alone, without the training
 scripts, has no arguments; callers then name their folder.
 """

@@ -1,4 +1,4 @@
-"""Converts simple objects of a framework to plain values, and back through a list of known classes.
+"""Saves and loads the state of a framework as named parts; converts simple objects to plain values and back.
 
 Data that is read can only name the classes that its adapter lists.
 """

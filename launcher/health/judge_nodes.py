@@ -144,18 +144,22 @@ class Evidence:
         for result, time_s in zip(self.groups, times, strict=True):
             if time_s is None or any(alone_s is None for alone_s in result.compute_s):
                 found.append(Outcome.FAILED)
-                continue
-            same = self._same(result)
-            own = [
-                [known_s for place in same if place < most and (known_s := times[place]) is not None]
-                for most in (first, len(times))
-            ]
-            slow = (
-                sample.suspects(time_s, each, self.check.limits.collective_s)
-                for sample, each in zip(samples, own, strict=True)
-            )
-            found.append(Outcome.SLOW if any(slow) else Outcome.FINE)
+            else:
+                slow = self._is_slow(result, time_s, zip(samples, (times[:first], times), strict=True))
+                found.append(Outcome.SLOW if slow else Outcome.FINE)
         return found
+
+    def _is_slow(self, result: Measured, time_s: float, samples: Iterable[tuple[Sample, list[float | None]]]) -> bool:
+        """True if a group's time stands out from one of the samples. With it come the times of that sample's groups."""
+        same = self._same(result)
+        return any(
+            sample.suspects(
+                time_s,
+                [own_s for place in same if place < len(times) and (own_s := times[place]) is not None],
+                self.check.limits.collective_s,
+            )
+            for sample, times in samples
+        )
 
     def _same(self, result: Measured) -> list[int]:
         """List the runs of the same group."""

@@ -12,11 +12,19 @@ if that was fast enough, and lost otherwise. Source: XD-06
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from turnout.launcher.coordinator_messages import ALL, MOST_LOCATIONS, AdoptShards, Finish, Handover, Heartbeat, StopAt
-from turnout.launcher.model import Exit, Reason
+from turnout.launcher.coordinator_messages import (
+    ALL,
+    MOST_LOCATIONS,
+    AdoptShards,
+    Finish,
+    Handover,
+    Heartbeat,
+    StopAt,
+)
+from turnout.launcher.model import Exit, Reason, World
 from turnout.launcher.rendezvous.restore.replica_placement import assign_heirs
 from turnout.launcher.rendezvous.restore.restore_plan import (
     SavedState,
@@ -24,6 +32,7 @@ from turnout.launcher.rendezvous.restore.restore_plan import (
     endpoint_of,
     ranks_in,
     runs_of,
+    saved_states,
     step_to_persist,
 )
 from turnout.launcher.rendezvous.state import HandoverState, MemberState, Phase, Transition
@@ -74,23 +83,35 @@ def drain_reason(transition: Transition) -> tuple[Reason, str] | None:
     ]
     if leavers:
         return Reason.MEMBER_LEFT, ", ".join(known.member.name for known in leavers)
-    newcomers = [
-        id_ for id_, known in transition.members.items() if known.leave_s is None and not transition.is_in_world(id_)
+    return _growth_reason(transition, at.world)
+
+
+def _growth_reason(transition: Transition, world: World) -> tuple[Reason, str] | None:
+    """Return the reason to end the round of a world that can grow now, or None. Wake up if it may grow later."""
+    gathering, spec = transition.state.gathering, transition.state.job.elastic_spec
+    ready_s = _ready_newcomers(transition)
+    present = sum(id_ in transition.members for id_ in world.assignments) + len(ready_s)
+    size = spec.world_size(present)
+    if size <= len(world.members):
+        return None
+    settled_s = max(gathering.joined_s, *ready_s) + spec.settle_s
+    if transition.now_s < settled_s and present < min(spec.max_nodes, gathering.worker_count or spec.max_nodes):
+        transition.wake(settled_s)
+        return None
+    return Reason.MEMBER_JOINED, f"{len(world.members)} to {size} workers"
+
+
+def _ready_newcomers(transition: Transition) -> list[float]:
+    """List since when each newcomer has been ready to start processes. Wake up when the next one will be ready."""
+    new_s = [
+        transition.ready_s(id_)
+        for id_, known in transition.members.items()
+        if known.leave_s is None and not transition.is_in_world(id_)
     ]
-    new_s = [transition.ready_s(id_) for id_ in newcomers]
     ready_s = [at_s for at_s in new_s if at_s <= transition.now_s]
     if len(ready_s) < len(new_s):
         transition.wake(min(at_s for at_s in new_s if at_s > transition.now_s))
-    present = sum(id_ in transition.members for id_ in at.world.assignments) + len(ready_s)
-    if at.job.elastic_spec.world_size(present) <= len(at.world.members):
-        return None
-    settled_s = max(at.gathering.joined_s, *ready_s) + at.job.elastic_spec.settle_s
-    if transition.now_s < settled_s and present < min(
-        at.job.elastic_spec.max_nodes, at.gathering.worker_count or at.job.elastic_spec.max_nodes
-    ):
-        transition.wake(settled_s)
-        return None
-    return Reason.MEMBER_JOINED, f"{len(at.world.members)} to {at.job.elastic_spec.world_size(present)} workers"
+    return ready_s
 
 
 def record_heartbeat(transition: Transition, id_: str, known: MemberState, beat: Heartbeat) -> None:
@@ -108,33 +129,38 @@ def record_heartbeat(transition: Transition, id_: str, known: MemberState, beat:
 def drain(transition: Transition) -> None:
     """Bring all ranks to stop after the same step. End the processes if time is up or if they report no steps."""
     at = transition.state
-    if not any(
-        transition.is_in_world(id_) for id_ in transition.busy_members()
-    ):  # the others were told to stop, and agree on no step
-        if at.world is not None and not at.ending.confirmed and at.ending.done >= at.world.assignments.keys():
-            transition.finish(
-                Exit.DONE, Reason.ALL_DONE, f"round {at.round}"
-            )  # nobody was told to stop: they have finished
-            return
-        transition.state = replace(at, phase=Phase.STOPPING)
-        return
-    if at.ending.stop_step is None:
+    if not any(transition.is_in_world(id_) for id_ in transition.busy_members()):
+        _end_drain(transition)
+    elif at.ending.stop_step is None:
         _propose_first(transition)
-        return
-    if transition.now_s >= at.ending.until_s:
+    elif transition.now_s >= at.ending.until_s:
         transition.log_event("stop_step_missed", at.cause.reason, round=at.round, step=at.ending.stop_step)
         transition.end_processes(_left_s(transition))
-        return
-    transition.wake(at.ending.until_s)
+    else:
+        transition.wake(at.ending.until_s)
+        _agree(transition, at.ending.stop_step)
+
+
+def _end_drain(transition: Transition) -> None:
+    """End the job if every rank has finished by itself, else stop the members that agree on no step."""
+    at = transition.state
+    if at.world is not None and not at.ending.confirmed and at.ending.done >= at.world.assignments.keys():
+        transition.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")
+    else:
+        transition.state = replace(at, phase=Phase.STOPPING)
+
+
+def _agree(transition: Transition, stop_step: int) -> None:
+    """Confirm the step to stop after, once all have answered. If one has passed it, propose a later step."""
     answers = [known.reached for id_, known in transition.members.items() if known.busy and transition.is_in_world(id_)]
-    if at.ending.confirmed or any(answer is None for answer in answers):
+    if transition.state.ending.confirmed or any(answer is None for answer in answers):
         return
     farthest = max(answer for answer in answers if answer is not None)
-    if farthest > at.ending.stop_step:
+    if farthest > stop_step:
         _propose(transition, farthest + STEPS_AHEAD)
     else:
-        transition.state = replace(at, ending=replace(at.ending, confirmed=True))
-        transition.send(transition.busy_members(), StopAt(transition.world_round, at.ending.stop_step, True))
+        transition.state = replace(transition.state, ending=replace(transition.state.ending, confirmed=True))
+        transition.send(transition.busy_members(), StopAt(transition.world_round, stop_step, True))
 
 
 def _propose_first(transition: Transition) -> None:
@@ -242,23 +268,24 @@ def plan_handover(transition: Transition) -> tuple[SavedState | None, dict[str, 
     """
     members = {id_: known.member for id_, known in transition.members.items()}
     held_steps = {id_: known.held_steps for id_, known in transition.members.items()}
-    staying = [id_ for id_, known in transition.members.items() if known.leave_s is None and not known.busy]
-    for state in sorted(
-        {(each.step, each.round, each.ranks) for holds in held_steps.values() for each in holds}, reverse=True
-    ):
+    staying = _staying(transition)
+    for state in saved_states(held_steps):
         runs = runs_of(state, held_steps, members)
-        if state[0] < 0:
-            break
         if state[2] == ALL:
             if any(run.id in staying for run in runs):
                 break  # each daemon has all of it
             continue
         if ranks_in(runs) < set(range(state[2])):
             continue
-        if not all(run.reshardable for run in runs) and _shrinks(transition, len(staying)):
+        if _shrinks(transition, len(staying)) and not all(run.reshardable for run in runs):
             break
         return state, _assign_shards(transition, runs, staying)
     return None, {}
+
+
+def _staying(transition: Transition) -> list[str]:
+    """List the members that stay and whose processes have ended."""
+    return [id_ for id_, known in transition.members.items() if known.leave_s is None and not known.busy]
 
 
 def _shrinks(transition: Transition, staying: int) -> bool:
@@ -274,11 +301,7 @@ def _assign_shards(
     endpoints = {
         run.id: endpoint for run in runs if (endpoint := endpoint_of(transition.members[run.id].member)) is not None
     }
-    held_ranks, leaver_runs = ranks_in(run for run in runs if run.id in staying), dict[str, ShardRun]()
-    for number, run in enumerate(run for run in runs if run.id not in staying and run.id in endpoints):
-        if not held_ranks.issuperset(run.ranks):
-            held_ranks |= {*run.ranks}
-            leaver_runs[f"{number}"] = run
+    leaver_runs = _leaver_runs([run for run in runs if run.id in staying or run.id in endpoints], staying)
     takers = [
         (id_, transition.members[id_].member.path) for id_ in staying if transition.members[id_].member.daemon_port
     ]
@@ -292,3 +315,13 @@ def _assign_shards(
         )
         found[heir].append(AdoptShards(owner, run.first_rank, run.count, tuple(givers[:_MOST_ENDPOINTS])))
     return {id_: tuple(takes[:MOST_LOCATIONS]) for id_, takes in found.items()}
+
+
+def _leaver_runs(runs: Sequence[ShardRun], staying: Collection[str]) -> dict[str, ShardRun]:
+    """Choose the leavers' runs that together have each shard that no staying member has."""
+    held_ranks, found = ranks_in(run for run in runs if run.id in staying), dict[str, ShardRun]()
+    for number, run in enumerate(run for run in runs if run.id not in staying):
+        if not held_ranks.issuperset(run.ranks):
+            held_ranks |= {*run.ranks}
+            found[f"{number}"] = run
+    return found

@@ -79,7 +79,7 @@ Move: TypeAlias = ConnectTo | Lead | AskArbiter | Pause | GiveUp
 
 
 def next_move(seek: Search, now_s: float) -> Move:
-    """Choose the next move. If a move fails, pass it to `failed`; the next move then differs."""
+    """Choose the next move. If a move fails, pass it to `record_failure`; the next move then differs."""
     if now_s - seek.since_s > seek.join_timeout_s:
         where = seek.endpoint or seek.last
         at = f" at {where[0]}:{where[1]}" if where else ""
@@ -91,6 +91,22 @@ def next_move(seek: Search, now_s: float) -> Move:
 
 
 def _lap(seek: Search, now_s: float) -> Iterator[Move]:
+    endpoint = None if seek.host else seek.endpoint
+    yield from _last_world(seek)
+    if not seek.base.round and endpoint is not None:
+        yield ConnectTo(endpoint)
+    if seek.arbiter and not seek.arbiter_asked:
+        yield AskArbiter()
+    if seek.host and not seek.base.round:
+        yield Lead()
+    if endpoint is not None:
+        yield ConnectTo(endpoint)
+    if seek.roams or _is_leaderless(seek, now_s):
+        yield Lead()
+
+
+def _last_world(seek: Search) -> Iterator[Move]:
+    """Try what is known of the last world: its coordinator, and the successors in their order."""
     if seek.hint is not None:
         yield ConnectTo(seek.hint)
     if seek.last is not None:
@@ -101,18 +117,11 @@ def _lap(seek: Search, now_s: float) -> Iterator[Move]:
                 yield Lead()
             continue
         yield ConnectTo((successor.address, successor.port))
-    if not seek.base.round and seek.endpoint is not None and not seek.host:
-        yield ConnectTo(seek.endpoint)
-    if seek.arbiter and not seek.arbiter_asked:
-        yield AskArbiter()
-    if seek.host and not seek.base.round:
-        yield Lead()
-    if seek.endpoint is not None and not seek.host:
-        yield ConnectTo(seek.endpoint)
-    if seek.roams:
-        yield Lead()
-    if seek.arbiter and seek.laps and now_s - seek.since_s > LEADERLESS_S:
-        yield Lead()
+
+
+def _is_leaderless(seek: Search, now_s: float) -> bool:
+    """True if a job with an arbiter has been without a coordinator for so long that any member may lead."""
+    return seek.arbiter and seek.laps > 0 and now_s - seek.since_s > LEADERLESS_S
 
 
 def record_failure(seek: Search, to: Address, *, refused: bool) -> Search:

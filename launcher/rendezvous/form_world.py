@@ -90,7 +90,7 @@ def has_former_place(transition: Transition, known: MemberState) -> bool:
         else None
     )
     return not _spare(transition, known) and (
-        world is None or any(_same_place(known.member, seat) for seat in world.members)
+        world is None or any(_same_place(known.member, former) for former in world.members)
     )
 
 
@@ -256,9 +256,9 @@ def _may_be_second(transition: Transition) -> bool:
 def _is_fenced(transition: Transition) -> bool:
     """True if no older world can still be training, as far as anybody can know.
 
-    A world trains only with all its seats, so this coordinator's own world is over when one seat has ended. For an
-    earlier coordinator's world, half of its members must be here. Otherwise time has to pass until members that do not
-    hear from a coordinator have fenced themselves.
+    A world trains only with all its members, so this coordinator's own world is over when one has ended its
+    processes. For an earlier coordinator's world, half of its members must be here. Otherwise time has to pass until
+    members that do not hear from a coordinator have fenced themselves.
     """
     at = transition.state
     idle_veterans = sum(

@@ -158,7 +158,7 @@ class Fencing:
     base: int = 0  # the round of the newest world that anybody was in
     base_size: int = 0  # its members, without those that have left for good
     before: int = 0  # the round that the arbiter gave to an earlier coordinator, 0 for none
-    ended: int = 0  # the round of a world that lost a seat's processes, so it never trains again
+    ended: int = 0  # the round of a world that lost a member's processes, so it never trains again
     fenced_s: float = 0.0  # until then a member may train that was lost, or was never here
 
 

@@ -1,4 +1,11 @@
-"""Decides which peers have been silent for too long, in both directions."""
+"""Decides what one event changes in the coordinator's state, and what it asks for. A pure function. docs/design.md 5.
+
+The table of states is in state.py. A formed world is frozen: its size is between min and max, and a multiple of the
+unit. A late member waits for the next round, and ends the current one only if the world can grow.
+A fault is charged once to the restart budget, and not at all if the loss of a member explains it. Source: torchelastic
+and DLRover as docs/facts/launcher.md §1 and docs/facts/dlrover.md 2.1 have them.
+Peers that are silent for too long are found here too, in both directions.
+"""
 
 from __future__ import annotations
 
@@ -197,9 +204,14 @@ def _apply(transition: Transition, event: Event) -> None:
         case StacksMerged():
             act_on_merged(transition, event)
         case Unfenced():
-            transition.state = replace(transition.state, claiming=replace(transition.state.claiming, unfenced=True))
-            if transition.state.phase in TRAINS:
-                transition.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
+            _handle_unfenced(transition)
+
+
+def _handle_unfenced(transition: Transition) -> None:
+    """Stop training, since without the arbiter this coordinator cannot know whether another leads."""
+    transition.state = replace(transition.state, claiming=replace(transition.state.claiming, unfenced=True))
+    if transition.state.phase in TRAINS:
+        transition.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
 
 
 def _advance(transition: Transition) -> None:
@@ -233,10 +245,7 @@ def _advance(transition: Transition) -> None:
 def _handle_join(transition: Transition, event: Joined) -> None:
     at, member = transition.state, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
-        transition.set_member(member.id, MemberState(member, event.base))
-        exit_, why = at.ending.exit, at.cause.reason.value
-        if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: the job starts over
-            transition.send((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.persist_step))
+        _answer_late_join(transition, event)
         return
     if fault := _spec_difference(at.job.elastic_spec, event.elastic_spec):
         _refuse(transition, event, fault)
@@ -244,7 +253,22 @@ def _handle_join(transition: Transition, event: Joined) -> None:
     if (before := transition.id_of(member.name)) is not None and before != member.id and before in transition.members:
         transition.effects.append(Disconnect(before))  # its place was taken: one worker at a time has a name
         _handle_loss(transition, before, Reason.MEMBER_LOST)
-    at = transition.state
+    _add_member(transition, event)
+    _answer_join(transition, member, event.base)
+
+
+def _answer_late_join(transition: Transition, event: Joined) -> None:
+    """Tell a member that joins a job which is over how the job ended."""
+    at, member = transition.state, event.member
+    transition.set_member(member.id, MemberState(member, event.base))
+    exit_, why = at.ending.exit, at.cause.reason.value
+    if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: the job starts over
+        transition.send((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.persist_step))
+
+
+def _add_member(transition: Transition, event: Joined) -> None:
+    """Record a member and what it reports of the job: its last world, its restart budget, the number of members."""
+    at, member = transition.state, event.member
     new = member.id not in transition.members
     busy, former = event.base.round if event.base.busy else 0, transition.members.get(member.id)
     stored = former.stored_step if former is not None and busy == former.busy else None
@@ -268,7 +292,6 @@ def _handle_join(transition: Transition, event: Joined) -> None:
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:
         transition.state = replace(transition.state, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
     transition.log_event("member_joined", at.cause.reason, member=member.name, members=len(transition.members))
-    _answer_join(transition, member, event.base)
 
 
 def _expected_members(at: State, event: Joined, fencing: Fencing) -> Gathering:
@@ -300,24 +323,31 @@ def _newer_world(fencing: Fencing, last_world: LastWorld) -> Fencing:
 
 
 def _answer_join(transition: Transition, member: Member, base: LastWorld) -> None:
-    """Tell a new member to stop, wait or continue. If it has a seat but no processes, its world ends."""
+    """Tell a new member to stop, wait or continue. If it is in the world but has no processes, its world ends."""
     restart_check(transition, member.id)
     at, is_inside = transition.state, transition.state.phase in TRAINS and transition.is_in_world(member.id)
     if is_inside and base.busy and base.round == transition.world_round:
-        if at.ending.stop_step is not None:
-            transition.send((member.id,), StopAt(transition.world_round, at.ending.stop_step, at.ending.confirmed))
-        if at.checkpoints.stored_step is not None:
-            transition.send((member.id,), at.checkpoints.stored_step)
-        handle_reconnect(transition, member.id)
+        _continue_member(transition, member.id)
         return
     if base.busy:
         transition.send((member.id,), Stop(base.round, at.cause.reason.value, 0.0))
     elif base.round == transition.world_round and transition.is_in_world(member.id):
         transition.state = replace(at, fencing=replace(at.fencing, ended=base.round))
-    if is_inside and member.id not in at.ending.done:
-        transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
-    elif at.phase in TRAINS and not is_inside and not base.busy:
+    if is_inside:
+        if member.id not in at.ending.done:
+            transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
+    elif at.phase in TRAINS and not base.busy:
         transition.wait(member.id, *spare_reason(transition, member.id))
+
+
+def _continue_member(transition: Transition, id_: str) -> None:
+    """Send a member that trains and has reconnected the messages that it may have missed."""
+    at = transition.state
+    if at.ending.stop_step is not None:
+        transition.send((id_,), StopAt(transition.world_round, at.ending.stop_step, at.ending.confirmed))
+    if at.checkpoints.stored_step is not None:
+        transition.send((id_,), at.checkpoints.stored_step)
+    handle_reconnect(transition, id_)
 
 
 def _spec_difference(own: ElasticSpec, other_spec: ElasticSpec) -> str:
@@ -330,19 +360,7 @@ def _handle_loss(transition: Transition, id_: str, reason: Reason) -> None:
     if known is None:
         return
     transition.log_event("member_lost", reason, member=known.member.name, members=len(transition.members))
-    if known.busy:
-        fenced_s = max(transition.state.fencing.fenced_s, transition.now_s + transition.state.job.fence_s)
-        transition.state = replace(transition.state, fencing=replace(transition.state.fencing, fenced_s=fenced_s))
-    if (
-        known.leave_s is not None
-        and not known.busy
-        and known.base.inside
-        and known.base.round == transition.state.fencing.base
-    ):
-        left = replace(
-            transition.state.fencing, base_size=transition.state.fencing.base_size - 1
-        )  # it has left for good, and reports that
-        transition.state = replace(transition.state, fencing=left)
+    transition.state = replace(transition.state, fencing=_fence_loss(transition, known))
     if not transition.is_in_world(id_) or id_ in transition.state.ending.done:
         return
     if transition.state.phase in TRAINS:
@@ -354,31 +372,49 @@ def _handle_loss(transition: Transition, id_: str, reason: Reason) -> None:
         transition.state = replace(transition.state, cause=replace(transition.state.cause, lost=True))
 
 
+def _fence_loss(transition: Transition, known: MemberState) -> Fencing:
+    """Wait for the end of a lost member's processes. One that has left for good no longer counts in the last world."""
+    fencing = transition.state.fencing
+    if known.busy:
+        return replace(fencing, fenced_s=max(fencing.fenced_s, transition.now_s + transition.state.job.fence_s))
+    if known.leave_s is not None and known.base.inside and known.base.round == fencing.base:
+        return replace(fencing, base_size=fencing.base_size - 1)
+    return fencing
+
+
 def _handle_message(transition: Transition, id_: str, known: MemberState, message: object) -> None:
-    in_round = known.busy == transition.world_round
     match message:
         case Heartbeat():
             record_heartbeat(transition, id_, known, message)
         case Ready(round=round_) if round_ >= known.busy:
             _record_ready(transition, id_, known, message)
-        case ProcessFailed(round=round_) if in_round and known.busy == round_:
-            _record_failure(transition, known, message)
+        case ProcessFailed() | Reached() | StoredStepReport() if known.busy == message.round == transition.world_round:
+            _handle_training_message(transition, id_, known, message)
         case ShardsAdopted():
             _record_adopted(transition, id_, known, message)
         case Succeeded(round=round_) if known.busy == round_:
             _record_success(transition, id_, known, message)
         case Leaving(grace_s=grace_s):
             mark_leaving(transition, id_, known, grace_s)
-        case Reached(round=round_, step=step_) if in_round and known.busy == round_:
-            record_reached(transition, id_, known, step_)
-        case StoredStepReport(round=round_) if in_round and known.busy == round_:
-            record_stored(transition, id_, known, message)
         case Probed():
             record_probe(transition, id_, known, message)
         case Hung():
             record_hang(transition, id_, known, message)
         case Stacks():
             record_stacks(transition, id_, message)
+
+
+def _handle_training_message(
+    transition: Transition, id_: str, known: MemberState, message: ProcessFailed | Reached | StoredStepReport
+) -> None:
+    """Handle a message about the round that trains, from a member of its world."""
+    match message:
+        case ProcessFailed():
+            _record_failure(transition, known, message)
+        case Reached(step=step):
+            record_reached(transition, id_, known, step)
+        case StoredStepReport():
+            record_stored(transition, id_, known, message)
 
 
 def _record_ready(transition: Transition, id_: str, known: MemberState, message: Ready) -> None:

@@ -136,9 +136,7 @@ def bind(on: Machine, how: Binding, local_rank: int, processes: int) -> CpuSet |
         case Binding.NODE:
             chosen = node_cpus
         case Binding.SOCKET:
-            sockets = {min(node_cpus, key=lambda cpu: cpu.number).socket}
-            homes = {node for node in on.nodes if _first(on, node).socket in sockets}
-            chosen = [cpu for cpu in on.cpus if cpu.node in homes]
+            chosen = _in_socket(on, min(node_cpus, key=lambda cpu: cpu.number).socket)
         case Binding.EXCLUSIVE:
             return _exclusive(node_cpus, mine, sharers.index(local_rank), len(sharers))
         case Binding.CORE_COMPLEX:
@@ -146,6 +144,12 @@ def bind(on: Machine, how: Binding, local_rank: int, processes: int) -> CpuSet |
             caches = sorted(groups, key=lambda cache: (-len(groups[cache]), cache))
             chosen = groups[caches[sharers.index(local_rank) % len(caches)]]
     return CpuSet(tuple(sorted(cpu.number for cpu in chosen)))
+
+
+def _in_socket(on: Machine, socket: int) -> list[Cpu]:
+    """List the CPUs of the NUMA nodes whose first CPU is in this socket."""
+    nodes = {node for node in on.nodes if _first(on, node).socket == socket}
+    return [cpu for cpu in on.cpus if cpu.node in nodes]
 
 
 def _places(on: Machine, processes: int) -> tuple[int, ...]:

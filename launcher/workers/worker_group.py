@@ -257,7 +257,14 @@ def _from_storage(formed: Formed, step: int) -> Formed:
     first.
     """
     return msgspec.structs.replace(
-        formed, restore=-1, origin=0, alike=False, fetch=(), carry=step, saved_by=0, locations=()
+        formed,
+        restore_step=-1,
+        saved_round=0,
+        replicated=False,
+        fetch_from=(),
+        persist_step=step,
+        saved_by=0,
+        locations=(),
     )
 
 

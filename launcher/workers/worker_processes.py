@@ -1,4 +1,9 @@
-"""The agent's end of one parent of training processes: starts the parent, sends orders and notices its death."""
+"""Starts, awaits and stops the training processes of one agent, round after round.
+
+A process is forked from the warm parent if that equals a fresh start. Otherwise the plain parent executes it, and the
+reason is logged. Reasons against a fork are in launcher/workers/worker_spec.py and
+launcher/workers/forkserver/server.py.
+"""
 
 from __future__ import annotations
 
@@ -236,7 +241,7 @@ STUCK_S = 10.0  # seconds for a killed process to end, and for a parent to answe
 class WorkerProcesses:
     """Runs the processes of one agent. Each round calls start, ended and stop.
 
-    fork: use a warm parent. preload: modules that it imports. say: logs every event by a past-tense word.
+    fork: use a warm parent. preload: modules that it imports. log_event: logs every event by a past-tense word.
     shutdown_timeout_s: default time between SIGTERM and SIGKILL.
     env: what the processes' environments share (`environment.common`); also the parents' environment, None for the
     agent's own.

@@ -188,7 +188,7 @@ class AgentClient:
         the newest step all held, which is stored soon, or -1.
         Raises FetchFailed if a shard cannot be fetched; retrying at once is of no use.
         """
-        self._trust = Trust(self._trust.token, step, msgspec.structs.replace(restore_place, fetch=()))
+        self._trust = Trust(self._trust.token, step, msgspec.structs.replace(restore_place, fetch_from=()))
         if restore_place.fetch_from:
             await self._start()
         answer = await self._ask(

@@ -76,7 +76,7 @@ class SessionPort(Protocol):
     async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """List the steps that all local ranks below `ranks` hold, newest first."""
 
-    async def restore(self, step: int, seat: RestorePlace | None, carry: int) -> None:
+    async def restore(self, step: int, restore_place: RestorePlace | None, persist_step: int) -> None:
         """Continue from this step: hold it in memory here, and write it to storage."""
 
     async def stored_step(self) -> StoredStep:
@@ -87,7 +87,7 @@ class SessionPort(Protocol):
 
 
 class Session:
-    """Serves one connection. send: writes bytes to the peer. say: writes to the log."""
+    """Serves one connection. send: writes bytes to the peer."""
 
     def __init__(self, daemon: SessionPort, send: Callable[[bytes], object], log_event: EventLog) -> None:
         self._daemon, self._send, self._log_event = daemon, send, log_event
@@ -108,11 +108,11 @@ class Session:
                 return HeldSteps(
                     steps if self._rank_store else (*steps, *await self._daemon.replicator.held_steps(steps))
                 )
-            case Restore(step=step, restore_place=seat, persist_step=carry):
+            case Restore():
                 try:
-                    await self._daemon.restore(step, seat, carry)
+                    await self._daemon.restore(message.step, message.restore_place, message.persist_step)
                 except LauncherError as error:
-                    return SaveFailed(max(step, 0), "not_fetched", str(error)[:4_096])
+                    return SaveFailed(max(message.step, 0), "not_fetched", str(error)[:4_096])
                 return Done()
             case Adopt():
                 await self._daemon.replicator.adopt_shards(message)

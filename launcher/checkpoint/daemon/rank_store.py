@@ -121,9 +121,7 @@ class Preallocator:
 
     def remaining_limits(self, limits: Limits) -> Limits:
         """Return the limits that remain after all promised memory is allocated. Safe in any thread."""
-        promised_bytes = sum(
-            promise.left_bytes for promise in tuple(self._allocations)
-        )  # the loop changes them meanwhile
+        promised_bytes = sum(promise.left_bytes for promise in tuple(self._allocations))  # the loop changes these
         cgroup, available = limits.cgroup_left_bytes, limits.available_bytes
         return replace(
             limits,
@@ -161,7 +159,7 @@ Persist = Callable[[Arena, int, ShardRecord, Save], str]  # blocks; returns the 
 
 
 class RankStore:
-    """Keeps the saves of one local rank. persist: writes a generation to storage. making: the daemon's preallocator."""
+    """Keeps the saves of one local rank. persist: writes a generation to storage. preallocator: the daemon's."""
 
     def __init__(
         self,

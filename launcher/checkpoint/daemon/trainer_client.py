@@ -107,7 +107,7 @@ def _request_shard(daemon: str, request: FetchShard) -> ToClient:
 class TrainerClient:
     """One training process's connection to its daemon.
 
-    environ: this process's environment. told: called on a thread with each message that is no answer.
+    environ: this process's environment. on_message: called on a thread with each message that is no answer.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class TrainerClient:
         return self.arena
 
     def announce_save(self, save: Save) -> None:
-        """Notify the daemon of a sealed save, without waiting; `unheard` waits."""
+        """Notify the daemon of a sealed save, without waiting; `wait_pinned` waits."""
         with self._changed:
             if self._lost:
                 raise DaemonLost(self._lost)

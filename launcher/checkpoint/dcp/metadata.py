@@ -165,6 +165,12 @@ def read(text: bytes | memoryview) -> Table:
         raise BadCheckpoint(f"not the metadata of a checkpoint: {error}") from error
     if table.version != VERSION:
         raise BadCheckpoint(f"metadata of version {table.version}: this is version {VERSION}")
+    _check(table)
+    return table
+
+
+def _check(table: Table) -> None:
+    """Check that the parts of a table fit each other. Raises BadCheckpoint."""
     if any(rank >= table.world for rank in table.values.values()) or table.tensors.keys() & table.values.keys():
         raise BadCheckpoint("the metadata names a rank that there is not, or a key twice")
     for key, tensor in table.tensors.items():
@@ -173,7 +179,6 @@ def read(text: bytes | memoryview) -> Table:
         for chunk in tensor.chunks:
             if not _fits(chunk, tensor) or chunk.rank >= table.world:
                 raise BadCheckpoint(f"{key}: a chunk at {chunk.offsets} is not in a tensor of {tensor.size}")
-    return table
 
 
 def _fits(chunk: Chunk, tensor: Tensor) -> bool:

@@ -138,6 +138,11 @@ def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Sav
             log.warning("memory_passed_over", extra={"step": memory, "why": str(error)})
     if "://" not in folder and not Path(folder).is_dir():
         return None
+    return _find_stored(folder, rank, step)
+
+
+def _find_stored(folder: str, rank: ProcessInfo, step: int | None) -> SavedStep | None:
+    """Find the newest step that storage has, or the given one."""
     store, fault = open_store(folder), None
     # The step that all ranks read, whatever was committed since.
     if step is None and rank.stored_step is not None and rank.world > 1:

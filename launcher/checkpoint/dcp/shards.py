@@ -79,9 +79,10 @@ class ShardSource(Protocol):
 
 
 class InMemory:
-    """Reads a step from this worker's arenas; `held` gives path, generation and epoch by rank.
+    """Reads a step from this worker's arenas.
 
-    bring: fetches the shard of another rank, for a step that a world of another size saved. Raises LauncherError.
+    positions: path, generation and epoch, by rank.
+    fetch: fetches the shard of another rank, for a step that a world of another size saved. Raises LauncherError.
     """
 
     def __init__(self, step: int, positions: Mapping[int, ShardPosition], fetch: FetchRank | None = None) -> None:
@@ -188,9 +189,9 @@ class InStorage:
 
 
 class SavedStep:
-    """One saved step, read from memory (`near`) first, then from storage.
+    """One saved step, read from memory first, then from storage.
 
-    far: opens the step in storage, and raises BadCheckpoint if it is not there.
+    open_storage: opens the step in storage, and raises BadCheckpoint if it is not there.
     """
 
     def __init__(self, memory: InMemory | None, open_storage: Callable[[], InStorage]) -> None:

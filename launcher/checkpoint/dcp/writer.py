@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,9 +122,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
             raise LauncherError(f"the ranks save different steps: {sorted({each.step for each in requests})}")
         save = secrets.token_hex(16)
         table = dcp_metadata.write(table_of(plans, save))
-        orders, known = [], dict[str, set[MetadataIndex]]()
-        for plan, each in zip(plans, requests, strict=True):
-            known.setdefault(each.place, set()).update(item.index for item in plan.items)
+        orders, known = [], _planned_items(plans)
         first = dict[str, int]()
         for rank, (plan, each) in enumerate(zip(plans, requests, strict=True)):
             more = tuple(item for item in each.items if item.index not in known[each.place])
@@ -186,3 +184,11 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         return bool(os.fspath(checkpoint_id))
+
+
+def _planned_items(plans: Sequence[SavePlan]) -> dict[str, set[MetadataIndex]]:
+    """Collect the items that the ranks of each worker are to save by the planner's choice."""
+    found = dict[str, set[MetadataIndex]]()
+    for plan in plans:
+        found.setdefault(plan.storage_data.place, set()).update(item.index for item in plan.items)
+    return found

@@ -84,8 +84,8 @@ class FrozenParams:
     """Decides for one process which frozen tensors a save can skip, and checks in the background that they are
     unchanged.
 
-    declared: names of tensors or of their parents, or a function of name and tensor. told: called with the name of a
-    tensor that changed unnoticed by torch. streams: bring a device's tensors to the host for the comparison.
+    declared: names of tensors or of their parents, or a function of name and tensor. on_changed: called with the
+    name of a tensor that changed unnoticed by torch. streams: bring a device's tensors to the host for the comparison.
     At most `compared_bytes` bytes are compared after each save.
     """
 

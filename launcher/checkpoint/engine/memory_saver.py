@@ -61,7 +61,7 @@ class MemorySaver:
     """Saves the state of one process into generations of its arena.
 
     generations: 2 or more; one is added if there are replicas.
-    told: called on another thread with later messages of the daemon.
+    on_message: called on another thread with later messages of the daemon.
     frozen: tensors that are copied once. dropped: called with the step and the reason of each save that was dropped.
     replicas: how many other workers keep a copy. A replicated state needs none, since every worker has one.
     streams: copy what lies on devices. None: one stream per device, beside training's.

@@ -119,7 +119,7 @@ class SavePlanner:
         return replace(last_plan.plan, head=self._head(last_plan, extra_text), tensors=tensors, sources=sources)
 
     def _head(self, last_plan: _LastPlan, extra_text: str) -> bytes:
-        """Encode the header from the cached plan. The bytes are those that `_anew` would make."""
+        """Encode the header from the cached plan. The bytes are those that `_full_plan` would make."""
         about = [b'{"', KEY.encode(), b'":"', self._before, last_plan.tree.text(), self._behind]
         about += [b'","', EXTRA_TEXT_KEY.encode(), b'":"', escape_text(extra_text.encode())] if extra_text else []
         return join_head(b"".join([*about, b'"}']), last_plan.described)

@@ -226,6 +226,9 @@ class _Reader:
             return skeleton
         if not isinstance(skeleton, list) or not skeleton or depth > MOST_DEPTH:
             raise BadCheckpoint("the skeleton holds what no state was written as, or is nested too deep")
+        return self._container(skeleton, depth)
+
+    def _container(self, skeleton: list[object], depth: int) -> object:
         match skeleton:
             case ["tensor", str(name)] if name in self._tensors:
                 return self._tensors[name]

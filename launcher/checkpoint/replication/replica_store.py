@@ -103,7 +103,7 @@ class ReplicaStore:
             await self._receive(connection, record, sums_sum, arena, offer.target)
 
     async def fetch(self, connection: PeerConnection, place: Place, record: ShardRecord, given: ShardGiven) -> None:
-        """Receive a shard that this daemon asked for, after reserving memory for it. Raises as `take` does."""
+        """Receive a shard that this daemon asked for, after reserving memory for it. Raises as `receive` does."""
         async with self._busy[place]:
             arena = await self.reserve(place, record, given.generations, 1)
             await self._receive(connection, record, int.from_bytes(given.sums_sum, "little"), arena, given.target)

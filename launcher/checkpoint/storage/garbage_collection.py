@@ -1,6 +1,6 @@
 """Removes files from storage: steps that no retention rule keeps, and leftovers of killed or superseded writers.
 
-Which steps are kept is decided in checkpoint/format/retention.py. The manifest is removed first, so a partly removed
+Which steps are kept is decided in checkpoint/format/manifest.py. The manifest is removed first, so a partly removed
 step is never committed.
 """
 
@@ -24,8 +24,9 @@ def remove_old_steps(
     reading: frozenset[int] = frozenset(),
     just_committed: int | None = None,
 ) -> tuple[int, ...]:
-    """Remove the steps that `keep` does not keep; return them, oldest first. reading, just_committed: as in `doomed`.
+    """Remove the steps that `keep` does not keep; return them, oldest first.
 
+    reading, just_committed: as in `steps_to_remove`.
     Steps that are not committed, broken, or of a newer format are neither counted nor removed. Raises StorageFailed.
     """
     if isinstance(keep, All):

@@ -1,4 +1,7 @@
-"""Knows the folder for stack traces: where it is, who may read it, and that each file in it is complete."""
+"""Takes the stack traces of this agent's processes: by py-spy if it is installed and allowed, else by a signal.
+
+It knows the folder for the traces: where it is, who may read it, and that each file in it is complete.
+"""
 
 from __future__ import annotations
 

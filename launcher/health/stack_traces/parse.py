@@ -93,18 +93,20 @@ def state_of(raw: bytes) -> str:
         return " "
 
 
-def _shown(text: str, state: str) -> RankStacks:
+def _threads(text: str) -> Sequence[tuple[Sequence[_Step], bool]]:
+    """Read the steps of each thread, and whether it is the main thread, from the output of any of the tools."""
     if text.lstrip()[:1] == "[":
-        threads = _spy_json(text)
-    elif blocks := _blocks(_FAULT_BLOCK, text):
+        return _spy_json(text)
+    if blocks := _blocks(_FAULT_BLOCK, text):
         # The main thread is last.
-        threads = [(_fault_steps(body), at == len(blocks) - 1) for at, (_, body) in enumerate(blocks)]
-    else:
-        process = _SPY_PROCESS.search(text)
-        pid = process[1] if process else ""
-        threads = [
-            (_spy_steps(body), head[1] == pid or head[2] == "MainThread") for head, body in _blocks(_SPY_BLOCK, text)
-        ]
+        return [(_fault_steps(body), at == len(blocks) - 1) for at, (_, body) in enumerate(blocks)]
+    process = _SPY_PROCESS.search(text)
+    pid = process[1] if process else ""
+    return [(_spy_steps(body), head[1] == pid or head[2] == "MainThread") for head, body in _blocks(_SPY_BLOCK, text)]
+
+
+def _shown(text: str, state: str) -> RankStacks:
+    threads = _threads(text)
     python = [_thread([step for step in steps if step[2]], main) for steps, main in threads]
     native = [_thread([step for step in steps if not step[2]], main) for steps, main in threads]
     if not any(each.frames for each in (*python, *native)):

@@ -7,7 +7,7 @@ If the coordinator is lost, its round ends too; the traces that each member wrot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from zlib import crc32
 
@@ -137,20 +137,23 @@ def merge_when_complete(transition: Transition) -> None:
     transition.state = replace(transition.state, hanging=replace(hanging, stage=HangStage.MERGED, stacks={}))
     if world.round != hanging.round:
         return
-    why = dict.fromkeys(range(world.ranks), "its processes have ended") | dict.fromkeys(missing, "it did not answer")
-    for rank, each in hanging.stacks.items():
-        why[rank] = each.why
     packed = {rank: each.packed for rank, each in hanging.stacks.items() if each.packed}
-    transition.effects.append(
-        MergeStacks(
-            hanging.number, world.ranks, packed, {rank: reason for rank, reason in why.items() if rank not in packed}
-        )
-    )
+    reasons = _missing_reasons(hanging, world, missing, packed)
+    transition.effects.append(MergeStacks(hanging.number, world.ranks, packed, reasons))
+
+
+def _missing_reasons(
+    hanging: HangState, world: World, missing: Iterable[int], packed: Collection[int]
+) -> dict[int, str]:
+    """Explain why there is no trace of each rank of which there is none."""
+    why = dict.fromkeys(range(world.ranks), "its processes have ended") | dict.fromkeys(missing, "it did not answer")
+    why |= {rank: each.why for rank, each in hanging.stacks.items()}
+    return {rank: reason for rank, reason in why.items() if rank not in packed}
 
 
 def _ranks(world: World, id_: str) -> range:
-    seat = world.assignments[id_]
-    return range(seat.first_rank, seat.first_rank + seat.processes)
+    assignment = world.assignments[id_]
+    return range(assignment.first_rank, assignment.first_rank + assignment.processes)
 
 
 def act_on_merged(transition: Transition, event: StacksMerged) -> None:

@@ -146,9 +146,10 @@ def _group_results(checking: NodeCheckState, group: Group) -> tuple[Measured, ..
     if any(answer.compute_s is None for answer in answers.values()):
         return tuple(Measured((id_,), (answer.compute_s,), None) for id_, answer in answers.items())
     times = [answers[id_].collective_s if id_ in answers else None for id_ in group]
-    together = max((time_s for time_s in times if time_s is not None), default=None)
+    known_times = [time_s for time_s in times if time_s is not None]
+    together = max(known_times) if len(known_times) == len(times) else None
     own_times = tuple(answers[id_].compute_s if id_ in answers else None for id_ in group)
-    return (Measured(group, own_times, None if None in times else together),)
+    return (Measured(group, own_times, together),)
 
 
 def _end_check(transition: Transition, check_: Check, verdict: Verdict) -> None:

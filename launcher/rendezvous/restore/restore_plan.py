@@ -80,23 +80,8 @@ def choose_restore(
     world of another size counts if it can be read in parts.
     """
     members = members or {}
-    own: dict[str, set[SavedState]] = {}
-    givers: dict[SavedState, dict[int, list[tuple[int, DaemonEndpoint]]]] = defaultdict(lambda: defaultdict(list))
-    states = set[SavedState]()
-    for id_, holds in sorted(held_steps.items()):
-        assignment = world.assignments.get(id_)
-        own_states = own.setdefault(id_, set())
-        endpoint = endpoint_of(members.get(id_))
-        for each in holds:
-            if each.step < 0:
-                continue
-            state = (each.step, each.round, each.ranks)
-            states.add(state)
-            if assignment and not each.count and (each.ranks == ALL or each.first_rank == assignment.first_rank):
-                own_states.add(state)
-            if endpoint is not None and (each.count or each.ranks != ALL):
-                givers[state][each.first_rank].append((each.count or members[id_].processes, endpoint))
-    for state in sorted(states, reverse=True):
+    own, givers = _holders(world, held_steps, members)
+    for state in saved_states(held_steps):
         if (
             state[2] in (ALL, world.ranks)
             and (fetch := _plan_fetch(world, state, own, givers[state], held_steps)) is not None
@@ -105,6 +90,33 @@ def choose_restore(
         if state[2] != ALL and (locations := _locate_parts(world, state, held_steps, members)) is not None:
             return RestorePoint(state[0], state[1], saved_by=state[2], locations=locations)
     return RestorePoint()
+
+
+def saved_states(held_steps: Mapping[str, tuple[HeldStep, ...]]) -> list[SavedState]:
+    """List the states of which anyone has a part, the newest first."""
+    states = {(each.step, each.round, each.ranks) for holds in held_steps.values() for each in holds if each.step >= 0}
+    return sorted(states, reverse=True)
+
+
+def _holders(
+    world: World, held_steps: Mapping[str, tuple[HeldStep, ...]], members: Mapping[str, Member]
+) -> tuple[dict[str, set[SavedState]], dict[SavedState, dict[int, list[tuple[int, DaemonEndpoint]]]]]:
+    """Find which states each member has itself, and who can give which runs of ranks of each state."""
+    own: dict[str, set[SavedState]] = {}
+    givers: dict[SavedState, dict[int, list[tuple[int, DaemonEndpoint]]]] = defaultdict(lambda: defaultdict(list))
+    for id_, holds in sorted(held_steps.items()):
+        assignment = world.assignments.get(id_)
+        own_states = own.setdefault(id_, set())
+        endpoint = endpoint_of(members.get(id_))
+        for each in holds:
+            if each.step < 0:
+                continue
+            state = (each.step, each.round, each.ranks)
+            if assignment and not each.count and (each.ranks == ALL or each.first_rank == assignment.first_rank):
+                own_states.add(state)
+            if endpoint is not None and (each.count or each.ranks != ALL):
+                givers[state][each.first_rank].append((each.count or members[id_].processes, endpoint))
+    return own, givers
 
 
 def _plan_fetch(
@@ -156,23 +168,22 @@ def _locate_parts(
     """
     runs = runs_of(state, held_steps, members)
     endpoints = {run.id: endpoint for run in runs if (endpoint := endpoint_of(members[run.id])) is not None}
-    own_ranks: dict[str, set[int]] = {
-        id_: ranks_in(run for run in runs if run.id == id_) for id_ in {run.id for run in runs}
-    }
-    all_ranks = set(range(state[2]))
-    not_fetchable = all_ranks - ranks_in(run for run in runs if run.id in endpoints)
     if not world.assignments or not all(run.reshardable for run in runs):
         return None
+    fetchable = ranks_in(run for run in runs if run.id in endpoints)
     for id_ in world.assignments:
-        own_part = own_ranks.get(id_, set[int]())
-        if not not_fetchable <= own_part or (FETCH_DISABLED in held_steps.get(id_, ()) and not all_ranks <= own_part):
+        own = ranks_in(run for run in runs if run.id == id_)
+        if not set(range(state[2])) <= (own if FETCH_DISABLED in held_steps.get(id_, ()) else own | fetchable):
             return None
     places = _locations(runs, endpoints)
-    if len(places) > MOST_LOCATIONS:
-        return None
+    return None if len(places) > MOST_LOCATIONS else _by_member(world, places)
+
+
+def _by_member(world: World, places: list[ShardLocation]) -> dict[str, tuple[ShardLocation, ...]]:
+    """Choose for each member the order in which it tries the locations of the others."""
     return {
-        id_: tuple(each for each in (places[:: -1 if seat.group_rank % 2 else 1]) if each.endpoint.id != id_)
-        for id_, seat in world.assignments.items()
+        id_: tuple(each for each in places[:: -1 if assignment.group_rank % 2 else 1] if each.endpoint.id != id_)
+        for id_, assignment in world.assignments.items()
     }
 
 

@@ -284,7 +284,7 @@ TELL_S = 10.0  # seconds between two log lines about one address
 class CoordinatorSearch:
     """Finds the coordinator, or makes this member the coordinator.
 
-    make: makes a new client. here: the address of this agent's listener.
+    make: makes a new client. own_address: that of this agent's listener.
     lead: coordinate here if possible; returns True, or False with the holder's address if known.
     """
 

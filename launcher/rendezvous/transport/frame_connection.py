@@ -71,7 +71,7 @@ class FrameConnection(asyncio.Protocol):
     """A connection that splits its input into frames. Once `auth` is set, every frame is signed and verified. Invalid
     input closes it.
 
-    Subclasses override `opened`, `took`, which gets each frame's body, and `closed`, which is called once.
+    Subclasses override `on_open`, `on_frame`, which gets each frame's body, and `on_close`, which is called once.
     """
 
     most_bytes = MOST_BYTES

@@ -36,7 +36,7 @@ GOODBYE_S = 6.0  # seconds for all members to hear that the job is over
 class Leadership:
     """Starts and ends the coordinator of one agent. budget: returns the newest restart budget that the agent knows.
 
-    member: the agent is a member of the job too. Else its coordinator stays where it is, since all know its address.
+    is_member: the agent is a member of the job too. Else its coordinator stays where it is, since all know its address.
     """
 
     def __init__(

@@ -1,8 +1,13 @@
-"""Delays training processes until rank 0 listens on the store port, so that they connect at the first try.
+"""The parent of training processes: a single-threaded process that imports what they need, forks them and reaps them.
 
-A refused torch client tries again after 0.25 to 0.75 s (torch/csrc/distributed/c10d/Backoff.hpp), ten times the rest of
-a restart. Ranks run the same program, so a short delay is enough. It guarantees nothing: a program may do anything
-before it connects.
+It runs as `forkserver FD AGENT ROOT [MODULE ...] SPACE`. It reads orders from the socket FD, and ends when the process
+AGENT ends, after everything below it has ended. `ps` shows the command lines of children in the place of SPACE.
+Without modules it is the plain parent, which only executes programs. A module of LATE whose import makes this process
+unusable for forks is left out: the process executes itself again, with MODULE=REASON instead.
+Training processes are delayed until rank 0 listens on the store port, so that they connect at the first try. A refused
+torch client tries again after 0.25 to 0.75 s (torch/csrc/distributed/c10d/Backoff.hpp), ten times the rest of a
+restart. Ranks run the same program, so a short delay is enough. It guarantees nothing: a program may do anything before
+it connects.
 """
 
 from __future__ import annotations
@@ -154,10 +159,8 @@ class Parent:
             if why:
                 failed[module] = why
             elif module not in DEFAULT or (_has_torch() and TORCH not in failed):
-                try:
-                    importlib.import_module(module)
-                except BaseException as error:  # a user's module may raise anything
-                    failed[module] = f"{type(error).__name__}: {error}"
+                if why := _import(module):
+                    failed[module] = why
                 if module in LATE and (why := _try_a_fork() or why_no_fork()):
                     self._begin_again([f"{module}{LEFT_OUT}{why}" if name == module else name for name in modules])
         if modules:
@@ -303,6 +306,15 @@ class Parent:
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
             time.sleep(TICK_S / 4)
+
+
+def _import(module: str) -> str:
+    """Import a module; return why it failed, or ""."""
+    try:
+        importlib.import_module(module)
+    except BaseException as error:  # a user's module may raise anything
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
 def _has_torch() -> bool:

@@ -305,7 +305,7 @@ def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
 
 
 @pytest.mark.parametrize(
-    ("head", "max_nodes", "size"),
+    ("head", "most", "size"),
     [
         pytest.param(b"\0\0\0\1", coordinator_messages.MOST_BYTES, 1, id="one byte"),
         pytest.param(

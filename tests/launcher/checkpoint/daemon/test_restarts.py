@@ -105,7 +105,7 @@ async def test_the_next_daemon_starts_although_nobody_connects(worker):
     await asyncio.to_thread(worker.trainer.close)
     worker.trainer = None
     await worker.kill()
-    assert await worker.agent.held(1) == (HeldStep(3, 0, 2, 1),)
+    assert await worker.agent.held_steps(1) == (HeldStep(3, 0, 2, 1),)
     assert [fields for event, fields in worker.said if event == "daemon_lost"] == [{"exit": -9, "next_in_s": 0.0}]
 
 
@@ -114,6 +114,6 @@ async def test_what_the_agent_asks_a_daemon_that_dies_is_answered_by_the_next(wo
     await asyncio.to_thread(worker.seal, arena, 3)
     assert await worker.held() == [3]
     os.kill(worker.pid, signal.SIGSTOP)
-    asking = asyncio.create_task(worker.agent.held(1))
+    asking = asyncio.create_task(worker.agent.held_steps(1))
     await worker.kill()
     assert [each.step for each in await asking] == [3]

@@ -286,7 +286,7 @@ def beside(make, memory, request):
         if not daemons:
             daemons.append(DaemonProcess(memory, **(daemon or {})))
             request.addfinalizer(daemons[0].close)
-        env = {"TURNOUT_KEEPER": str(daemons[0].path), "TURNOUT_RUN": "job", "TURNOUT_WORKER": "w0"}
+        env = {"TURNOUT_CHECKPOINT_DAEMON": str(daemons[0].path), "TURNOUT_RUN": "job", "TURNOUT_WORKER": "w0"}
         return make(folder, **{**env, "TURNOUT_ROUND": "1", "TURNOUT_RESTORE_STEP": "-1", **more})
 
     return maker
