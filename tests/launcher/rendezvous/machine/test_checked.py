@@ -47,7 +47,7 @@ class Checked(Machine):
 
     def again(self, agent):
         """A kubelet starts who has left with 138: in the same place."""
-        number = agent.member.order
+        number = agent.member.index
         self.incarnations[number] += 1
         again = Agent(self.network, number, self.incarnations[number], 0.0, PATIENCE_S, agent.member.host)
         again.here = agent.here
