@@ -115,7 +115,7 @@ class Checked(Machine):
 
     def fit(self):
         living = self.network.living()
-        left = [each for agent in living if agent.lead for each in agent.lead.state.checking.left]
+        left = [each for agent in living if agent.lead for each in agent.lead.state.checking.excluded]
         fit = [agent for agent in living if not any(each.is_of(agent.member) for each in left)]
         if self.network.nodes.again is not None:
             living = [agent for agent in living if agent.member.host not in self.network.nodes.faults]
