@@ -168,7 +168,7 @@ class Network:
 
     def formed(self, world, made):
         """A coordinator tells somebody about a world: it is as it was, and as large as the job allows."""
-        seats = frozenset(made.seats)
+        seats = frozenset(made.assignments)
         assert self.worlds.setdefault(world, seats) == seats, f"{world} has changed"
         size = len(seats)
         assert self.terms.world_size(size) == size, f"{world} has {size}"
@@ -181,9 +181,9 @@ class Network:
     def grows(self, lead):
         """A world is stopped to grow: not for who still imports, nor to test again who was left out."""
         world, peers = lead.state.world, lead.peers
-        ready = [id_ for id_ in peers if id_ in world.seats or not self.agents[id_].importing_s]
+        ready = [id_ for id_ in peers if id_ in world.assignments or not self.agents[id_].importing_s]
         ready = self.nodes.grows(lead, ready) if self.nodes is not None else ready
-        size, now = len(world.seats), self.terms.world_size(len(ready))
+        size, now = len(world.assignments), self.terms.world_size(len(ready))
         assert now > size, "\n".join(
             [*self.saga, f"{size} grow to {now} of {sorted(peers)}, {sorted(ready)} are ready"]
         )
@@ -206,5 +206,5 @@ class Network:
         """A world of which a part is done neither grows nor drains: the others are soon done, too."""
         for agent in self.living():
             if agent.lead is not None and agent.lead.state.ending.done:
-                for id_ in agent.lead.state.world.seats:
+                for id_ in agent.lead.state.world.assignments:
                     self.agents[id_].processes_end(well=True)

@@ -113,9 +113,9 @@ class Nodes:
     def folded(self, lead, merge):
         """Give the suspects that the merged stacks show: those whose processes hang."""
         world = lead.state.world
-        ids = [id_ for id_ in world.seats if self.network.agents[id_].hung] if merge.world == world.ranks else []
+        ids = [id_ for id_ in world.assignments if self.network.agents[id_].hung] if merge.world == world.ranks else []
         self.culprits |= set(ids)
-        return StacksMerged(merge.number, tuple(world.seats[id_].first_rank for id_ in ids), f"{ids} stand apart")
+        return StacksMerged(merge.number, tuple(world.assignments[id_].first_rank for id_ in ids), f"{ids} stand apart")
 
     # What must never be.
 
@@ -169,7 +169,7 @@ class Nodes:
         """Nobody trains who has not been measured, or was left out; nor one at fault, where nothing else was amiss."""
         if watch.round == lead.state.world.round:
             return
-        seats, watch.round = set(lead.state.world.seats), lead.state.world.round
+        seats, watch.round = set(lead.state.world.assignments), lead.state.world.round
         assert seats <= watch.measured - watch.out, self.saga(
             f"{sorted(seats)} train, {sorted(watch.measured)} were measured and {sorted(watch.out)} left out"
         )

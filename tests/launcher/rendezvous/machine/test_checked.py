@@ -47,7 +47,7 @@ class Checked(Machine):
 
     def again(self, agent):
         """A kubelet starts who has left with 138: in the same place."""
-        number = agent.member.order
+        number = agent.member.index
         self.incarnations[number] += 1
         again = Agent(self.network, number, self.incarnations[number], 0.0, PATIENCE_S, agent.member.host)
         again.here = agent.here
@@ -115,7 +115,7 @@ class Checked(Machine):
 
     def fit(self):
         living = self.network.living()
-        left = [each for agent in living if agent.lead for each in agent.lead.state.checking.left]
+        left = [each for agent in living if agent.lead for each in agent.lead.state.checking.excluded]
         fit = [agent for agent in living if not any(each.is_of(agent.member) for each in left)]
         if self.network.nodes.again is not None:
             living = [agent for agent in living if agent.member.host not in self.network.nodes.faults]
