@@ -259,6 +259,8 @@ class Agent:
                 await self._on_timer(item)
             case StepDown() | JobOver():
                 await self._on_coordinator_ended(item)
+            case BaseException():
+                raise item
 
     async def _on_coordinator(self, link: CoordinatorClient, address: Address) -> None:
         early = self._session.adopt_link(link, address)
@@ -366,6 +368,12 @@ class Agent:
             },
         )
         self._watch = asyncio.get_running_loop().create_task(self._train(formed))
+        self._watch.add_done_callback(self._report_broken_watch)
+
+    def _report_broken_watch(self, watch: asyncio.Task[None]) -> None:
+        """End the agent with an error that nobody expects: without it, the agent would wait for ever."""
+        if not watch.cancelled() and (error := watch.exception()) is not None:
+            self._inbox.put_nowait(error)
 
     async def _train(self, formed: Formed) -> None:
         """Start the processes and wait for their end, as a background task."""
