@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnout.autoscaler.model import Policy
-from turnout.autoscaler.node_faults.model import MOST_PROOFS, Rules
+from turnout.autoscaler.node_faults.model import MOST_PROOFS, TaintRules
 from turnout.autoscaler.observe.job_pods import SCHEDULERS
 from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.labels import GPU_RESOURCES
@@ -18,7 +18,7 @@ _TAINT_KEY = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-
 _MOST_TAINT_S = 365 * 86_400.0
 
 
-_POLICY, _RULES = Policy(), Rules()  # the defaults of decisions
+_POLICY, _RULES = Policy(), TaintRules()  # the defaults of decisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Settings:
         if not 0 < self.taint_s <= _MOST_TAINT_S:
             raise BadSetting(f"--taint-s is {self.taint_s}: it must be above 0 and at most {_MOST_TAINT_S:.0f}")
 
-    def rules(self) -> Rules:
+    def rules(self) -> TaintRules:
         """Return when nodes are tainted."""
-        return Rules(self.taint_key, self.taint_share, self.taint_verdicts, self.taint_s, slow=self.taint_slow)
+        return TaintRules(self.taint_key, self.taint_share, self.taint_verdicts, self.taint_s, slow=self.taint_slow)
 
     def policy(self) -> Policy:
         """Return the settings that a decision depends on."""

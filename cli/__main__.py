@@ -13,7 +13,7 @@ from importlib import import_module
 
 from turnout.cli.commands.cluster_flags import VerbParser, add_verb
 from turnout.cli.commands.run_verb import BadWord
-from turnout.cli.exit_codes import MEANS, Exit
+from turnout.cli.exit_codes import MEANS, ExitCode
 from turnout.kube.version import add_version
 
 # Whose `add` makes which commands, in the order of the help. Only those of the command that is asked for are imported.
@@ -71,20 +71,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if not words:
         print(parser().format_help(), end="")
-        return Exit.DONE
+        return ExitCode.DONE
     if not words[0].startswith("-") and words[0] not in COMMANDS:
         print(f"turnout: there is no command {words[0]!r:.40}{_closest_verb(words[0])}", file=sys.stderr)
-        return Exit.USAGE
+        return ExitCode.USAGE
     args = parser(words[0]).parse_args(words)
     command: Callable[[argparse.Namespace], int] = args.run
     try:
         return command(args)
     except BadWord as error:
         print(f"turnout {args.verb}: {error}", file=sys.stderr)
-        return Exit.USAGE
+        return ExitCode.USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
 
 
 def stacktrace_viewer() -> int:

@@ -15,7 +15,7 @@ from turnout.controllers.kinds.colossalaijob_pods import ANSWER_S, LAUNCHER
 from turnout.controllers.kinds.colossalaijob_pods import KIND as COLOSSALAI
 from turnout.controllers.kinds.msjob import KIND as MINDSPORE
 from turnout.controllers.kinds.msjob import SCHEDULER
-from turnout.controllers.model import JobView, Kind, Object, Reason, Refused, Role
+from turnout.controllers.model import JobView, Kind, Object, Reason, RefusedJob, Role
 from turnout.controllers.role_pods import BackOff
 from turnout.kube import labels
 from turnout.kube.client.logs import printable
@@ -33,7 +33,7 @@ _REMEDIES = (  # what a failed job's condition says, and what helps
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class JobPod:
     """A pod of the job. role: the label. waits: what its scheduler says of one without a node."""
 
     role: str
@@ -55,7 +55,7 @@ class JobEvent:
 class JobChildren:
     """All that lies beside the job's object. group: the phase of its PodGroup, None where it has none."""
 
-    pods: tuple[Pod, ...] = ()
+    pods: tuple[JobPod, ...] = ()
     group: str | None = None
     events: tuple[JobEvent, ...] = ()
 
@@ -89,12 +89,12 @@ def _account(kind: Kind, raw: Object, name: str, children: JobChildren, now_s: f
         return held_up or _unhandled_account(kind, view, meta, now_s)
     if (behind := _stale_account(meta, status)) is not None:
         return behind
-    if isinstance(view, Refused):
+    if isinstance(view, RefusedJob):
         return Account(f"its change is not taken: {view.why}", "mend that field: until then its pods stay as they are")
     return _hold_account(kind, view, raw, name, children, now_s) or _running_account(view, status, children, now_s)
 
 
-def _end_account(listed_conditions: Sequence[Object], view: JobView | Refused, now_s: float) -> Account | None:
+def _end_account(listed_conditions: Sequence[Object], view: JobView | RefusedJob, now_s: float) -> Account | None:
     last = next(
         (each for each in listed_conditions if each.get("type") in _ENDS and each.get("status") == "True"), None
     )
@@ -104,7 +104,7 @@ def _end_account(listed_conditions: Sequence[Object], view: JobView | Refused, n
     text = f"it has {str(last['type']).lower()}{since}: {last.get('message')}"
     if last["type"] == Reason.SUCCEEDED.value:
         return Account(text)
-    if isinstance(view, Refused):
+    if isinstance(view, RefusedJob):
         return Account(text, "mend that field and make the job again: one that has failed is not taken up again")
     known = (remedy for words, remedy in _REMEDIES if words in str(last.get("message")))
     return Account(text, next(known, "its pods' logs tell why they failed"))
@@ -113,10 +113,10 @@ def _end_account(listed_conditions: Sequence[Object], view: JobView | Refused, n
 _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
-def _unhandled_account(kind: Kind, view: JobView | Refused, meta: Object, now_s: float) -> Account:
+def _unhandled_account(kind: Kind, view: JobView | RefusedJob, meta: Object, now_s: float) -> Account:
     made_s = unix_s(meta.get("creationTimestamp"))
     age_s = 0.0 if made_s is None else now_s - made_s
-    wrong = f"; it will be refused: {view.why}" if isinstance(view, Refused) else ""
+    wrong = f"; it will be refused: {view.why}" if isinstance(view, RefusedJob) else ""
     if age_s < SILENT_S:
         return Account(f"no controller has looked at it yet{wrong}", "wait for a few seconds")
     text = f"no controller has written its status in {lasting(age_s)}{wrong}"
@@ -147,7 +147,7 @@ def _hold_account(
     return _waiting(kind, view, raw, name, children.pods, now_s)
 
 
-def _lacks(view: JobView, pods: Iterable[Pod]) -> bool:
+def _lacks(view: JobView, pods: Iterable[JobPod]) -> bool:
     """True if a replica has no pod."""
     existing = {(pod.role, pod.index) for pod in pods}
     return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
@@ -179,7 +179,7 @@ def _unadmitted(view: JobView, children: JobChildren) -> Account | None:
     )
 
 
-def _waiting(kind: Kind, view: JobView, raw: Object, name: str, pods: Sequence[Pod], now_s: float) -> Account | None:
+def _waiting(kind: Kind, view: JobView, raw: Object, name: str, pods: Sequence[JobPod], now_s: float) -> Account | None:
     """Tell which replicas have no pod, and what for."""
     counts = _mapping(kind.vocabulary.read(_mapping(raw.get("status"))).get("replicaStatuses"))
     for role in view.roles:
@@ -197,7 +197,7 @@ def _waiting(kind: Kind, view: JobView, raw: Object, name: str, pods: Sequence[P
     return None
 
 
-def _ordered(kind: Kind, view: JobView, role: Role, pods: Sequence[Pod]) -> Account | None:
+def _ordered(kind: Kind, view: JobView, role: Role, pods: Sequence[JobPod]) -> Account | None:
     """Tell what a role waits for, where a kind makes one after another."""
     others = [each for each in view.roles if each is not role]
     run = sum(pod.phase == "Running" for pod in pods if pod.role != role.label)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """How a verb ended."""
 
     DONE = 0
@@ -17,13 +17,13 @@ class Exit(IntEnum):
     NOBODY_READS = 141
 
 
-MEANS: Mapping[Exit, str] = {
-    Exit.DONE: "done, and what was looked at is well",
-    Exit.FAILED: "failed: the API server cannot be reached or refuses, or what was named is not there",
-    Exit.USAGE: "usage: an option or a name that makes no sense, or an extra of pip that is missing",
-    Exit.FOUND_WRONG: "looked, and the answer is no: a fault was found, a gang finds no place",
-    Exit.INTERRUPTED: "interrupted by Ctrl-C or SIGINT",
-    Exit.NOBODY_READS: "nobody reads the output any more, as a shell tells SIGPIPE",
+MEANS: Mapping[ExitCode, str] = {
+    ExitCode.DONE: "done, and what was looked at is well",
+    ExitCode.FAILED: "failed: the API server cannot be reached or refuses, or what was named is not there",
+    ExitCode.USAGE: "usage: an option or a name that makes no sense, or an extra of pip that is missing",
+    ExitCode.FOUND_WRONG: "looked, and the answer is no: a fault was found, a gang finds no place",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C or SIGINT",
+    ExitCode.NOBODY_READS: "nobody reads the output any more, as a shell tells SIGPIPE",
 }
 
 # Under the help of every verb.

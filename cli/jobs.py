@@ -24,7 +24,7 @@ SUSPENDED_BY: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class JobRow:
     """A job in a list. running: pods that run. replicas: pods of all roles; None if the object cannot be read."""
 
     namespace: str
@@ -37,7 +37,7 @@ class Row:
     age_s: float | None
 
 
-class Wish(NamedTuple):
+class JobRequest(NamedTuple):
     """A person's wish of a new job. least, most: of workers, for elastic jobs; equal to workers for others."""
 
     name: str
@@ -55,19 +55,19 @@ class BadSubmission(ValueError):
     """A wish that a kind has no words for. Say so and end with code 2."""
 
 
-def rows(kind: Kind, objects: Sequence[Object], now_s: float) -> list[Row]:
+def rows(kind: Kind, objects: Sequence[Object], now_s: float) -> list[JobRow]:
     """Return the jobs of one kind, by namespace and name."""
     return sorted((_row(kind, each, now_s) for each in objects), key=lambda row: (row.namespace, row.name))
 
 
-def _row(kind: Kind, raw: Object, now_s: float) -> Row:
+def _row(kind: Kind, raw: Object, now_s: float) -> JobRow:
     meta = raw["metadata"]
     view = kind.read({"apiVersion": kind.apis[0], **raw})
     replicas = sum(role.replicas for role in view.roles) if isinstance(view, JobView) else None
     created_s = unix_s(meta.get("creationTimestamp"))
     age_s = None if created_s is None else max(0.0, now_s - created_s)
     status = _mapping(raw.get("status"))
-    return Row(meta["namespace"], kind.full_name, meta["name"], state(status), *_pods(status, replicas), age_s)
+    return JobRow(meta["namespace"], kind.full_name, meta["name"], state(status), *_pods(status, replicas), age_s)
 
 
 def _pods(status: Object, replicas: int | None) -> tuple[int, int | None, int]:
@@ -105,11 +105,11 @@ def _number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
-def _running_and_replicas(row: Row) -> tuple[int, int]:
+def _running_and_replicas(row: JobRow) -> tuple[int, int]:
     return row.running, row.replicas or 0
 
 
-def listing(job_rows: Sequence[Row], notes: Sequence[str] = ()) -> Listing[Row]:
+def listing(job_rows: Sequence[JobRow], notes: Sequence[str] = ()) -> Listing[JobRow]:
     """Return the list in all its forms. Times are in seconds for programs. notes: lines under the table."""
     return Listing(
         (
@@ -187,7 +187,7 @@ def suspension(kind: str, *, on: bool) -> dict[str, Any]:
     return patch
 
 
-def submission(kind: str, wish: Wish) -> dict[str, Any]:
+def submission(kind: str, wish: JobRequest) -> dict[str, Any]:
     """Return the object of a new job. Raises BadSubmission."""
     if not 1 <= wish.least <= wish.workers <= wish.most:
         raise BadSubmission(f"--min {wish.least}, --workers {wish.workers}, --max {wish.most}: they must not fall")
@@ -197,35 +197,35 @@ def submission(kind: str, wish: Wish) -> dict[str, Any]:
     return {"apiVersion": KINDS[kind].apis[0], "kind": KINDS[kind].kind, "metadata": meta, "spec": _SPECS[kind](wish)}
 
 
-def _container(wish: Wish, name: str, *, command: bool = True) -> dict[str, Any]:
+def _container(wish: JobRequest, name: str, *, command: bool = True) -> dict[str, Any]:
     container: dict[str, Any] = {"name": name, "image": wish.image}
     container |= {"command": list(wish.command)} if command else {}
     return {**container, "resources": {"limits": {wish.gpu_resource: wish.gpus}}} if wish.gpus else container
 
 
-def _role(wish: Wish, container: str, restart: str, replicas: int) -> dict[str, Any]:
+def _role(wish: JobRequest, container: str, restart: str, replicas: int) -> dict[str, Any]:
     template = {"spec": {"containers": [_container(wish, container)]}}
     return {"replicas": replicas, "restartPolicy": restart, "template": template}
 
 
-def _fixed(wish: Wish, kind: str) -> None:
+def _fixed(wish: JobRequest, kind: str) -> None:
     if wish.least != wish.most:
         raise BadSubmission(f"--min and --max: a job of kind {kind} has one size")
 
 
-def _fixed_most(wish: Wish, kind: str) -> None:
+def _fixed_most(wish: JobRequest, kind: str) -> None:
     if wish.workers != wish.most:
         raise BadSubmission(f"--max: a job of kind {kind} has as many pods as it has --workers at most")
 
 
-def _pytorchjob(wish: Wish) -> dict[str, Any]:
+def _pytorchjob(wish: JobRequest) -> dict[str, Any]:
     spec: dict[str, Any] = {"pytorchReplicaSpecs": {"Worker": _role(wish, "pytorch", "OnFailure", wish.workers)}}
     if wish.least != wish.most:
         spec["elasticPolicy"] = {"minReplicas": wish.least, "maxReplicas": wish.most}
     return spec
 
 
-def _msjob(wish: Wish) -> dict[str, Any]:
+def _msjob(wish: JobRequest) -> dict[str, Any]:
     _fixed(wish, "MSJob")
     roles = {"Worker": _role(wish, "mindspore", "Never", wish.workers)}
     if wish.workers > 1:
@@ -233,13 +233,13 @@ def _msjob(wish: Wish) -> dict[str, Any]:
     return {"successPolicy": "AllWorkers", "msReplicaSpecs": roles}
 
 
-def _elasticjob(wish: Wish) -> dict[str, Any]:
+def _elasticjob(wish: JobRequest) -> dict[str, Any]:
     _fixed(wish, "ElasticJob")
     worker = {"replicas": wish.workers, "template": {"spec": {"containers": [_container(wish, "main")]}}}
     return {"distributionStrategy": "AllreduceStrategy", "replicaSpecs": {"worker": worker}}
 
 
-def _colossalaijob(wish: Wish) -> dict[str, Any]:
+def _colossalaijob(wish: JobRequest) -> dict[str, Any]:
     _fixed(wish, "ColossalAIJob")
     worker = {
         "replicas": wish.workers,
@@ -250,14 +250,14 @@ def _colossalaijob(wish: Wish) -> dict[str, Any]:
     return {"launcher": {"image": wish.image}, "worker": worker}
 
 
-def _volcanojob(wish: Wish) -> dict[str, Any]:
+def _volcanojob(wish: JobRequest) -> dict[str, Any]:
     _fixed_most(wish, "VolcanoJob")
     template = {"spec": {"restartPolicy": "OnFailure", "containers": [_container(wish, "main")]}}
     worker = {"name": "worker", "replicas": wish.workers, "minAvailable": wish.least, "template": template}
     return {"minAvailable": wish.least, "plugins": {"svc": [], "env": []}, "tasks": [worker]}
 
 
-_SPECS: Mapping[str, Callable[[Wish], dict[str, Any]]] = {
+_SPECS: Mapping[str, Callable[[JobRequest], dict[str, Any]]] = {
     "PyTorchJob": _pytorchjob,
     "MSJob": _msjob,
     "ElasticJob": _elasticjob,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.autoscaler.node_faults import model
-from turnout.autoscaler.node_faults.model import BadRecord, FaultState, Record
+from turnout.autoscaler.node_faults.model import BadNodeRecord, FaultState, Record
 from turnout.cli.views.listing import Column, Listing
 from turnout.kube import labels, node_health
 from turnout.kube.node_health import utc_datetime
@@ -21,7 +21,7 @@ class NotTainted(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class NodeRow:
     """One node. since, until: RFC 3339, "" where nobody knows. times: how often it was tainted.
 
     reason: the cause of the first proof, evidence what was measured; pods, by: whose word it is, and who judged.
@@ -39,27 +39,27 @@ class Row:
     by: tuple[str, ...] = ()
 
 
-def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False) -> list[Row]:
+def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False) -> list[NodeRow]:
     """List the nodes with a taint or a record, tainted ones first. everything: those that were cleared, too."""
     found = [row for node in nodes if (row := _row(node, key)) is not None]
     shown = [row for row in found if everything or row.tainted or row.state != FaultState.CLEARED.value]
     return sorted(shown, key=lambda row: (not row.tainted, row.node))
 
 
-def _row(node: Mapping[str, Any], key: str) -> Row | None:
+def _row(node: Mapping[str, Any], key: str) -> NodeRow | None:
     name, tainted = node["metadata"]["name"], node_health.has_taint(node, key)
     try:
         record = record_of(node)
-    except BadRecord as error:
-        return Row(name, BY_HAND if tainted else "unreadable", tainted, evidence=f"its record is none: {error}")
+    except BadNodeRecord as error:
+        return NodeRow(name, BY_HAND if tainted else "unreadable", tainted, evidence=f"its record is none: {error}")
     if record is None:
-        return Row(name, BY_HAND, tainted) if tainted else None
+        return NodeRow(name, BY_HAND, tainted) if tainted else None
     ours = record.state is FaultState.TAINTED
     state = BY_HAND if tainted and not ours else record.state.value
     if ours and not tainted:
         state = FaultState.CLEARED.value  # the autoscaler has not looked yet
     first = record.proofs[0] if record.proofs else None
-    return Row(
+    return NodeRow(
         name,
         state,
         tainted,
@@ -79,7 +79,7 @@ def record_of(node: Mapping[str, Any]) -> Record | None:
     return None if text is None else model.read(text)
 
 
-def listing(node_rows: Sequence[Row]) -> Listing[Row]:
+def listing(node_rows: Sequence[NodeRow]) -> Listing[NodeRow]:
     """Return the list in all its forms."""
     return Listing(
         (
@@ -96,7 +96,7 @@ def listing(node_rows: Sequence[Row]) -> Listing[Row]:
     )
 
 
-def _why(row: Row) -> str:
+def _why(row: NodeRow) -> str:
     text = ": ".join(part for part in (row.reason, row.evidence) if part)
     who = f"says {', '.join(row.pods)}; judged by {', '.join(row.by)}" if row.pods else ""
     return " — ".join(part for part in (text, who) if part)
@@ -110,7 +110,7 @@ def without_taint(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, 
     name = node["metadata"]["name"]
     try:
         record = record_of(node)
-    except BadRecord:
+    except BadNodeRecord:
         record = None
     if not node_health.has_taint(node, key):
         state = f"; it is {record.state.value}" if record is not None and record.state is not FaultState.TAINTED else ""

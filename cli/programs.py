@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 
 # What each extra brings, by the names of modules. setup.cfg has them by the names of distributions.
 _API = ("kubernetes", "aiohttp")
@@ -108,7 +108,7 @@ def start(program: str, module: str, extra: str, *, function: str = "main", at_o
         if not _nobody_reads():
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more at its end
-        return Exit.NOBODY_READS
+        return ExitCode.NOBODY_READS
     except ModuleNotFoundError as error:
         if (brings := bringing((error.name or "").partition(".")[0], extra)) is None:
             raise
@@ -147,4 +147,4 @@ def _nobody_reads() -> bool:
 
 def _report_missing(program: str, extra: str) -> int:
     print(f"{program} needs pip install 'turnout[{extra}]'", file=sys.stderr)
-    return Exit.USAGE
+    return ExitCode.USAGE

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
-from turnout.controllers.runtime.cache import Cache
+from turnout.controllers.runtime.cache import ChildCache
 from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.informers import ControllerInformers
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.controllers.runtime.work_queue import WorkQueue
-from turnout.controllers.runtime.writer import Writer
+from turnout.controllers.runtime.writer import ChildWriter
 from turnout.controllers.settings import Settings, read_settings
 from turnout.kube.backoff import Backoff
 from turnout.kube.cli_flags import parse_address
@@ -56,7 +56,7 @@ async def serve(settings: Settings) -> None:
             if leading:  # else all are looked at when the term begins
                 queue.add(key)
 
-        cache = Cache(changed, kinds)
+        cache = ChildCache(changed, kinds)
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, settings.namespace)
         elector, site = _elector(client, settings, clock, rng), settings.docs_base_url
         events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock, docs=site)
@@ -65,7 +65,7 @@ async def serve(settings: Settings) -> None:
         plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, one_per_namespace=True), clock, events, metrics)
         if scales := "ElasticJob" in settings.kinds:
             informers.watch_plans(plans)
-        acts = Writer(calls, cache, kinds, setup), kinds, setup, clock, events, metrics
+        acts = ChildWriter(calls, cache, kinds, setup), kinds, setup, clock, events, metrics
         controller = JobController(cache, queue, *acts, SteadyTime(clock, client.server_ahead_s))
 
         async def term() -> None:

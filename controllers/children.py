@@ -20,7 +20,7 @@ from turnout.controllers.model import (
     ChildState,
     Create,
     Delete,
-    Dialect,
+    GangDialect,
     JobView,
     Kind,
     KnownChildren,
@@ -42,10 +42,10 @@ from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import amount
 
 POD_GROUPS = {
-    Dialect.VOLCANO: "scheduling.volcano.sh/v1beta1",
-    Dialect.SCHEDULER_PLUGINS: "scheduling.x-k8s.io/v1alpha1",
+    GangDialect.VOLCANO: "scheduling.volcano.sh/v1beta1",
+    GangDialect.SCHEDULER_PLUGINS: "scheduling.x-k8s.io/v1alpha1",
 }
-SCHEDULERS = {Dialect.VOLCANO: "volcano", Dialect.SCHEDULER_PLUGINS: "scheduler-plugins-scheduler"}
+SCHEDULERS = {GangDialect.VOLCANO: "volcano", GangDialect.SCHEDULER_PLUGINS: "scheduler-plugins-scheduler"}
 _GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
 _GROUP_NOTE, _TASK_NOTE = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
 _MADE_ONCE = ("Service", "Secret")  # their addresses and keys are in use
@@ -65,12 +65,12 @@ def pod(kind: Kind, view: JobView, role: Role, replica: Replica, known: KnownChi
     notes = {**(template.get("annotations") or {}), **kind.notes(view, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
     spec = {**kind.pod_spec(view, role, replica, known), "restartPolicy": policy}
-    dialect = Dialect.NONE if role.outside_gang else setup.dialect
-    if dialect is not Dialect.NONE:
+    dialect = GangDialect.NONE if role.outside_gang else setup.dialect
+    if dialect is not GangDialect.NONE:
         spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])
-    if dialect is Dialect.VOLCANO:
+    if dialect is GangDialect.VOLCANO:
         notes |= {_GROUP_NOTE: view.gang.name or view.name, _TASK_NOTE: role.label}
-    elif dialect is Dialect.SCHEDULER_PLUGINS:
+    elif dialect is GangDialect.SCHEDULER_PLUGINS:
         labels[_GROUP_LABEL] = view.name
     meta = meta_of(view, kind.name(view, role, replica), labels)
     body = {
@@ -116,11 +116,11 @@ def _service(kind: Kind, view: JobView, role: Role, replica: Replica) -> Object:
 
 def pod_group(view: JobView, setup: Setup) -> Object | None:
     """Return the job's PodGroup in the scheduler's dialect; None without one."""
-    if setup.dialect is Dialect.NONE:
+    if setup.dialect is GangDialect.NONE:
         return None
     gang = view.gang
     spec: dict[str, Any] = {"minMember": gang.min_member, "minResources": gang.min_resources or least_resources(view)}
-    if setup.dialect is Dialect.VOLCANO:
+    if setup.dialect is GangDialect.VOLCANO:
         spec["queue"] = gang.queue or "default"
         if gang.priority_class:
             spec["priorityClassName"] = gang.priority_class
@@ -128,7 +128,7 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
     elif gang.timeout_s is not None:
         spec["scheduleTimeoutSeconds"] = gang.timeout_s
     meta = meta_of(view, view.name, {})
-    if setup.dialect is Dialect.VOLCANO:
+    if setup.dialect is GangDialect.VOLCANO:
         meta = meta_of(view, gang.name or view.name, gang.labels)
         meta |= {"annotations": dict(gang.notes)} if gang.notes else {}
     return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
@@ -279,7 +279,9 @@ def _last_first(child: ChildState) -> tuple[str, int]:
 def waits_for_admission(known: KnownChildren, setup: Setup) -> bool:
     """True while Volcano has not admitted the job's PodGroup: pods created now would only wait. Source: MS-46"""
     groups = [each for each in known.others.values() if each.key.kind == "PodGroup"]
-    return setup.dialect is Dialect.VOLCANO and (not groups or any(each.phase in ("", "Pending") for each in groups))
+    return setup.dialect is GangDialect.VOLCANO and (
+        not groups or any(each.phase in ("", "Pending") for each in groups)
+    )
 
 
 def merge_patch(before: Object, after: Object) -> Object:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from turnout.controllers.children import by_role
-from turnout.controllers.model import KnownChildren, Phase, PodState, Role
+from turnout.controllers.model import JobPhase, KnownChildren, PodState, Role
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
 
@@ -22,7 +22,7 @@ ACTIONS = (RESTART_JOB, ABORT_JOB, TERMINATE_JOB, COMPLETE_JOB)
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class LifecyclePolicy:
     """One of a list of policies."""
 
     events: frozenset[str]  # words of EVENTS; empty where an exit code is named
@@ -54,11 +54,11 @@ class Due(NamedTuple):
 class Policies:
     """The policies of a job."""
 
-    of_job: Sequence[Policy] = ()
-    by_role: Mapping[str, Sequence[Policy]] = field(default_factory=dict)  # by the label of the role
+    of_job: Sequence[LifecyclePolicy] = ()
+    by_role: Mapping[str, Sequence[LifecyclePolicy]] = field(default_factory=dict)  # by the label of the role
 
 
-def read(part: Part) -> tuple[Policy, ...]:
+def read(part: Part) -> tuple[LifecyclePolicy, ...]:
     """Read the policies of a job or of one of its tasks. Raises BadJob."""
     policies = tuple(_policy(each) for each in part.parts("policies"))
     events = [event for policy in policies for event in policy.events]
@@ -70,7 +70,7 @@ def read(part: Part) -> tuple[Policy, ...]:
     return policies
 
 
-def _policy(part: Part) -> Policy:
+def _policy(part: Part) -> LifecyclePolicy:
     events, code = {each for each in (part.text("event"), *part.texts("events")) if each}, part.value.get("exitCode")
     if unknown := sorted(events - {*EVENTS}):
         raise BadJob(f"{part.where} has the event {unknown[0]!r:.40}: {', '.join(EVENTS)} are known")
@@ -82,7 +82,7 @@ def _policy(part: Part) -> Policy:
         raise BadJob(f"{part.at('action')} is {action!r:.40}: {', '.join(ACTIONS)} are known")
     if part.text("timeout"):
         raise BadJob(f"{part.at('timeout')} is not supported: a policy acts at once")
-    return Policy(frozenset(events), code, action)
+    return LifecyclePolicy(frozenset(events), code, action)
 
 
 def decide(policies: Policies, roles: Sequence[Role], known: KnownChildren) -> Due:
@@ -100,7 +100,7 @@ def _events(roles: Sequence[Role], known: KnownChildren) -> Iterator[_Event]:
     for pod in sorted(known.pods, key=lambda each: each.name):
         if pod.deleting:
             yield _Event(POD_EVICTED, pod)
-        elif pod.phase is Phase.FAILED:
+        elif pod.phase is JobPhase.FAILED:
             yield _Event(POD_FAILED, pod)
     pods = by_role(known.pods)
     for role in roles:
@@ -110,4 +110,4 @@ def _events(roles: Sequence[Role], known: KnownChildren) -> Iterator[_Event]:
 
 
 def _succeeded(pod: PodState) -> bool:
-    return pod.phase is Phase.SUCCEEDED and not pod.deleting
+    return pod.phase is JobPhase.SUCCEEDED and not pod.deleting

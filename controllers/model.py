@@ -122,7 +122,7 @@ class RunPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class GangSpec:
     """The fields of the job's PodGroup. Those from `name` on are Volcano's only."""
 
     min_member: int
@@ -147,21 +147,21 @@ class JobView:
     uid: str
     roles: tuple[Role, ...]
     policy: RunPolicy
-    gang: Gang
+    gang: GangSpec
     spec: Object  # fields that only one kind reads, checked by its `read`
     elastic: bool = False
     elsewhere: str = ""  # another controller that the job names as its own
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedJob:
     """An invalid object."""
 
     why: str  # names the field and its valid values
     reason: Reason = Reason.INVALID
 
 
-class Phase(Enum):
+class JobPhase(Enum):
     """A pod's phase. One that is being deleted while it runs counts as failed: its node may be gone."""
 
     PENDING = "Pending"
@@ -179,7 +179,7 @@ class PodState:
     uid: str
     role: str  # the label
     index: int
-    phase: Phase
+    phase: JobPhase
     deleting: bool = False
     exit_code: int | None = None  # of the training container, None while it runs
     restarts: int = 0  # of containers
@@ -266,7 +266,7 @@ Write = Create | Delete | Update
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReconcileOutcome:
     """The result of one reconciliation of a job."""
 
     writes: tuple[Write, ...] = ()
@@ -286,7 +286,7 @@ class Counts:
     failed: int = 0
 
 
-class Dialect(Enum):
+class GangDialect(Enum):
     """The scheduler for which PodGroups are made."""
 
     NONE = "none"
@@ -298,12 +298,12 @@ class Dialect(Enum):
 class Setup:
     """The settings of the admin."""
 
-    dialect: Dialect = Dialect.NONE
+    dialect: GangDialect = GangDialect.NONE
     scheduler: str = ""  # of pods of a gang that name none
     gate_pods: bool = False  # pods of a gang that request an accelerator wait behind our scheduling gate
 
 
-class Verdict(NamedTuple):
+class PodVerdict(NamedTuple):
     """A condition that a job has come to."""
 
     reason: Reason  # RUNNING, RESTARTING, SUCCEEDED or FAILED
@@ -344,14 +344,14 @@ def _no_notes(_view: JobView, _role: Role, _replica: Replica) -> Mapping[str, st
     return {}
 
 
-class Moment(NamedTuple):
+class StatusContext(NamedTuple):
     """When a status is put into words. before: the status in the kind's own words as it is."""
 
     before: Object
     now_s: float
 
 
-class Vocabulary(NamedTuple):
+class StatusVocabulary(NamedTuple):
     """A kind's own words for a status. The core's are conditions, replicaStatuses, startTime and completionTime.
 
     fields: those that are written. read: takes a status of the kind to the core's words. write: the other way; the
@@ -360,12 +360,12 @@ class Vocabulary(NamedTuple):
 
     fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
     read: Callable[[Object], Object] = lambda status: status
-    write: Callable[[Object, JobView | None, KnownChildren, Moment], Object] = lambda status, _view, _known, _moment: (
-        status
+    write: Callable[[Object, JobView | None, KnownChildren, StatusContext], Object] = (
+        lambda status, _view, _known, _moment: status
     )
 
 
-CORE_WORDS = Vocabulary()
+CORE_WORDS = StatusVocabulary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,14 +376,14 @@ class Kind:
     apis: tuple[str, ...]  # each `GROUP/VERSION` that serves it; they differ by the group only
     plural: str  # in paths
     container: str  # the training container, "" for any
-    read: Callable[[Object], JobView | Refused]
+    read: Callable[[Object], JobView | RefusedJob]
     labels: Callable[[JobView, Role, Replica], dict[str, str]]  # of the child of one replica
     selector: Callable[[JobView, Role], dict[str, str]]  # the labels of all pods of one role
     # The children matter if an address is known only once a Service exists.
     pod_spec: Callable[[JobView, Role, Replica, KnownChildren], dict[str, Any]]
     extras: Callable[[JobView, KnownChildren], Sequence[Wanted]]  # the children beside pods
     # The conditions that follow from the pods, by the counts of each role, by its name.
-    judge: Callable[[JobView, Mapping[str, Counts], KnownChildren], Sequence[Verdict]]
+    judge: Callable[[JobView, Mapping[str, Counts], KnownChildren], Sequence[PodVerdict]]
     restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE recreates
     child_labels: ChildLabels = KUBEFLOW
     owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
@@ -393,7 +393,7 @@ class Kind:
     suspended_view: Callable[[JobView], JobView | None] = _nothing_left  # what of a suspended job still runs
     # True to recreate a failed pod, None to follow the role's policy.
     recreate: Callable[[JobView, Role, PodState], bool | None] = _by_policy
-    vocabulary: Vocabulary = CORE_WORDS
+    vocabulary: StatusVocabulary = CORE_WORDS
     advice: Callable[[JobView], Sequence[str]] = _no_advice  # for the owner of a new job
     outdated: Callable[[JobView, PodState], bool] = _is_current  # the pod was created for another mode of the job
     tells_containers: bool = False  # its status has the containers' own statuses
@@ -403,7 +403,7 @@ class Kind:
     notes: Callable[[JobView, Role, Replica], Mapping[str, str]] = _no_notes  # annotations of one replica's pod
     title: str = ""  # its name among kinds, if another kind has the same `kind`
     # Decides on a job whose lifecycle is a table of phases; otherwise conditions follow kubeflow/common.
-    lifecycle: Callable[[Kind, JobView, Object, KnownChildren, float, Setup], Outcome] | None = None
+    lifecycle: Callable[[Kind, JobView, Object, KnownChildren, float, Setup], ReconcileOutcome] | None = None
 
     @property
     def full_name(self) -> str:

@@ -18,27 +18,27 @@ from turnout.controllers.model import (
     CleanPods,
     Counts,
     Delete,
+    JobPhase,
     JobView,
     Kind,
     KnownChildren,
-    Moment,
     Object,
-    Outcome,
-    Phase,
+    PodVerdict,
     Reason,
-    Refused,
+    ReconcileOutcome,
+    RefusedJob,
     Restart,
     Role,
     Say,
     Setup,
-    Verdict,
+    StatusContext,
     Write,
     as_mapping,
 )
 from turnout.controllers.role_pods import Reconciliation, RoleDecision, decide_role, not_offered, soonest
 from turnout.kube.times import rfc3339, unix_s
 
-NOTHING = Outcome()
+NOTHING = ReconcileOutcome()
 NO_GANGS = Setup()
 _DELETED_AT_END = ("PodGroup", "HorizontalPodAutoscaler")
 _TIMES = ("startTime", "completionTime")
@@ -65,7 +65,7 @@ class _Status:
         kind = self.kind.kind
         self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
 
-    def end(self, verdict: Verdict, why: Reason | None = None) -> None:
+    def end(self, verdict: PodVerdict, why: Reason | None = None) -> None:
         """Add the job's end. why: the reason of its condition, None for the verdict's own."""
         self.completion = self.completion or rfc3339(self.now_s)
         self.note(verdict.reason, verdict.text, why=why)
@@ -77,18 +77,18 @@ class _Status:
             core_status["replicaStatuses"] = self.replicas
         core_status |= {name: each for name, each in zip(_TIMES, (self.start, self.completion), strict=True) if each}
         words = self.kind.vocabulary
-        status = words.write(core_status, self.view, self.known, Moment(self.raw, self.now_s))
+        status = words.write(core_status, self.view, self.known, StatusContext(self.raw, self.now_s))
         status_before = {name: self.raw[name] for name in words.fields if name in self.raw}
         return None if status == status_before else children.merge_patch(status_before, status)
 
 
-def reconcile(kind: Kind, raw: Object, known: KnownChildren, now_s: float, setup: Setup = NO_GANGS) -> Outcome:
+def reconcile(kind: Kind, raw: Object, known: KnownChildren, now_s: float, setup: Setup = NO_GANGS) -> ReconcileOutcome:
     """Return what has to be written for one job. now_s: seconds since 1970. Never raises for what a user writes."""
     if raw["metadata"].get("deletionTimestamp"):
         return NOTHING  # the API server deletes what it owns
     status = _status(kind, raw, known, now_s)
     view = kind.read(raw)
-    if isinstance(view, Refused):
+    if isinstance(view, RefusedJob):
         return _refused(status, view)
     if view.elsewhere:
         return NOTHING
@@ -98,7 +98,7 @@ def reconcile(kind: Kind, raw: Object, known: KnownChildren, now_s: float, setup
     return _decide(Reconciliation(kind, view, known, setup, now_s), status)
 
 
-def _decide(now: Reconciliation, status: _Status) -> Outcome:
+def _decide(now: Reconciliation, status: _Status) -> ReconcileOutcome:
     """Return what has to be written for a valid job of ours."""
     view, known = now.view, now.known
     if conditions.ended(status.conditions):
@@ -137,10 +137,10 @@ def _limit_reached(view: JobView, status: _Status) -> str:
     return late or ""
 
 
-def _failed(status: _Status, why: str) -> Outcome:
+def _failed(status: _Status, why: str) -> ReconcileOutcome:
     """Delete all children of a job that has failed."""
     writes = [*children.delete_pods(status.known.pods), *children.delete_others(status.known)]
-    status.end(Verdict(Reason.FAILED, why))
+    status.end(PodVerdict(Reason.FAILED, why))
     status.says.append(Say(Reason.FAILED, why, warning=True))
     return _outcome(status, writes)
 
@@ -154,11 +154,11 @@ def _status(kind: Kind, raw: Object, known: KnownChildren, now_s: float) -> _Sta
     return _Status(kind, status, before, known, now_s, conditions.valid_conditions(before), replicas, start, completion)
 
 
-def _refused(status: _Status, refused: Refused) -> Outcome:
+def _refused(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
     """Report an invalid object. A job that has begun keeps its pods, and its change is not carried out."""
     if not status.conditions:
         why = refused.reason if refused.reason is Reason.TOO_LARGE else None
-        status.end(Verdict(Reason.FAILED, refused.why), why)
+        status.end(PodVerdict(Reason.FAILED, refused.why), why)
     status.says.append(Say(refused.reason, refused.why, warning=True))
     return _outcome(status, ())
 
@@ -168,7 +168,7 @@ def _note_and_say(status: _Status, why: Reason, text: str, *, type_: Reason, on:
     status.says.append(Say(why, text))
 
 
-def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> Outcome:
+def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> ReconcileOutcome:
     """Clean up after a job. Its PodGroup and HPA are deleted in any case: they hold room and scale nothing."""
     children_to_delete = (each for each in known.others.values() if each.key.kind in _DELETED_AT_END)
     writes = [*_cleanup(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
@@ -196,14 +196,14 @@ def _cleanup(view: JobView, known: KnownChildren) -> Iterator[Write]:
     for pod in known.pods:
         if pod.role in surviving:
             continue
-        if view.policy.clean_pods is CleanPods.ALL or pod.phase in (Phase.RUNNING, Phase.PENDING):
+        if view.policy.clean_pods is CleanPods.ALL or pod.phase in (JobPhase.RUNNING, JobPhase.PENDING):
             if not pod.deleting:
                 yield children.delete_pod(pod)
             if (other := known.others.get(ChildKey("Service", pod.name))) is not None:
                 yield Delete(other.key, other.uid)
 
 
-def _suspended(now: Reconciliation, status: _Status) -> Outcome:
+def _suspended(now: Reconciliation, status: _Status) -> ReconcileOutcome:
     kind, view, known = now.kind, now.view, now.known
     text = f"{view.kind} {view.name} is suspended."
     if conditions.is_true(status.conditions, Reason.RUNNING):
@@ -238,7 +238,7 @@ def _outcome_of_roles(
     writes: Iterable[Write],
     decisions: Mapping[str, RoleDecision],
     left_s: Iterable[float] = (),
-) -> Outcome:
+) -> ReconcileOutcome:
     """Return the outcome with the writes of the roles. left_s: seconds until other decisions are due."""
     all_writes = [*writes, *(write for decision in decisions.values() for write in decision.writes)]
     requeue_s = soonest(decisions.values(), *left_s, *now.portion.requeue_s())
@@ -251,7 +251,7 @@ def _failed_too_often(view: JobView, status: _Status, known: KnownChildren) -> b
     if view.policy.backoff_limit is None:
         return False
     tries = {role.label: role.restart in (Restart.ON_FAILURE, Restart.ALWAYS) for role in view.roles}
-    restarts = sum(pod.restarts for pod in known.pods if tries.get(pod.role) and pod.phase is Phase.RUNNING)
+    restarts = sum(pod.restarts for pod in known.pods if tries.get(pod.role) and pod.phase is JobPhase.RUNNING)
     restarts_of_roles = [each.get("restarts") for each in status.replicas.values()]
     failed = sum(each for each in restarts_of_roles if isinstance(each, int))
     return restarts + failed >= max(1, view.policy.backoff_limit)
@@ -272,11 +272,11 @@ def _starts_too_late(view: JobView, status: _Status, known: KnownChildren, now_s
     began_s, policy = unix_s(status.start), view.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
         return False
-    started = sum(pod.phase in (Phase.RUNNING, Phase.SUCCEEDED) for pod in known.pods)
+    started = sum(pod.phase in (JobPhase.RUNNING, JobPhase.SUCCEEDED) for pod in known.pods)
     return now_s - began_s >= policy.start_s and started < view.gang.min_member
 
 
-def _running(now: Reconciliation, status: _Status) -> Outcome:
+def _running(now: Reconciliation, status: _Status) -> ReconcileOutcome:
     view, known = now.view, now.known
     group = children.pod_group(view, now.setup)
     extras = [*([] if group is None else [group]), *now.kind.extras(view, known)]
@@ -287,7 +287,7 @@ def _running(now: Reconciliation, status: _Status) -> Outcome:
     failures = [decision.failure for decision in decisions.values() if decision.failure and not decision.restarted]
     counts = {name: decision.counts for name, decision in decisions.items()}
     status.start = status.start or rfc3339(status.now_s)
-    verdicts = [Verdict(Reason.FAILED, failures[-1])] if failures else now.kind.judge(view, counts, known)
+    verdicts = [PodVerdict(Reason.FAILED, failures[-1])] if failures else now.kind.judge(view, counts, known)
     for verdict in verdicts:
         _note_verdict(status, verdict)
     return _outcome_of_roles(now, status, writes, decisions, _limits_left_s(view, status))
@@ -309,7 +309,7 @@ def _note_role(now: Reconciliation, status: _Status, role: Role, decision: RoleD
     status.replicas = {**status.replicas, role.name: {**found, **decision.status_fields}}
 
 
-def _note_verdict(status: _Status, verdict: Verdict) -> None:
+def _note_verdict(status: _Status, verdict: PodVerdict) -> None:
     """Add a condition, and an Event if the job has ended."""
     if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
         status.end(verdict)
@@ -324,5 +324,5 @@ def _replica_status(kind: Kind, view: JobView, role: Role, count: Counts) -> Obj
     return {**found, **{name: number for name, number in numbers.items() if number}}
 
 
-def _outcome(status: _Status, writes: Iterable[Write]) -> Outcome:
-    return Outcome(tuple(writes), tuple(status.says), status.patch())
+def _outcome(status: _Status, writes: Iterable[Write]) -> ReconcileOutcome:
+    return ReconcileOutcome(tuple(writes), tuple(status.says), status.patch())

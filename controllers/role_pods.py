@@ -19,11 +19,11 @@ from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
     Counts,
+    JobPhase,
     JobView,
     Kind,
     KnownChildren,
     Object,
-    Phase,
     PodState,
     Reason,
     Replica,
@@ -109,7 +109,7 @@ def _pods_of(now: Reconciliation, role: Role) -> _RolePods:
     mine = sorted((pod for pod in now.known.pods if pod.role == role.label), key=lambda pod: pod.index)
     outdated = [pod for pod in mine if now.kind.outdated(now.view, pod)]
     replaced = [pod for pod in mine if now.kind.numbered and pod.deleting]
-    failed = [pod for pod in mine if pod.phase is Phase.FAILED and pod not in outdated and pod not in replaced]
+    failed = [pod for pod in mine if pod.phase is JobPhase.FAILED and pod not in outdated and pod not in replaced]
     return _RolePods(mine, outdated, replaced, failed)
 
 
@@ -169,9 +169,9 @@ def _is_final(kind: Kind, view: JobView, role: Role, pod: PodState) -> bool:
 def _counts(pods: Iterable[PodState]) -> Counts:
     active = succeeded = failed = 0
     for pod in pods:
-        active += pod.phase is Phase.RUNNING and not pod.deleting
-        failed += pod.phase is Phase.FAILED or (pod.phase is Phase.RUNNING and pod.deleting)
-        succeeded += pod.phase is Phase.SUCCEEDED
+        active += pod.phase is JobPhase.RUNNING and not pod.deleting
+        failed += pod.phase is JobPhase.FAILED or (pod.phase is JobPhase.RUNNING and pod.deleting)
+        succeeded += pod.phase is JobPhase.SUCCEEDED
     return Counts(active, succeeded, failed)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import Dialect, Setup
+from turnout.controllers.model import GangDialect, Setup
 from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.version import add_version
 
@@ -23,7 +23,7 @@ class Settings:
     metrics_bind: str = "127.0.0.1:9094"  # address:port
     kinds: tuple[str, ...] = ()  # none by default, since another controller may have them
     namespace: str = ""  # the only one that is watched, "" for all
-    gang: str = Dialect.NONE.value  # the dialect of PodGroups
+    gang: str = GangDialect.NONE.value  # the dialect of PodGroups
     scheduler: str = ""  # of pods of a gang
     gate_pods: bool = False  # pods of a gang wait behind our scheduling gate
     qps: float = 0.0  # calls a second, 0 for no bound
@@ -39,8 +39,8 @@ class Settings:
             raise BadSetting(f"--kinds {','.join(unknown)}: one of {', '.join(sorted(KINDS))} is needed")
         if not self.kinds:
             raise BadSetting(f"--kinds is missing: of {', '.join(sorted(KINDS))}, those that no other controller has")
-        if self.gang not in {each.value for each in Dialect}:
-            raise BadSetting(f"--gang {self.gang}: one of {', '.join(each.value for each in Dialect)} is needed")
+        if self.gang not in {each.value for each in GangDialect}:
+            raise BadSetting(f"--gang {self.gang}: one of {', '.join(each.value for each in GangDialect)} is needed")
         if not 4 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds {self.lease_seconds}: 4 to 3600 are needed")
         if self.qps < 0:
@@ -48,7 +48,7 @@ class Settings:
 
     def setup(self) -> Setup:
         """Return the settings on which decisions depend."""
-        return Setup(Dialect(self.gang), self.scheduler, self.gate_pods)
+        return Setup(GangDialect(self.gang), self.scheduler, self.gate_pods)
 
 
 def read_settings(argv: Sequence[str] | None = None) -> Settings:

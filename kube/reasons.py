@@ -487,7 +487,7 @@ CONTROLLER: Mapping[str, Meaning] = {
 }
 
 
-class Group(NamedTuple):
+class ReasonGroup(NamedTuple):
     """The reasons of one program."""
 
     program: str
@@ -497,31 +497,31 @@ class Group(NamedTuple):
 
 
 GROUPS = (
-    Group(
+    ReasonGroup(
         "turnout-autoscaler",
         "Why a job keeps or changes its size, or waits.",
         "turnout why JOB.",
         AUTOSCALER,
     ),
-    Group(
+    ReasonGroup(
         "turnout-autoscaler, about nodes",
         "What is done about a faulty node, or about a pod's report on a node.",
         "turnout nodes, and the annotation turnout.dev/node-record of the node.",
         NODES,
     ),
-    Group(
+    ReasonGroup(
         "turnout-extender and turnout-nominator",
         "What is reported about pods, gangs and the switch map.",
         "The message of the Event: kubectl describe of the pod.",
         EXTENDER,
     ),
-    Group(
+    ReasonGroup(
         "turnout-nominator",
         "Why a nomination is written or cleared, or a scheduling gate is lifted: words of its log and metrics.",
         "The nominator's log.",
         NOMINATOR,
     ),
-    Group(
+    ReasonGroup(
         "turnout-controller",
         "What is reported about a job: conditions, Events, log and metrics.",
         "turnout describe JOB: its conditions and Events.",

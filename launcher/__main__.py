@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from turnout.launcher.agent.coordinator_only import run_coordinator
 from turnout.launcher.agent.start_agent import CannotListen, check_command, check_metrics, run_agent
 from turnout.launcher.cli.help import explain
-from turnout.launcher.cli.to_settings import Answer, read
+from turnout.launcher.cli.to_settings import CommandAnswer, read
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import log_to
 from turnout.launcher.model import Exit
@@ -27,7 +27,7 @@ say = log_to(log, quiet=["member_joined"])  # one event for each worker: too man
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
     """Run one worker's agent; return an exit code of model.Exit."""
     settings = read(sys.argv[1:] if argv is None else argv, os.environ, program, _version)
-    if isinstance(settings, Answer):
+    if isinstance(settings, CommandAnswer):
         print(settings.text, file=sys.stdout if settings.exit is Exit.DONE else sys.stderr)
         return int(settings.exit)
     if settings.explain:

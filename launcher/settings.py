@@ -19,7 +19,7 @@ from turnout.launcher.model import MOST_PROCESSES, PORT, ElasticSpec
 MOST_PATH = 16  # switches above a host, as in Member
 
 
-class Kind(StrEnum):
+class ScriptKind(StrEnum):
     """Says how a process runs its command."""
 
     SCRIPT = "script"
@@ -104,7 +104,7 @@ class Command:
 
     program: str = ""
     arguments: tuple[str, ...] = ()
-    kind: Kind = Kind.SCRIPT
+    kind: ScriptKind = ScriptKind.SCRIPT
     python: str = ""  # the interpreter, "" for the agent's
     role: str = "default"  # ROLE_NAME of the processes
 

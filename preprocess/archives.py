@@ -26,7 +26,7 @@ READ_BYTES = 1 << 20
 GZIP_FEED_BYTES = 1 << 16
 
 
-class Limits(NamedTuple):
+class ArchiveLimits(NamedTuple):
     """The bounds of what one archive may cost."""
 
     block_bytes: int  # lines that are read at once, >= 1
@@ -71,7 +71,7 @@ class _Bounded(io.RawIOBase):
         return size
 
 
-def blocks(file: IO[bytes], form: Form, size_bytes: int, limits: Limits) -> Iterator[Block]:
+def blocks(file: IO[bytes], form: Form, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield the documents of an archive in its order. Raises ArchiveFault where it breaks."""
     try:
         yield from _READERS[form](file, size_bytes, limits)
@@ -81,15 +81,15 @@ def blocks(file: IO[bytes], form: Form, size_bytes: int, limits: Limits) -> Iter
         raise ArchiveFault(FaultReason.BAD_ARCHIVE, str(error)) from error
 
 
-def _gzip_lines(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+def _gzip_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     return _lines(_gunzip(file, size_bytes, limits), limits)
 
 
-def _zstd_lines(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+def _zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     return _lines(_unzstd(file, size_bytes, limits), limits)
 
 
-def _zstd_array(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     raw = _read_at_most(_unzstd(file, size_bytes, limits), limits.max_document_bytes)
     try:
         texts = msgspec.json.decode(raw, type=list[str])
@@ -99,18 +99,18 @@ def _zstd_array(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Bl
         yield Block(text.encode(), is_text=True)
 
 
-def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
                 yield from _lines(_unzstd(content, member.size, limits), limits)
 
 
-def _text(file: IO[bytes], _size_bytes: int, limits: Limits) -> Iterator[Block]:
+def _text(file: IO[bytes], _size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     yield Block(_read_at_most(file, limits.max_document_bytes), is_text=True)
 
 
-def _zip_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     total, limit = 0, _growth_limit(size_bytes, limits)
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
@@ -130,14 +130,14 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Blo
             yield Block(raw, is_text=True)
 
 
-def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     with tarfile.open(fileobj=_gunzip(file, size_bytes, limits), mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
                 yield Block(_read_at_most(content, limits.max_document_bytes), is_text=True)
 
 
-def _zstd_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Block]:
+def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     stream = _unzstd(file, size_bytes, limits)
     while head := stream.read(DAT_LENGTH_DIGITS):
         if len(head) < DAT_LENGTH_DIGITS:
@@ -152,7 +152,7 @@ def _zstd_texts(file: IO[bytes], size_bytes: int, limits: Limits) -> Iterator[Bl
         yield Block(raw, is_text=True)
 
 
-_READERS: dict[Form, Callable[[IO[bytes], int, Limits], Iterator[Block]]] = {
+_READERS: dict[Form, Callable[[IO[bytes], int, ArchiveLimits], Iterator[Block]]] = {
     Form.GZIP_JSON_LINES: _gzip_lines,
     Form.ZSTD_JSON_LINES: _zstd_lines,
     Form.ZSTD_JSON_ARRAY: _zstd_array,
@@ -164,7 +164,7 @@ _READERS: dict[Form, Callable[[IO[bytes], int, Limits], Iterator[Block]]] = {
 }
 
 
-def _lines(stream: io.BufferedReader, limits: Limits) -> Iterator[Block]:
+def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield blocks of whole lines. A line beyond the limit of a document ends the archive.
 
     What came before a break of the archive is yielded first, but not its last line, which is not whole.
@@ -201,15 +201,15 @@ def _read_at_most(stream: IO[bytes], limit: int) -> bytes:
     return raw
 
 
-def _growth_limit(size_bytes: int, limits: Limits) -> int:
+def _growth_limit(size_bytes: int, limits: ArchiveLimits) -> int:
     return max(FREE_EXPANSION_BYTES, size_bytes * limits.max_expansion)
 
 
-def _bounded(source: Iterator[bytes], size_bytes: int, limits: Limits) -> io.BufferedReader:
+def _bounded(source: Iterator[bytes], size_bytes: int, limits: ArchiveLimits) -> io.BufferedReader:
     return io.BufferedReader(_Bounded(source, _growth_limit(size_bytes, limits)), READ_BYTES)
 
 
-def _gunzip(file: IO[bytes], size_bytes: int, limits: Limits) -> io.BufferedReader:
+def _gunzip(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> io.BufferedReader:
     return _bounded(_gzip_output(file), size_bytes, limits)
 
 
@@ -237,7 +237,7 @@ def _gzip_output(file: IO[bytes]) -> Iterator[bytes]:
         raise EOFError("the archive ends within a gzip member")
 
 
-def _unzstd(file: IO[bytes], size_bytes: int, limits: Limits) -> io.BufferedReader:
+def _unzstd(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> io.BufferedReader:
     return _bounded(_zstd_output(file), size_bytes, limits)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from turnout.preprocess.model import Fault, FaultReason, Rejected
+from turnout.preprocess.model import DocumentFault, FaultReason, RejectedDocument
 
 PARAGRAPH_BREAK = "\n\n"  # joins a list of texts. Source: lm_dataformat 0.0.20, `handle_jsonl`
 MAX_DETAIL_CHARACTERS = 200
@@ -25,7 +25,7 @@ class Documents:
     """The documents of one block of input."""
 
     texts: tuple[Sequence[str], ...]  # for each key the texts of all documents, in order; equal lengths
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedDocument, ...]
     lines: int  # lines in the block, empty ones included, >= 0
     line_numbers: Sequence[int]  # of each document within its piece, from 1
 
@@ -73,11 +73,11 @@ class LineReader:
                 for column, text in zip(columns, texts, strict=True):
                     column.append(text)
             else:
-                fault = Fault(texts.reason, piece, number, texts.detail)
-                rejected.append(Rejected(fault, line[: self._max_document_bytes]))
+                fault = DocumentFault(texts.reason, piece, number, texts.detail)
+                rejected.append(RejectedDocument(fault, line[: self._max_document_bytes]))
         return Documents(columns, tuple(rejected), lines, numbers)
 
-    def _read_line(self, line: bytes) -> tuple[str, ...] | Fault:
+    def _read_line(self, line: bytes) -> tuple[str, ...] | DocumentFault:
         if len(line) > self._max_document_bytes:
             return _fault(FaultReason.DOCUMENT_TOO_LONG, f"{len(line)} bytes, the limit is {self._max_document_bytes}")
         try:
@@ -86,7 +86,7 @@ class LineReader:
             return self._read_as_python_does(line, str(error))
         return tuple(_joined(getattr(record, f"text_{position}")) for position in range(len(self._keys)))
 
-    def _read_as_python_does(self, line: bytes, refusal: str) -> tuple[str, ...] | Fault:
+    def _read_as_python_does(self, line: bytes, refusal: str) -> tuple[str, ...] | DocumentFault:
         """Say what is wrong with a line, or take it: `json` also reads NaN.
 
         refusal: of the fast reader, which names the byte at fault.
@@ -119,8 +119,8 @@ def read_text(raw: bytes, piece: int, number: int) -> Documents:
     try:
         return Documents(([raw.decode()],), (), 1, (number,))
     except UnicodeDecodeError as error:
-        fault = Fault(FaultReason.BAD_UTF8, piece, number, str(error)[:MAX_DETAIL_CHARACTERS])
-        return Documents(([],), (Rejected(fault, raw),), 1, ())
+        fault = DocumentFault(FaultReason.BAD_UTF8, piece, number, str(error)[:MAX_DETAIL_CHARACTERS])
+        return Documents(([],), (RejectedDocument(fault, raw),), 1, ())
 
 
 def has_half_surrogate(text: str) -> bool:
@@ -148,5 +148,5 @@ def _joined(text: str | list[str]) -> str:
     return text if type(text) is str else PARAGRAPH_BREAK.join(text)
 
 
-def _fault(reason: FaultReason, detail: str) -> Fault:
-    return Fault(reason, 0, 1, detail[:MAX_DETAIL_CHARACTERS])
+def _fault(reason: FaultReason, detail: str) -> DocumentFault:
+    return DocumentFault(reason, 0, 1, detail[:MAX_DETAIL_CHARACTERS])

@@ -13,10 +13,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 
 from turnout.preprocess.errors import LostWorker
-from turnout.preprocess.model import Chunk, ShardRecord
+from turnout.preprocess.model import ShardNote, TextChunk
 from turnout.preprocess.options import Options
-from turnout.preprocess.progress import Progress
-from turnout.preprocess.run import Run, Totals, finish, prepared
+from turnout.preprocess.progress import ProgressLine
+from turnout.preprocess.run import PreprocessRun, Totals, finish, prepared
 from turnout.preprocess.shards import ShardSettings, process
 from turnout.preprocess.tokenizers.encoders import encoder
 
@@ -37,24 +37,24 @@ def run_local(options: Options) -> Totals | None:
         return finish(run, work(run, _show))
 
 
-def work(run: Run, report: Callable[[str], None]) -> list[ShardRecord]:
+def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardNote]:
     """Turn the pending chunks of a run into shards. report: takes lines of progress."""
-    progress = Progress(
+    progress = ProgressLine(
         total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
         log_interval=run.options.log_interval,
         started_s=time.monotonic(),
         expected_documents=run.options.num_docs,
         done_bytes=sum(chunk.size_bytes for chunk in run.chunks if chunk.index in run.finished),
     )
-    records: list[ShardRecord] = []
+    records: list[ShardNote] = []
 
-    def take(chunk: Chunk, record: ShardRecord) -> None:
+    def take(chunk: TextChunk, record: ShardNote) -> None:
         records.append(record)
         progress.add(chunk, record)
         if (line := progress.line(time.monotonic())) is not None:
             report(line)
 
-    waiting: Sequence[Chunk] = run.pending
+    waiting: Sequence[TextChunk] = run.pending
     while waiting:
         suspects, waiting = _in_pool(run.settings, min(run.options.workers, len(waiting)), waiting, take)
         for chunk in suspects:  # one at a time, so that the chunk that ends its worker is known
@@ -66,14 +66,14 @@ def work(run: Run, report: Callable[[str], None]) -> list[ShardRecord]:
 
 
 def _in_pool(
-    settings: ShardSettings, workers: int, todo: Sequence[Chunk], take: Callable[[Chunk, ShardRecord], None]
-) -> tuple[list[Chunk], list[Chunk]]:
+    settings: ShardSettings, workers: int, todo: Sequence[TextChunk], take: Callable[[TextChunk, ShardNote], None]
+) -> tuple[list[TextChunk], list[TextChunk]]:
     """Do chunks in a pool of processes until all are done or a worker ends.
 
     Returns the chunks that were under way when a worker ended, and those that had not begun.
     """
     waiting = deque(todo)
-    running: dict[Future[ShardRecord], Chunk] = {}
+    running: dict[Future[ShardNote], TextChunk] = {}
     context = multiprocessing.get_context("spawn")  # threads of a tokenizer do not survive a fork
     with ProcessPoolExecutor(workers, context, _set_up, (settings,)) as pool:
         try:
@@ -92,7 +92,9 @@ def _in_pool(
     return _without(running, take), list(waiting)
 
 
-def _without(running: dict[Future[ShardRecord], Chunk], take: Callable[[Chunk, ShardRecord], None]) -> list[Chunk]:
+def _without(
+    running: dict[Future[ShardNote], TextChunk], take: Callable[[TextChunk, ShardNote], None]
+) -> list[TextChunk]:
     """Take what was done before a worker ended, and return the rest in its order."""
     lost = []
     for future, chunk in running.items():
@@ -110,12 +112,12 @@ def _set_up(settings: ShardSettings) -> None:
     encoder(settings.tokenizer)
 
 
-def _process(chunk: Chunk) -> ShardRecord:
+def _process(chunk: TextChunk) -> ShardNote:
     assert _settings is not None
     return process(_settings, chunk)
 
 
-def _lost_text(settings: ShardSettings, chunk: Chunk) -> str:
+def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
     piece = chunk.pieces[0]
     path = settings.sources[piece.source].path
     return (

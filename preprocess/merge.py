@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from turnout.preprocess import storage
 from turnout.preprocess.indexed_dataset import MAX_SEQUENCE_TOKENS, Header, dtype_for, pointers
-from turnout.preprocess.model import Chunk, FaultReason, ShardRecord
+from turnout.preprocess.model import FaultReason, ShardNote, TextChunk
 from turnout.preprocess.shards import tokens_path
 
 # Sequences whose index entries are in memory at once: 20 bytes each.
@@ -26,7 +26,7 @@ def dataset_path(prefix: str, key: str, suffix: str) -> str:
 
 
 def merge_key(
-    prefix: str, folder: str, key: int, name: str, vocabulary: int, shards: Sequence[tuple[Chunk, ShardRecord]]
+    prefix: str, folder: str, key: int, name: str, vocabulary: int, shards: Sequence[tuple[TextChunk, ShardNote]]
 ) -> Header:
     """Write the dataset of one key from finished shards, in their order, and return its header.
 
@@ -46,11 +46,11 @@ def merge_key(
 
 
 def complete_documents(
-    shards: Sequence[tuple[Chunk, ShardRecord]],
-) -> list[tuple[Chunk, ShardRecord]]:
+    shards: Sequence[tuple[TextChunk, ShardNote]],
+) -> list[tuple[TextChunk, ShardNote]]:
     """Return the shards without those of long documents that have too many tokens or a part with a fault."""
-    result: list[tuple[Chunk, ShardRecord]] = []
-    group: list[tuple[Chunk, ShardRecord]] = []
+    result: list[tuple[TextChunk, ShardNote]] = []
+    group: list[tuple[TextChunk, ShardNote]] = []
     for chunk, record in shards:
         if chunk.part is None:
             result.append((chunk, record))
@@ -63,27 +63,27 @@ def complete_documents(
     return result
 
 
-def is_complete(parts: Iterator[ShardRecord]) -> bool:
+def is_complete(parts: Iterator[ShardNote]) -> bool:
     """True if the parts of a long document make one sequence."""
     records = list(parts)
     tokens = sum(record.keys[0].tokens for record in records)
     return not any(record.fault_counts for record in records) and tokens <= MAX_SEQUENCE_TOKENS
 
 
-def group_fault(records: Sequence[ShardRecord]) -> str:
+def group_fault(records: Sequence[ShardNote]) -> str:
     """Return the reason why a long document was left out."""
     reasons = [reason for record in records for reason in record.fault_counts]
     return reasons[0] if reasons else FaultReason.DOCUMENT_TOO_LONG.value
 
 
-def _sequences_of(chunk: Chunk, record: ShardRecord, key: int) -> int:
+def _sequences_of(chunk: TextChunk, record: ShardNote, key: int) -> int:
     """Return how many sequences of the dataset end in a shard. A part of a long document ends none but in the last."""
     if chunk.part is None:
         return record.keys[key].sequences
     return int(chunk.part.is_last)
 
 
-def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[Chunk, ShardRecord]]) -> Iterator[Any]:
+def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[TextChunk, ShardNote]]) -> Iterator[Any]:
     """Yield the lengths of the dataset's sequences in batches."""
     open_document = 0
     for chunk, record in shards:
@@ -104,7 +104,7 @@ def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[Chunk,
 
 
 def _write_index(
-    file: IO[bytes], header: Header, folder: str, key: int, shards: Sequence[tuple[Chunk, ShardRecord]]
+    file: IO[bytes], header: Header, folder: str, key: int, shards: Sequence[tuple[TextChunk, ShardNote]]
 ) -> None:
     """Write an `.idx` file from front to back: lengths, then pointers from the same lengths, then the documents."""
     itemsize = header.dtype.itemsize

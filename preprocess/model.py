@@ -69,7 +69,7 @@ class TextPart(msgspec.Struct, frozen=True):
         return self.position == self.count - 1
 
 
-class Chunk(msgspec.Struct, frozen=True):
+class TextChunk(msgspec.Struct, frozen=True):
     """The bytes that one worker turns into one shard."""
 
     index: int  # place in the order of the input, >= 0
@@ -82,7 +82,7 @@ class Chunk(msgspec.Struct, frozen=True):
         return sum(piece.end - piece.start for piece in self.pieces)
 
 
-class Source(msgspec.Struct, frozen=True):
+class InputFile(msgspec.Struct, frozen=True):
     """An input file as it was when the run was planned."""
 
     path: str
@@ -90,7 +90,7 @@ class Source(msgspec.Struct, frozen=True):
     size_bytes: int  # >= 0
 
 
-class Fault(msgspec.Struct, frozen=True):
+class DocumentFault(msgspec.Struct, frozen=True):
     """One document that was not taken."""
 
     reason: FaultReason
@@ -107,7 +107,7 @@ class KeyTotals(msgspec.Struct, frozen=True):
     xxh3: str  # of the shard's file, 32 hexadecimal digits
 
 
-class ShardRecord(msgspec.Struct, frozen=True):
+class ShardNote(msgspec.Struct, frozen=True):
     """The account of one chunk that was done. A shard counts as finished when its record exists."""
 
     index: int  # of the chunk
@@ -117,14 +117,14 @@ class ShardRecord(msgspec.Struct, frozen=True):
     lines: tuple[int, ...]  # lines, or documents where the form has none, in each piece
     keys: tuple[KeyTotals, ...]  # in the order of the run's keys
     fault_counts: dict[str, int]  # by FaultReason; every fault is counted
-    faults: tuple[Fault, ...]  # the first MAX_LISTED_FAULTS of them
+    faults: tuple[DocumentFault, ...]  # the first MAX_LISTED_FAULTS of them
     has_rejected_lines: bool = False  # the raw lines of faulty documents lie beside the shard
 
 
-class Rejected(NamedTuple):
+class RejectedDocument(NamedTuple):
     """A faulty document with its raw bytes, as `--on-error quarantine` keeps it."""
 
-    fault: Fault
+    fault: DocumentFault
     raw: bytes
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from turnout.preprocess import storage, text_parts
 from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption
-from turnout.preprocess.model import Chunk, Form, Piece, Source, TextPart
+from turnout.preprocess.model import Form, InputFile, Piece, TextChunk, TextPart
 from turnout.preprocess.options import Options
 
 # The longest suffix that fits counts. Source: lm_dataformat 0.0.20, `Reader._stream_data`; `.jsonl.gz` is ours.
@@ -35,7 +35,7 @@ WINDOW_BYTES = 1 << 16
 MAX_SOURCES = 10_000_000
 
 
-def find_sources(options: Options) -> tuple[Source, ...]:
+def find_sources(options: Options) -> tuple[InputFile, ...]:
     """Return the input files in the order of the output. Raises BadOption, which names the input at fault."""
     paths = [path for part in options.inputs for path in _paths(part)]
     if len(paths) > MAX_SOURCES:
@@ -61,12 +61,12 @@ def _paths(part: str) -> list[str]:
     return [part]
 
 
-def _source(path: str) -> Source:
+def _source(path: str) -> InputFile:
     if (form := _form(path)) is None:
         known = ", ".join(suffix for suffix, _ in FORMS)
         raise BadOption(f"--input {path}: unknown suffix, there are {known}")
     try:
-        return Source(path, form, storage.size_of(path))
+        return InputFile(path, form, storage.size_of(path))
     except OSError as error:
         raise BadOption(f"--input {path}: {error.strerror or error}") from error
 
@@ -86,16 +86,16 @@ class Division:
     keys: tuple[str, ...]
 
 
-def chunks(sources: Sequence[Source], division: Division) -> tuple[Chunk, ...]:
+def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk, ...]:
     """Return the chunks of the inputs in their order. Small files share a chunk, large ones have many."""
-    result: list[Chunk] = []
+    result: list[TextChunk] = []
     pieces: list[Piece] = []
     weight = 0
 
     def close() -> None:
         nonlocal weight
         if pieces:
-            result.append(Chunk(len(result), tuple(pieces)))
+            result.append(TextChunk(len(result), tuple(pieces)))
         pieces.clear()
         weight = 0
 
@@ -105,7 +105,7 @@ def chunks(sources: Sequence[Source], division: Division) -> tuple[Chunk, ...]:
             if parts or weight + size > division.chunk_bytes:
                 close()
             for piece_of_part, part in parts:
-                result.append(Chunk(len(result), (piece_of_part,), part))
+                result.append(TextChunk(len(result), (piece_of_part,), part))
             if not parts:
                 pieces.append(piece)
                 weight += size
@@ -116,7 +116,7 @@ def chunks(sources: Sequence[Source], division: Division) -> tuple[Chunk, ...]:
 Parts = Sequence[tuple[Piece, TextPart]]
 
 
-def _pieces(number: int, source: Source, division: Division) -> Iterator[tuple[Piece, Parts]]:
+def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tuple[Piece, Parts]]:
     if not source.size_bytes:
         return
     if not source.form.is_splittable or source.size_bytes <= division.chunk_bytes:
@@ -135,7 +135,7 @@ def _pieces(number: int, source: Source, division: Division) -> Iterator[tuple[P
         start = end
 
 
-def _line_end(source: Source, at: int) -> int:
+def _line_end(source: InputFile, at: int) -> int:
     """Return where the line ends that holds the byte before `at`, its newline included."""
     at -= 1
     with storage.open_input(source.path) as file:
@@ -149,7 +149,7 @@ def _line_end(source: Source, at: int) -> int:
     return source.size_bytes
 
 
-def _line_start(source: Source, at: int, least: int) -> int:
+def _line_start(source: InputFile, at: int, least: int) -> int:
     """Return where the line begins that holds the byte before `at`, or `least` if no newline lies between."""
     end = at - 1
     while end > least:
@@ -161,7 +161,7 @@ def _line_start(source: Source, at: int, least: int) -> int:
     return least
 
 
-def _parts(number: int, source: Source, start: int, end: int, division: Division) -> Parts:
+def _parts(number: int, source: InputFile, start: int, end: int, division: Division) -> Parts:
     """Return the parts of one long line, none if it has to stay whole."""
     if not division.may_cut or end - start > division.max_document_bytes:
         return ()

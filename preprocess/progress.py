@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from turnout.preprocess.model import Chunk, ShardRecord
+from turnout.preprocess.model import ShardNote, TextChunk
 
 LEAST_INTERVAL_S = 1.0  # between two lines, whatever --log-interval says
 
 
 @dataclass(slots=True)
-class Progress:
+class ProgressLine:
     """Counts of a run under way. Chunks that an earlier run did count as done, but not for the rates."""
 
     total_bytes: int  # of all chunks, >= 0
@@ -24,7 +24,7 @@ class Progress:
     _reported_documents: int = field(default=0, init=False)
     _reported_s: float = field(default=float("-inf"), init=False)
 
-    def add(self, chunk: Chunk, record: ShardRecord) -> None:
+    def add(self, chunk: TextChunk, record: ShardNote) -> None:
         """Count a chunk that is done."""
         self.done_bytes += chunk.size_bytes
         self._read_bytes += chunk.size_bytes

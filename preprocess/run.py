@@ -21,13 +21,13 @@ from turnout.preprocess import storage
 from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
-from turnout.preprocess.model import Chunk, ShardRecord, Source
+from turnout.preprocess.model import InputFile, ShardNote, TextChunk
 from turnout.preprocess.options import Engine, OnError, Options
 from turnout.preprocess.plan import Division, chunks, find_sources
 from turnout.preprocess.run_lock import run_lock
 from turnout.preprocess.run_record import (
     PADDING_MULTIPLE,
-    Identity,
+    RunIdentity,
     difference,
     fault_counts,
     identity_of,
@@ -55,27 +55,27 @@ VERIFY_THREADS = 8
 SHARED_CACHE_BYTES, LEAST_CACHE_BYTES = 256 << 20, 64 << 20
 
 
-class Plan(msgspec.Struct, frozen=True):
+class RunPlan(msgspec.Struct, frozen=True):
     """The plan that all processes of a run follow. It is written before the first shard."""
 
-    identity: Identity
+    identity: RunIdentity
     engine: str
     engine_reason: str
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[TextChunk, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class PreprocessRun:
     """A run that is ready to work."""
 
     options: Options
     settings: ShardSettings
-    plan: Plan
-    chunks: tuple[Chunk, ...]  # this process's share
-    finished: dict[int, ShardRecord]  # shards of this share that an earlier run left, by the chunk's index
+    plan: RunPlan
+    chunks: tuple[TextChunk, ...]  # this process's share
+    finished: dict[int, ShardNote]  # shards of this share that an earlier run left, by the chunk's index
 
     @property
-    def pending(self) -> tuple[Chunk, ...]:
+    def pending(self) -> tuple[TextChunk, ...]:
         """The chunks that are still to be done."""
         return tuple(chunk for chunk in self.chunks if chunk.index not in self.finished)
 
@@ -99,7 +99,7 @@ def run_record_path(prefix: str) -> str:
 
 
 @contextmanager
-def prepared(options: Options) -> Iterator[Run | Totals]:
+def prepared(options: Options) -> Iterator[PreprocessRun | Totals]:
     """Plan a run or take up an earlier one, and hold the right to its output while the block runs.
 
     Gives the totals instead if the output is there already and was made from the same inputs with the same options.
@@ -123,13 +123,13 @@ def prepared(options: Options) -> Iterator[Run | Totals]:
         yield _resumed(options, sources, tokenizer, identity)
 
 
-def _complete_output(options: Options, identity: Identity) -> Totals | None:
+def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
     """Return the totals of an output that is whole and the same. Raises OutputExists if it is another one."""
     path = run_record_path(options.output_prefix)
     if storage.exists(path):
         try:
             record = msgspec.json.decode(storage.read_bytes(path))
-            made_from = msgspec.convert(record["identity"], Identity)
+            made_from = msgspec.convert(record["identity"], RunIdentity)
             totals = msgspec.convert(record["totals"], Totals)
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
             raise OutputExists(f"{path}: not a record of a run: {error}; remove it") from error
@@ -152,12 +152,14 @@ def _plan_path(options: Options) -> str:
     return f"{shards_folder(options.output_prefix)}/plan.json"
 
 
-def _resumed(options: Options, sources: tuple[Source, ...], tokenizer: EncoderSettings, identity: Identity) -> Run:
+def _resumed(
+    options: Options, sources: tuple[InputFile, ...], tokenizer: EncoderSettings, identity: RunIdentity
+) -> PreprocessRun:
     """Read the plan of an earlier run, or make one, and find out which shards are finished."""
     path = _plan_path(options)
     if storage.exists(path):
         try:
-            plan = msgspec.json.decode(storage.read_bytes(path), type=Plan)
+            plan = msgspec.json.decode(storage.read_bytes(path), type=RunPlan)
         except msgspec.MsgspecError as error:
             raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
         if (what := difference(plan.identity, identity)) is not None:
@@ -183,7 +185,7 @@ def _resumed(options: Options, sources: tuple[Source, ...], tokenizer: EncoderSe
         max_expansion=options.max_expansion,
     )
     share = tuple(chunk for chunk in plan.chunks if chunk.index % options.indexes == options.index)
-    return Run(options, settings, plan, share, _finished(settings, share))
+    return PreprocessRun(options, settings, plan, share, _finished(settings, share))
 
 
 def cache_bytes(workers: int) -> int:
@@ -191,7 +193,9 @@ def cache_bytes(workers: int) -> int:
     return SHARED_CACHE_BYTES // workers + LEAST_CACHE_BYTES
 
 
-def _new_plan(options: Options, sources: Sequence[Source], tokenizer: EncoderSettings, identity: Identity) -> Plan:
+def _new_plan(
+    options: Options, sources: Sequence[InputFile], tokenizer: EncoderSettings, identity: RunIdentity
+) -> RunPlan:
     may_cut = len(options.keys) == 1 and not options.ftfy and is_splittable(tokenizer)
     division = Division(options.chunk_bytes, options.max_document_bytes, may_cut, options.keys)
     all_chunks = chunks(sources, division)
@@ -199,10 +203,10 @@ def _new_plan(options: Options, sources: Sequence[Source], tokenizer: EncoderSet
     if options.engine is Engine.AUTO:
         reader = LineReader(options.keys, options.max_document_bytes)
         choice = choose(tokenizer, sample_texts(sources, all_chunks, reader, SAMPLE_DOCUMENTS))
-    return Plan(identity, choice.engine.value, choice.reason, all_chunks)
+    return RunPlan(identity, choice.engine.value, choice.reason, all_chunks)
 
 
-def _finished(settings: ShardSettings, share: Sequence[Chunk]) -> dict[int, ShardRecord]:
+def _finished(settings: ShardSettings, share: Sequence[TextChunk]) -> dict[int, ShardNote]:
     """Return the records of shards that can be used. Raises ResumeRefused if their inputs have changed since."""
     names = set(storage.names_in(settings.folder))
     candidates = [chunk for chunk in share if record_path("", chunk.index).lstrip("/") in names]
@@ -211,9 +215,9 @@ def _finished(settings: ShardSettings, share: Sequence[Chunk]) -> dict[int, Shar
         return {record.index: record for record in records if record is not None}
 
 
-def _finished_record(settings: ShardSettings, chunk: Chunk) -> ShardRecord | None:
+def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardNote | None:
     try:
-        record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardRecord)
+        record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardNote)
     except msgspec.MsgspecError:
         return None
     try:
@@ -232,7 +236,7 @@ def _finished_record(settings: ShardSettings, chunk: Chunk) -> ShardRecord | Non
     return record if is_usable and has_whole_shard(settings, record) else None
 
 
-def finish(run: Run, records: Sequence[ShardRecord]) -> Totals | None:
+def finish(run: PreprocessRun, records: Sequence[ShardNote]) -> Totals | None:
     """Merge all shards into the output and remove them. Gives None while shards of other processes are missing.
 
     records: of the chunks that this process has done now. Raises ResumeRefused if an input changed its size meanwhile.
@@ -253,16 +257,16 @@ def finish(run: Run, records: Sequence[ShardRecord]) -> Totals | None:
     return _merge(run, by_index)
 
 
-def _record_of_another_share(settings: ShardSettings, chunk: Chunk) -> ShardRecord:
+def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardNote:
     """Return the record of a shard that another process finished. Make the shard again if a power cut has torn it."""
     try:
-        record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardRecord)
+        record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardNote)
     except msgspec.MsgspecError:
         return process(settings, chunk)
     return record if has_whole_shard(settings, record) else process(settings, chunk)
 
 
-def _merge(run: Run, by_index: dict[int, ShardRecord]) -> Totals:
+def _merge(run: PreprocessRun, by_index: dict[int, ShardNote]) -> Totals:
     options, settings = run.options, run.settings
     for source in settings.sources:
         if storage.size_of(source.path) != source.size_bytes:
@@ -289,7 +293,7 @@ def _merge(run: Run, by_index: dict[int, ShardRecord]) -> Totals:
 
 
 def _record(
-    run: Run, shards: Sequence[tuple[Chunk, ShardRecord]], totals: Totals, sequences: dict[str, int]
+    run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardNote]], totals: Totals, sequences: dict[str, int]
 ) -> dict[str, Any]:
     tokenizer = run.settings.tokenizer
     padded = -(-tokenizer.size // PADDING_MULTIPLE) * PADDING_MULTIPLE
@@ -312,7 +316,7 @@ def _record(
     }
 
 
-def _write_left_out(run: Run, shards: Sequence[tuple[Chunk, ShardRecord]]) -> None:
+def _write_left_out(run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardNote]]) -> None:
     """Write the list of faults and, if asked for, the raw lines of faulty documents."""
     prefix, settings = run.options.output_prefix, run.settings
     if any(record.faults for _, record in shards):

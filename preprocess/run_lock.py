@@ -26,7 +26,7 @@ LOCK_LIFE_S = 60.0
 RENEWAL_S = 15.0
 
 
-class Holder(msgspec.Struct, frozen=True):
+class LockHolder(msgspec.Struct, frozen=True):
     """The run that has the right to write."""
 
     host: str
@@ -44,7 +44,7 @@ class Holder(msgspec.Struct, frozen=True):
 def run_lock(path: str) -> Iterator[None]:
     """Hold the lock of this name while the block runs. Raises RunInProgress with the name of the run that holds it."""
     now = time.time()
-    holder = Holder(socket.gethostname(), os.getpid(), now, now)
+    holder = LockHolder(socket.gethostname(), os.getpid(), now, now)
     if storage.is_remote(path):
         with _renewed_lock(path, holder):
             yield
@@ -63,7 +63,7 @@ def run_lock(path: str) -> Iterator[None]:
 
 
 @contextmanager
-def _renewed_lock(path: str, holder: Holder) -> Iterator[None]:
+def _renewed_lock(path: str, holder: LockHolder) -> Iterator[None]:
     if storage.exists(path):
         content = storage.read_bytes(path)
         if holder.started - _renewed(content) < LOCK_LIFE_S:
@@ -87,7 +87,7 @@ def _renewed_lock(path: str, holder: Holder) -> Iterator[None]:
         storage.remove(path)
 
 
-def renew(path: str, holder: Holder) -> None:
+def renew(path: str, holder: LockHolder) -> None:
     """Write the name of the holder again. Log a failure: the next renewal may succeed before the lock ends."""
     try:
         _write_holder(path, holder)
@@ -95,20 +95,20 @@ def renew(path: str, holder: Holder) -> None:
         log.warning("lock_not_renewed", extra={"lock": path, "error": repr(error)[:200]})
 
 
-def _write_holder(path: str, holder: Holder) -> None:
+def _write_holder(path: str, holder: LockHolder) -> None:
     with storage.whole_file(path) as file:
         storage.write_all(file, msgspec.json.encode(holder))
 
 
 def _holder_name(content: bytes) -> str:
     try:
-        return msgspec.json.decode(content, type=Holder).name()
+        return msgspec.json.decode(content, type=LockHolder).name()
     except msgspec.MsgspecError:
         return "a run that has not written its name yet"
 
 
 def _renewed(content: bytes) -> float:
     try:
-        return msgspec.json.decode(content, type=Holder).renewed
+        return msgspec.json.decode(content, type=LockHolder).renewed
     except msgspec.MsgspecError:
         return 0.0

@@ -11,7 +11,7 @@ import msgspec
 import xxhash
 
 from turnout.preprocess.merge import group_fault, is_complete
-from turnout.preprocess.model import Chunk, Fault, ShardRecord, Source
+from turnout.preprocess.model import DocumentFault, InputFile, ShardNote, TextChunk
 from turnout.preprocess.options import Options
 from turnout.preprocess.tokenizers.settings import EncoderSettings
 
@@ -19,7 +19,7 @@ LIBRARIES = ("turnout", "gigatoken", "tokenizers", "tiktoken", "ftfy", "zstandar
 PADDING_MULTIPLE = 128  # of the vocabulary, as the guide's tokenizer constants have it. Source: DL-78
 
 
-class Identity(msgspec.Struct, frozen=True):
+class RunIdentity(msgspec.Struct, frozen=True):
     """All that an output depends on but the contents of its inputs, which shards' records hash."""
 
     inputs: tuple[tuple[str, str, int], ...]  # path, form and size in bytes
@@ -34,9 +34,9 @@ class Identity(msgspec.Struct, frozen=True):
     indexes: int
 
 
-def identity_of(options: Options, sources: Sequence[Source], tokenizer: EncoderSettings) -> Identity:
+def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: EncoderSettings) -> RunIdentity:
     """Return the identity of a run's output."""
-    return Identity(
+    return RunIdentity(
         inputs=tuple((source.path, source.form.value, source.size_bytes) for source in sources),
         keys=options.keys,
         tokenizer_type=options.tokenizer_type.value,
@@ -50,9 +50,9 @@ def identity_of(options: Options, sources: Sequence[Source], tokenizer: EncoderS
     )
 
 
-def difference(one: Identity, other: Identity) -> str | None:
+def difference(one: RunIdentity, other: RunIdentity) -> str | None:
     """Say in what two runs differ first, None if in nothing."""
-    for name in Identity.__struct_fields__:
+    for name in RunIdentity.__struct_fields__:
         before, after = getattr(one, name), getattr(other, name)
         if before == after:
             continue
@@ -76,7 +76,7 @@ def versions() -> dict[str, str]:
     return result
 
 
-def input_entries(sources: Sequence[Source], shards: Sequence[tuple[Chunk, ShardRecord]]) -> list[dict[str, Any]]:
+def input_entries(sources: Sequence[InputFile], shards: Sequence[tuple[TextChunk, ShardNote]]) -> list[dict[str, Any]]:
     """Return path, size and hash of every input.
 
     The hash of an input that was read in one piece is the XXH3-128 of its bytes, otherwise that of the hashes of its
@@ -98,10 +98,10 @@ def _combined(digests: Sequence[str]) -> str:
     return xxhash.xxh3_128_hexdigest(b"".join(map(bytes.fromhex, digests)))
 
 
-def fault_counts(shards: Sequence[tuple[Chunk, ShardRecord]]) -> dict[str, int]:
+def fault_counts(shards: Sequence[tuple[TextChunk, ShardNote]]) -> dict[str, int]:
     """Return how many documents were left out for each reason. A long document of several parts counts once."""
     result: dict[str, int] = {}
-    parts: list[ShardRecord] = []
+    parts: list[ShardNote] = []
     for chunk, record in shards:
         if chunk.part is None:
             counts = record.fault_counts
@@ -117,8 +117,8 @@ def fault_counts(shards: Sequence[tuple[Chunk, ShardRecord]]) -> dict[str, int]:
 
 
 def located_faults(
-    sources: Sequence[Source], shards: Sequence[tuple[Chunk, ShardRecord]]
-) -> Iterator[tuple[Source, int, Fault]]:
+    sources: Sequence[InputFile], shards: Sequence[tuple[TextChunk, ShardNote]]
+) -> Iterator[tuple[InputFile, int, DocumentFault]]:
     """Yield the listed faults with their files and lines, in the order of the input."""
     lines = [0] * len(sources)
     for chunk, record in shards:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from turnout.preprocess import archives, storage
 from turnout.preprocess.documents import LineReader, read_text
-from turnout.preprocess.model import Chunk, Form, Piece, Source
+from turnout.preprocess.model import Form, InputFile, Piece, TextChunk
 
 PLACES = 64  # of the input, evenly spaced
 PLACE_BYTES = 1 << 18  # that are read at each place
-ARCHIVE_LIMITS = archives.Limits(block_bytes=PLACE_BYTES, max_document_bytes=1 << 24, max_expansion=1000)
+ARCHIVE_LIMITS = archives.ArchiveLimits(block_bytes=PLACE_BYTES, max_document_bytes=1 << 24, max_expansion=1000)
 
 
-def sample_texts(sources: Sequence[Source], chunks: Sequence[Chunk], reader: LineReader, most: int) -> list[str]:
+def sample_texts(sources: Sequence[InputFile], chunks: Sequence[TextChunk], reader: LineReader, most: int) -> list[str]:
     """Return up to `most` texts of the input, all keys mixed. The same input gives the same sample.
 
     Each place gives up to an even share; where documents are long the share of a place is what PLACE_BYTES hold.
@@ -29,7 +29,7 @@ def sample_texts(sources: Sequence[Source], chunks: Sequence[Chunk], reader: Lin
     return _evenly([_texts(sources, piece, start, reader) for piece, start in chosen], most)
 
 
-def _has_lines(sources: Sequence[Source], piece: Piece) -> bool:
+def _has_lines(sources: Sequence[InputFile], piece: Piece) -> bool:
     """True if reading may begin anywhere in a piece."""
     return sources[piece.source].form is Form.JSON_LINES
 
@@ -40,7 +40,7 @@ def _evenly(samples: Sequence[list[str]], most: int) -> list[str]:
     return [sample[rank] for rank in range(longest) for sample in samples if rank < len(sample)][:most]
 
 
-def _texts(sources: Sequence[Source], piece: Piece, start: int, reader: LineReader) -> list[str]:
+def _texts(sources: Sequence[InputFile], piece: Piece, start: int, reader: LineReader) -> list[str]:
     source = sources[piece.source]
     if _has_lines(sources, piece):
         end = min(piece.end, start + PLACE_BYTES)
@@ -56,7 +56,7 @@ def _texts(sources: Sequence[Source], piece: Piece, start: int, reader: LineRead
     return result
 
 
-def _archive_blocks(source: Source) -> Iterator[archives.Block]:
+def _archive_blocks(source: InputFile) -> Iterator[archives.Block]:
     """Yield an archive's blocks as far as it can be read. What is wrong with it is found when it is processed."""
     with storage.open_input(source.path) as file:
         try:

@@ -21,15 +21,15 @@ from turnout.preprocess.errors import BadDocument
 from turnout.preprocess.indexed_dataset import dtype_for
 from turnout.preprocess.model import (
     MAX_LISTED_FAULTS,
-    Chunk,
-    Fault,
+    DocumentFault,
     FaultReason,
     Form,
+    InputFile,
     KeyTotals,
     Piece,
-    Rejected,
-    ShardRecord,
-    Source,
+    RejectedDocument,
+    ShardNote,
+    TextChunk,
     TextPart,
 )
 from turnout.preprocess.options import OnError
@@ -46,7 +46,7 @@ class ShardSettings(msgspec.Struct, frozen=True):
     """All that a worker needs besides the chunk: it can be sent to any machine that reaches inputs and storage."""
 
     folder: str  # of the shards, a path or a URL
-    sources: tuple[Source, ...]
+    sources: tuple[InputFile, ...]
     keys: tuple[str, ...]
     tokenizer: EncoderSettings
     append_eod: bool
@@ -72,7 +72,7 @@ def tokens_path(folder: str, index: int, key: int) -> str:
     return shard_path(folder, index, f"{key}.tokens")
 
 
-def process(settings: ShardSettings, chunk: Chunk) -> ShardRecord:
+def process(settings: ShardSettings, chunk: TextChunk) -> ShardNote:
     """Write the shard of one chunk and return its record.
 
     Raises BadDocument at the first fault if the run is to stop at faults, OSError if storage fails.
@@ -80,12 +80,12 @@ def process(settings: ShardSettings, chunk: Chunk) -> ShardRecord:
     return _Shard(settings, chunk).write()
 
 
-def input_digests(settings: ShardSettings, chunk: Chunk) -> tuple[str, ...]:
+def input_digests(settings: ShardSettings, chunk: TextChunk) -> tuple[str, ...]:
     """Return the hash of each piece of a chunk as the inputs are now. Raises OSError if one has become shorter."""
     return tuple(_digest(settings.sources[piece.source].path, piece.start, piece.end) for piece in chunk.pieces)
 
 
-def has_whole_shard(settings: ShardSettings, record: ShardRecord) -> bool:
+def has_whole_shard(settings: ShardSettings, record: ShardNote) -> bool:
     """True if the files of a finished shard hold what its record says. A power cut can tear them."""
     itemsize = dtype_for(settings.tokenizer.size).itemsize
     for key, totals in enumerate(record.keys):
@@ -138,7 +138,7 @@ class _Output:
 class _Shard:
     """One chunk on its way to its shard."""
 
-    def __init__(self, settings: ShardSettings, chunk: Chunk) -> None:
+    def __init__(self, settings: ShardSettings, chunk: TextChunk) -> None:
         self._settings, self._chunk = settings, chunk
         self._encoder: Encoder = encoder(settings.tokenizer)
         self._reader = LineReader(settings.keys, settings.max_document_bytes)
@@ -146,11 +146,11 @@ class _Shard:
         self._digests: list[str] = []
         self._documents = self._text_bytes = 0
         self._fault_counts: Counter[str] = Counter()
-        self._faults: list[Fault] = []
+        self._faults: list[DocumentFault] = []
         self._rejected: list[bytes] = []
         self._outputs: list[_Output] = []
 
-    def write(self) -> ShardRecord:
+    def write(self) -> ShardNote:
         settings, chunk = self._settings, self._chunk
         with ExitStack() as files:
             for key in range(len(settings.keys)):
@@ -161,7 +161,7 @@ class _Shard:
         if self._rejected:
             with storage.whole_file(shard_path(settings.folder, chunk.index, "rejected")) as file:
                 storage.write_all(file, b"".join(self._rejected))
-        record = ShardRecord(
+        record = ShardNote(
             index=chunk.index,
             input_xxh3=tuple(self._digests),
             documents=self._documents,
@@ -195,9 +195,9 @@ class _Shard:
             lines += documents.lines
         return lines
 
-    def _take_archive(self, number: int, piece: Piece, source: Source) -> int:
+    def _take_archive(self, number: int, piece: Piece, source: InputFile) -> int:
         settings, lines = self._settings, 0
-        limits = archives.Limits(settings.block_bytes, settings.max_document_bytes, settings.max_expansion)
+        limits = archives.ArchiveLimits(settings.block_bytes, settings.max_document_bytes, settings.max_expansion)
         with storage.open_input(source.path) as file:
             try:
                 for block in archives.blocks(file, source.form, source.size_bytes, limits):
@@ -208,7 +208,7 @@ class _Shard:
                     self._take(documents, number)
                     lines += documents.lines
             except archives.ArchiveFault as error:
-                self._reject([Rejected(Fault(error.reason, number, lines + 1, str(error)[:200]), b"")])
+                self._reject([RejectedDocument(DocumentFault(error.reason, number, lines + 1, str(error)[:200]), b"")])
         self._digests.append(_digest(source.path, 0, source.size_bytes))
         return lines
 
@@ -220,7 +220,7 @@ class _Shard:
             left_out |= self._append(output, texts, eod)
         self._documents += len(documents.texts[0]) - len(left_out)
         for position, reason in sorted(left_out.items()):
-            self._reject([Rejected(Fault(reason, piece, documents.line_numbers[position]), b"")])
+            self._reject([RejectedDocument(DocumentFault(reason, piece, documents.line_numbers[position]), b"")])
 
     def _append(self, output: _Output, texts: Sequence[str], eod: int | None) -> dict[int, FaultReason]:
         """Tokenize texts into the output, and return the positions of those that were left out, with the reason."""
@@ -240,16 +240,16 @@ class _Shard:
         try:
             value: str = msgspec.json.decode(b'"' + text + b'"', type=str)
         except UnicodeDecodeError as error:
-            return self._reject([Rejected(Fault(FaultReason.BAD_UTF8, 0, 1, str(error)[:200]), raw)])
+            return self._reject([RejectedDocument(DocumentFault(FaultReason.BAD_UTF8, 0, 1, str(error)[:200]), raw)])
         except msgspec.MsgspecError as error:
-            return self._reject([Rejected(Fault(FaultReason.BAD_JSON, 0, 1, str(error)[:200]), raw)])
+            return self._reject([RejectedDocument(DocumentFault(FaultReason.BAD_JSON, 0, 1, str(error)[:200]), raw)])
         eod = self._settings.tokenizer.eod if self._settings.append_eod and part.is_last else None
         for reason in self._append(self._outputs[0], [value], eod).values():
-            self._reject([Rejected(Fault(reason, 0, 1), raw)])
+            self._reject([RejectedDocument(DocumentFault(reason, 0, 1), raw)])
         self._documents += part.is_last
         return None
 
-    def _reject(self, rejected: Sequence[Rejected]) -> None:
+    def _reject(self, rejected: Sequence[RejectedDocument]) -> None:
         for fault, raw in rejected:
             if self._settings.on_error is OnError.STOP:
                 raise BadDocument(describe(self._settings, self._chunk, fault))
@@ -269,7 +269,7 @@ def _blocks(raw: bytes) -> Iterator[bytes]:
         start = end
 
 
-def describe(settings: ShardSettings, chunk: Chunk, fault: Fault) -> str:
+def describe(settings: ShardSettings, chunk: TextChunk, fault: DocumentFault) -> str:
     """Say where a fault is and what it is: file, line, reason."""
     piece = chunk.pieces[fault.piece]
     source = settings.sources[piece.source]
@@ -278,5 +278,5 @@ def describe(settings: ShardSettings, chunk: Chunk, fault: Fault) -> str:
     return f"{source.path}, line {line}: {fault.reason.value}{detail}"
 
 
-def _lines_before(source: Source, offset: int) -> int:
+def _lines_before(source: InputFile, offset: int) -> int:
     return sum(content.count(b"\n") for content in _contents(source.path, 0, offset))

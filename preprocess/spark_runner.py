@@ -26,10 +26,10 @@ import msgspec
 
 from turnout.preprocess import command, options, storage
 from turnout.preprocess.errors import LostWorker, PreprocessError
-from turnout.preprocess.model import Chunk, ShardRecord
+from turnout.preprocess.model import ShardNote, TextChunk
 from turnout.preprocess.options import Options
-from turnout.preprocess.progress import Progress
-from turnout.preprocess.run import Run, Totals, finish, prepared
+from turnout.preprocess.progress import ProgressLine
+from turnout.preprocess.run import PreprocessRun, Totals, finish, prepared
 from turnout.preprocess.shards import ShardSettings, process, record_path
 
 log = logging.getLogger("turnout.preprocess")
@@ -52,15 +52,15 @@ class Failure(msgspec.Struct, frozen=True):
     error: PreprocessError
 
 
-Result = ShardRecord | Failure
+Result = ShardNote | Failure
 OpenSession = Callable[[], AbstractContextManager[Any]]  # gives a SparkSession
 
 
 def process_chunks(
     settings: ShardSettings,
-    chunks: Iterable[Chunk],
+    chunks: Iterable[TextChunk],
     note: Callable[[list[Result]], None],
-    process_one: Callable[[ShardSettings, Chunk], ShardRecord] = process,
+    process_one: Callable[[ShardSettings, TextChunk], ShardNote] = process,
 ) -> Iterator[Result]:
     """Yield what became of each chunk of a partition. A Failure is the last.
 
@@ -81,13 +81,13 @@ def process_chunks(
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SparkTask:
     """The work of one partition, in the form in which Spark sends it to an executor."""
 
     settings: Any  # a broadcast of ShardSettings: an executor's process fetches it once, and builds its encoder once
     results: Any  # an accumulator of lists of Result
 
-    def __call__(self, partition: Iterable[Sequence[Chunk]]) -> Iterator[Result]:
+    def __call__(self, partition: Iterable[Sequence[TextChunk]]) -> Iterator[Result]:
         """Do the chunks of a partition, whose only element they are. Spark's `mapPartitions` calls this."""
         yield from process_chunks(self.settings.value, chain.from_iterable(partition), self.results.add)
         if os.environ.get("SPARK_REUSE_WORKER"):
@@ -120,7 +120,7 @@ class ResultLists:
         return total
 
 
-def partitions(chunks: Sequence[Chunk], count: int) -> list[tuple[Chunk, ...]]:
+def partitions(chunks: Sequence[TextChunk], count: int) -> list[tuple[TextChunk, ...]]:
     """Return the chunks of each partition: at most `count` partitions, none of them empty.
 
     Neighbours in the input go to different partitions, so that a stretch of large archives is shared by all.
@@ -147,13 +147,13 @@ def first_failure(results: Iterable[Result]) -> Failure | None:
     return min(failures, key=lambda failure: failure.index, default=None)
 
 
-class Report:
+class SparkReport:
     """Progress of the run on the driver, from what the accumulator holds."""
 
-    def __init__(self, run: Run, started_s: float) -> None:
+    def __init__(self, run: PreprocessRun, started_s: float) -> None:
         self._chunks = {chunk.index: chunk for chunk in run.pending}
         self._counted_results = 0  # results of the accumulator that were counted
-        self.progress = Progress(
+        self.progress = ProgressLine(
             total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
             log_interval=run.options.log_interval,
             started_s=started_s,
@@ -166,25 +166,25 @@ class Report:
         new = results[self._counted_results :]
         self._counted_results += len(new)
         for result in new:
-            if isinstance(result, ShardRecord) and (chunk := self._chunks.pop(result.index, None)) is not None:
+            if isinstance(result, ShardNote) and (chunk := self._chunks.pop(result.index, None)) is not None:
                 self.progress.add(chunk, result)
         return first_failure(new) is not None
 
 
-def work(run: Run, context: Any, show: Callable[[str], None]) -> list[ShardRecord]:
+def work(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[ShardNote]:
     """Turn the pending chunks of a run into shards on Spark.
 
     run: has one pending chunk or more. context: a SparkContext. show: takes lines of progress. Raises the first failure
     in the order of the input among those that were found, and LostWorker if Spark gave up a task.
     """
     parts = partitions(run.pending, run.options.partitions)
-    report = Report(run, time.monotonic())
+    report = SparkReport(run, time.monotonic())
     accumulator = context.accumulator([], ResultLists())
     broadcast = context.broadcast(for_executors(run.settings, os.getcwd()))
     rdd = context.parallelize(parts, len(parts))
     try:
         with _reported(context, accumulator, report, show):
-            results: list[Result] = rdd.mapPartitions(Task(broadcast, accumulator)).collect()
+            results: list[Result] = rdd.mapPartitions(SparkTask(broadcast, accumulator)).collect()
     except Exception as error:
         if (failure := first_failure(accumulator.value)) is not None:
             raise failure.error from None
@@ -197,17 +197,17 @@ def work(run: Run, context: Any, show: Callable[[str], None]) -> list[ShardRecor
         raise failure.error
     report.take(accumulator.value)
     show(report.progress.text(time.monotonic()))
-    return [with_faults(run.settings.folder, result) for result in results if isinstance(result, ShardRecord)]
+    return [with_faults(run.settings.folder, result) for result in results if isinstance(result, ShardNote)]
 
 
-def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
+def with_faults(folder: str, record: ShardNote) -> ShardNote:
     """Return a record with the list of its faults, which is read from the folder of the shards."""
     if not record.fault_counts:
         return record
-    return msgspec.json.decode(storage.read_bytes(record_path(folder, record.index)), type=ShardRecord)
+    return msgspec.json.decode(storage.read_bytes(record_path(folder, record.index)), type=ShardNote)
 
 
-def given_up(message: str, run: Run, parts: Sequence[Sequence[Chunk]]) -> str:
+def given_up(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChunk]]) -> str:
     """Return what a user has to know of Spark's message on a failed job: the inputs of the task, and the cause."""
     lines = [line.strip().lstrip(": ") for line in message.splitlines()]
     python = [line for line in lines if _PYTHON_ERROR.match(line)]
@@ -223,7 +223,7 @@ def given_up(message: str, run: Run, parts: Sequence[Sequence[Chunk]]) -> str:
 
 
 @contextmanager
-def _reported(context: Any, accumulator: Any, report: Report, show: Callable[[str], None]) -> Iterator[None]:
+def _reported(context: Any, accumulator: Any, report: SparkReport, show: Callable[[str], None]) -> Iterator[None]:
     """Show progress while the block waits for Spark, and cancel Spark's jobs at the first failure."""
     ended = threading.Event()
 
@@ -279,7 +279,7 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
         if isinstance(run, Totals):
             log.info("already_complete", extra={"prefix": run_options.output_prefix})
             return run
-        records: list[ShardRecord] = []
+        records: list[ShardNote] = []
         if chunks := len(run.pending):
             with open_session() as spark:
                 context = spark.sparkContext

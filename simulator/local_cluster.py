@@ -18,14 +18,14 @@ from turnout.kube.client.connections import Connections
 from turnout.kube.times import rfc3339
 from turnout.simulator.api.server.serve import Served, serve
 from turnout.simulator.cluster.controllers.batch_job import RETRY_S
-from turnout.simulator.cluster.kubeconfig import Access
+from turnout.simulator.cluster.kubeconfig import ClusterAccess
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, node
 from turnout.simulator.cluster.runtime.clients import ApiClient, ExtenderClient, HttpClient
 from turnout.simulator.cluster.runtime.controllers import Controllers
 from turnout.simulator.cluster.runtime.inprocess_client import Direct
 from turnout.simulator.cluster.runtime.kubelet import Kubelet
-from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, Settings
+from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, SchedulerSettings
 from turnout.simulator.cluster.scheduler import Outcome
 from turnout.simulator.processes.runtime.logs import PodLogs
 from turnout.simulator.processes.runtime.pod_runner import Runner
@@ -134,7 +134,7 @@ class LocalCluster:
 
     def schedule(
         self,
-        settings: Settings,
+        settings: SchedulerSettings,
         extender: ExtenderClient | None = None,
         on_outcome: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
@@ -175,7 +175,7 @@ async def local_cluster(
 
 
 @asynccontextmanager
-async def attached(access: Access) -> AsyncIterator[LocalCluster]:
+async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
     """Join an API server that runs already, as `local_cluster` does: a real one, for which our kubelet may serve the
     nodes.
     """

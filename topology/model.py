@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Reason(Enum):
+class RefusalReason(Enum):
     """A reason why a gang got no placement. Log, metric, Event and test use the same word."""
 
     NO_MAP = "NoMap"  # a required tier was asked for and no host is on the map

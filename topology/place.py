@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric, only_tiers
-from turnout.topology.model import Ask, DistanceRule, Placement, Reason, Refusal
+from turnout.topology.model import Ask, DistanceRule, Placement, Refusal, RefusalReason
 from turnout.topology.packing import Slots, Spread, Sums, pick
 from turnout.topology.rank_order import ranks
 
@@ -66,14 +66,16 @@ def beyond(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int]) -> Ref
     if widest_tier is None:
         return None
     if not fabric.mapped_count:
-        return Refusal(Reason.NO_MAP, "a topology tier is required and the map names no host")
+        return Refusal(RefusalReason.NO_MAP, "a topology tier is required and the map names no host")
     if not hosts:
         return None
     if not fabric.mapped[hosts].all():
-        return Refusal(Reason.OFF_MAP, "members run on hosts that the map does not name")
+        return Refusal(RefusalReason.OFF_MAP, "members run on hosts that the map does not name")
     tier = common_tier(fabric, hosts)
     if tier > widest_tier:
-        return Refusal(Reason.OFF_MAP, f"members run under one tier {tier} switch, allowed is tier {widest_tier}")
+        return Refusal(
+            RefusalReason.OFF_MAP, f"members run under one tier {tier} switch, allowed is tier {widest_tier}"
+        )
     return None
 
 
@@ -174,8 +176,8 @@ def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
     in_multiples = f" in multiples of {ask.multiple}" if ask.multiple > 1 else ""
     if ask.widest_tier is not None and total >= least and ask.pods // ask.multiple * ask.multiple >= least:
         where = f"no switch of tier {ask.widest_tier} or below holds {least} pods{in_multiples}"
-        return Refusal(Reason.TIER_TOO_NARROW, where, total)
-    return Refusal(Reason.NO_ROOM, f"{least} pods must start together{in_multiples}, {total} find room", total)
+        return Refusal(RefusalReason.TIER_TOO_NARROW, where, total)
+    return Refusal(RefusalReason.NO_ROOM, f"{least} pods must start together{in_multiples}, {total} find room", total)
 
 
 def smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
@@ -191,7 +193,7 @@ def smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Pla
             break
     pods = ask.pods - left
     if pods < max(ask.least, 1):
-        return Refusal(Reason.NO_ROOM, f"{max(ask.least, 1)} pods must start together, {pods} find room", pods)
+        return Refusal(RefusalReason.NO_ROOM, f"{max(ask.least, 1)} pods must start together, {pods} find room", pods)
     hosts = [host for host, _ in slots]
     tier = common_tier(fabric, [*(host for host, _ in ask.anchors), *hosts])
     return Placement(tuple(sorted(slots)), tier, pods)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric, above, under
-from turnout.topology.model import Ask, Placement, Reason, Refusal
+from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
 from turnout.topology.shares import gathered, in_multiples, topped_up
 
 Room = npt.NDArray[np.int32]
@@ -149,7 +149,9 @@ def in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     if not ask.layers:
         return in_multiples(fabric, room, ask)
     tier, size = ask.layers[0]
-    answer: Placement | Refusal = Refusal(Reason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}")
+    answer: Placement | Refusal = Refusal(
+        RefusalReason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}"
+    )
     for pods in dict.fromkeys((ask.pods, max(ask.least, 1))):
         candidates = list(_place_layers(fabric, room, replace(ask, pods=pods, least=pods)))
         placements = [each for each in candidates if isinstance(each, Placement)]
@@ -231,7 +233,7 @@ def _shared(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) -> Placemen
             return found
         counts.update(dict(found.slots))
     if _short_runs(anchored + counts, size) > max(1, _short_runs(anchored, size)):
-        return Refusal(Reason.NO_ROOM, f"a begun run of {size} finds no room under its switch of tier {tier}")
+        return Refusal(RefusalReason.NO_ROOM, f"a begun run of {size} finds no room under its switch of tier {tier}")
     slots: list[tuple[int, int]] = []
     for switch, count in sorted(counts.items()):
         part = _place_inside_switch(fabric, room, ask, tier, switch, count)
@@ -255,7 +257,7 @@ def _place_inside_switch(
     liking = None if ask.liking is None else ask.liking[first:end]
     inner = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], liking)
     # Within a switch the first way is as good, and both would be tried for each of many.
-    found: Placement | Refusal = Refusal(Reason.NO_ROOM)
+    found: Placement | Refusal = Refusal(RefusalReason.NO_ROOM)
     for found in _each_way(_under(fabric, tier, switch), room[first:end], inner):
         if isinstance(found, Placement):
             break

@@ -12,13 +12,13 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step
 from turnout.autoscaler.node_faults.model import (
-    Claim,
+    FaultClaim,
     FaultState,
     NodeObservation,
     NodePlan,
     NodeReason,
     NodeStep,
-    Rules,
+    TaintRules,
 )
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
 from turnout.autoscaler.reporting.decision_log import as_record, sentence
@@ -131,7 +131,7 @@ _QUIET = frozenset(
 class NodeEvents:
     """A writer of Events about nodes, and about the pods that have reported on a node."""
 
-    def __init__(self, recorder: EventRecorder, rules: Rules, metrics: Metrics) -> None:
+    def __init__(self, recorder: EventRecorder, rules: TaintRules, metrics: Metrics) -> None:
         self._recorder, self._rules, self._metrics = recorder, rules, metrics.nodes
         self._reported: dict[tuple[str, NodeReason, object], None] = {}
         self._faults: dict[str, str] = {}
@@ -187,6 +187,6 @@ class NodeEvents:
             self._recorder.emit(_pod(claim), "Warning", each.word.value, f"{claim.node}: {each.why}", time.time())
 
 
-def _pod(claim: Claim) -> ObjectRef:
+def _pod(claim: FaultClaim) -> ObjectRef:
     namespace, _, name = claim.pod.partition("/")
     return ObjectRef("Pod", "v1", namespace, name, claim.uid)

@@ -17,15 +17,15 @@ from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER, RETRY_BACK
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import (
-    BadRecord,
-    Claim,
+    BadNodeRecord,
+    FaultClaim,
     NodeEntry,
     NodeObservation,
     NodePlan,
     NodeReason,
     NodeStep,
     Record,
-    Rules,
+    TaintRules,
 )
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube import labels, node_health
@@ -68,7 +68,7 @@ class TaintWriter:
         self,
         nodes: Nodes,
         fault_reports: FaultReportCache,
-        rules: Rules,
+        rules: TaintRules,
         leads: Callable[[], bool],
         reporter: NodeReporter,
         clock: Clock,
@@ -87,7 +87,7 @@ class TaintWriter:
         self._clock, self._news, self.dry_run = clock, news, dry_run
         self._wrote: dict[str, tuple[NodeStep, float]] = {}
         self._refused: dict[str, tuple[int, float]] = {}  # refusals in a row, and the time of the next retry
-        self._reported: dict[str, tuple[NodeReason, tuple[Claim, ...]]] = {}  # by a dry run
+        self._reported: dict[str, tuple[NodeReason, tuple[FaultClaim, ...]]] = {}  # by a dry run
 
     async def run(self) -> None:
         """Decide and write until cancelled."""
@@ -167,5 +167,5 @@ def _record(node: dict[str, Any]) -> Record | None:
     text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
     try:
         return None if text is None else model.read(text)
-    except BadRecord:
+    except BadNodeRecord:
         return None

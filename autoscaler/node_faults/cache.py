@@ -11,7 +11,15 @@ from dataclasses import replace
 from itertools import product
 
 from turnout.autoscaler.gpu_sums import Gpus
-from turnout.autoscaler.node_faults.model import BadRecord, Claim, NodeEntry, NodeObservation, NodeStep, Record, read
+from turnout.autoscaler.node_faults.model import (
+    BadNodeRecord,
+    FaultClaim,
+    NodeEntry,
+    NodeObservation,
+    NodeStep,
+    Record,
+    read,
+)
 from turnout.kube import labels, node_health
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Node, Pod
@@ -31,7 +39,7 @@ class FaultReportCache:
         self._nodes: dict[str, NodeEntry] = {}
         self._notable: set[str] = set()
         self._gpu_nodes = 0
-        self._claims: dict[str, tuple[str, Claim]] = {}  # by the pod's uid, with the text that it was read from
+        self._claims: dict[str, tuple[str, FaultClaim]] = {}  # by the pod's uid, with the text that it was read from
         self._deleted_pods: dict[str, None] = {}
         self.faults: dict[str, str] = {}
 
@@ -101,7 +109,7 @@ class FaultReportCache:
             return None
         try:
             return read(text)
-        except BadRecord as error:
+        except BadNodeRecord as error:
             self.faults[name] = str(error)
             return None
 
@@ -123,12 +131,12 @@ class FaultReportCache:
         self._deleted_pods.pop(uid, None)
 
 
-def _claim(pod: Pod, text: str) -> Claim:
+def _claim(pod: Pod, text: str) -> FaultClaim:
     meta = pod.metadata
     owners = meta.owner_references or ()
     owner = next((each.uid for each in owners if each.controller), meta.uid)
     name = f"{meta.namespace}/{meta.name}"
     try:
-        return Claim(name, meta.uid, owner, pod.spec.node_name, node_health.decode_report(text))
+        return FaultClaim(name, meta.uid, owner, pod.spec.node_name, node_health.decode_report(text))
     except node_health.BadNodeReport as error:
-        return Claim(name, meta.uid, owner, pod.spec.node_name, None, str(error))
+        return FaultClaim(name, meta.uid, owner, pod.spec.node_name, None, str(error))

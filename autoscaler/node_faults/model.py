@@ -56,7 +56,7 @@ class NodeReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class TaintRules:
     """When a node is tainted, and for how long."""
 
     key: str = labels.FAULTY  # of the taint
@@ -146,7 +146,7 @@ def _by_moment(entry: tuple[str, datetime]) -> tuple[datetime, str]:
     return entry[1], entry[0]
 
 
-class BadRecord(KubeError):
+class BadNodeRecord(KubeError):
     """A node's annotation that is no record, because somebody has edited it. It counts as none."""
 
 
@@ -157,11 +157,11 @@ def read(text: str) -> Record:
     """Return the record of an annotation's text. Raises BadRecord."""
     raw = text.encode("utf-8", "replace")
     if len(raw) > MOST_RECORD_BYTES:
-        raise BadRecord(f"it has {len(raw)} bytes: {MOST_RECORD_BYTES} at most")
+        raise BadNodeRecord(f"it has {len(raw)} bytes: {MOST_RECORD_BYTES} at most")
     try:
         return _decoder.decode(raw)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
-        raise BadRecord(str(error)[:200]) from error
+        raise BadNodeRecord(str(error)[:200]) from error
 
 
 def write(record: Record) -> str:
@@ -170,7 +170,7 @@ def write(record: Record) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class FaultClaim:
     """A pod's report on the node that the API server has bound it to."""
 
     pod: str  # namespace/name
@@ -196,7 +196,7 @@ class NodeObservation:
     """All that the taint policy decides on."""
 
     nodes: Mapping[str, NodeEntry]  # nodes with a record or a report, by name
-    claims: tuple[Claim, ...]  # reports, also of deleted pods
+    claims: tuple[FaultClaim, ...]  # reports, also of deleted pods
     gpu_nodes: int  # number of nodes with GPUs
     tainted: int  # number of tainted nodes
 
@@ -211,14 +211,14 @@ class NodeStep:
     taints: bool  # the node has the taint from then on
     record: Record | None  # the record from then on, None for none
     why: str
-    by: tuple[Claim, ...] = ()  # the reports that caused it
+    by: tuple[FaultClaim, ...] = ()  # the reports that caused it
 
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
     """A claim without effect."""
 
-    claim: Claim
+    claim: FaultClaim
     word: NodeReason
     why: str
 

@@ -15,7 +15,7 @@ import msgspec
 
 from turnout.autoscaler.node_faults.model import (
     MOST_PROOFS,
-    Claim,
+    FaultClaim,
     FaultState,
     NodeEntry,
     NodeObservation,
@@ -25,7 +25,7 @@ from turnout.autoscaler.node_faults.model import (
     PassedOver,
     Proof,
     Record,
-    Rules,
+    TaintRules,
     namespace_of,
 )
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
@@ -34,7 +34,7 @@ _NETWORK = "network"  # prefix of such causes
 _OURS_NOT = (None, FaultState.CLEARED, FaultState.SUSPECTED, FaultState.ON_TRIAL)  # in which we have no taint on a node
 
 
-def judge(state: NodeObservation, rules: Rules, now_s: float) -> NodePlan:
+def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
     """Return the changes of nodes. now_s: seconds since 1970.
 
     Steps that take a taint away come first. The others follow by the time of the first report.
@@ -61,11 +61,11 @@ def judge(state: NodeObservation, rules: Rules, now_s: float) -> NodePlan:
 
 
 def _reports_that_count(
-    state: NodeObservation, rules: Rules, now_s: float
-) -> tuple[dict[str, list[tuple[Claim, NodeReport]]], list[PassedOver]]:
+    state: NodeObservation, rules: TaintRules, now_s: float
+) -> tuple[dict[str, list[tuple[FaultClaim, NodeReport]]], list[PassedOver]]:
     """Return the reports that are new, by node, and the claims that are passed over. A report of the future waits."""
     passed_over: list[PassedOver] = []
-    reports = defaultdict[str, list[tuple[Claim, NodeReport]]](list)
+    reports = defaultdict[str, list[tuple[FaultClaim, NodeReport]]](list)
     for claim in state.claims:
         if (reason := _passed_over(claim, state, rules, now_s)) is not None:
             passed_over.append(reason)
@@ -76,7 +76,7 @@ def _reports_that_count(
     return reports, passed_over
 
 
-def _over_share(state: NodeObservation, rules: Rules, taints: int, namespace: str, by_namespace: int) -> str:
+def _over_share(state: NodeObservation, rules: TaintRules, taints: int, namespace: str, by_namespace: int) -> str:
     """Return why one more node must not be tainted, "" if it may.
 
     taints: GPU nodes that are tainted. by_namespace: those that only `namespace` has reported, "" for several ones.
@@ -89,11 +89,11 @@ def _over_share(state: NodeObservation, rules: Rules, taints: int, namespace: st
     return ""
 
 
-def _report_order(report: tuple[Claim, NodeReport]) -> tuple[float, str]:
+def _report_order(report: tuple[FaultClaim, NodeReport]) -> tuple[float, str]:
     return report[1].at_s, report[0].uid
 
 
-def _is_handled(record: Record | None, claim: Claim, verdict: NodeReport) -> bool:
+def _is_handled(record: Record | None, claim: FaultClaim, verdict: NodeReport) -> bool:
     """True if a report was handled before. Reports of other namespaces do not matter."""
     return record is not None and verdict.at <= record.handled_until_of(namespace_of(claim.pod))
 
@@ -105,7 +105,7 @@ def _sole_namespace(record: Record | None) -> str:
     return next(iter(record.namespaces))
 
 
-def _passed_over(claim: Claim, state: NodeObservation, rules: Rules, now_s: float) -> PassedOver | None:
+def _passed_over(claim: FaultClaim, state: NodeObservation, rules: TaintRules, now_s: float) -> PassedOver | None:
     """Return why this claim has no effect; None if it has one."""
     verdict, entry = claim.verdict, state.nodes.get(claim.node)
     if verdict is None:
@@ -140,7 +140,7 @@ def _pass_without_effect(namespace: str, verdict: NodeReport, record: Record | N
     return None
 
 
-def _failure_without_effect(verdict: NodeReport, entry: NodeEntry, rules: Rules) -> tuple[NodeReason, str] | None:
+def _failure_without_effect(verdict: NodeReport, entry: NodeEntry, rules: TaintRules) -> tuple[NodeReason, str] | None:
     """Return why a failed check has no effect; None if it has one."""
     if verdict.kind is CheckResult.LINK:
         return NodeReason.ONLY_A_LINK, "neither end of a link between two nodes is to blame"
@@ -163,15 +163,15 @@ class _NodeChange:
 
     name: str
     entry: NodeEntry
-    rules: Rules
+    rules: TaintRules
     now_s: float
     record: Record | None = None
     word: NodeReason | None = None
     why: str = ""
     accused_s: float = 0.0
-    by: tuple[Claim, ...] = ()
+    by: tuple[FaultClaim, ...] = ()
 
-    def apply_reports(self, reports: Sequence[tuple[Claim, NodeReport]]) -> None:
+    def apply_reports(self, reports: Sequence[tuple[FaultClaim, NodeReport]]) -> None:
         """Apply all reports, then expire the state if its time is up."""
         self.record = self.entry.record
         if self._is_in(FaultState.TAINTED) and not self.entry.tainted:
@@ -195,7 +195,7 @@ class _NodeChange:
     def _is_in(self, state: FaultState) -> bool:
         return self.record is not None and self.record.state is state
 
-    def _apply_pass(self, claim: Claim) -> None:
+    def _apply_pass(self, claim: FaultClaim) -> None:
         record = self.record
         if (
             record is None
@@ -213,7 +213,7 @@ class _NodeChange:
         else:
             self._set_record(FaultState.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
 
-    def _apply_failure(self, claim: Claim, verdict: NodeReport) -> None:
+    def _apply_failure(self, claim: FaultClaim, verdict: NodeReport) -> None:
         record = self.record
         proofs = self._proofs_with(claim, verdict)
         why = f"{claim.pod} says {_failure_text(verdict)}"
@@ -230,7 +230,7 @@ class _NodeChange:
         word = NodeReason.TAINTED_AGAIN if times else NodeReason.TAINTED
         self._set_record(FaultState.TAINTED, word, why, self.rules.duration_s(times + 1), proofs, times + 1)
 
-    def _proofs_with(self, claim: Claim, verdict: NodeReport) -> tuple[Proof, ...]:
+    def _proofs_with(self, claim: FaultClaim, verdict: NodeReport) -> tuple[Proof, ...]:
         """Return the proofs of a node with this verdict; the first one of each namespace counts."""
         is_accused = self._is_in(FaultState.SUSPECTED) or self._is_in(FaultState.TAINTED)
         proofs = self.record.proofs if self.record is not None and is_accused else ()

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from turnout.autoscaler.model import JobState
 from turnout.autoscaler.observe.job_pods import owner
-from turnout.autoscaler.observe.unmanaged_gangs import PodGroup
+from turnout.autoscaler.observe.unmanaged_gangs import WaitingGroup
 from turnout.jobs.gang import membership
 from turnout.jobs.model import Job, JobKey
 from turnout.jobs.queues import koordinator
-from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Dialect, Queue, QueueSpec
+from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Queue, QueueDialect, QueueSpec
 from turnout.jobs.queues.registry import shares
 from turnout.kube import labels
 from turnout.kube.objects import Pod
@@ -43,7 +43,7 @@ class Shares:
         self._specs[at] = queue
         self._named.setdefault(queue.name, {})[at] = queue
         granted = before is None or before.grants != queue.grants
-        return (queue.dialect is Dialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
+        return (queue.dialect is QueueDialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
 
     def drop(self, at: str) -> bool:
         """Drop a queue whose object was deleted. True if names or namespaces may lead to another queue now."""
@@ -53,7 +53,7 @@ class Shares:
         del self._named[queue.name][at]
         if not self._named[queue.name]:
             del self._named[queue.name]
-        if queue.dialect is Dialect.KOORDINATOR:
+        if queue.dialect is QueueDialect.KOORDINATOR:
             self._update_namespaces()
         return True
 
@@ -67,7 +67,7 @@ class Shares:
         The admin of a namespace writes its LocalQueues, so they may name anything.
         """
         objects = self._named.get(self._stopped.get(queue, queue))
-        return objects is not None and all(each.dialect is Dialect.KUEUE for each in objects.values())
+        return objects is not None and all(each.dialect is QueueDialect.KUEUE for each in objects.values())
 
     def grants(self, queue: str, namespace: str) -> bool:
         """True if pods and jobs of a namespace may name a queue: each object of its name grants it to them."""
@@ -103,7 +103,7 @@ class Shares:
         Volcano admits such a job to no queue, so its pods are not created. Source: docs/facts/schedulers.md 3.1,
         Enqueue
         """
-        most = {spec.name: spec.capability for spec in self._specs.values() if spec.dialect is Dialect.VOLCANO}
+        most = {spec.name: spec.capability for spec in self._specs.values() if spec.dialect is QueueDialect.VOLCANO}
         found: dict[str, Counter[str]] = {}
         for queue, mins in self._mins.items():
             sums = found.setdefault(queue, Counter())
@@ -216,7 +216,7 @@ class QueueUsage:
             self.ungranted.pop(key, None)
         return self.resolve(key.namespace, queue)
 
-    def queue_of_gang(self, pod: Pod | None, group: PodGroup | None) -> str:
+    def queue_of_gang(self, pod: Pod | None, group: WaitingGroup | None) -> str:
         """Return the queue of a gang without a job: the one that its PodGroup names, else its pod."""
         own = queue_named_by(pod) if pod is not None else ""
         if group is not None:

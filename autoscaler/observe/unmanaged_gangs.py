@@ -30,7 +30,7 @@ PROMISE_S = 300.0  # how long the room of a terminating pod counts as free: a fi
 
 
 @dataclass(frozen=True, slots=True)
-class PodGroup:
+class WaitingGroup:
     """A PodGroup of any dialect."""
 
     key: GangKey
@@ -45,13 +45,13 @@ class PodGroup:
     taken_up: bool = False  # a controller creates its pods, and its scheduler has given it a phase
 
 
-def read(dialect: Dialect, raw: Object) -> PodGroup:
+def read(dialect: Dialect, raw: Object) -> WaitingGroup:
     """Return a PodGroup of one dialect. Unreadable fields count as missing."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     least = _stated_min(dialect, spec)
     if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
         least = None
-    return PodGroup(
+    return WaitingGroup(
         GangKey(meta.get("namespace", ""), meta["name"], dialect.value),
         meta.get("uid", ""),
         tuple(each.get("uid", "") for each in meta.get("ownerReferences") or ()),
@@ -114,7 +114,7 @@ class _Lookups(NamedTuple):
     """Lookups by name: the row of a node, the queue of a gang, the value of a PriorityClass."""
 
     row: Callable[[str], int | None]
-    queue: Callable[[Pod | None, PodGroup | None], str]
+    queue: Callable[[Pod | None, WaitingGroup | None], str]
     value: Callable[[str], int]
 
 
@@ -129,7 +129,7 @@ class UnmanagedGangs:
         self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}
         self._of: dict[str, GangKey] = {}
         self._waiting: Counter[GangKey] = Counter()
-        self._groups: dict[GangKey, PodGroup] = {}
+        self._groups: dict[GangKey, WaitingGroup] = {}
         self._began: dict[tuple[str, str], None] = {}  # gangs of which a member has had a node, by namespace and name
         self.about: dict[JobKey, tuple[str, str, str]] = {}  # of the last look: kind, API version and uid, for Events
 
@@ -159,7 +159,7 @@ class UnmanagedGangs:
         if not self._gangs[key]:
             del self._gangs[key], self._waiting[key]
 
-    def put_group(self, group: PodGroup) -> None:
+    def put_group(self, group: WaitingGroup) -> None:
         """Store a PodGroup."""
         self._groups[group.key] = group
 
@@ -171,7 +171,7 @@ class UnmanagedGangs:
         self,
         known: Collection[str],
         row: Callable[[str], int | None],
-        queue: Callable[[Pod | None, PodGroup | None], str],
+        queue: Callable[[Pod | None, WaitingGroup | None], str],
         value: Callable[[str], int],
     ) -> Iterator[JobState]:
         """Yield the gangs that wait.
@@ -193,7 +193,7 @@ class UnmanagedGangs:
         """True if any member of a gang has had a node, also a member that was deleted since."""
         return (key.namespace, key.name) in self._began
 
-    def all(self) -> Iterator[tuple[JobKey, PodGroup | None, list[tuple[Pod, PodShape]]]]:
+    def all(self) -> Iterator[tuple[JobKey, WaitingGroup | None, list[tuple[Pod, PodShape]]]]:
         """Return every gang, running or waiting: its name, its PodGroup and its members, in order."""
         for key in sorted(self._gangs):
             group = self._groups.get(key)
@@ -201,7 +201,7 @@ class UnmanagedGangs:
             yield name, group, list(self._gangs[key].values())
 
     def _job_state(
-        self, key: GangKey, group: PodGroup | None, members: list[tuple[Pod, PodShape]], lookups: _Lookups
+        self, key: GangKey, group: WaitingGroup | None, members: list[tuple[Pod, PodShape]], lookups: _Lookups
     ) -> JobState | None:
         """Return a gang as a job of one size that lacks workers; None for a gang that has its min."""
         members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
@@ -218,14 +218,14 @@ class UnmanagedGangs:
         why = self._unbindable(group, [pod for pod, _ in free], lacking, max(0, least - len(members)))
         return JobState(job, workers, (0,) * len(job.other_roles), unbindable=why)
 
-    def _unbindable(self, group: PodGroup | None, free: list[Pod], lacking: int, to_come: int) -> str:
+    def _unbindable(self, group: WaitingGroup | None, free: list[Pod], lacking: int, to_come: int) -> str:
         """Return why no scheduler binds what a gang lacks, "" if one can. to_come: members that do not exist yet."""
         if not free:
             return "" if group is not None and group.taken_up else "no pod of it is there, and nobody has taken it up"
         reasons = [unbindable(pod, self._schedulers) for pod in free]
         return next(filter(None, reasons), "") if reasons.count("") + to_come < lacking else ""
 
-    def _job_key(self, key: GangKey, group: PodGroup | None, first: Pod | None) -> JobKey:
+    def _job_key(self, key: GangKey, group: WaitingGroup | None, first: Pod | None) -> JobKey:
         """Return the name of a gang: that of its PodGroup, else of its pods. Events on it go to `first` then."""
         if group is not None:
             name = JobKey("PodGroup", key.namespace, key.name)
@@ -237,13 +237,13 @@ class UnmanagedGangs:
         return name
 
 
-def _owners(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> set[str]:
+def _owners(group: WaitingGroup | None, members: list[tuple[Pod, PodShape]]) -> set[str]:
     """Return the uids of the owners of a gang's PodGroup and pods."""
     owners = {each.uid for pod, _ in members for each in pod.metadata.owner_references or ()}
     return owners | set(group.owners if group is not None else ())
 
 
-def _lacking_shapes(group: PodGroup | None, free: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
+def _lacking_shapes(group: WaitingGroup | None, free: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
     """Return the shapes of the pods that a gang lacks to its min; empty if it lacks none, or no shape is known.
 
     Pods that do not exist yet have the shape of the first one, else the PodGroup's.
@@ -255,7 +255,7 @@ def _lacking_shapes(group: PodGroup | None, free: list[tuple[Pod, PodShape]], la
 
 def _job(
     key: JobKey,
-    group: PodGroup | None,
+    group: WaitingGroup | None,
     free: list[tuple[Pod, PodShape]],
     bound: int,
     shapes: list[PodShape],
@@ -285,7 +285,7 @@ def _job(
     )
 
 
-def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
+def _least(group: WaitingGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
     """Return how many members of a gang have to run: as its PodGroup states, else its pods, else all that exist."""
     if group is not None and group.least is not None:
         return group.least
@@ -294,7 +294,7 @@ def _least(group: PodGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
     return max([count for count in counts if count] or [len(members)])
 
 
-def _waiting_since(group: PodGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
+def _waiting_since(group: WaitingGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
     """Return the time since when a gang waits."""
     times = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
     return min(filter(None, times), default="")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from turnout.cli.commands.cluster_flags import add_cluster, add_verb
 
 if TYPE_CHECKING:
-    from turnout.cli.check.model import Line
+    from turnout.cli.check.model import CheckLine
     from turnout.kube.client.api_client import Client
 
 _EXAMPLES = (
@@ -35,9 +35,9 @@ def add(commands: Any) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     from turnout.cli.commands.run_verb import run_verb
-    from turnout.cli.exit_codes import Exit
+    from turnout.cli.exit_codes import ExitCode
 
-    async def work(client: Client) -> Exit:
+    async def work(client: Client) -> ExitCode:
         from importlib.metadata import version
 
         from turnout.cli.check.facts import look
@@ -46,12 +46,12 @@ def _check(args: argparse.Namespace) -> int:
 
         found = lines(await look(client, version("turnout")))
         _print(found, args.output)
-        return Exit.FOUND_WRONG if any(line.word is Word.WRONG for line in found) else Exit.DONE
+        return ExitCode.FOUND_WRONG if any(line.word is Word.WRONG for line in found) else ExitCode.DONE
 
     return run_verb("check", args, work)
 
 
-def _print(found: Iterable[Line], form: str) -> None:
+def _print(found: Iterable[CheckLine], form: str) -> None:
     if form == "json":
         import json
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from turnout.cli.check.model import ClusterFacts, Object, Sample, Ways
+from turnout.cli.check.model import ClusterFacts, MetricSample, Object, Ways
 from turnout.kube.errors import CallError, Forbidden, NotFound, Rejected, ServerFault
 from turnout.kube.labels import GATES, PLACEMENT_GATE
 
@@ -105,7 +105,7 @@ class FactReader:
         found: Object | None = await self._read_or_note(path, read)
         return found
 
-    async def page(self, pod: Object) -> list[Sample] | None:
+    async def page(self, pod: Object) -> list[MetricSample] | None:
         """Read an extender's metrics through the API server."""
         namespace, name = _key(pod)
 
@@ -128,13 +128,13 @@ class FactReader:
             return None
 
 
-def samples(page: str) -> list[Sample]:
+def samples(page: str) -> list[MetricSample]:
     """Read a page of metrics; a page that makes no sense has none."""
     try:
         families = list(text_string_to_metric_families(page))
     except ValueError:
         return []
-    return [Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
+    return [MetricSample(each.name, each.labels, each.value) for family in families for each in family.samples]
 
 
 def _ahead_s(client: Client) -> float | None:

@@ -20,7 +20,7 @@ class Word(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CheckLine:
     """One line of the answer. remedy: what to do, "" where nothing is to be done."""
 
     word: Word
@@ -29,7 +29,7 @@ class Line:
     remedy: str = ""
 
 
-class Sample(NamedTuple):
+class MetricSample(NamedTuple):
     """A number of a program's metrics page."""
 
     name: str
@@ -68,7 +68,7 @@ class ClusterFacts:
     leases: Sequence[Object] | None = None
     heartbeats: Sequence[Object] | None = None
     maps: Mapping[str, Object | None] | None = None
-    pages: Mapping[str, Sequence[Sample] | None] = field(default_factory=dict)
+    pages: Mapping[str, Sequence[MetricSample] | None] = field(default_factory=dict)
     ways: Ways = field(default_factory=Ways)
     refused: Mapping[str, str] = field(default_factory=dict)
     unserved: Mapping[str, str] = field(default_factory=dict)  # the answer of the API server, by what was asked for

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from turnout.cli.check.model import ClusterFacts, Line, Object, Sample, Word
+from turnout.cli.check.model import CheckLine, ClusterFacts, MetricSample, Object, Word
 from turnout.kube.labels import GATES, GPU_RESOURCES
 from turnout.kube.times import unix_s
 from turnout.topology.map_yaml import read_map
@@ -29,9 +29,9 @@ OTHERS = {
 _RENEW = "renew it: helm upgrade, cert-manager, or its Secret by hand"
 
 
-def lines(facts: ClusterFacts) -> list[Line]:
+def lines(facts: ClusterFacts) -> list[CheckLine]:
     """Return every line, in the order in which an installation is made."""
-    parts: tuple[Callable[[ClusterFacts], Iterator[Line]], ...] = (
+    parts: tuple[Callable[[ClusterFacts], Iterator[CheckLine]], ...] = (
         _rights,
         _unserved,
         _kubernetes,
@@ -48,36 +48,36 @@ def lines(facts: ClusterFacts) -> list[Line]:
     return [line for part in parts for line in part(facts)]
 
 
-def _rights(facts: ClusterFacts) -> Iterator[Line]:
+def _rights(facts: ClusterFacts) -> Iterator[CheckLine]:
     for what, why in facts.refused.items():
         remedy = "bind the ClusterRole turnout-viewer to yourself, and a right to get pods/proxy beside the extender"
-        yield Line(Word.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
+        yield CheckLine(Word.UNKNOWN, "rights", f"{what} cannot be seen: {why}", remedy)
 
 
-def _unserved(facts: ClusterFacts) -> Iterator[Line]:
+def _unserved(facts: ClusterFacts) -> Iterator[CheckLine]:
     for what, why in facts.unserved.items():
-        yield Line(Word.UNKNOWN, "api server", f"{what} cannot be read: {why}")
+        yield CheckLine(Word.UNKNOWN, "api server", f"{what} cannot be read: {why}")
 
 
-def _kubernetes(facts: ClusterFacts) -> Iterator[Line]:
+def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
     if (match := re.match(r"v?(\d+)\.(\d+)", facts.server_version)) is None:
         return
     version = (int(match[1]), int(match[2]))
     text = f"Kubernetes {facts.server_version.removeprefix('v')}"
     if version < OLDEST:
-        yield Line(Word.WRONG, "kubernetes", f"{text} is older than 1.29", "upgrade the cluster")
+        yield CheckLine(Word.WRONG, "kubernetes", f"{text} is older than 1.29", "upgrade the cluster")
     elif version > NEWEST:
-        yield Line(Word.DOUBTFUL, "kubernetes", f"{text}: 1.37 is the newest that was tried", "upgrade Turnout")
+        yield CheckLine(Word.DOUBTFUL, "kubernetes", f"{text}: 1.37 is the newest that was tried", "upgrade Turnout")
     else:
-        yield Line(Word.FINE, "kubernetes", text)
+        yield CheckLine(Word.FINE, "kubernetes", text)
 
 
-def _installed(facts: ClusterFacts) -> Iterator[Line]:
+def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
     if facts.deployments is None:
         return
     if not facts.deployments:
         remedy = "helm upgrade --install turnout deploy/charts/turnout --namespace turnout-system --create-namespace"
-        yield Line(Word.WRONG, "installed", "no Deployment of Turnout is in the cluster", remedy)
+        yield CheckLine(Word.WRONG, "installed", "no Deployment of Turnout is in the cluster", remedy)
     for each in facts.deployments:
         meta, replicas = each["metadata"], int(each.get("spec", {}).get("replicas", 1))
         ready = int(each.get("status", {}).get("readyReplicas", 0))
@@ -85,32 +85,34 @@ def _installed(facts: ClusterFacts) -> Iterator[Line]:
         version = meta.get("labels", {}).get(VERSION, "")
         if ready < replicas:
             word = Word.WRONG if not ready else Word.DOUBTFUL
-            yield Line(word, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}")
+            yield CheckLine(
+                word, "installed", text, f"kubectl -n {meta['namespace']} describe deployment {meta['name']}"
+            )
         elif version and facts.ours and version != facts.ours:
             remedy = "install the same version of both: helm upgrade, or pip install"
-            yield Line(
+            yield CheckLine(
                 Word.DOUBTFUL, "installed", f"{text}, of version {version}; this program is {facts.ours}", remedy
             )
         else:
-            yield Line(Word.FINE, "installed", text)
+            yield CheckLine(Word.FINE, "installed", text)
 
 
-def _leaders(facts: ClusterFacts) -> Iterator[Line]:
+def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
     for lease in facts.leases or ():
         meta, spec = lease["metadata"], lease.get("spec") or {}
         renewed_s = unix_s(spec.get("renewTime"))
         within_s = float(spec.get("leaseDurationSeconds") or 15)
         if not spec.get("holderIdentity") or renewed_s is None:
             remedy = f"kubectl -n {meta['namespace']} get pods: none of its replicas leads"
-            yield Line(Word.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
+            yield CheckLine(Word.WRONG, "leader", f"nobody holds the Lease {meta['name']}", remedy)
         elif (age_s := facts.now_s + (facts.ahead_s or 0.0) - renewed_s) > 2 * within_s:
             text = f"the holder of the Lease {meta['name']} was last heard {age_s:.0f} s ago"
-            yield Line(Word.WRONG, "leader", text, f"kubectl -n {meta['namespace']} get pods, and their logs")
+            yield CheckLine(Word.WRONG, "leader", text, f"kubectl -n {meta['namespace']} get pods, and their logs")
         else:
-            yield Line(Word.FINE, "leader", f"{meta['name']}: {spec['holderIdentity']}")
+            yield CheckLine(Word.FINE, "leader", f"{meta['name']}: {spec['holderIdentity']}")
 
 
-def _map(facts: ClusterFacts) -> Iterator[Line]:
+def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
     for namespace, found in (facts.maps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
         data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
@@ -118,14 +120,16 @@ def _map(facts: ClusterFacts) -> Iterator[Line]:
         if reading.faults:
             first = reading.faults[0]
             text = f"the map has {len(reading.faults)} faults, the first in line {first.line}: {first.text}"
-            yield Line(Word.WRONG, "map", text, edit)
+            yield CheckLine(Word.WRONG, "map", text, edit)
         elif not reading.entries:
-            yield Line(Word.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit)
+            yield CheckLine(
+                Word.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit
+            )
         elif facts.nodes is not None:
             yield from _covered({entry.host for entry in reading.entries}, facts.nodes, edit)
 
 
-def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[Line]:
+def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[CheckLine]:
     known = set[str]()
     lost = list[str]()
     gpu = 0
@@ -139,19 +143,19 @@ def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[Li
                 lost.append(node["metadata"]["name"])
     if lost:
         text = f"{len(lost)} of {gpu} GPU nodes are not on the map: {_some(lost)}"
-        yield Line(Word.WRONG if len(lost) == gpu else Word.DOUBTFUL, "map", text, edit)
+        yield CheckLine(Word.WRONG if len(lost) == gpu else Word.DOUBTFUL, "map", text, edit)
     if strange := sorted(hosts - known):
         text = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
-        yield Line(Word.DOUBTFUL, "map", text, edit)
+        yield CheckLine(Word.DOUBTFUL, "map", text, edit)
     if not gpu:
-        yield Line(
+        yield CheckLine(
             Word.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
         )
     elif not lost and not strange:
-        yield Line(Word.FINE, "map", f"all {gpu} GPU nodes are on the map")
+        yield CheckLine(Word.FINE, "map", f"all {gpu} GPU nodes are on the map")
 
 
-def _requests_answered(facts: ClusterFacts) -> Iterator[Line]:
+def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
     request_count = sum(
         each.value
         for page in filter(None, facts.pages.values())
@@ -160,16 +164,16 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[Line]:
     if silent := sorted(pod for pod, page in facts.pages.items() if page is None):
         remedy = "kubectl port-forward to port 9090 of each, and look for turnout_extender_requests_total"
         text = f"the API server does not show the metrics of {_some(silent)}"
-        yield Line(Word.UNKNOWN, "extender", text, remedy)
+        yield CheckLine(Word.UNKNOWN, "extender", text, remedy)
     if any(page is not None for page in facts.pages.values()):
         if request_count:
-            yield Line(Word.FINE, "extender", f"kube-scheduler has asked it {request_count:.0f} times")
+            yield CheckLine(Word.FINE, "extender", f"kube-scheduler has asked it {request_count:.0f} times")
         else:
             remedy = "put the block of its NOTES into kube-scheduler's configuration, or set scheduler.enabled=true"
-            yield Line(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
+            yield CheckLine(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
 
 
-def _searched(facts: ClusterFacts) -> Iterator[Line]:
+def _searched(facts: ClusterFacts) -> Iterator[CheckLine]:
     """kube-scheduler's configuration is not to be had from the API server; how many nodes it offers is."""
     nodes = len(facts.nodes or ())
     most = 0.0
@@ -183,10 +187,10 @@ def _searched(facts: ClusterFacts) -> Iterator[Line]:
             before = count
     if nodes > SAMPLED_FROM and 0 < most < nodes / 2:
         text = f"kube-scheduler offers at most {most:.0f} of {nodes} nodes: hosts of one leaf are missing among them"
-        yield Line(Word.DOUBTFUL, "extender", text, "set percentageOfNodesToScore: 100 in its configuration")
+        yield CheckLine(Word.DOUBTFUL, "extender", text, "set percentageOfNodesToScore: 100 in its configuration")
 
 
-def _certificate(facts: ClusterFacts) -> Iterator[Line]:
+def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
     ends = [
         each.value
         for page in filter(None, facts.pages.values())
@@ -196,24 +200,24 @@ def _certificate(facts: ClusterFacts) -> Iterator[Line]:
         left_s = min(ends) - facts.now_s
         text = f"the extender's certificate is valid for {left_s / 86_400:.0f} more days"
         if left_s <= 0:
-            yield Line(
+            yield CheckLine(
                 Word.WRONG,
                 "certificate",
                 "the extender's certificate has ended",
                 _RENEW,
             )
         elif left_s < CERTIFICATE_S:
-            yield Line(
+            yield CheckLine(
                 Word.DOUBTFUL,
                 "certificate",
                 text,
                 f"{_RENEW}; no restart is needed",
             )
         else:
-            yield Line(Word.FINE, "certificate", text)
+            yield CheckLine(Word.FINE, "certificate", text)
 
 
-def _controllers(facts: ClusterFacts) -> Iterator[Line]:
+def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
     for each in facts.deployments or ():
         if _component(each) != "controller":
             continue
@@ -221,14 +225,16 @@ def _controllers(facts: ClusterFacts) -> Iterator[Line]:
         for namespace, name in facts.others:
             if (kind := OTHERS.get(name)) in kinds:
                 text = f"{kind}s have two controllers: ours, and {name} in {namespace}"
-                yield Line(Word.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other")
+                yield CheckLine(
+                    Word.WRONG, "controllers", text, f"take {kind} out of controller.kinds, or remove the other"
+                )
 
 
-def _clocks(facts: ClusterFacts) -> Iterator[Line]:
+def _clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     if facts.ahead_s is not None and abs(facts.ahead_s) > CLOCK_S:
         way = "ahead of" if facts.ahead_s > 0 else "behind"
         text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
-        yield Line(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
+        yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
     now_s = facts.now_s + (facts.ahead_s or 0.0)
     ahead, silent = [], []
     for lease in facts.heartbeats or ():
@@ -239,12 +245,12 @@ def _clocks(facts: ClusterFacts) -> Iterator[Line]:
             silent.append(lease["metadata"]["name"])
     if ahead:
         text = f"clocks of nodes are ahead: {_some(ahead)}"
-        yield Line(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep them")
+        yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep them")
     if silent:
         text = f"heartbeats of nodes are late, or their clocks behind: {_some(silent)}"
-        yield Line(Word.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
+        yield CheckLine(Word.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
     if facts.heartbeats and not ahead and not silent:
-        yield Line(Word.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
+        yield CheckLine(Word.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
 
 
 def _component(deployment: Object) -> str:
@@ -267,7 +273,7 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _samples(page: Sequence[Sample], name: str) -> list[Sample]:
+def _samples(page: Sequence[MetricSample], name: str) -> list[MetricSample]:
     return [each for each in page if each.name == name]
 
 
@@ -277,7 +283,7 @@ _FIRST = (1, 30)  # with gates and with policies that guard who nominates
 _POLICY = (1, 36)  # that serves MutatingAdmissionPolicy without a flag
 
 
-def ways(facts: ClusterFacts) -> Iterator[Line]:
+def ways(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line for the extender, one for nominations and one for gates, where Deployments could be seen."""
     if not facts.deployments:
         return
@@ -285,7 +291,7 @@ def ways(facts: ClusterFacts) -> Iterator[Line]:
     used = any(line.word is not _UNUSED for line in found)
     for line in found:
         word = line.word or (Word.FINE if used else Word.DOUBTFUL)
-        yield Line(word, _ABOUT, line.text, line.remedy)
+        yield CheckLine(word, _ABOUT, line.text, line.remedy)
 
 
 class _Way(NamedTuple):

@@ -80,7 +80,7 @@ class AutoscalerView(Cache):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterView:
+class AutoscalerSnapshot:
     """All that was listed. unknown: paths that may not be listed and that a decision can do without.
 
     missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: since 1970, the
@@ -97,7 +97,7 @@ class ClusterView:
     gangs: Mapping[JobKey, UnmanagedGang]
 
 
-async def look(client: Lists, settings: Settings, namespace: str) -> ClusterView:
+async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerSnapshot:
     """List once all that the autoscaler watches. Raises CannotSee.
 
     namespace: listed by itself where the whole cluster may not be.
@@ -128,4 +128,6 @@ async def look(client: Lists, settings: Settings, namespace: str) -> ClusterView
     nodes = tuple(view.node_objects.values())
     now_s = time.time()
     observation, gangs = view.observation(now_s), view.bare_gangs()
-    return ClusterView(view, nodes, tuple(once.unknown), once.missing(), dict(view.faults), now_s, observation, gangs)
+    return AutoscalerSnapshot(
+        view, nodes, tuple(once.unknown), once.missing(), dict(view.faults), now_s, observation, gangs
+    )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from turnout.cli.commands.run_verb import BadWord
-from turnout.cli.exit_codes import CODES, Exit
+from turnout.cli.exit_codes import CODES, ExitCode
 from turnout.cli.job_names import FORMS, BadJobName, JobName, read
 
 _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -40,7 +40,7 @@ class VerbParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the line, and end with USAGE."""
-        self.exit(Exit.USAGE, f"{self.prog}: {message}; `{self.prog} --help` lists the options\n")
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}; `{self.prog} --help` lists the options\n")
 
 
 class _Help(argparse.HelpFormatter):

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from turnout.cli.job_names import JOB_KINDS
 
 if TYPE_CHECKING:
-    from turnout.cli.controller_status import Account, JobEvent, Pod
+    from turnout.cli.controller_status import Account, JobEvent, JobPod
     from turnout.controllers.model import Kind
     from turnout.jobs.model import JobKey
     from turnout.kube.errors import CallError
@@ -177,7 +177,7 @@ async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any
     return found
 
 
-async def _pods(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[Pod, ...]:
+async def _pods(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[JobPod, ...]:
     words, meta = kind.child_labels, raw["metadata"]
     found = await items(client, path, {"labelSelector": f"{words.job}={meta['name']}"})
     owned = (
@@ -191,8 +191,8 @@ async def _pods(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[Pod, ..
     return tuple(_pod(each, words.role, words.index) for each in owned if "deletionTimestamp" not in each["metadata"])
 
 
-def _pod(raw: Any, role: str, index: str) -> Pod:
-    from turnout.cli.controller_status import Pod
+def _pod(raw: Any, role: str, index: str) -> JobPod:
+    from turnout.cli.controller_status import JobPod
 
     labels, status = raw["metadata"].get("labels") or {}, raw.get("status") or {}
     index_text = str(labels.get(index, ""))
@@ -202,7 +202,7 @@ def _pod(raw: Any, role: str, index: str) -> Pod:
         if each.get("type") == "PodScheduled" and each.get("status") == "False"
     )
     number = int(index_text) if index_text.isascii() and index_text.isdigit() and len(index_text) < 8 else 0
-    return Pod(str(labels.get(role, "")), number, str(status.get("phase") or "Pending"), next(scheduler_message, ""))
+    return JobPod(str(labels.get(role, "")), number, str(status.get("phase") or "Pending"), next(scheduler_message, ""))
 
 
 async def _job_events(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[JobEvent, ...]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -22,7 +22,7 @@ class BadWord(Exception):
 
 
 def run_verb(
-    verb: str, args: argparse.Namespace, work: Callable[[Client], Awaitable[Exit | None]], *wrong: type[Exception]
+    verb: str, args: argparse.Namespace, work: Callable[[Client], Awaitable[ExitCode | None]], *wrong: type[Exception]
 ) -> int:
     """Do the work with a client, and return the exit code. wrong: more errors that are told in a line, and FAILED."""
     import asyncio
@@ -31,7 +31,7 @@ def run_verb(
     from turnout.kube.client.api_client import Client
     from turnout.kube.errors import BadKubeconfig, KubeError
 
-    async def run_to_exit() -> Exit:
+    async def run_to_exit() -> ExitCode:
         open_ = Client.open(
             args.kubeconfig,
             args.context,
@@ -40,14 +40,14 @@ def run_verb(
             as_user=args.as_user,
         )
         async with await open_ as client:
-            return await work(client) or Exit.DONE
+            return await work(client) or ExitCode.DONE
 
     reported: tuple[type[Exception], ...] = (NoSuch, CannotSee, KubeError, BadKubeconfig, *wrong)
     try:
         return asyncio.run(run_to_exit())
     except reported as error:
         print(f"turnout {verb}: {error}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
 
 
 def say(text: str) -> None:

@@ -29,14 +29,14 @@ def terminal(plain: bool) -> Console:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TerminalPage:
     """The width and the colours of stdout, for a verb that has no time to import rich."""
 
     columns: int
     colours: bool
 
     @classmethod
-    def of_stdout(cls, plain: bool) -> Page:
+    def of_stdout(cls, plain: bool) -> TerminalPage:
         """Look at stdout. plain: as for a file."""
         if plain or not sys.stdout.isatty() or os.environ.get("TERM") == "dumb":
             return cls(_PLAIN_COLUMNS, False)

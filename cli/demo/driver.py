@@ -17,13 +17,13 @@ from turnout.cli.demo.baseline import Baseline
 from turnout.cli.demo.heatmap import Score, score
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, NAMESPACE, OTHERS, Raw, map_text
 from turnout.cli.demo.rewire import recable
-from turnout.cli.demo.scenario import Act, ActKind, DemoGang, Place, Scene, scene
+from turnout.cli.demo.scenario import Act, ActKind, DemoGang, DemoNode, Scene, scene
 from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import ExtenderCall, Pair, Tally
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ApiClient, ExtenderClient
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
-from turnout.simulator.cluster.scheduler import Chosen, Extender, Outcome
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
+from turnout.simulator.cluster.scheduler import Chosen, ExtenderSettings, Outcome
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.map_yaml import read_map
@@ -75,7 +75,7 @@ async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple
             configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
             async with running(show.extender, folder / "kubeconfig", configmap, folder, cluster.session) as up:
                 screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
-                settings = Settings(extender=Extender(weight=show.weight), seed=show.seed)
+                settings = SchedulerSettings(extender=ExtenderSettings(weight=show.weight), seed=show.seed)
                 asked_extender = ExtenderClient(cluster.session, up.url)
                 cluster.schedule(settings, asked_extender, stage.on_outcome)
                 yield stage, asked_extender, up
@@ -192,7 +192,7 @@ class Testbed:
             await self._api.call("POST", f"/api/v1/namespaces/{OTHERS}/pods", pod)
         await self._api.call("POST", _MAPS, manifests.topology_map(play.places))
 
-    async def redraw(self, places: tuple[Place, ...]) -> None:
+    async def redraw(self, places: tuple[DemoNode, ...]) -> None:
         """Edit the map, as `kubectl edit configmap` would."""
         wish = {"data": manifests.topology_map(places)["data"]}
         await self._api.call("PATCH", f"{_MAPS}/{MAP_NAME}", wish, _MERGE)

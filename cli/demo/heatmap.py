@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from turnout.cli.demo.scenario import GPUS_PER_NODE, DemoGang, Place, Scene
+from turnout.cli.demo.scenario import GPUS_PER_NODE, DemoGang, DemoNode, Scene
 from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
 
@@ -20,7 +20,7 @@ Placed = Mapping[str, Mapping[int, str]]  # gang name -> index -> node
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class HeatmapRow:
     """One leaf of the picture. cells: two signs each."""
 
     spine: str
@@ -37,8 +37,8 @@ class Score:
 
 
 def board(
-    places: Sequence[Place], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placements: Placed
-) -> list[Row]:
+    places: Sequence[DemoNode], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placements: Placed
+) -> list[HeatmapRow]:
     """Draw who stands where. gangs: those that may stand there, in the order of arrival."""
     gpus: dict[str, str] = {}
     for name, count in busy:
@@ -49,7 +49,7 @@ def board(
     rows: dict[tuple[str, str], list[str]] = {}
     for place in places:
         rows.setdefault((place.spine, place.leaf), []).append(_cell(gpus.get(place.name, "")))
-    return [Row(spine, leaf, tuple(cells)) for (spine, leaf), cells in sorted(rows.items())]
+    return [HeatmapRow(spine, leaf, tuple(cells)) for (spine, leaf), cells in sorted(rows.items())]
 
 
 def _cell(slots: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from turnout.cli.demo.scenario import GPUS_PER_NODE, DemoGang, Place
+from turnout.cli.demo.scenario import GPUS_PER_NODE, DemoGang, DemoNode
 from turnout.kube import labels
 from turnout.topology.names import TEXT_KEY
 
@@ -18,7 +18,7 @@ _CPUS_PER_GPU, _GIB_PER_GPU = 8, 64
 Raw = dict[str, Any]
 
 
-def node(place: Place) -> Raw:
+def node(place: DemoNode) -> Raw:
     """A ready GPU node. Its labels say nothing of the switches: only the map does."""
     offers = {
         "cpu": str((GPUS_PER_NODE + 1) * _CPUS_PER_GPU),
@@ -40,12 +40,12 @@ def node(place: Place) -> Raw:
     }
 
 
-def map_text(places: Iterable[Place]) -> str:
+def map_text(places: Iterable[DemoNode]) -> str:
     """The map as the ConfigMap holds it: `asw psw ip`, one line a node."""
     return "".join(f"{place.leaf} {place.spine} {place.ip}\n" for place in places)
 
 
-def topology_map(places: Iterable[Place]) -> Raw:
+def topology_map(places: Iterable[DemoNode]) -> Raw:
     """The topology ConfigMap."""
     return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(places)}}
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from turnout.cli.demo.scenario import GPUS_PER_NODE, NODES_PER_LEAF, DemoGang, Place
+from turnout.cli.demo.scenario import GPUS_PER_NODE, NODES_PER_LEAF, DemoGang, DemoNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,19 +17,19 @@ class Recabling:
     gang: whole nodes, as many as the leaf has free afterwards, more than any leaf had free before.
     """
 
-    places: tuple[Place, ...]  # the new map
+    places: tuple[DemoNode, ...]  # the new map
     leaf: str
     other: str
     nodes: int
     gang: DemoGang
 
 
-def recable(places: tuple[Place, ...], busy: Collection[str], letter: str) -> Recabling | None:
+def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) -> Recabling | None:
     """Find the largest gang that moving cables between two leaves makes room for; None when there is none.
 
     busy: names of the nodes on which anything stands.
     """
-    free: dict[str, list[Place]] = {place.leaf: [] for place in places}
+    free: dict[str, list[DemoNode]] = {place.leaf: [] for place in places}
     for place in places:
         if place.name not in busy:
             free[place.leaf].append(place)
@@ -47,9 +47,9 @@ def recable(places: tuple[Place, ...], busy: Collection[str], letter: str) -> Re
     return Recabling(_swapped(places, gains, leaving), leaf, other, len(gains), DemoGang(letter, size, GPUS_PER_NODE))
 
 
-def _swapped(places: tuple[Place, ...], arriving: list[Place], leaving: list[Place]) -> tuple[Place, ...]:
+def _swapped(places: tuple[DemoNode, ...], arriving: list[DemoNode], leaving: list[DemoNode]) -> tuple[DemoNode, ...]:
     """Each pair changes places, so that a leaf keeps its number of ports."""
-    stands_for: dict[str, Place] = {}
+    stands_for: dict[str, DemoNode] = {}
     for gain, give in zip(arriving, leaving, strict=True):
         stands_for[gain.name], stands_for[give.name] = give, gain
     moved = [stands_for.get(place.name, place) for place in places]

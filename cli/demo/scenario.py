@@ -18,7 +18,7 @@ _FULLEST = 0.88  # of all GPUs; above it a gang has to leave before the next one
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DemoNode:
     """One node and where it hangs."""
 
     name: str
@@ -63,7 +63,7 @@ class Act:
 class Scene:
     """The whole play. busy: (node, GPUs) of pods that stand there before the curtain rises."""
 
-    places: tuple[Place, ...]  # leaf by leaf
+    places: tuple[DemoNode, ...]  # leaf by leaf
     busy: tuple[tuple[str, int], ...]
     acts: tuple[Act, ...]
 
@@ -77,13 +77,13 @@ def scene(seed: int, gangs: int) -> Scene:
     return Scene(places, busy, _acts(dice, gangs, free, len(places) * GPUS_PER_NODE))
 
 
-def _places(dice: random.Random) -> tuple[Place, ...]:
+def _places(dice: random.Random) -> tuple[DemoNode, ...]:
     """Names say nothing of the wiring, as in a cluster that has grown: every leaf gets names from all over."""
     count = LEAVES * NODES_PER_LEAF
     numbers = list(range(1, count + 1))
     dice.shuffle(numbers)
     return tuple(
-        Place(
+        DemoNode(
             name=f"gpu-{number:02d}",
             ip=f"10.20.0.{number}",
             leaf=f"leaf-{at // NODES_PER_LEAF + 1}",
@@ -93,7 +93,7 @@ def _places(dice: random.Random) -> tuple[Place, ...]:
     )
 
 
-def _busy(dice: random.Random, places: tuple[Place, ...]) -> tuple[tuple[str, int], ...]:
+def _busy(dice: random.Random, places: tuple[DemoNode, ...]) -> tuple[tuple[str, int], ...]:
     chosen = dice.sample(places, len(places) // 6)
     return tuple((place.name, dice.choice((2, 4, 8, 8))) for place in chosen)
 

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from turnout.cli.demo.heatmap import FREE, OTHER, Placed, Row, Score, board
+from turnout.cli.demo.heatmap import FREE, OTHER, HeatmapRow, Placed, Score, board
 from turnout.cli.demo.rewire import Recabling
 from turnout.cli.demo.scenario import GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, SPINES, Act, ActKind, DemoGang, Scene
 from turnout.cli.demo.summary import Pair, Tally, asked_sentence, sentence
@@ -148,7 +148,7 @@ def _columns(gang: str, asks: str, ours: str, theirs: str) -> str:
     return f"{gang:<11}{asks:<18}{ours:<26}{theirs}".rstrip()
 
 
-def _boards(ours: Sequence[Row], theirs: Sequence[Row]) -> Group:
+def _boards(ours: Sequence[HeatmapRow], theirs: Sequence[HeatmapRow]) -> Group:
     lines = [Text("\n" + f"{'':<19}{_OURS:<{NODES_PER_LEAF * 3 + 4}}{_THEIRS}", style="bold")]
     spine = ""
     for left, right in zip(ours, theirs, strict=True):
@@ -163,7 +163,7 @@ def _boards(ours: Sequence[Row], theirs: Sequence[Row]) -> Group:
     return Group(*lines, Text(legend, style="dim"))
 
 
-def _cells(row: Row) -> Text:
+def _cells(row: HeatmapRow) -> Text:
     text = Text()
     for number, cell in enumerate(row.cells):
         text.append(" " if number else "")

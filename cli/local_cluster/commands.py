@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.cli.commands.cluster_flags import add_verb
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 from turnout.cli.local_cluster.daemon import LocalClusterFailed, ask, end, fault, found, home, start
 from turnout.cli.local_cluster.state_file import KUBECONFIG, LOG, NO_WALLS, condition, welcome
 
@@ -70,7 +70,7 @@ def _up(args: argparse.Namespace) -> int:
     folder = home()
     if (running := found(folder)) is not None:
         print(f"turnout local up: one is up already, at {running.url}; turnout local down ends it", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     try:
         if args.fabric:
             _read_map(args.fabric)
@@ -81,7 +81,7 @@ def _up(args: argparse.Namespace) -> int:
         note = start(folder, lambda: _serve(args, folder))
     except LocalClusterFailed as error:
         print(f"turnout local up: {error}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     print("\n".join(welcome(note, str(folder / KUBECONFIG))))
     if args.processes:
         from turnout.simulator.processes.runtime.container_init import can_have_walls
@@ -105,12 +105,12 @@ def _status(args: argparse.Namespace) -> int:
     if (note := found(home())) is None:
         why = f" (the last one has failed: {failed}; its log is {home() / LOG})" if (failed := fault(home())) else ""
         print(f"no local cluster is up{why}; turnout local up starts one", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     try:
         print("\n".join(condition(note, *ask(home()))))
     except LocalClusterFailed as error:
         print(f"turnout local status: {error}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     print(f"KUBECONFIG={home() / KUBECONFIG}")
     return 0
 
@@ -125,12 +125,12 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
         begun = None if args.real else early(folder, args.port, not args.no_extender)
     except OSError as error:
         print(f"turnout local: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     from turnout.cli.commands.extender_process import ExtenderFailed
-    from turnout.cli.local_cluster.serve import Wanted, serve
+    from turnout.cli.local_cluster.serve import ClusterOptions, serve
     from turnout.simulator.cluster.node_builder import places_of
 
-    request = Wanted(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
+    request = ClusterOptions(folder, args.nodes, args.gpus, args.port, not args.no_extender, args.real, args.processes)
     try:
         if args.fabric:
             reading, data = _read_map(args.fabric)
@@ -138,7 +138,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
         asyncio.run(serve(request, begun))
     except (LocalClusterFailed, ExtenderFailed, OSError) as error:
         print(f"turnout local: {error}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     return 0
 
 

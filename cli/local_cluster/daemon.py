@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from turnout.cli.local_cluster.state_file import KUBECONFIG, LOG, NOTE, Note, read
 
 if TYPE_CHECKING:
-    from turnout.simulator.cluster.kubeconfig import Access
+    from turnout.simulator.cluster.kubeconfig import ClusterAccess
 
 _UP_S, _DOWN_S, _ANSWER_S = 120.0, 20.0, 10.0
 _TOLD_LINES = 12
@@ -137,7 +137,7 @@ def ask(folder: Path) -> tuple[dict[str, int], int]:
     return dict(phases), ready
 
 
-def _items(access: Access, plural: str) -> list[dict[str, Any]]:
+def _items(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
     import ssl
     import urllib.request  # with a tenth of the time that a help may take
 

@@ -19,8 +19,8 @@ from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, map_text, places
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
-from turnout.simulator.cluster.scheduler import Extender
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
+from turnout.simulator.cluster.scheduler import ExtenderSettings
 from turnout.simulator.local_cluster import LocalCluster, attached, local_cluster
 from turnout.simulator.processes.runtime.log_endpoint import HOST, endpoint
 from turnout.simulator.processes.runtime.logs import PodLogs
@@ -30,7 +30,7 @@ _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ClusterOptions:
     """A local cluster as it was asked for. places: of a map's hosts; None for `nodes` generated ones.
 
     real: on a real control plane. processes: pods run what they say.
@@ -52,7 +52,7 @@ class Wanted:
         return self.folder / PODS if self.processes else None
 
 
-async def serve(request: Wanted, begun: Prestarted | None) -> None:
+async def serve(request: ClusterOptions, begun: Prestarted | None) -> None:
     """Run the local cluster until SIGTERM. Raises ExtenderFailed, LocalClusterFailed.
 
     begun: what of an embedded one is there already; None for a real one.
@@ -85,7 +85,7 @@ async def stand(cluster: LocalCluster, file: Path, note: Note, stop: asyncio.Eve
 
 
 async def _embedded(
-    stack: AsyncExitStack, request: Wanted, begun: Prestarted, nodes: list[Place], data: dict[str, str]
+    stack: AsyncExitStack, request: ClusterOptions, begun: Prestarted, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
     """Everything in this process; the local cluster, and the URL of its extender."""
     config = request.folder / KUBECONFIG
@@ -95,15 +95,15 @@ async def _embedded(
     await _write_map(cluster, data)
     await cluster.run_jobs()
     if begun.extender is None:
-        cluster.schedule(Settings())
+        cluster.schedule(SchedulerSettings())
         return cluster, ""
     url = (await stack.enter_async_context(ready(begun.extender, cluster.session))).url
-    cluster.schedule(Settings(extender=Extender(weight=_WEIGHT)), ExtenderClient(cluster.session, url))
+    cluster.schedule(SchedulerSettings(extender=ExtenderSettings(weight=_WEIGHT)), ExtenderClient(cluster.session, url))
     return cluster, url
 
 
 async def _real(
-    stack: AsyncExitStack, request: Wanted, nodes: list[Place], data: dict[str, str]
+    stack: AsyncExitStack, request: ClusterOptions, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
     """A real control plane, whose scheduler asks our extender; with processes, our kubelet in place of kwok."""
     port = free_port() if request.extender else 0

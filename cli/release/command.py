@@ -55,15 +55,15 @@ def _seconds(text: str) -> float:
 
 def _release(args: argparse.Namespace) -> int:
     from turnout.cli.commands.run_verb import run_verb
-    from turnout.cli.exit_codes import Exit
+    from turnout.cli.exit_codes import ExitCode
 
     if args.if_unplaced and args.older_than < LEAST_S:
         print(f"turnout release: --if-unplaced needs --older-than, at least {LEAST_S}", file=sys.stderr)
-        return Exit.USAGE
+        return ExitCode.USAGE
 
     check_object(args.lease, "--lease")
 
-    async def work(client: Client) -> Exit:
+    async def work(client: Client) -> ExitCode:
         from turnout.kube.client.clock import RealClock
         from turnout.scheduler_ext.writers.release_all import release_all, release_unplaced
 
@@ -88,6 +88,6 @@ def _release(args: argparse.Namespace) -> int:
             print(f"turnout release: {name}: {why}", file=sys.stderr)
         if len(found.failures) > _FAULTS_TOLD:
             print(f"turnout release: and {len(found.failures) - _FAULTS_TOLD} more", file=sys.stderr)
-        return Exit.FAILED if found.failures else Exit.DONE
+        return ExitCode.FAILED if found.failures else ExitCode.DONE
 
     return run_verb("release", args, work)

@@ -13,9 +13,9 @@ from random import Random
 from turnout.autoscaler.model import Policy
 from turnout.cli.why import count, lasting
 from turnout.simulator.replay.job_run import GPU
-from turnout.simulator.replay.model import Rules, Submission, Tape
+from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import Row
+from turnout.simulator.replay.traces import TraceRow
 from turnout.simulator.replay.workload_streams import Labels, labelled
 
 USUAL_LOAD = 0.65  # of a cluster whose size nobody states
@@ -26,7 +26,7 @@ class BadSimulation(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SimulationOptions:
     """The choices of a person. nodes: the GPUs of each, () for as many of 8 as are busy to USUAL_LOAD.
 
     elastic: the share of jobs that are elastic. factor: their max over their min. headroom_gpus: kept free.
@@ -75,14 +75,16 @@ class Figures:
     restarts: float
 
 
-def jobs_of(rows: Sequence[Row], options: Wanted, jobs: int = 0) -> tuple[tuple[Submission, ...], Rules]:
+def jobs_of(
+    rows: Sequence[TraceRow], options: SimulationOptions, jobs: int = 0
+) -> tuple[tuple[Submission, ...], ReplayRules]:
     """Return what is submitted, and to which cluster. jobs: the first so many, 0 for all. Raises BadSimulation."""
     chosen = sorted(rows)[:jobs] if jobs else rows
     if not chosen:
         raise BadSimulation("the trace has no job that held a GPU")
     submissions = labelled(chosen, Labels(options.elastic, options.factor), Random(options.seed))
     nodes = options.nodes or _usual(submissions)
-    rules = Rules(nodes, restart_s=options.restart_s, backfill=options.backfill)
+    rules = ReplayRules(nodes, restart_s=options.restart_s, backfill=options.backfill)
     for each in submissions:
         if sum(node // each.gpus for node in nodes) < each.least:
             text = f"{each.name} asks for {each.least} x {each.gpus} GPUs"
@@ -99,7 +101,10 @@ def _usual(submissions: Sequence[Submission]) -> tuple[int, ...]:
 
 
 def simulate(
-    submissions: Sequence[Submission], rules: Rules, options: Wanted, ended: Callable[[int], None] = lambda _: None
+    submissions: Sequence[Submission],
+    rules: ReplayRules,
+    options: SimulationOptions,
+    ended: Callable[[int], None] = lambda _: None,
 ) -> Compared:
     """Replay without lending and with lending. ended: called with how many jobs have ended, in both runs together."""
     headroom = {GPU: options.headroom_gpus} if options.headroom_gpus else {}

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from turnout.cli.commands.cluster_flags import add_verb
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 
 _MOST_GANGS = 25  # scene.MOST_GANGS, which is not imported before it is needed
 _EXAMPLES = (
@@ -49,7 +49,7 @@ def _demo(args: argparse.Namespace) -> int:
         asyncio.run(ended_by_sigterm(play(args.part, show, args.fast, terminal(args.plain))))
     except (ChildFailed, StoryFailed) as error:
         print(f"turnout demo: {error}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     except asyncio.CancelledError:
-        return Exit.INTERRUPTED
-    return Exit.DONE
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE

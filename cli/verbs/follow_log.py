@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 
 
-class Calls(Protocol):
+class LogCalls(Protocol):
     """The part of the API client that is needed."""
 
     async def get(self, path: str, params: Mapping[str, Any] | None = None) -> bytes:
@@ -35,7 +35,7 @@ class LogFollower:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: LogCalls,
         clock: Clock,
         kind: Kind,
         job: str,

@@ -12,7 +12,7 @@ from turnout.cli.commands.settings_flags import SEEING, add_flags, settings_of
 
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
-    from turnout.cli.commands.autoscaler_view import ClusterView
+    from turnout.cli.commands.autoscaler_view import AutoscalerSnapshot
     from turnout.cli.views.listing import Listing
     from turnout.cli.views.queues import QueueRow
     from turnout.kube.client.api_client import Client
@@ -54,7 +54,9 @@ def _queues(args: argparse.Namespace) -> int:
     return run_verb("queues", args, work)
 
 
-async def queues_of(client: Client, settings: Settings, cluster_view: ClusterView, namespace: str) -> Listing[QueueRow]:
+async def queues_of(
+    client: Client, settings: Settings, cluster_view: AutoscalerSnapshot, namespace: str
+) -> Listing[QueueRow]:
     """Return the queues; for who may not see the whole cluster, as the autoscaler has written them down.
 
     Raises CannotSee where neither may be read. namespace: only queues with jobs of it, "" for all.

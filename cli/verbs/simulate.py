@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import add_verb
 from turnout.cli.commands.run_verb import BadWord, say
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from turnout.cli.simulate.model import Wanted
-    from turnout.simulator.replay.traces import Row
+    from turnout.cli.simulate.model import SimulationOptions
+    from turnout.simulator.replay.traces import TraceRow
 
 DRAWN = "drawn"
 _EXAMPLES = (
@@ -65,7 +65,7 @@ def _simulate(args: argparse.Namespace) -> int:
         raise BadWord(str(error)) from error
     except (BadTrace, OSError, UnicodeDecodeError) as error:
         print(f"turnout simulate: {args.trace}: {error}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     with _progress(2 * len(submissions)) as ended:
         found = model.figures(model.simulate(submissions, rules, options, ended))
     if args.output == "table":
@@ -73,12 +73,12 @@ def _simulate(args: argparse.Namespace) -> int:
         say("\n".join([scene, *lines(found), verdict(found)]))
     else:
         say(encoded(asdict(found), args.output))
-    return Exit.DONE
+    return ExitCode.DONE
 
 
-def _options(args: argparse.Namespace) -> Wanted:
+def _options(args: argparse.Namespace) -> SimulationOptions:
     """Return the choices. Raises BadSimulation."""
-    from turnout.cli.simulate.model import BadSimulation, Wanted
+    from turnout.cli.simulate.model import BadSimulation, SimulationOptions
 
     nodes: tuple[int, ...] = ()
     if args.nodes is not None:
@@ -89,10 +89,10 @@ def _options(args: argparse.Namespace) -> Wanted:
     if args.jobs < 0:
         raise BadSimulation(f"--jobs is {args.jobs}: it must not be negative")
     more = (args.elastic, args.factor, args.restart_s, args.headroom_gpus, args.backfill, args.seed)
-    return Wanted(nodes, *more)
+    return SimulationOptions(nodes, *more)
 
 
-def _rows(args: argparse.Namespace) -> Sequence[Row]:
+def _rows(args: argparse.Namespace) -> Sequence[TraceRow]:
     """Read or draw the jobs. Raises BadTrace, or what reading a file raises."""
     from random import Random
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import add_verb
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from turnout.launcher.health.stack_traces.stack_tree import WorldStacks
@@ -43,7 +43,7 @@ def _stacks(args: argparse.Namespace) -> int:
         StackFolder(str(args.path)).write(documents)
     except (BadStacks, OSError) as error:
         print(f"turnout stacks: {error}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     print("\n".join(verdict(merged)))
     print(f"written to {args.path}: {', '.join(documents)}")
     return 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import add_cluster, add_verb, context_namespace
 from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 from turnout.cli.job_names import JOB_KINDS, can_be_name
 
 if TYPE_CHECKING:
@@ -38,12 +38,12 @@ def add(commands: Any) -> None:
 
 
 def _submit(args: argparse.Namespace) -> int:
-    from turnout.cli.jobs import BadSubmission, Wish, submission
+    from turnout.cli.jobs import BadSubmission, JobRequest, submission
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     least, most = args.min or args.workers, args.max or args.workers
     namespace = args.namespace or context_namespace(args)
-    wish = Wish(args.name, namespace, args.image, args.workers, least, most, args.gpus, command)
+    wish = JobRequest(args.name, namespace, args.image, args.workers, least, most, args.gpus, command)
     try:
         if not command:
             raise BadSubmission("a command is needed after --")
@@ -56,7 +56,7 @@ def _submit(args: argparse.Namespace) -> int:
         import yaml
 
         print(yaml.safe_dump(body, sort_keys=False), end="")
-        return Exit.DONE
+        return ExitCode.DONE
 
     async def make(client: Client) -> None:
         from turnout.controllers.kinds.registry import KINDS

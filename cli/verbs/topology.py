@@ -11,13 +11,13 @@ from turnout.cli.commands.cluster_flags import add_cluster, add_no_namespace, ad
 from turnout.cli.commands.listing_output import add_form, add_output, show
 from turnout.cli.commands.run_verb import BadWord, run_verb, say
 from turnout.cli.commands.settings_flags import DECIDING, SEEING, add_flags, settings_of
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 from turnout.cli.verbs import topology_check
 
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.scheduler_view import SchedulerView
-    from turnout.cli.views.explain import Explained, Gang
+    from turnout.cli.views.explain import AskedGang, Explained
     from turnout.cli.views.listing import Listing
     from turnout.cli.views.topology import Branch
     from turnout.kube.client.api_client import Client
@@ -127,10 +127,10 @@ def _explain(args: argparse.Namespace) -> int:
     except BadGang as error:
         raise BadWord(str(error)) from error
 
-    async def work(client: Client) -> Exit:
+    async def work(client: Client) -> ExitCode:
         found = await explained(client, settings, gang)
         say(text(listing(found), args.output))
-        return Exit.DONE if found.fits else Exit.FOUND_WRONG
+        return ExitCode.DONE if found.fits else ExitCode.FOUND_WRONG
 
     return run_verb("explain", args, work)
 
@@ -146,10 +146,10 @@ def _explain_reason(word: str) -> int:
         hint = f"did you mean {close[0]}?" if close else "docs/reference/reasons.md lists all"
         raise BadWord(f"no program of Turnout uses the reason {word[:40]!r}; {hint}")
     say("\n".join(lines))
-    return Exit.DONE
+    return ExitCode.DONE
 
 
-async def explained(client: Client, settings: Settings, gang: Gang) -> Explained:
+async def explained(client: Client, settings: Settings, gang: AskedGang) -> Explained:
     """Ask the planner and the autoscaler what they would do with a gang that came now. Raises CannotSee."""
     import asyncio
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.cli.commands.cluster_flags import add_verb
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 
 _EXAMPLES = (
     ("topology check map.txt", "a text of `asw psw ip` lines, or our YAML form"),
@@ -33,8 +33,8 @@ def _check(args: argparse.Namespace) -> int:
         text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
     except (OSError, UnicodeDecodeError) as error:
         print(f"turnout topology check: {error}", file=sys.stderr)
-        return Exit.FAILED
+        return ExitCode.FAILED
     reading = check(text)
     name = "stdin" if args.file == "-" else args.file
     print("\n".join(report(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
-    return Exit.FOUND_WRONG if reading.faults else Exit.DONE
+    return ExitCode.FOUND_WRONG if reading.faults else ExitCode.DONE

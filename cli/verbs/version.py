@@ -31,12 +31,12 @@ def add(commands: Any) -> None:
 
 def _version(args: argparse.Namespace) -> int:
     from turnout.cli.commands.run_verb import run_verb, say
-    from turnout.cli.exit_codes import Exit
+    from turnout.cli.exit_codes import ExitCode
     from turnout.kube.version import installed_build
 
     say(f"turnout     {installed_build()}")
     if args.client:
-        return Exit.DONE
+        return ExitCode.DONE
 
     async def work(client: Client) -> None:
         import msgspec

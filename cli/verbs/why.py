@@ -15,8 +15,8 @@ from turnout.cli.commands.settings_flags import DECIDING, add_flags, settings_of
 if TYPE_CHECKING:
     from turnout.autoscaler.reporting.why import Chain
     from turnout.autoscaler.settings import Settings
-    from turnout.cli.commands.autoscaler_view import ClusterView
-    from turnout.cli.commands.terminal import Page
+    from turnout.cli.commands.autoscaler_view import AutoscalerSnapshot
+    from turnout.cli.commands.terminal import TerminalPage
     from turnout.cli.controller_status import Account
     from turnout.cli.job_names import JobName
     from turnout.cli.release.gate import Gate
@@ -77,7 +77,7 @@ def _why(args: argparse.Namespace) -> int:
     return run_verb("why", args, work, NoSuchJob)
 
 
-def _job_key(name: JobName, cluster_view: ClusterView) -> JobKey:
+def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
     """Give the key of the job that is asked for. Raises NoSuchJob."""
     from turnout.cli.commands.listing import may_not
     from turnout.cli.why import NoSuchJob, resolve_job
@@ -90,7 +90,7 @@ def _job_key(name: JobName, cluster_view: ClusterView) -> JobKey:
         raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
 
 
-def found(settings: Settings, cluster_view: ClusterView, key: JobKey) -> Chain | LimitedView | str:
+def found(settings: Settings, cluster_view: AutoscalerSnapshot, key: JobKey) -> Chain | LimitedView | str:
     """Return what is to be told of a job, a sentence for one of which nothing is decided."""
     from turnout.cli.why import running
     from turnout.jobs.model import Life
@@ -112,7 +112,7 @@ def found(settings: Settings, cluster_view: ClusterView, key: JobKey) -> Chain |
 
 def _chain(
     settings: Settings,
-    cluster_view: ClusterView,
+    cluster_view: AutoscalerSnapshot,
     key: JobKey,
     ended: Mapping[JobKey, str],
 ) -> Chain:
@@ -133,7 +133,7 @@ def _chain(
     return answer
 
 
-def _limited_view(cluster_view: ClusterView, key: JobKey) -> LimitedView:
+def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
     """Give what the pods of the job tell by themselves."""
     from turnout.autoscaler.reporting.why import ClusterContext, members
     from turnout.cli.why import LimitedView
@@ -144,13 +144,13 @@ def _limited_view(cluster_view: ClusterView, key: JobKey) -> LimitedView:
     return LimitedView.of(one, pods, pod_count, cluster_view.missing, cluster_view.now_s)
 
 
-def _pods(cluster_view: ClusterView, key: JobKey) -> list[Pod]:
+def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
     """Give the pods of a job, or of a gang that is nobody's job."""
     view = cluster_view.view
     return view.pods_of(key) or [pod for name, _, entries in view.unmanaged.all() if name == key for pod, _ in entries]
 
 
-def _repair(cluster_view: ClusterView, key: JobKey, answer: Told) -> str | None:
+def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, answer: Told) -> str | None:
     """Say what becomes of a job below its min; None of one that is whole, or of which the min is not known."""
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli.why import repair_of_job
@@ -160,7 +160,7 @@ def _repair(cluster_view: ClusterView, key: JobKey, answer: Told) -> str | None:
 
 def _tell(
     args: argparse.Namespace,
-    cluster_view: ClusterView,
+    cluster_view: AutoscalerSnapshot,
     found: Told,
     account: Account | None,
     gate: Gate | None,
@@ -168,7 +168,7 @@ def _tell(
 ) -> None:
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import why
-    from turnout.cli.commands.terminal import Page
+    from turnout.cli.commands.terminal import TerminalPage
     from turnout.cli.release.gate import with_gate
     from turnout.cli.views.listing import encoded
     from turnout.kube.client.logs import printable
@@ -177,7 +177,7 @@ def _tell(
     if args.output != "text":
         print(encoded(_document(found, account, gate, repair), args.output))
         return
-    page = Page.of_stdout(args.plain)
+    page = TerminalPage.of_stdout(args.plain)
     if isinstance(found, str):
         head, told_rows = found, list[why.Row]()
     elif isinstance(found, why.LimitedView):
@@ -197,7 +197,7 @@ def _tell(
         _print_row(page, label, printable(text))
 
 
-def _print_row(page: Page, label: str, text: str) -> None:
+def _print_row(page: TerminalPage, label: str, text: str) -> None:
     """Print a row with its label in front of the first line."""
     width = max(40, page.columns - _LABEL)
     for number, line in enumerate(textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)):
@@ -217,7 +217,7 @@ def _document(found: Told, account: Account | None, gate: Gate | None, repair: s
     return plain
 
 
-def _unknown(cluster_view: ClusterView) -> list[tuple[str, str]]:
+def _unknown(cluster_view: AutoscalerSnapshot) -> list[tuple[str, str]]:
     """Return a row for each thing that cannot be told, since it may not be listed."""
     from turnout.cli.commands.listing import may_not
 

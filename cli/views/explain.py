@@ -58,7 +58,7 @@ class BadGang(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Gang:
+class AskedGang:
     """A gang that might come. pods, gpus: how many, and of each. least: pods that must start together."""
 
     pods: int
@@ -82,13 +82,13 @@ class Gang:
             raise BadGang(f"--tier is {self.tier}: a leaf switch is tier 1")
 
 
-def gang_of(text: str, namespace: str, resource: str, *, least: int | None = None, **more: Any) -> Gang:
+def gang_of(text: str, namespace: str, resource: str, *, least: int | None = None, **more: Any) -> AskedGang:
     """Read PODSxGPUS. Raises BadGang."""
     found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4})", text)
     if found is None:
         raise BadGang(f"{text!r} is no gang: PODSxGPUS, as in 4x8")
     pods, gpus = int(found[1]), int(found[2])
-    return Gang(pods, gpus, namespace, resource, pods if least is None else least, **more)
+    return AskedGang(pods, gpus, namespace, resource, pods if least is None else least, **more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Explained:
 
 
 def explain(
-    gang: Gang,
+    gang: AskedGang,
     view: ClusterView,
     nodes: Sequence[Node],
     map_fault: str,
@@ -152,7 +152,7 @@ def explain(
     return Explained(fits, _landings(gang, plan, view, shape, room), tuple(why))
 
 
-def _pods(gang: Gang, now_s: float) -> list[Pod]:
+def _pods(gang: AskedGang, now_s: float) -> list[Pod]:
     notes = {labels.KOORD_NAME: _NAME, labels.KOORD_MIN: str(gang.least), labels.KOORD_TOTAL: str(gang.pods)}
     if gang.tier is not None:
         notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: str(gang.tier)}
@@ -193,7 +193,7 @@ def _reserve(view: ClusterView, plans: Sequence[GangPlan]) -> None:
             view.snapshot.charge(f"{plan.key} {at}", Charge(view.fabric.hosts[host], shape, 0))
 
 
-def _landings(gang: Gang, plan: GangPlan, view: ClusterView, shape: PodShape, room: Rows) -> tuple[Landing, ...]:
+def _landings(gang: AskedGang, plan: GangPlan, view: ClusterView, shape: PodShape, room: Rows) -> tuple[Landing, ...]:
     by_host: dict[int, list[int]] = {}
     for uid, host in plan.hosts.items():
         by_host.setdefault(host, []).append(plan.ranks.get(uid, 0))
@@ -217,13 +217,13 @@ def _path(fabric: Fabric, host: int) -> str:
     return "/".join(fabric.names[1][fabric.switch_of[1][host]]) if fabric.mapped[host] else ""
 
 
-def _without_map(gang: Gang, room: int, map_fault: str) -> list[str]:
+def _without_map(gang: AskedGang, room: int, map_fault: str) -> list[str]:
     """Say what is known without switches: the planner has no opinion then."""
     what = f"{gang.pods}x{gang.gpus} GPUs {'have room' if room >= gang.pods else 'have no room'} now"
     return [f"{what}: {_count(room, 'such pod')} would fit.", f"kube-scheduler chooses alone: {map_fault}."]
 
 
-def _verdict(gang: Gang, plan: GangPlan, fabric: Fabric) -> str:
+def _verdict(gang: AskedGang, plan: GangPlan, fabric: Fabric) -> str:
     size = f"{gang.pods}x{gang.gpus} GPUs"
     if not plan.hosts:
         reason = f": {plan.refusal.reason.value}, {plan.refusal.detail}" if plan.refusal else ""
@@ -240,7 +240,7 @@ def _verdict(gang: Gang, plan: GangPlan, fabric: Fabric) -> str:
     return f"{size} would land {where}."
 
 
-def _reasons(gang: Gang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str]:
+def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str]:
     """Say, tier by tier from the nodes up, where the gang's min fits, as far as its place is or may be."""
     if not fabric.mapped_count:
         return []
@@ -280,7 +280,7 @@ def _refusals(nodes: Sequence[Node], shape: PodShape) -> list[str]:
 
 
 def chain_of(
-    gang: Gang,
+    gang: AskedGang,
     pods: Sequence[Pod],
     autoscaler: Autoscaler,
     nodes: Sequence[Node],

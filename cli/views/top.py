@@ -29,7 +29,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class NodeOffer:
     """The GPUs that one node offers. why: what keeps new pods away, "" for nothing."""
 
     node: str
@@ -64,13 +64,13 @@ class _Sum:
     queues: set[str] = field(default_factory=set)
 
 
-def offers(nodes: Iterable[Node], gpus: Gpus) -> list[Offer]:
+def offers(nodes: Iterable[Node], gpus: Gpus) -> list[NodeOffer]:
     """Return the nodes that offer GPUs, by name. gpus: the resources that count as one."""
     found = []
     for node in nodes:
         room = node.status.allocatable or {}
         if count := sum(amount(each, room[each]) for each in gpus if each in room):
-            found.append(Offer(node.metadata.name, count, closed(node)))
+            found.append(NodeOffer(node.metadata.name, count, closed(node)))
     return sorted(found, key=lambda each: each.node)
 
 
@@ -91,7 +91,7 @@ _KEYS: Mapping[str, Callable[[Held], str]] = {
 }
 
 
-def rows(by: str, holdings: Iterable[Held], offers: Sequence[Offer]) -> list[TopRow]:
+def rows(by: str, holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> list[TopRow]:
     """Return who holds most first; of nodes all that offer GPUs, the fullest first. by: one of BY."""
     sums: dict[str, _Sum] = {each.node: _Sum() for each in offers} if by == "node" else {}
     for each in holdings:
@@ -123,7 +123,7 @@ def rows(by: str, holdings: Iterable[Held], offers: Sequence[Offer]) -> list[Top
     return sorted(found, key=lambda row: (-row.gpus, -row.waiting_gpus, row.name))
 
 
-def summary(holdings: Iterable[Held], offers: Sequence[Offer]) -> str:
+def summary(holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> str:
     """Say how full the cluster is."""
     total_gpus, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
     used = sum(each.gpus for each in holdings if each.node)

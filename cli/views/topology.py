@@ -20,7 +20,7 @@ _NAMED = 3  # nodes that one line names
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TreeNode:
     """One node. keys: by which a map may name it. why: what keeps new pods away, "" for nothing."""
 
     node: str
@@ -55,18 +55,18 @@ class Branch:
     closed: tuple[str, ...]
 
 
-def places(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[Place]:
+def places(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[TreeNode]:
     """Return every node, by name. used: GPUs of pods by node. gpus: the resources that count as one."""
     found = []
     for node in nodes:
         name, room = node.metadata.name, node.status.allocatable or {}
         offered = sum(amount(each, room[each]) for each in gpus if each in room)
         keys = frozenset([name, *(each.address for each in node.status.addresses or ())])
-        found.append(Place(name, keys, offered, used.get(name, 0), closed(node)))
+        found.append(TreeNode(name, keys, offered, used.get(name, 0), closed(node)))
     return sorted(found, key=lambda each: natural(each.node))
 
 
-def rows(paths: Mapping[str, Path], nodes: Sequence[Place], with_nodes: bool) -> list[Branch]:
+def rows(paths: Mapping[str, Path], nodes: Sequence[TreeNode], with_nodes: bool) -> list[Branch]:
     """Return the tree from the root down, depth first; last what is not on the map.
 
     paths: of the map, host -> its switches from the root down. with_nodes: every node has a line.
@@ -92,12 +92,12 @@ def rows(paths: Mapping[str, Path], nodes: Sequence[Place], with_nodes: bool) ->
     return found
 
 
-def _leaf(path: Path, host: str, by_key: Mapping[str, Place]) -> str:
+def _leaf(path: Path, host: str, by_key: Mapping[str, TreeNode]) -> str:
     """Write the path of a host, by its node's name where there is one."""
     return "/".join([*path, by_key[host].node if host in by_key else host])
 
 
-def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapping[str, Place]) -> Branch:
+def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapping[str, TreeNode]) -> Branch:
     nodes = [by_key[host] for host in hosts if host in by_key]
     return Branch(
         path,

@@ -18,18 +18,18 @@ from turnout.controllers.kinds.colossalaijob_pods import KIND, LABELS, LAUNCHER,
 from turnout.controllers.model import (
     CleanPods,
     Counts,
-    Gang,
+    GangSpec,
+    JobPhase,
     JobView,
     Kind,
     KnownChildren,
     Object,
-    Phase,
     PodState,
+    PodVerdict,
     Reason,
     Restart,
     Role,
     RunPolicy,
-    Verdict,
 )
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
@@ -66,7 +66,7 @@ def _read(raw: Object) -> JobView:
             suspended=pause,
             clean_pods=CleanPods.ALL if spec.part("runPolicy").flag("cleanUpWorkers") else CleanPods.NONE,
         ),
-        gang=Gang(sum(role.replicas for role in roles), turn.text("queue")),
+        gang=GangSpec(sum(role.replicas for role in roles), turn.text("queue")),
         spec={
             "ssh": _ssh(spec.part("ssh")),
             "processes": worker.count("procPerWorker", 1, 1),
@@ -165,7 +165,7 @@ def _overrides(part: Part, key: str) -> Mapping[str, Object]:
     return found
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[Verdict]:
+def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[PodVerdict]:
     """Return the conditions that follow from the pods. The launcher's end is the job's, unless it names a host.
 
     A restarted worker is no longer in the host list. Source: CA-21, CA-23, CA-24, SD-17
@@ -175,16 +175,18 @@ def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> 
     restarted = [pod for pod in known.pods if pod.role == WORKER and pod.restarts]
     if view.spec["debug"] is not None:
         pass
-    elif launcher is not None and launcher.phase is Phase.SUCCEEDED:
+    elif launcher is not None and launcher.phase is JobPhase.SUCCEEDED:
         if failed := _FAILURE.findall(launcher.last_words):
-            return [Verdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")]
-        return [Verdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
+            return [PodVerdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")]
+        return [PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
     elif launcher is not None and restarted:
         return [
-            Verdict(Reason.FAILED, f"Worker {restarted[0].name} started again and is out of the launcher's host list.")
+            PodVerdict(
+                Reason.FAILED, f"Worker {restarted[0].name} started again and is out of the launcher's host list."
+            )
         ]
     active = sum(count.active for count in counts.values())
-    return [Verdict(Reason.RUNNING, f"{name} is running.")] if active == view.gang.min_member else []
+    return [PodVerdict(Reason.RUNNING, f"{name} is running.")] if active == view.gang.min_member else []
 
 
 def advice(view: JobView) -> Sequence[str]:

@@ -13,10 +13,10 @@ from turnout.controllers.children import meta_of
 from turnout.controllers.model import (
     ChildKey,
     ChildLabels,
+    JobPhase,
     JobView,
     KnownChildren,
     Object,
-    Phase,
     PodState,
     Replica,
     Role,
@@ -64,7 +64,7 @@ def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
         return (LAUNCHER, WORKER)
     workers = next(role.replicas for role in view.roles if role.name == WORKER)
     run = sum(
-        pod.role == WORKER and pod.phase is Phase.RUNNING and not pod.deleting and not outdated(view, pod)
+        pod.role == WORKER and pod.phase is JobPhase.RUNNING and not pod.deleting and not outdated(view, pod)
         for pod in known.pods
     )
     return () if run >= workers or view.spec["debug"] is not None else (LAUNCHER,)

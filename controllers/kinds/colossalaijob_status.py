@@ -10,7 +10,16 @@ from typing import Any
 
 from turnout.controllers import conditions
 from turnout.controllers.kinds.colossalaijob_pods import LAUNCHER, WORKER
-from turnout.controllers.model import JobView, KnownChildren, Moment, Object, Phase, PodState, Reason, Vocabulary
+from turnout.controllers.model import (
+    JobPhase,
+    JobView,
+    KnownChildren,
+    Object,
+    PodState,
+    Reason,
+    StatusContext,
+    StatusVocabulary,
+)
 from turnout.kube.times import rfc3339
 
 NORMAL, NO_REASON = "All pods are running normally.", "-"
@@ -56,7 +65,7 @@ def _core_reason(word: Reason, status: Any) -> str:
     return f"ColossalAIJob{word.value}"
 
 
-def _in_t9ks_words(status: Object, view: JobView | None, known: KnownChildren, moment: Moment) -> Object:
+def _in_t9ks_words(status: Object, view: JobView | None, known: KnownChildren, moment: StatusContext) -> Object:
     ours: Sequence[Object] = status["conditions"]
     before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
     converted = [
@@ -84,7 +93,7 @@ def _conditions(
     else:
         yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
     yield from _running_conditions(ours)
-    broken = [pod.name for pod in known.pods if pod.phase is Phase.FAILED]
+    broken = [pod.name for pod in known.pods if pod.phase is JobPhase.FAILED]
     words = f"{', '.join(broken)} failed." if broken else NORMAL
     yield "ReplicaFailure", (bool(broken), "Failed" if broken else NO_REASON, words)
     yield from _end_conditions(ours)
@@ -125,9 +134,9 @@ def _phase(ours: Sequence[Object], view: JobView | None, known: KnownChildren) -
             return str(word.value)
     if conditions.is_true(ours, Reason.SUSPENDED):
         return "Paused"
-    if known.unread or any(pod.phase is Phase.UNKNOWN for pod in known.pods):
+    if known.unread or any(pod.phase is JobPhase.UNKNOWN for pod in known.pods):
         return "Unknown"
-    run = sum(pod.phase is Phase.RUNNING and not pod.deleting for pod in known.pods)
+    run = sum(pod.phase is JobPhase.RUNNING and not pod.deleting for pod in known.pods)
     if view is not None and run >= view.gang.min_member:
         return "Running"
     resumed = any(each.get("type") == Reason.SUSPENDED.value for each in ours)
@@ -154,13 +163,13 @@ def _aggregate(view: JobView | None, pods: Sequence[PodState]) -> Object:
     for pod in pods:
         if pod.deleting:
             counts["deleted"] += 1
-        elif pod.phase is Phase.PENDING:
+        elif pod.phase is JobPhase.PENDING:
             counts["creating" if pod.node else "pending"] += 1
         else:
             counts[pod.phase.value.lower()] += 1
     return counts
 
 
-VOCABULARY = Vocabulary(
+VOCABULARY = StatusVocabulary(
     ("phase", "conditions", "tasks", "aggregate", "startTime", "completionTime"), _in_our_words, _in_t9ks_words
 )

@@ -20,22 +20,22 @@ from turnout.controllers.model import (
     ChildKey,
     CleanPods,
     Counts,
-    Gang,
+    GangSpec,
+    JobPhase,
     JobView,
     Kind,
     KnownChildren,
     Later,
-    Moment,
     Object,
-    Phase,
     PodState,
+    PodVerdict,
     Reason,
     Replica,
     Restart,
     Role,
     RunPolicy,
-    Verdict,
-    Vocabulary,
+    StatusContext,
+    StatusVocabulary,
     Wanted,
 )
 from turnout.jobs import command_line
@@ -82,7 +82,7 @@ def _read(raw: Object, image: str = "") -> JobView:
         uid=meta.text("uid"),
         roles=(master, worker),
         policy=RunPolicy(spec.flag("suspend"), CleanPods.RUNNING),
-        gang=Gang(least),
+        gang=GangSpec(least),
         spec={"coordinates": coordinates, "more_memory": mode == MODES[0], "most": most},
         elastic=least < most,
     )
@@ -183,7 +183,7 @@ def recreate(_view: JobView, role: Role, pod: PodState) -> bool:
     return role.name != MASTER or pod.exit_code != 1
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> Sequence[Verdict]:
+def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> Sequence[PodVerdict]:
     """Return the conditions that follow from the pods' phases.
 
     The success of the master, or of all workers, is the job's.
@@ -192,10 +192,10 @@ def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> 
     worker = next(role for role in view.roles if role.name == WORKER)
     done = 0 < worker.replicas == counts[WORKER].succeeded
     if done or counts[MASTER].succeeded:
-        return [Verdict(Reason.SUCCEEDED, f"{head} is successfully completed.")]
-    if any(pod.phase is Phase.FAILED for pod in known.pods):
-        return [Verdict(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
-    return [Verdict(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
+        return [PodVerdict(Reason.SUCCEEDED, f"{head} is successfully completed.")]
+    if any(pod.phase is JobPhase.FAILED for pod in known.pods):
+        return [PodVerdict(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
+    return [PodVerdict(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
 
 
 _PHASES = (Reason.FAILED, Reason.SUCCEEDED, Reason.SUSPENDED, Reason.RESTARTING, Reason.RUNNING)
@@ -206,10 +206,10 @@ def _in_our_words(status: Object) -> Object:
     return {key: each for key, each in status.items() if key != "phase"}
 
 
-def _in_dlrovers_words(status: Object, _view: JobView | None, known: KnownChildren, _moment: Moment) -> Object:
+def _in_dlrovers_words(status: Object, _view: JobView | None, known: KnownChildren, _moment: StatusContext) -> Object:
     """Return the status with DLRover's phase."""
     true = (each for each in _PHASES if conditions.is_true(conditions.valid_conditions(status), each))
-    before = Phase.PENDING.value if known.pods else Reason.CREATED.value
+    before = JobPhase.PENDING.value if known.pods else Reason.CREATED.value
     phase: dict[str, Any] = {"phase": next((each.value for each in true), before)}
     return {**phase, **status}
 
@@ -230,7 +230,7 @@ ELASTICJOB = Kind(
     name=name,
     suspended_view=suspended_view,
     recreate=recreate,
-    vocabulary=Vocabulary(_FIELDS, _in_our_words, _in_dlrovers_words),
+    vocabulary=StatusVocabulary(_FIELDS, _in_our_words, _in_dlrovers_words),
     numbered=True,
     faulty_node_exit_code=FAULTY,
 )

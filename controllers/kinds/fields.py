@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from turnout.controllers.model import CleanPods, Gang, JobView, Object, Reason, Refused, Restart, Role, RunPolicy
+from turnout.controllers.model import CleanPods, GangSpec, JobView, Object, Reason, RefusedJob, Restart, Role, RunPolicy
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
 
@@ -28,15 +28,15 @@ class Port(NamedTuple):
     number: int
 
 
-def refusing(read: Callable[[Object], JobView]) -> Callable[[Object], JobView | Refused]:
+def refusing(read: Callable[[Object], JobView]) -> Callable[[Object], JobView | RefusedJob]:
     """Return a reader that, where `read` raises BadJob, refuses the object and names the field."""
 
-    def read_or_refuse(raw: Object) -> JobView | Refused:
+    def read_or_refuse(raw: Object) -> JobView | RefusedJob:
         try:
             view = read(raw)
         except BadJob as error:
-            return Refused(str(error))
-        return view if (why := _too_large(view)) is None else Refused(why, Reason.TOO_LARGE)
+            return RefusedJob(str(error))
+        return view if (why := _too_large(view)) is None else RefusedJob(why, Reason.TOO_LARGE)
 
     return read_or_refuse
 
@@ -130,9 +130,9 @@ def run_policy(policy: Part, clean: CleanPods, start_s: int | None = None) -> Ru
     )
 
 
-def gang(policy: Part, least: int) -> Gang:
+def gang(policy: Part, least: int) -> GangSpec:
     """Read a schedulingPolicy. least: the pods without which the job does not start."""
-    return Gang(
+    return GangSpec(
         policy.count("minAvailable", 0) or least,
         policy.text("queue"),
         policy.text("priorityClass"),

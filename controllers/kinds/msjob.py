@@ -19,16 +19,16 @@ from turnout.controllers.model import (
     ChildKey,
     CleanPods,
     Counts,
+    JobPhase,
     JobView,
     Kind,
     KnownChildren,
     Object,
-    Phase,
+    PodVerdict,
     Reason,
     Replica,
     Restart,
     Role,
-    Verdict,
     replica_name,
 )
 from turnout.jobs.model import BadJob
@@ -169,7 +169,7 @@ def extras(view: JobView, _known: KnownChildren) -> list[Object]:
     return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[Verdict]:
+def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[PodVerdict]:
     """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
     Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job, except for a dynamic worker
@@ -177,18 +177,18 @@ def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> 
     """
     name, count = f"{KIND} {view.name}", counts[WORKER]
     worker = next(role for role in view.roles if role.name == WORKER)
-    first = any(pod.role == worker.label and pod.index == 0 and pod.phase is Phase.SUCCEEDED for pod in known.pods)
+    first = any(pod.role == worker.label and pod.index == 0 and pod.phase is JobPhase.SUCCEEDED for pod in known.pods)
     if (count.succeeded >= worker.replicas > 0) if view.spec["all"] else first:
-        return [Verdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
-    found = [Verdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
+        return [PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
+    found = [PodVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
     for role in view.roles:
         failed = counts[role.name].failed
         if not failed or (role is worker and view.spec["dynamic"] and failed < role.replicas):
             continue
         text = f"because {failed} {role.name} replica(s) failed."
         if role.restart is Restart.NEVER:
-            return [*found, Verdict(Reason.FAILED, f"{name} is failed {text}{_hint(known)}")]
-        found.append(Verdict(Reason.RESTARTING, f"{name} is restarting {text}"))
+            return [*found, PodVerdict(Reason.FAILED, f"{name} is failed {text}{_hint(known)}")]
+        found.append(PodVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
     return found
 
 
@@ -198,7 +198,7 @@ def _hint(known: KnownChildren) -> str:
         f" {pod.name} says {words!r}: {hint}."
         for pod in known.pods
         for words, hint in HINTS.items()
-        if pod.phase is Phase.FAILED and words in pod.last_words
+        if pod.phase is JobPhase.FAILED and words in pod.last_words
     )
     return next(found, "")
 

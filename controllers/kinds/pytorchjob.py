@@ -18,16 +18,16 @@ from turnout.controllers.model import (
     KUBEFLOW,
     CleanPods,
     Counts,
-    Gang,
+    GangSpec,
     JobView,
     Kind,
     KnownChildren,
     Object,
+    PodVerdict,
     Reason,
     Replica,
     Restart,
     Role,
-    Verdict,
     Wanted,
     replica_name,
 )
@@ -114,7 +114,7 @@ def _elastic(policy: Part, replicas: int) -> Object:
     }
 
 
-def _gang(policy: Part, roles: Sequence[Role], elastic: Any) -> Gang:
+def _gang(policy: Part, roles: Sequence[Role], elastic: Any) -> GangSpec:
     """Return the fields of the PodGroup. An elastic job starts with its min, any other with all pods (VE-16)."""
     least = sum(role.replicas for role in roles if not elastic or role.name != "Worker")
     return fields.gang(policy, least + (elastic["minReplicas"] if elastic else 0))
@@ -241,27 +241,27 @@ def _hpa(view: JobView, policy: Object, metrics: Any) -> Object:
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], _known: KnownChildren) -> list[Verdict]:
+def judge(view: JobView, counts: Mapping[str, Counts], _known: KnownChildren) -> list[PodVerdict]:
     """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
     The end of the Master is the end of the job. Without a Master all workers have to succeed, or any worker of an
     elastic job.
     """
-    found: list[Verdict] = []
+    found: list[PodVerdict] = []
     name = f"{KIND} {view.name}"
     for role in view.roles:
         count = counts[role.name]
         if role.name == "Master" or _master(view) is None:
             done = count.succeeded == role.replicas or (view.elastic and count.succeeded > 0)
             if done:
-                return [*found, Verdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
+                return [*found, PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
             if count.active:
-                found.append(Verdict(Reason.RUNNING, f"{name} is running."))
+                found.append(PodVerdict(Reason.RUNNING, f"{name} is running."))
         if count.failed and role.replicas > count.succeeded + count.active:
             text = f"because {count.failed} {role.name} replica(s) failed."
             if role.restart is Restart.NEVER:
-                return [*found, Verdict(Reason.FAILED, f"{name} is failed {text}")]
-            found.append(Verdict(Reason.RESTARTING, f"{name} is restarting {text}"))
+                return [*found, PodVerdict(Reason.FAILED, f"{name} is failed {text}")]
+            found.append(PodVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
     return found
 
 

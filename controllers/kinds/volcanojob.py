@@ -18,18 +18,18 @@ from turnout.controllers.kinds.volcanojob_life import FIELDS, in_our_words, in_v
 from turnout.controllers.kinds.volcanojob_plugins import LABELS, NAMESPACE
 from turnout.controllers.model import (
     Counts,
-    Dialect,
-    Gang,
+    GangDialect,
+    GangSpec,
     JobView,
     Kind,
     KnownChildren,
     Object,
+    PodVerdict,
     Replica,
     Restart,
     Role,
     RunPolicy,
-    Verdict,
-    Vocabulary,
+    StatusVocabulary,
 )
 from turnout.jobs.model import BadJob
 from turnout.jobs.typed_fields import Part
@@ -169,13 +169,13 @@ def _gang(
     roles: Sequence[Role],
     least: Mapping[str, int],
     most: int,
-) -> Gang:
+) -> GangSpec:
     """Return the words of the PodGroup. Source: VE-16, VE-26"""
     notes = Part(meta, "metadata").words("annotations")
     more: dict[str, Any] = {"minTaskMember": dict(least)}
     if spec.part("networkTopology").value:
         more["networkTopology"] = spec.part("networkTopology").value
-    return Gang(
+    return GangSpec(
         most,
         spec.text("queue"),
         spec.text("priorityClassName"),
@@ -235,12 +235,12 @@ def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren)
     for key, named in (("schedulerName", view.spec["scheduler"]), ("priorityClassName", view.spec["priority"])):
         if named and not spec.get(key):
             spec[key] = named
-    if spec.get("schedulerName") in ("", SCHEDULERS[Dialect.VOLCANO]):
+    if spec.get("schedulerName") in ("", SCHEDULERS[GangDialect.VOLCANO]):
         del spec["schedulerName"]
     return plugins.in_pod(view, role, replica, spec)
 
 
-def _judged_by_its_life(_view: JobView, _counts: Mapping[str, Counts], _known: KnownChildren) -> Sequence[Verdict]:
+def _judged_by_its_life(_view: JobView, _counts: Mapping[str, Counts], _known: KnownChildren) -> Sequence[PodVerdict]:
     return ()
 
 
@@ -257,7 +257,7 @@ VOLCANOJOB = Kind(
     _judged_by_its_life,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
-    vocabulary=Vocabulary(FIELDS, in_our_words, in_volcanos_words),
+    vocabulary=StatusVocabulary(FIELDS, in_our_words, in_volcanos_words),
     notes=notes,
     title=TITLE,
     lifecycle=lifecycle,

@@ -18,18 +18,18 @@ from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
     Delete,
+    JobPhase,
     JobView,
     Kind,
     KnownChildren,
-    Moment,
     Object,
-    Outcome,
-    Phase,
     PodState,
     Reason,
+    ReconcileOutcome,
     Replica,
     Say,
     Setup,
+    StatusContext,
     Write,
     as_mapping,
 )
@@ -70,7 +70,7 @@ class _JobAtPhase:
 
     @property
     def alive(self) -> list[PodState]:
-        return [pod for pod in self.known.pods if pod.phase not in (Phase.SUCCEEDED, Phase.FAILED)]
+        return [pod for pod in self.known.pods if pod.phase not in (JobPhase.SUCCEEDED, JobPhase.FAILED)]
 
     @property
     def members(self) -> list[PodState]:
@@ -79,7 +79,9 @@ class _JobAtPhase:
         return [pod for pod in self.known.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
 
 
-def lifecycle(kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_s: float, setup: Setup) -> Outcome:
+def lifecycle(
+    kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_s: float, setup: Setup
+) -> ReconcileOutcome:
     """Return what has to be written for one job."""
     at = _JobAtPhase(kind, view, as_mapping(raw.get("status")), known, now_s, setup)
     if at.phase in (ABORTING, ABORTED) and _state_text(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
@@ -102,7 +104,7 @@ def lifecycle(kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_
     return _running(at)
 
 
-def _acted(at: _JobAtPhase, due: policies.Due) -> Outcome:
+def _acted(at: _JobAtPhase, due: policies.Due) -> ReconcileOutcome:
     phase = _BY_ACTION[due.action]
     counted = {"version": at.view.spec["version"] + 1}
     if phase == RESTARTING:
@@ -110,7 +112,7 @@ def _acted(at: _JobAtPhase, due: policies.Due) -> Outcome:
     return _outcome(at, phase, f"{due.action}: {due.why}", **counted)
 
 
-def _restarting(at: _JobAtPhase) -> Outcome:
+def _restarting(at: _JobAtPhase) -> ReconcileOutcome:
     """Delete all pods, then create them again. After the last retry, ended pods stay for their log.
 
     maxRetry restarts are made; the next one fails the job.
@@ -132,13 +134,13 @@ def _end(at: _JobAtPhase) -> tuple[str, str] | None:
     """
     spec, total = at.view.spec, sum(role.replicas for role in at.view.roles)
     staying = at.members
-    good = sum(pod.phase is Phase.SUCCEEDED for pod in staying)
-    bad = sum(pod.phase is Phase.FAILED for pod in staying)
+    good = sum(pod.phase is JobPhase.SUCCEEDED for pod in staying)
+    bad = sum(pod.phase is JobPhase.FAILED for pod in staying)
     if at.phase != RUNNING or not total or good + bad < total:
         return None
     least = at.view.gang.min_member
     if least >= sum(spec["least"].values()):
-        succeeded = Counter(pod.role for pod in staying if pod.phase is Phase.SUCCEEDED)
+        succeeded = Counter(pod.role for pod in staying if pod.phase is JobPhase.SUCCEEDED)
         for role in at.view.roles:
             count = succeeded[role.label]
             if count < spec["least"][role.label]:
@@ -148,7 +150,7 @@ def _end(at: _JobAtPhase) -> tuple[str, str] | None:
     return FAILED, f"{good} pods succeeded, {least} are needed"
 
 
-def _running(at: _JobAtPhase) -> Outcome:
+def _running(at: _JobAtPhase) -> ReconcileOutcome:
     """Bring the children to what is needed, and set whether the job runs."""
     kind, view, known = at.kind, at.view, at.known
     group = children.pod_group(view, at.setup)
@@ -181,7 +183,7 @@ def _begun(at: _JobAtPhase) -> str:
     return RUNNING if begun and begun >= least else PENDING
 
 
-def _ended(at: _JobAtPhase) -> Outcome:
+def _ended(at: _JobAtPhase) -> ReconcileOutcome:
     """Delete running pods and the PodGroup, which holds room, and the job once its time to live is over."""
     writes: list[Write] = [*children.delete_pods(at.alive)]
     writes += [Delete(each.key, each.uid) for each in at.known.others.values() if each.key.kind == "PodGroup"]
@@ -204,7 +206,7 @@ def _outcome(
     delete_job: bool = False,
     reason: str = "",
     **counted: int,
-) -> Outcome:
+) -> ReconcileOutcome:
     """Return the writes, with the status that follows. why, reason: of a new phase."""
     before, new = at.before, phase != _phase(at.before)
     status: dict[str, Any] = {
@@ -224,7 +226,7 @@ def _outcome(
     status["controlledResources"] = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
     status_before = {name: before[name] for name in FIELDS if name in before}
     patch = None if status == status_before else children.merge_patch(status_before, status)
-    return Outcome(
+    return ReconcileOutcome(
         tuple(writes), _says(at, phase, why) if new else (), patch, requeue_s=requeue_s, delete_job=delete_job
     )
 
@@ -277,7 +279,7 @@ def in_our_words(status: Object) -> Object:
     return {"conditions": [begun] if _phase(status) else []}
 
 
-def in_volcanos_words(status: Object, _view: JobView | None, _known: KnownChildren, moment: Moment) -> Object:
+def in_volcanos_words(status: Object, _view: JobView | None, _known: KnownChildren, moment: StatusContext) -> Object:
     """Return the status of a refused object: Failed, and why, unless its job has begun."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
     failed = [each for each in conditions.valid_conditions(status) if each.get("type") == Reason.FAILED.value]

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.controllers.model import ChildKey, ChildState, JobKey, Kind, KnownChildren, Object, Phase, PodState
+from turnout.controllers.model import ChildKey, ChildState, JobKey, JobPhase, Kind, KnownChildren, Object, PodState
 from turnout.controllers.role_pods import extended
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.times import unix_s
@@ -43,7 +43,7 @@ class _CachedChild:
     watch: str | None
 
 
-class Cache:
+class ChildCache:
     """The jobs and their children.
 
     changed: called with each job that has to be reconciled. kinds: by the path of their group, as in a JobKey.
@@ -239,7 +239,7 @@ class ContainerStatus(Struct):
     state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
-class PodCondition(Struct):
+class ChildPodCondition(Struct):
     """A condition of a pod."""
 
     type: str = ""
@@ -247,17 +247,17 @@ class PodCondition(Struct):
     message: str = ""
 
 
-class PodStatus(Struct):
+class ChildPodStatus(Struct):
     """The fields of a pod's status on which decisions depend."""
 
     phase: str = ""
     reason: str = ""
     start_time: str | None = None
-    conditions: list[PodCondition] | None = None
+    conditions: list[ChildPodCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
 
 
-class PodSpec(Struct):
+class ChildPodSpec(Struct):
     """The part of a pod's spec that its controller needs."""
 
     node_name: str = ""
@@ -267,8 +267,8 @@ class OwnedPod(Struct):
     """A pod as its controller needs it."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: PodSpec = msgspec.field(default_factory=PodSpec)
-    status: PodStatus = msgspec.field(default_factory=PodStatus)
+    spec: ChildPodSpec = msgspec.field(default_factory=ChildPodSpec)
+    status: ChildPodStatus = msgspec.field(default_factory=ChildPodStatus)
 
 
 class OwnedStatus(Struct):
@@ -329,11 +329,11 @@ def pod_state(kind: Kind, obj: OwnedPod) -> PodState:
     )
 
 
-def _phase(text: str) -> Phase:
+def _phase(text: str) -> JobPhase:
     try:
-        return Phase(text or "Pending")
+        return JobPhase(text or "Pending")
     except ValueError:
-        return Phase.UNKNOWN
+        return JobPhase.UNKNOWN
 
 
 def _ended_containers(kind: Kind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:

@@ -18,9 +18,9 @@ from prometheus_client import (
 
 from turnout.controllers.model import JUMP_S, JobKey, Kind, Object, Reason, Say, Setup
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.runtime.cache import Cache
+from turnout.controllers.runtime.cache import ChildCache
 from turnout.controllers.runtime.work_queue import WorkQueue
-from turnout.controllers.runtime.writer import NameTaken, Writer
+from turnout.controllers.runtime.writer import ChildWriter, NameTaken
 from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import run_together
@@ -37,9 +37,9 @@ class JobController:
 
     def __init__(
         self,
-        cache: Cache,
+        cache: ChildCache,
         queue: WorkQueue,
-        writer: Writer,
+        writer: ChildWriter,
         kinds: Mapping[str, Kind],
         setup: Setup,
         clock: Clock,

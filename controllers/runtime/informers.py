@@ -9,7 +9,7 @@ from typing import Any
 from turnout.controllers.children import collection_path, path_prefixes
 from turnout.controllers.model import Kind, Setup
 from turnout.controllers.runtime import scale_plans
-from turnout.controllers.runtime.cache import NODES_PATH, Cache, JobObject, OfferingNode, Owned, OwnedPod
+from turnout.controllers.runtime.cache import NODES_PATH, ChildCache, JobObject, OfferingNode, Owned, OwnedPod
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, InformerFactory
@@ -31,7 +31,7 @@ class ControllerInformers(InformerFactory):
 
     def __init__(
         self,
-        cache: Cache,
+        cache: ChildCache,
         source: Source,
         kinds: Mapping[str, Kind],
         setup: Setup,

@@ -17,9 +17,20 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from turnout.controllers.children import collection_path, path_prefixes
 from turnout.controllers.kinds.colossalaijob_pods import KIND as COLOSSALAIJOB
 from turnout.controllers.kinds.colossalaijob_pods import SCRIPT
-from turnout.controllers.model import ChildKey, Create, Delete, JobKey, Kind, Object, Outcome, Setup, Update, Write
+from turnout.controllers.model import (
+    ChildKey,
+    Create,
+    Delete,
+    JobKey,
+    Kind,
+    Object,
+    ReconcileOutcome,
+    Setup,
+    Update,
+    Write,
+)
 from turnout.controllers.runtime import launch_colossalai
-from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.cache import ChildCache, JobObject, Owned, OwnedPod
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
@@ -33,14 +44,14 @@ class NameTaken(Exception):
     """A child's name belongs to an object of somebody else. Report it, and leave the object alone."""
 
 
-class Writer:
+class ChildWriter:
     """The writer of outcomes. kinds: by the path of their group, as in a JobKey."""
 
-    def __init__(self, calls: Calls, cache: Cache, kinds: Mapping[str, Kind], setup: Setup) -> None:
+    def __init__(self, calls: Calls, cache: ChildCache, kinds: Mapping[str, Kind], setup: Setup) -> None:
         self._calls, self._cache, self._kinds = calls, cache, kinds
         self._prefixes = path_prefixes(setup)
 
-    async def carry_out(self, key: JobKey, uid: str, version: str, outcome: Outcome) -> None:
+    async def carry_out(self, key: JobKey, uid: str, version: str, outcome: ReconcileOutcome) -> None:
         """Write an outcome. version: of the job's object on which it was decided.
 
         Raises CallError, or NameTaken, after everything else was written.

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from turnout.cli.demo.driver import Show, perform
 from turnout.cli.demo.heatmap import Placed, Score
-from turnout.cli.demo.scenario import NODES_PER_LEAF, Act, DemoGang, Place, Scene
+from turnout.cli.demo.scenario import NODES_PER_LEAF, Act, DemoGang, DemoNode, Scene
 from turnout.cli.demo.screen import Screen
 from turnout.cli.demo.summary import Pair
 
@@ -162,7 +162,7 @@ def _half(
     return parts
 
 
-def _corners(places: Sequence[Place], left: int) -> dict[str, tuple[int, int]]:
+def _corners(places: Sequence[DemoNode], left: int) -> dict[str, tuple[int, int]]:
     """Return the upper left corner of each node, in pixels."""
     corners: dict[str, tuple[int, int]] = {}
     spines = sorted({place.spine for place in places})

@@ -328,7 +328,7 @@ def labels_page(text: str) -> str:
 
 def exits() -> str:
     """Return the page of exit codes."""
-    table = [(f"`{code.value}`", _sentence(exit_codes.MEANS[code])) for code in exit_codes.Exit]
+    table = [(f"`{code.value}`", _sentence(exit_codes.MEANS[code])) for code in exit_codes.ExitCode]
     run = [(f"`{code.value}`", _sentence(text)) for code, text in EXITS.items()]
     services = [
         ("`0`", "Ended because it was asked to, by SIGTERM or SIGINT."),

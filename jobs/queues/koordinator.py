@@ -14,8 +14,8 @@ from typing import Any
 
 from turnout.jobs.queues.field_reader import Fields, headroom
 from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, Queue, QueueSpec
-from turnout.jobs.queues.weighted_fair_share import Claim, fill
+from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
+from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
 
 LABEL = "quota.scheduling.koordinator.sh/"
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
@@ -37,7 +37,7 @@ def read(raw: Object) -> QueueSpec:
     namespaces = _namespaces(meta, annotations)
     return QueueSpec(
         name,
-        Dialect.KOORDINATOR,
+        QueueDialect.KOORDINATOR,
         capability=max_amounts,
         deserved=min_amounts,
         lends=labels_part.text(f"{LABEL}allow-lent-resource") != "false",
@@ -53,7 +53,9 @@ def read(raw: Object) -> QueueSpec:
 
 def by_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
     """Return the quota of each namespace whose pods name none: its own quota, else one that lists it."""
-    ours = sorted((q for q in queues if q.dialect is Dialect.KOORDINATOR), key=lambda queue: queue.name, reverse=True)
+    ours = sorted(
+        (q for q in queues if q.dialect is QueueDialect.KOORDINATOR), key=lambda queue: queue.name, reverse=True
+    )
     found = {namespace: queue.name for queue in ours for namespace in queue.namespaces}
     return found | {queue.name: queue.name for queue in ours if queue.name in queue.namespaces}
 
@@ -141,11 +143,11 @@ def _share_out(
             limit.setdefault(queue.name, {})[what] = min(bound, most[queue.name])
 
 
-def _claim(queue: QueueSpec, what: str, requested: int) -> Claim:
+def _claim(queue: QueueSpec, what: str, requested: int) -> QueueClaim:
     min_amount, weight = queue.deserved.get(what, 0), queue.weights.get(what, 0)
     if requested <= min_amount:
-        return Claim(requested, weight, 0.0, 0.0, min_amount)
-    return Claim(min_amount, weight, 0.0, (requested - min_amount) / weight if weight else 0.0, min_amount)
+        return QueueClaim(requested, weight, 0.0, 0.0, min_amount)
+    return QueueClaim(min_amount, weight, 0.0, (requested - min_amount) / weight if weight else 0.0, min_amount)
 
 
 def _bound(group: Sequence[QueueSpec], limit: _Level, above: Amounts) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from turnout.jobs.queues.field_reader import Fields, headroom
 from turnout.jobs.queues.hierarchy import CIRCLE, top_down
-from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Dialect, Flavor, Object, Queue, QueueSpec
+from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Flavor, Object, Queue, QueueDialect, QueueSpec
 from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST
@@ -32,7 +32,7 @@ def read(raw: Object) -> QueueSpec:
     cohort, preempts = spec.text("cohortName", spec.text("cohort")), preemption.text("withinClusterQueue", _NEVER)
     return QueueSpec(
         meta.text("name"),
-        Dialect.KUEUE,
+        QueueDialect.KUEUE,
         deserved=dict(nominal),
         parent=COHORT + cohort if cohort else "",
         open=spec.text("stopPolicy", _NO_STOP) == _NO_STOP,
@@ -53,7 +53,7 @@ def read_cohort(raw: Object) -> QueueSpec:
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
     name = COHORT + root.part("metadata").text("name")
     above = COHORT + parent if parent else ""
-    return QueueSpec(name, Dialect.KUEUE, parent=above, grants=(), flavors=flavors, faults=tuple(root.faults))
+    return QueueSpec(name, QueueDialect.KUEUE, parent=above, grants=(), flavors=flavors, faults=tuple(root.faults))
 
 
 def local_queue(raw: Object) -> tuple[str, str]:
@@ -86,7 +86,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     known = {queue.name: queue for queue in queues}
     for queue in queues:
         if queue.parent and queue.parent not in known:
-            known[queue.parent] = QueueSpec(queue.parent, Dialect.KUEUE)
+            known[queue.parent] = QueueSpec(queue.parent, QueueDialect.KUEUE)
     parents = {name: queue.parent for name, queue in known.items()}
     order, circle = top_down(parents)
     nodes = {name: _Node(known[name], parents[name]) for name in order}

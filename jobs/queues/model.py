@@ -21,7 +21,7 @@ def bounds_several(name: str) -> bool:
     return name.startswith((COHORT, POOL))
 
 
-class Dialect(Enum):
+class QueueDialect(Enum):
     """The system that enforces the share of a queue."""
 
     VOLCANO = "volcano"
@@ -51,7 +51,7 @@ class QueueSpec:
     """A queue as its owner wrote it. An absent amount is unspecified."""
 
     name: str
-    dialect: Dialect = Dialect.VOLCANO
+    dialect: QueueDialect = QueueDialect.VOLCANO
     capability: Amounts = field(default_factory=dict)  # the limit of its use
     guarantee: Amounts = field(default_factory=dict)  # reserved for it alone
     deserved: Amounts = field(default_factory=dict)  # its own; beyond it, it borrows

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Dialect, Object, Queue, QueueSpec
+from turnout.jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
 
 _ASKED = "requests."
 _PODS = ("pods", "count/pods")
@@ -69,7 +69,7 @@ def _spec(
     source = f"{meta.text('namespace')}/{meta.text('name')}"
     return QueueSpec(
         name,
-        Dialect.NAMESPACE,
+        QueueDialect.NAMESPACE,
         capability,
         deserved=deserved,
         grants=(),

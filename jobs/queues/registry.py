@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
-from turnout.jobs.queues.model import Amounts, Demand, Dialect, Queue, QueueSpec
+from turnout.jobs.queues.model import Amounts, Demand, Queue, QueueDialect, QueueSpec
 from turnout.jobs.queues.quota_accounting import room
 
 NO_NEEDS: Mapping[str, Amounts] = {}
@@ -14,15 +14,15 @@ NO_NEEDS: Mapping[str, Amounts] = {}
 
 def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
     """Return the share of each queue by name, and of limits on several queues. Duplicate names are a fault of both."""
-    by_dialect: dict[Dialect, list[QueueSpec]] = {dialect: [] for dialect in Dialect}
+    by_dialect: dict[QueueDialect, list[QueueSpec]] = {dialect: [] for dialect in QueueDialect}
     for queue in queues:
         by_dialect[queue.dialect].append(queue)
     found: dict[str, Queue] = {}
     for dialect, dialect_queues in (
-        (volcano, by_dialect[Dialect.VOLCANO]),
-        (koordinator, by_dialect[Dialect.KOORDINATOR]),
-        (kueue, by_dialect[Dialect.KUEUE]),
-        (namespace, by_dialect[Dialect.NAMESPACE]),
+        (volcano, by_dialect[QueueDialect.VOLCANO]),
+        (koordinator, by_dialect[QueueDialect.KOORDINATOR]),
+        (kueue, by_dialect[QueueDialect.KUEUE]),
+        (namespace, by_dialect[QueueDialect.NAMESPACE]),
     ):
         dialect_shares = _drop_foreign_parents(dialect.shares(dialect_queues, demand))
         duplicates = found.keys() & dialect_shares.keys()

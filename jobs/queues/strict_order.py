@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.field_reader import Fields
-from turnout.jobs.queues.model import NAMESPACE, Dialect, Object, QueueSpec
+from turnout.jobs.queues.model import NAMESPACE, Object, QueueDialect, QueueSpec
 from turnout.kube import labels
 
 LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
@@ -53,7 +53,9 @@ def _elastic(raw: Object) -> StrictQueue | None:
 
 def _kueue(raw: Object) -> StrictQueue | None:
     spec = kueue.read(raw)
-    return StrictQueue(f"{Dialect.KUEUE.value}/{spec.name}") if spec.strict or _has_strict_annotation(raw) else None
+    return (
+        StrictQueue(f"{QueueDialect.KUEUE.value}/{spec.name}") if spec.strict or _has_strict_annotation(raw) else None
+    )
 
 
 def _strict_queue(spec: QueueSpec) -> StrictQueue:
@@ -98,7 +100,7 @@ class StrictQueues:
 
     def lead(self, local_queue: str, cluster_queue: str) -> bool:
         """Set the ClusterQueue of a LocalQueue (namespace/name); "" removes it. Return True if it changed."""
-        queue = f"{Dialect.KUEUE.value}/{cluster_queue}" if cluster_queue else ""
+        queue = f"{QueueDialect.KUEUE.value}/{cluster_queue}" if cluster_queue else ""
         if self._local.get(local_queue, "") == queue:
             return False
         if queue:

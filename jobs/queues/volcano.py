@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from turnout.jobs.queues.field_reader import Fields, headroom
 from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Dialect, Object, Queue, QueueSpec
-from turnout.jobs.queues.weighted_fair_share import Claim, fill
+from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
+from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
 from turnout.kube import labels
 
 ROOT = "root"
@@ -31,7 +31,7 @@ def read(raw: Object) -> QueueSpec:
     guarantee = spec.part("guarantee").amounts("resource")
     return QueueSpec(
         meta.text("name"),
-        Dialect.VOLCANO,
+        QueueDialect.VOLCANO,
         capability=capability,
         guarantee=guarantee,
         deserved=deserved,
@@ -135,7 +135,7 @@ def _by_weight(known: Mapping[str, QueueSpec], real: _Level, demand: Demand) -> 
     return found
 
 
-def _claim(queue: QueueSpec, what: str, real: Amounts, demand: Demand) -> Claim:
+def _claim(queue: QueueSpec, what: str, real: Amounts, demand: Demand) -> QueueClaim:
     least, requested = queue.guarantee.get(what, 0), demand.need_of(queue.name).get(what, 0)
     most = max(least, min(requested, real.get(what, requested)))
-    return Claim(least, queue.weight, least / queue.weight, most / queue.weight, least)
+    return QueueClaim(least, queue.weight, least / queue.weight, most / queue.weight, least)

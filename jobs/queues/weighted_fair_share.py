@@ -12,7 +12,7 @@ from math import floor, inf, isclose
 from typing import NamedTuple
 
 
-class Claim(NamedTuple):
+class QueueClaim(NamedTuple):
     """A claim on a shared amount: at level L it has least + weight * (L - begins), from `begins` to `ends`."""
 
     least: int  # granted at any level
@@ -26,7 +26,7 @@ class Claim(NamedTuple):
         return self.least + self.weight * (min(max(level, self.begins), self.ends) - self.begins)
 
 
-def fill(claims: Sequence[Claim], total: int) -> list[tuple[int, int]]:
+def fill(claims: Sequence[QueueClaim], total: int) -> list[tuple[int, int]]:
     """Return for each claim its share and the most that it could have. Each `least` is granted even if the total is
     smaller.
     """
@@ -53,7 +53,7 @@ def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float]
 
 
 def _most(
-    claim: Claim, levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int, level: float
+    claim: QueueClaim, levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int, level: float
 ) -> float:
     """Return what a claim would have if it requested everything."""
     least, weight, begins, ends, own = claim

@@ -36,12 +36,12 @@ _MAX_ERROR_BYTES = 65_536
 _MAX_DATES = 31  # of the last answers
 
 
-class _ListMeta(msgspec.Struct):
+class _PageMetadata(msgspec.Struct):
     token: str = msgspec.field(name="continue", default="")
 
 
 class _PageEnd(msgspec.Struct):
-    metadata: _ListMeta
+    metadata: _PageMetadata
 
 
 _page_end = msgspec.json.Decoder(_PageEnd)

@@ -30,7 +30,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     """The limits of one server. Times are in seconds."""
 
     body_bytes: int = 32 << 20  # of one request
@@ -50,7 +50,7 @@ class Limits:
 class Connection(RequestHandler):
     """A connection of aiohttp's protocol with time limits for the client."""
 
-    def __init__(self, server: Server, limits: Limits, **options: Any) -> None:
+    def __init__(self, server: Server, limits: ConnectionLimits, **options: Any) -> None:
         super().__init__(server, **options)
         self._server, self._limits = server, limits
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -136,7 +136,7 @@ class Connection(RequestHandler):
 class Server(web.Server):
     """A server that makes our connections and holds its listening sockets."""
 
-    def __init__(self, handler: Handler, limits: Limits) -> None:
+    def __init__(self, handler: Handler, limits: ConnectionLimits) -> None:
         super().__init__(handler)
         self._limits = limits
         self._listener: asyncio.Server | None = None

@@ -11,11 +11,13 @@ from contextlib import asynccontextmanager
 from aiohttp import hdrs, web
 from prometheus_client import CollectorRegistry, Gauge
 
-from turnout.kube.server.http_connection import Connection, Limits, Server, refusal
+from turnout.kube.server.http_connection import Connection, ConnectionLimits, Server, refusal
 from turnout.kube.server.sockets import allow_files, bind
 from turnout.kube.version import installed_build
 
-LIMITS = Limits(body_bytes=0, connections=64, in_flight=64)  # few files: a service needs its own for its watches
+LIMITS = ConnectionLimits(
+    body_bytes=0, connections=64, in_flight=64
+)  # few files: a service needs its own for its watches
 LEAVE_S = 1.0  # for answers that are owed at the end
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -50,7 +52,7 @@ def text(status: int, line: str) -> web.Response:
     return web.Response(text=line + "\n", status=status)
 
 
-def pages_server(pages: Mapping[str, Page], limits: Limits = LIMITS) -> Server:
+def pages_server(pages: Mapping[str, Page], limits: ConnectionLimits = LIMITS) -> Server:
     """Return a server of these pages that does not listen yet. No body is read."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
@@ -69,7 +71,9 @@ def pages_server(pages: Mapping[str, Page], limits: Limits = LIMITS) -> Server:
 
 
 @asynccontextmanager
-async def serve_pages(host: str, port: int, pages: Mapping[str, Page], limits: Limits = LIMITS) -> AsyncIterator[int]:
+async def serve_pages(
+    host: str, port: int, pages: Mapping[str, Page], limits: ConnectionLimits = LIMITS
+) -> AsyncIterator[int]:
     """Serve these pages until the block ends, and yield the port. Raises OSError if the port is in use."""
     allow_files()
     server = pages_server(pages, limits)

@@ -6,7 +6,7 @@ import resource
 import socket
 from dataclasses import replace
 
-from turnout.kube.server.http_connection import Limits
+from turnout.kube.server.http_connection import ConnectionLimits
 
 FILES = 65_536  # open files that this process asks for, where the system lets it
 OTHER_FILES = 256  # of them for the plain port, watches, certificates and libraries
@@ -22,7 +22,7 @@ def allow_files() -> int:
     return files
 
 
-def limit_connections(limits: Limits, files: int) -> Limits:
+def limit_connections(limits: ConnectionLimits, files: int) -> ConnectionLimits:
     """Return limits with at most as many connections as there are files for."""
     return replace(limits, connections=max(1, min(limits.connections, files - OTHER_FILES)))
 

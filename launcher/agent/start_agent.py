@@ -31,7 +31,15 @@ from turnout.launcher.rendezvous.find_coordinator import Search
 from turnout.launcher.rendezvous.locks.protocol import RoundLock
 from turnout.launcher.rendezvous.transport.leadership import Leadership
 from turnout.launcher.rendezvous.transport.listener import Listener
-from turnout.launcher.settings import Command, Devices, Kind, LockKind, PlaceSettings, RendezvousSettings, Settings
+from turnout.launcher.settings import (
+    Command,
+    Devices,
+    LockKind,
+    PlaceSettings,
+    RendezvousSettings,
+    ScriptKind,
+    Settings,
+)
 from turnout.launcher.workers.worker_group import WorkerGroup
 from turnout.launcher.workers.worker_spec import WorkerBackend
 
@@ -40,10 +48,10 @@ def check_command(command: Command) -> None:
     """Raise BadSettings if the script or the program does not exist. A module is looked for by its own process."""
     name = command.program
     match command.kind:
-        case Kind.SCRIPT | Kind.RUN_PATH:
+        case ScriptKind.SCRIPT | ScriptKind.RUN_PATH:
             if not os.path.exists(name):
                 raise BadSettings(f"there is no script {name!r} in {os.getcwd()}")
-        case Kind.PROGRAM:
+        case ScriptKind.PROGRAM:
             if shutil.which(name) is None:
                 raise BadSettings(f"there is no program {name!r} that could be run")
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from textwrap import wrap
 
 from turnout.launcher.cli.options import OPTIONS, Effect, Option
-from turnout.launcher.cli.parser import KEYS, Key
+from turnout.launcher.cli.parser import KEYS, ConfigKey
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Command, Settings, Warned
 
@@ -105,7 +105,7 @@ def _option_text(option: Option) -> str:
     return f"{Effect.NONE.value}: {option.text}" if option.effect is Effect.NONE else option.text
 
 
-def _key(key: Key) -> str:
+def _key(key: ConfigKey) -> str:
     return key.text if key.sets else f"{Effect.NONE.value}: {key.text}"
 
 

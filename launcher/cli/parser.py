@@ -22,7 +22,7 @@ _ETCD = "etcd is not contacted"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """One key of --rdzv-conf."""
 
     name: str
@@ -34,14 +34,14 @@ class Key:
 
 
 KEYS = (
-    Key(
+    ConfigKey(
         "join_timeout",
         "seconds that a round may take to form; 600 by default",
         "90",
         ("elastic_spec.join_timeout_s",),
         value_types.seconds,
     ),
-    Key(
+    ConfigKey(
         "timeout",
         "same as join_timeout; the name in torch's etcd back-end",
         "90",
@@ -49,14 +49,14 @@ KEYS = (
         value_types.seconds,
         "join_timeout",
     ),
-    Key(
+    ConfigKey(
         "last_call_timeout",
         "seconds that a round waits for more workers once it has its minimum, 30 by default; --last-call-s wins",
         "2",
         ("elastic_spec.last_call_s",),
         value_types.seconds,
     ),
-    Key(
+    ConfigKey(
         "lastcall_timeout",
         "same as last_call_timeout; the name in DLRover",
         "2",
@@ -64,32 +64,32 @@ KEYS = (
         value_types.seconds,
         "last_call_timeout",
     ),
-    Key(
+    ConfigKey(
         "keep_alive_interval",
         "seconds between heartbeats; --heartbeat-s wins",
         "1",
         ("timing.heartbeat_s", "timing.silence_s"),
         value_types.seconds,
     ),
-    Key(
+    ConfigKey(
         "keep_alive_max_attempt",
         "heartbeats that may be missing before a peer is given up, 5 by default; --silence-s wins",
         "3",
         ("timing.silence_s",),
         value_types.some,
     ),
-    Key("is_host", "1 if this worker is the first coordinator", "1", ("rendezvous.is_host",), value_types.truth),
-    Key("heartbeat_timeout", "a heartbeat is not a request; nothing waits for it", "7"),
-    Key("close_timeout", "a job that has ended is closed at once", "7"),
-    Key("pend_timeout", "a spare worker waits as long as the job runs", "3600"),
-    Key("read_timeout", _STORE, "60"),
-    Key("store_type", _STORE, "tcp"),
-    Key("use_libuv", _STORE, "1"),
-    Key("cas_backoff_max_seconds", _STORE, "1"),
-    Key("rank", "use --node-rank", "1"),
-    Key("etcd_prefix", _ETCD, "/torchelastic/p2p"),
-    *(Key(name, _ETCD, "http") for name in ("protocol", "ssl_cert", "ssl_cert_key", "ca_cert")),
-    *(Key(name, _ETCD, "http") for name in ("cert", "key", "cacert")),
+    ConfigKey("is_host", "1 if this worker is the first coordinator", "1", ("rendezvous.is_host",), value_types.truth),
+    ConfigKey("heartbeat_timeout", "a heartbeat is not a request; nothing waits for it", "7"),
+    ConfigKey("close_timeout", "a job that has ended is closed at once", "7"),
+    ConfigKey("pend_timeout", "a spare worker waits as long as the job runs", "3600"),
+    ConfigKey("read_timeout", _STORE, "60"),
+    ConfigKey("store_type", _STORE, "tcp"),
+    ConfigKey("use_libuv", _STORE, "1"),
+    ConfigKey("cas_backoff_max_seconds", _STORE, "1"),
+    ConfigKey("rank", "use --node-rank", "1"),
+    ConfigKey("etcd_prefix", _ETCD, "/torchelastic/p2p"),
+    *(ConfigKey(name, _ETCD, "http") for name in ("protocol", "ssl_cert", "ssl_cert_key", "ca_cert")),
+    *(ConfigKey(name, _ETCD, "http") for name in ("cert", "key", "cacert")),
 )
 
 _BY_NAME = {key.name: key for key in KEYS}

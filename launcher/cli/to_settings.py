@@ -21,9 +21,9 @@ from turnout.launcher.model import ElasticSpec, Exit
 from turnout.launcher.settings import (
     Command,
     Devices,
-    Kind,
     Output,
     PlaceSettings,
+    ScriptKind,
     Settings,
     StartNote,
     StartSettings,
@@ -69,7 +69,7 @@ MISSED = 5  # heartbeats before a peer is given up
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CommandAnswer:
     """A text to print when nothing is run: to stderr unless the exit code is DONE."""
 
     text: str
@@ -81,21 +81,21 @@ def read(
     environ: Mapping[str, str],
     program: str = "turnout-run",
     version: Callable[[], object] = lambda: "",
-) -> Settings | Answer:
+) -> Settings | CommandAnswer:
     """Read the agent's settings. argv: without the program's name. An invalid line gives an Answer that names the
     fault. version: looks up what --version prints.
     """
     try:
         line = take_apart(argv)
         if "help" in line.given:
-            return Answer(help.usage(program), Exit.DONE)
+            return CommandAnswer(help.usage(program), Exit.DONE)
         if "version" in line.given:
-            return Answer(f"{program} {version()}", Exit.DONE)
+            return CommandAnswer(f"{program} {version()}", Exit.DONE)
         if shell := line.given.get("print-completion"):
-            return Answer(help.completion(str(shell.value), program), Exit.DONE)
+            return CommandAnswer(help.completion(str(shell.value), program), Exit.DONE)
         return _settings(line, environ)
     except (BadCommand, BadSettings, BadElasticSpec, BadCheck) as error:
-        return Answer(f"{program}: {error}", Exit.USAGE)
+        return CommandAnswer(f"{program}: {error}", Exit.USAGE)
 
 
 def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
@@ -149,14 +149,14 @@ def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
 
     Source: torchrun, where --run-path overrides the other two, and those exclude each other.
     """
-    kinds = {"run-path": Kind.RUN_PATH, "module": Kind.MODULE, "no-python": Kind.PROGRAM}
+    kinds = {"run-path": ScriptKind.RUN_PATH, "module": ScriptKind.MODULE, "no-python": ScriptKind.PROGRAM}
     named = [kind for name, kind in kinds.items() if chosen.get(name)]
-    if named == [Kind.MODULE, Kind.PROGRAM]:
+    if named == [ScriptKind.MODULE, ScriptKind.PROGRAM]:
         raise BadCommand("--module and --no-python exclude each other: a module is run by Python")
     return Command(
         program=line.script,
         arguments=line.arguments,
-        kind=named[0] if named else Kind.SCRIPT,
+        kind=named[0] if named else ScriptKind.SCRIPT,
         python=environ.get("PYTHON_EXEC", ""),
         role=chosen.get("role", "default"),
     )

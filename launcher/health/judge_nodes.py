@@ -108,7 +108,7 @@ def _median(ordered: list[float]) -> float:
 PROOFS = 2  # a proof takes so many living partners, or runs of one pair
 
 
-class Outcome(IntEnum):
+class Judgement(IntEnum):
     """The result of a group, from good to bad."""
 
     FINE = 0
@@ -130,7 +130,7 @@ class Evidence:
                 self._of[member].append(place)
 
     @cached_property
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[Judgement]:
         """Return the outcome of every group. A slow one stands out from all groups, or from those of the first round.
 
         Only the first round is a fair sample: in later ones most groups contain a suspect.
@@ -143,10 +143,10 @@ class Evidence:
         found = []
         for result, time_s in zip(self.groups, times, strict=True):
             if time_s is None or any(alone_s is None for alone_s in result.compute_s):
-                found.append(Outcome.FAILED)
+                found.append(Judgement.FAILED)
             else:
                 slow = self._is_slow(result, time_s, zip(samples, (times[:first], times), strict=True))
-                found.append(Outcome.SLOW if slow else Outcome.FINE)
+                found.append(Judgement.SLOW if slow else Judgement.FINE)
         return found
 
     def _is_slow(self, result: Measured, time_s: float, samples: Iterable[tuple[Sample, list[float | None]]]) -> bool:
@@ -168,21 +168,21 @@ class Evidence:
     @cached_property
     def fast(self) -> set[str]:
         """Return the nodes of groups that were fine."""
-        return self._members(Outcome.FINE)
+        return self._members(Judgement.FINE)
 
     @cached_property
     def working(self) -> set[str]:
         """Return the nodes of groups that did not fail."""
-        return self._members(Outcome.FINE, Outcome.SLOW)
+        return self._members(Judgement.FINE, Judgement.SLOW)
 
-    def _members(self, *outcomes: Outcome) -> set[str]:
+    def _members(self, *outcomes: Judgement) -> set[str]:
         pairs = zip(self.groups, self.outcomes, strict=True)
         return {member for result, outcome in pairs if outcome in outcomes for member in result.members}
 
     @cached_property
-    def pairs(self) -> dict[Link, list[Outcome]]:
+    def pairs(self) -> dict[Link, list[Judgement]]:
         """Return the outcomes of each pair that was probed alone, run by run."""
-        found = defaultdict[Link, list[Outcome]](list)
+        found = defaultdict[Link, list[Judgement]](list)
         for result, outcome in zip(self.groups, self.outcomes, strict=True):
             if len(result.members) == 2:
                 found[self.link(*result.members)].append(outcome)
@@ -193,9 +193,9 @@ class Evidence:
         return (one, other) if self.at[one] < self.at[other] else (other, one)
 
     @cached_property
-    def outcomes_by_partner(self) -> dict[str, dict[str, Outcome]]:
+    def outcomes_by_partner(self) -> dict[str, dict[str, Judgement]]:
         """Return each node's partners in pairs, with the best outcome of each."""
-        found = defaultdict[str, dict[str, Outcome]](dict)
+        found = defaultdict[str, dict[str, Judgement]](dict)
         for (one, other), outcomes in self.pairs.items():
             found[one][other] = found[other][one] = min(outcomes)
         return found
@@ -224,7 +224,7 @@ class Evidence:
         return self._ordered(
             other
             for other, best in self.outcomes_by_partner[node].items()
-            if best is Outcome.FAILED and other in self.working
+            if best is Judgement.FAILED and other in self.working
         )
 
     @cached_property
@@ -252,41 +252,41 @@ class Evidence:
         return tuple(node for node in self.check.nodes if node not in done) if len(self.check.nodes) > 1 else ()
 
     @cached_property
-    def links(self) -> dict[Link, Outcome]:
+    def links(self) -> dict[Link, Judgement]:
         """Return the links that are bad or slow between good nodes: seen in two runs, one of them of the pair alone."""
-        found = dict[Link, Outcome]()
-        sound = ((Outcome.FAILED, self.working - self.broken), (Outcome.SLOW, self.fast - self.broken))
+        found = dict[Link, Judgement]()
+        sound = ((Judgement.FAILED, self.working - self.broken), (Judgement.SLOW, self.fast - self.broken))
         for link, outcomes in self.pairs.items():
             for outcome, good in sound:
                 if {*outcomes} == {outcome} and {*link} <= good and self._count_unexplained(link, outcome) >= PROOFS:
                     found[link] = outcome
         return found
 
-    def _count_unexplained(self, link: Link, outcome: Outcome) -> int:
+    def _count_unexplained(self, link: Link, outcome: Judgement) -> int:
         """Count the groups with both ends that had this outcome, and that nothing else explains."""
         both = {*self._of[link[0]]} & {*self._of[link[1]]}
         return sum(
             1 for place in both if self.outcomes[place] is outcome and not self._blamed(self.groups[place], outcome)
         )
 
-    def _blamed(self, result: Measured, outcome: Outcome) -> bool:
+    def _blamed(self, result: Measured, outcome: Judgement) -> bool:
         """True if a bad or slow member explains this group's outcome."""
-        culprits = self.bad if outcome is Outcome.FAILED else self.bad | self.slow_nodes
+        culprits = self.bad if outcome is Judgement.FAILED else self.bad | self.slow_nodes
         return not culprits.isdisjoint(result.members)
 
     @cached_property
-    def riddles(self) -> list[tuple[Group, Outcome]]:
+    def riddles(self) -> list[tuple[Group, Judgement]]:
         """List the groups that neither a node nor a link explains, once each. A slow pair that was fine later is left
         out.
         """
-        found = dict[tuple[Group, Outcome], None]()
+        found = dict[tuple[Group, Judgement], None]()
         for result, outcome in zip(self.groups, self.outcomes, strict=True):
-            if outcome is Outcome.FINE or self._blamed(result, outcome):
+            if outcome is Judgement.FINE or self._blamed(result, outcome):
                 continue
             inside = list(combinations(self._ordered(result.members), 2))
-            if any(self.links.get(link, Outcome.FINE) >= outcome for link in inside):
+            if any(self.links.get(link, Judgement.FINE) >= outcome for link in inside):
                 continue
-            if outcome is Outcome.SLOW and all(Outcome.FINE in self.pairs.get(link, ()) for link in inside):
+            if outcome is Judgement.SLOW and all(Judgement.FINE in self.pairs.get(link, ()) for link in inside):
                 continue
             found[self._ordered(result.members), outcome] = None
         return list(found)
@@ -319,9 +319,9 @@ def verdict(evidence: Evidence) -> Verdict:
     """Make the verdict from all measurements."""
     return Verdict(
         bad_nodes=tuple(_bad(evidence, node) for node in evidence.check.nodes if node in evidence.bad),
-        bad_links=_links(evidence, Outcome.FAILED, FaultCause.LINK_FAILED),
+        bad_links=_links(evidence, Judgement.FAILED, FaultCause.LINK_FAILED),
         slow_nodes=(*_slow(evidence, FaultCause.COMPUTE_SLOW), *_slow(evidence, FaultCause.NETWORK_SLOW)),
-        slow_links=_links(evidence, Outcome.SLOW, FaultCause.LINK_SLOW),
+        slow_links=_links(evidence, Judgement.SLOW, FaultCause.LINK_SLOW),
         undecided=_undecided(evidence),
     )
 
@@ -335,8 +335,8 @@ def _bad(evidence: Evidence, node: str) -> Finding:
     )
 
 
-def _links(evidence: Evidence, outcome: Outcome, cause: FaultCause) -> tuple[Finding, ...]:
-    how = "fails" if outcome is Outcome.FAILED else "is slow"
+def _links(evidence: Evidence, outcome: Judgement, cause: FaultCause) -> tuple[Finding, ...]:
+    how = "fails" if outcome is Judgement.FAILED else "is slow"
     found = sorted(
         (link for link, had in evidence.links.items() if had is outcome), key=lambda link: evidence.at[link[0]]
     )
@@ -362,7 +362,7 @@ def _slow(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]:
 def _undecided(evidence: Evidence) -> tuple[Undecided, ...]:
     found = []
     for group, outcome in evidence.riddles:
-        how = "failed" if outcome is Outcome.FAILED else "was slow"
+        how = "failed" if outcome is Judgement.FAILED else "was slow"
         if not evidence.fast:
             why = f"this group {how}, and no group was fine beside which to tell why"
         elif {*group} <= evidence.fast:
@@ -419,7 +419,7 @@ class _Round:
         """Add pairs of good nodes from groups that were not good: the pair alone, and again if it was the group."""
         evidence = self._evidence
         for group, outcome in evidence.riddles:
-            good = evidence.working if outcome is Outcome.FAILED else evidence.fast
+            good = evidence.working if outcome is Judgement.FAILED else evidence.fast
             if {*group} <= good and (link := next(self._untold(group), None)):
                 self._take(*link)
 

@@ -61,7 +61,7 @@ class AskArbiter:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class SearchPause:
     """A move of the search: wait this long, since no coordinator was found, then start a new lap."""
 
     for_s: float
@@ -75,7 +75,7 @@ class GiveUp:
     detail: str
 
 
-Move: TypeAlias = ConnectTo | Lead | AskArbiter | Pause | GiveUp
+Move: TypeAlias = ConnectTo | Lead | AskArbiter | SearchPause | GiveUp
 
 
 def next_move(seek: Search, now_s: float) -> Move:
@@ -87,7 +87,7 @@ def next_move(seek: Search, now_s: float) -> Move:
     for move in _lap(seek, now_s):
         if not isinstance(move, ConnectTo) or move.to not in seek.refused | seek.silent:
             return move
-    return Pause(min(FIRST_PAUSE_S * 2**seek.laps, MOST_PAUSE_S))
+    return SearchPause(min(FIRST_PAUSE_S * 2**seek.laps, MOST_PAUSE_S))
 
 
 def _lap(seek: Search, now_s: float) -> Iterator[Move]:

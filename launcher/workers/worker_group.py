@@ -27,7 +27,7 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
 from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
-from turnout.launcher.settings import Kind, Settings
+from turnout.launcher.settings import ScriptKind, Settings
 from turnout.launcher.workers import numa as numa
 from turnout.launcher.workers.forkserver.server import DEFAULT
 from turnout.launcher.workers.numa import look
@@ -45,10 +45,10 @@ from turnout.launcher.workers.worker_spec import (
 )
 
 _HOW = {
-    Kind.SCRIPT: CommandKind.SCRIPT,
-    Kind.MODULE: CommandKind.MODULE,
-    Kind.PROGRAM: CommandKind.BARE,
-    Kind.RUN_PATH: CommandKind.RUN_PATH,
+    ScriptKind.SCRIPT: CommandKind.SCRIPT,
+    ScriptKind.MODULE: CommandKind.MODULE,
+    ScriptKind.PROGRAM: CommandKind.BARE,
+    ScriptKind.RUN_PATH: CommandKind.RUN_PATH,
 }
 
 
@@ -90,7 +90,7 @@ class WorkerGroup:
             Path(self._folder.name), memory, *_memory_owner(settings, hostname), log_event, endpoint, token
         )
         self._backend = WorkerProcesses(
-            fork=settings.start.fork and settings.command.kind in (Kind.SCRIPT, Kind.MODULE),
+            fork=settings.start.fork and settings.command.kind in (ScriptKind.SCRIPT, ScriptKind.MODULE),
             preload=(*DEFAULT, *settings.start.preload),
             shutdown_timeout_s=settings.timing.shutdown_s,
             log_event=log_event,

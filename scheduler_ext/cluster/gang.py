@@ -16,7 +16,7 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.repair import Repair, most_patient
 from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,7 +31,7 @@ class GangGroup:
 
 
 def group_members(
-    rules: Sequence[GroupRule], members: Iterable[Member], tier_of: Callable[[Level], int]
+    rules: Sequence[GroupRule], members: Iterable[GangMember], tier_of: Callable[[Level], int]
 ) -> dict[str, GangGroup]:
     """Return uid -> group of the members in a group. members: in rank order. The first matching rule counts."""
     found: dict[str, GangGroup] = {}
@@ -72,7 +72,7 @@ class Sizing:
 class _MemberSummary:
     """The statements of all members of a gang."""
 
-    living: Sequence[Member]  # members that run or may still run
+    living: Sequence[GangMember]  # members that run or may still run
     wishes: Sequence[Wish]  # the different wishes
     min_pods: int
     total: int
@@ -82,7 +82,7 @@ class _MemberSummary:
     parent_set: str
 
 
-def _summarize(members: Sequence[Member]) -> _MemberSummary:
+def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
     memberships = [member.membership for member in members]
     return _MemberSummary(
         living=[member for member in members if not member.terminating],
@@ -119,7 +119,7 @@ class Gang:
     version: int
     sizing: Sizing | None = None
     tier_of: Callable[[Level], int | None] = by_number  # a level's tier in the map; None for one that is not there
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, GangMember] = field(default_factory=dict)
     started_s: float | None = None  # when a member first held a host, by the monotonic clock
     min_pods_at_start: int = 0  # the min at the start; a larger min that is stated later has no effect on the order
     _cached_summary: _MemberSummary | None = field(
@@ -135,7 +135,7 @@ class Gang:
             self._cached_summary = _summarize(list(self.members.values()))
         return self._cached_summary
 
-    def join(self, member: Member) -> None:
+    def join(self, member: GangMember) -> None:
         """Add or update a member."""
         self.members[member.uid] = member
         self._cached_summary = None
@@ -157,7 +157,7 @@ class Gang:
         """The min up to which a started gang comes before other gangs."""
         return self.min_pods if self.started_s is None else min(self.min_pods, self.min_pods_at_start)
 
-    def waiting(self) -> list[Member]:
+    def waiting(self) -> list[GangMember]:
         """Return the members without a node, in rank order: masters first, then by index, then by name."""
         return sorted((m for m in self.members.values() if m.is_waiting), key=rank_order)
 
@@ -187,12 +187,12 @@ class Gang:
         is_enough = any(m.node for m in able) or self._reaches_min(able)
         return is_enough and any(m.is_waiting for m in able)
 
-    def _reaches_min(self, members: Sequence[Member]) -> bool:
+    def _reaches_min(self, members: Sequence[GangMember]) -> bool:
         """True if some members are as many as must start together, in total and of each role."""
         roles = Counter(m.membership.role for m in members)
         return len(members) >= self.min_pods and all(roles[role] >= count for role, count in self.min_by_role)
 
-    def living(self) -> Sequence[Member]:
+    def living(self) -> Sequence[GangMember]:
         """Return the members that run or may still run."""
         return self._summary.living
 
@@ -444,7 +444,7 @@ class Gang:
         return created, self.version, uid
 
 
-def rank_order(member: Member) -> tuple[str, float, str]:
+def rank_order(member: GangMember) -> tuple[str, float, str]:
     """Return the sort key of a member: by role, then by rank, then by name.
 
     Ranks count within a role, and members without a rank come last. Masters have the role "" and so come first.

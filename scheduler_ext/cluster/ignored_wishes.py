@@ -9,7 +9,7 @@ from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes.model import NOTHING, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 
 _WHY = {
@@ -18,7 +18,7 @@ _WHY = {
 }
 
 
-def ignored_wishes(view: ClusterView, member: Member) -> Iterator[str]:
+def ignored_wishes(view: ClusterView, member: GangMember) -> Iterator[str]:
     """Yield a sentence for each term of a member's wish that is not kept."""
     gang = view.gangs.get(member.membership.key)
     wish = member.membership.wish

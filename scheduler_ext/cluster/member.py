@@ -137,7 +137,7 @@ _controller = lru_cache(maxsize=4_096)(Controller)  # the pods of one job share 
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class GangMember:
     """A pod: its place, the resources that it takes, and the gang that it belongs to."""
 
     uid: str
@@ -168,13 +168,13 @@ class Member:
         return not self.node and not self.terminating
 
 
-def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> Member | None:
+def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> GangMember | None:
     """Read a pod; None when it is finished and takes no room. Raises BadQuantity, TooComplex when it cannot be read."""
     if pod.status.phase in _FINISHED:
         return None
     shape = add_anti_affinity(shape_of(pod), pod)
     belongs = membership(pod)
-    return Member(
+    return GangMember(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,

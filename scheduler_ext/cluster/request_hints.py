@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import GangKey
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 
 CATCH_UP_S = 10.0  # a difference that lasts longer is no delay of a watch
 
 
-def offers_unknown_room(view: ClusterView, member: Member, names: Sequence[str]) -> bool:
+def offers_unknown_room(view: ClusterView, member: GangMember, names: Sequence[str]) -> bool:
     """True if the scheduler names a node that no watch has shown, or on which this pod does not fit by our view.
 
     The view must be settled, as it is after a question to the planner.
@@ -46,7 +46,7 @@ class LaggingView:
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
 
-    def should_retry(self, view: ClusterView, member: Member, names: Sequence[str], now_s: float) -> bool:
+    def should_retry(self, view: ClusterView, member: GangMember, names: Sequence[str], now_s: float) -> bool:
         """True if the scheduler should ask about this pod again, because a watch may soon show the missing room.
 
         The answer is True for CATCH_UP_S at most, until the scheduler once offers no unknown room.

@@ -22,7 +22,7 @@ from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.kube.pod_shape import Term, admission_view, preference
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing
 from turnout.scheduler_ext.cluster.levels import Levels
-from turnout.scheduler_ext.cluster.member import Member, member_of
+from turnout.scheduler_ext.cluster.member import GangMember, member_of
 from turnout.topology.fabric import EMPTY, Fabric, with_strangers
 
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
@@ -37,7 +37,7 @@ class ClusterView:
         self.fabric: Fabric = EMPTY
         self.snapshot = ClusterSnapshot()
         self.gangs: dict[GangKey, Gang] = {}
-        self.pods: dict[str, Member] = {}
+        self.pods: dict[str, GangMember] = {}
         self.changed_gangs: set[GangKey] = set()
         self.layout_version = 0  # raised when host ids change their meaning
         self.assumed_pods = AssumedPods()
@@ -174,7 +174,7 @@ class ClusterView:
         if self._stale_layout:
             self._lay_out()
 
-    def assume(self, member: Member, node: str, now_s: float) -> None:
+    def assume(self, member: GangMember, node: str, now_s: float) -> None:
         """Remember that this pod was just sent to this node, until the watch shows where it went."""
         if member.node or member.uid not in self.pods:
             return
@@ -182,26 +182,26 @@ class ClusterView:
         self._charge(member)
         self.changed_gangs.add(member.membership.key)
 
-    def forget_assumed(self, member: Member) -> None:
+    def forget_assumed(self, member: GangMember) -> None:
         """Forget that the pod was sent to a node, because the scheduler does not offer that node."""
         self.assumed_pods.forget(member.uid)
         self._charge(member)
         self.changed_gangs.add(member.membership.key)
 
-    def host_of(self, member: Member) -> int | None:
+    def host_of(self, member: GangMember) -> int | None:
         """Return the host id that a member holds: bound, assumed, or nominated by another program.
 
         None while it holds none.
         """
         return self.snapshot.row_of.get(self.node_of(member))
 
-    def our_nomination(self, member: Member) -> str:
+    def our_nomination(self, member: GangMember) -> str:
         """Return the node for which our nominator nominated a waiting member, even if the watch does not show it yet;
         else "".
         """
         return self.unconfirmed_nominations.get(member.uid, member.nominated if member.nominated_by_us else "")
 
-    def node_of(self, member: Member) -> str:
+    def node_of(self, member: GangMember) -> str:
         """Return the node on which a member takes room; "" for none.
 
         Our own nomination of a gang's member is only a plan, which a gang ahead may take back. Our own nomination of a
@@ -239,7 +239,7 @@ class ClusterView:
     def _node_exists(self, node: str) -> bool:
         return bool(node) and node in self.snapshot.nodes
 
-    def _charge(self, member: Member) -> None:
+    def _charge(self, member: GangMember) -> None:
         node = self.node_of(member)
         if node:
             self.snapshot.charge(member.uid, Charge(node, member.shape, member.priority))
@@ -267,7 +267,7 @@ class ClusterView:
             self.changed_gangs.add(key)
         self._next_expiry_s = min(self._wait_until_s.values(), default=math.inf)
 
-    def _join(self, member: Member, version: str, new: bool) -> None:
+    def _join(self, member: GangMember, version: str, new: bool) -> None:
         """Add a pod to its gang.
 
         new: True for a pod not known before. A known pod that changed its gang does not prolong the waiting.
@@ -286,7 +286,7 @@ class ClusterView:
         gang.join(member)
         self.changed_gangs.add(key)
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: GangMember) -> None:
         key = member.membership.key
         gang = self.gangs.get(key)
         if gang is None or not gang.leave(member.uid):
@@ -380,7 +380,7 @@ class Preferences:
         self._offer_version = -1
         self._tables: dict[_TableKey, Rows] = {}
 
-    def of(self, member: Member) -> Rows | None:
+    def of(self, member: GangMember) -> Rows | None:
         """Return a score for each row, the larger the better; None when all rows are equal for the pod."""
         if not member.preferred_terms and not self._snapshot.soft_tainted:
             return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from turnout.jobs.gang import Dialect
 from turnout.jobs.repair import Remedy
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.gates.release import GatedGang, Preemption
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod
@@ -71,7 +71,7 @@ def plan_preemption(
 
 
 def _preempt_on_new_hosts(
-    plans: Plans, gang: Gang, members: Sequence[Member], evicted_uids: Collection[str], wall_s: float
+    plans: Plans, gang: Gang, members: Sequence[GangMember], evicted_uids: Collection[str], wall_s: float
 ) -> Preemption | None:
     """Choose the cheapest hosts for a gang and the victims on them; None where preemption would not help."""
     view = plans.view
@@ -108,7 +108,7 @@ def _is_planned_by_others(plans: Plans, gang: Gang, rows: Collection[int]) -> bo
     return False
 
 
-def _evictions(gang: Gang, chosen: Iterable[Member]) -> tuple[Evict, ...]:
+def _evictions(gang: Gang, chosen: Iterable[GangMember]) -> tuple[Evict, ...]:
     why = f"evicted for {gang.key} of priority {gang.priority}"
     return tuple(Evict(m.uid, m.namespace, m.name, why) for m in chosen)
 

@@ -15,7 +15,7 @@ from enum import Enum
 from turnout.kube.objects import Lease
 from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import is_planned, planned_members
@@ -92,7 +92,7 @@ def observe_gated_gang(
     )
 
 
-def _has_left(member: Member, lifted_uids: Collection[str]) -> bool:
+def _has_left(member: GangMember, lifted_uids: Collection[str]) -> bool:
     """True if a member without a gate is bound, or was sent to its node by us."""
     return bool(member.node) or member.nominated_by_us or member.uid in lifted_uids
 
@@ -128,7 +128,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
     return hosts, Refusal(EventReason(plan.refusal.reason.value), detail)
 
 
-def _is_ours(plans: Plans, member: Member, pod: GatedPod) -> bool:
+def _is_ours(plans: Plans, member: GangMember, pod: GatedPod) -> bool:
     """True if we wrote the nomination of a gated pod, even if the watch does not show it yet."""
     return bool(pod.nominated) and plans.view.our_nomination(member) == pod.nominated
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from turnout.jobs.gang import Dialect
 from turnout.scheduler_ext.cluster.gang import Gang
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, Rules, Victims
 from turnout.scheduler_ext.planner.plans import Plans
@@ -28,15 +28,15 @@ from turnout.scheduler_ext.planner.request import (
 )
 from turnout.scheduler_ext.planner.reserved_room import add_kept_domain
 from turnout.topology.distance import scores
-from turnout.topology.model import DistanceRule, Reason, Refusal
+from turnout.topology.model import DistanceRule, Refusal, RefusalReason
 from turnout.topology.place import beyond
 
 NO_OPINION = Answer()
 PLANNED_ELSEWHERE = Answer(nodes=())  # the scheduler named the nominated node alone; it asks about all nodes next
-NO_ROOM_LEFT = Refusal(Reason.NO_ROOM, "no room is left for this member")
+NO_ROOM_LEFT = Refusal(RefusalReason.NO_ROOM, "no room is left for this member")
 
 
-def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float) -> Answer:
+def answer_filter(plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float) -> Answer:
     """Narrow the nodes to the planned one, or say why there is none. Never raises.
 
     names: nodes that passed every earlier filter; the answer keeps only such nodes.
@@ -64,7 +64,7 @@ def answer_filter(plans: Plans, member: Member, names: Sequence[str], rules: Rul
 
 
 def _answer_without_plan(
-    plans: Plans, gang: Gang, member: Member, names: Sequence[str], rules: Rules, now_s: float
+    plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], rules: Rules, now_s: float
 ) -> Answer | None:
     """Answer for an incomplete gang, without a map, or for a pod without a gang; None if the gang's plan decides."""
     is_single = gang.key.dialect == Dialect.ALONE.value
@@ -77,7 +77,7 @@ def _answer_without_plan(
 
 
 def _answer_in_level(
-    plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
+    plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan | None, now_s: float
 ) -> Answer:
     """Answer for a member of a gang that must stay within a level: no other node replaces the planned one."""
     if _awaits_missing_hosts(plans, gang, member, names, plan, now_s):
@@ -98,7 +98,7 @@ def _refusal_of(plan: GangPlan | None) -> Refusal:
 
 
 def scores_of(
-    plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float, max_scores: int
+    plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float, max_scores: int
 ) -> list[tuple[str, int]]:
     """Score the named nodes: 10 for the planned one, and less with every tier away from the gang. Never raises.
 
@@ -127,7 +127,7 @@ def scores_of(
     return list(islice(((name, score) for name, score in best if name in requested), max_scores))
 
 
-def preemptible_nodes(plans: Plans, member: Member, names: Iterable[str], now_s: float, wall_s: float) -> list[str]:
+def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], now_s: float, wall_s: float) -> list[str]:
     """Return the named nodes on which the whole gang could run once less important pods have left, in their order.
 
     All of them where the planner has no opinion; none where the gang would not start whatever leaves.
@@ -176,14 +176,14 @@ def unenforced_pods(plans: Plans, rules: Rules) -> int:
     return count
 
 
-def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[Member]) -> bool:
+def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) -> bool:
     """True if bound members leave the level of their gang."""
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
     outside = view.levels.rows_outside(gang.levels)
     return beyond(view.fabric, gang.tier, hosts) is not None or bool(outside is not None and outside[hosts].any())
 
 
-def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], now_s: float) -> Answer:
+def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], now_s: float) -> Answer:
     """Send a pod without a gang to the node where it fits tightest, so that large holes stay free.
 
     If it fits nowhere, the scheduler chooses.
@@ -199,7 +199,7 @@ def _seat_alone(plans: Plans, gang: Gang, member: Member, names: Sequence[str], 
     return _keep(node)
 
 
-def _seat_among(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None) -> Answer:
+def _seat_among(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan | None) -> Answer:
     """Choose another node when the planned host is not among the candidates.
 
     Another host of the plan comes first, then a new plan of the whole gang among the candidates, then the host nearest
@@ -225,7 +225,7 @@ def _seat_among(plans: Plans, gang: Gang, member: Member, names: Sequence[str], 
     if node:
         return _keep(node)
     detail = f"the gang finds no room among the {len(names)} candidates"
-    return _no_room(plans, gang, member, names, Refusal(Reason.NO_ROOM, detail))
+    return _no_room(plans, gang, member, names, Refusal(RefusalReason.NO_ROOM, detail))
 
 
 def _keep(node: str) -> Answer:
@@ -233,7 +233,7 @@ def _keep(node: str) -> Answer:
     return Answer(nodes=(node,)) if node else NO_OPINION
 
 
-def _planned_node(plans: Plans, plan: GangPlan | None, member: Member) -> str:
+def _planned_node(plans: Plans, plan: GangPlan | None, member: GangMember) -> str:
     host = plan.hosts.get(member.uid) if plan is not None else None
     return plans.view.fabric.hosts[host] if host is not None else ""
 
@@ -254,7 +254,7 @@ def _missing_host_detail(node: str, names: Sequence[str]) -> str:
 
 
 def _awaits_missing_hosts(
-    plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan | None, now_s: float
+    plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan | None, now_s: float
 ) -> bool:
     """True while planned hosts are not offered and may be rejected by a filter or taken by unseen members.
 
@@ -279,7 +279,7 @@ def _awaits_missing_hosts(
     return False
 
 
-def _absent_hosts(plans: Plans, gang: Gang, member: Member, names: Sequence[str], plan: GangPlan) -> list[int]:
+def _absent_hosts(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan) -> list[int]:
     """Return the planned hosts that the scheduler does not offer.
 
     Until a member holds a host, the hosts of all members count, because the whole gang can still go elsewhere.
@@ -294,7 +294,7 @@ def _absent_hosts(plans: Plans, gang: Gang, member: Member, names: Sequence[str]
     return [host for host in needed_hosts if hosts[host] not in requested]
 
 
-def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], refusal: Refusal) -> Answer:
+def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], refusal: Refusal) -> Answer:
     """Refuse for lack of room. A preemption may help on nodes where the tier would allow the gang."""
     word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
     count = sum(int(marks.sum()) for marks in plans.rejected_hosts.rows_by_shape(gang.key).values())
@@ -311,7 +311,7 @@ def _no_room(plans: Plans, gang: Gang, member: Member, names: Sequence[str], ref
     return Answer((), Refusal(word, refusal.detail), inside)
 
 
-def _could_hold_gang(plans: Plans, gang: Gang, member: Member, widest: int) -> NDArray[np.bool_]:
+def _could_hold_gang(plans: Plans, gang: Gang, member: GangMember, widest: int) -> NDArray[np.bool_]:
     """Mark the hosts in a domain of the allowed tier that could hold the whole gang if it were empty."""
     view, fabric = plans.view, plans.view.fabric
     tier = min(widest, fabric.tiers)
@@ -332,7 +332,7 @@ def _could_hold_gang(plans: Plans, gang: Gang, member: Member, widest: int) -> N
 MAX_SCORES = 256  # a long answer costs most (docs/facts/extender.md 1.9)
 
 
-def refuse_everywhere(plans: Plans, member: Member, rules: Rules, now_s: float) -> Answer:
+def refuse_everywhere(plans: Plans, member: GangMember, rules: Rules, now_s: float) -> Answer:
     """Answer about all nodes: the refusal is None if the pod can go to one, or if there is no opinion. Never raises."""
     plans.view.settle(now_s)
     return answer_filter(plans, member, plans.view.fabric.hosts, rules, now_s)
@@ -353,14 +353,14 @@ def postpone(refusal: Refusal, wall_s: float, pause_s: float) -> Answer:
 
 
 def answer_prioritize(
-    plans: Plans, member: Member, names: Sequence[str], rules: Rules, now_s: float
+    plans: Plans, member: GangMember, names: Sequence[str], rules: Rules, now_s: float
 ) -> list[tuple[str, int]]:
     """Return at most MAX_SCORES names, the best first, with integers 1..10; zeros are left out. Never raises."""
     return scores_of(plans, member, names, rules, now_s, MAX_SCORES)
 
 
 def answer_preempt(
-    plans: Plans, member: Member, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
+    plans: Plans, member: GangMember, victims: Mapping[str, Victims], now_s: float, wall_s: float = 0.0
 ) -> Mapping[str, Victims]:
     """Keep only the nodes on which the whole gang could run once less important pods have left.
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.scheduler_ext.cluster.gang import Gang
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plans import Plans
@@ -82,7 +82,7 @@ def nominate(
     return [nomination for _, _, nomination in nominations]
 
 
-def clear_all(members: Iterable[Member]) -> list[Nomination]:
+def clear_all(members: Iterable[GangMember]) -> list[Nomination]:
     """Return the patches that clear all our nominations."""
     return [_nomination(m, "", NominationReason.CLEARED) for m in members if m.nominated_by_us and m.is_waiting]
 
@@ -133,7 +133,7 @@ def _node_of_single_pod(plans: Plans, gang: Gang, choices: NominationChoices, no
 def _decide_nomination(
     plans: Plans,
     gang: Gang,
-    member: Member,
+    member: GangMember,
     node: str,
     choices: NominationChoices,
     since_s: Mapping[str, float],
@@ -158,7 +158,7 @@ def _decide_nomination(
     return _nomination(member, node, NominationReason.PLANNED) if reason is None and since is None else None
 
 
-def _nomination(member: Member, node: str, why: NominationReason) -> Nomination:
+def _nomination(member: GangMember, node: str, why: NominationReason) -> Nomination:
     return Nomination(member.uid, member.namespace, member.name, node, why)
 
 
@@ -199,7 +199,7 @@ def path_above(fabric: Fabric, node: str) -> str:
     return _leaf_path_text(fabric.names[1][fabric.switch_of[1][host]])
 
 
-def _needs_path(member: Member) -> bool:
+def _needs_path(member: GangMember) -> bool:
     """True if the pod is bound, belongs to a gang and may request GPUs. Pods of a database do not count."""
     is_single = member.membership.key.dialect == Dialect.ALONE.value
     return bool(member.node) and not (member.terminating or is_single or member.no_opinion_reason == "NoGpu")

@@ -21,12 +21,12 @@ from turnout.jobs.gang import GangKey
 from turnout.jobs.wishes.model import MAX_TOGETHER
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing, rank_order
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.ranks import seating_order
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
 from turnout.scheduler_ext.planner.steps import place
-from turnout.topology.model import Reason, Refusal
+from turnout.topology.model import Refusal, RefusalReason
 
 # (level, -priority, above the min, not nominated, created, version, uid): the smaller, the earlier.
 Order = tuple[int, int, bool, bool, str, int, str]
@@ -85,7 +85,7 @@ def position_of(view: ClusterView, gang: Gang) -> GangPosition:
     return GangPosition(needed_pods, first if needed_pods else above, above if has_seats_above else first)
 
 
-def _needed_pods(gang: Gang, waiting: Sequence[Member], min_pods: int) -> int:
+def _needed_pods(gang: Gang, waiting: Sequence[GangMember], min_pods: int) -> int:
     """Return how many more members need a host so that a gang reaches its min, and each role its own min."""
     needed = max(0, min_pods - (len(gang.living()) - len(waiting))) if min_pods else len(waiting)
     if not gang.min_by_role:
@@ -150,7 +150,7 @@ def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[
 
 def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
     """Return the plan of a gang that fits but must wait for another gang."""
-    return GangPlan(key, refusal=Refusal(Reason.NO_ROOM, why))
+    return GangPlan(key, refusal=Refusal(RefusalReason.NO_ROOM, why))
 
 
 def rows_outside_shared_domain(
@@ -242,7 +242,7 @@ def _seat_new_members(
     view: ClusterView,
     gang: Gang,
     plan: GangPlan,
-    members: Iterable[Member],
+    members: Iterable[GangMember],
     open_seats: dict[int, Seat],
     waiting_hosts: dict[str, int],
 ) -> dict[str, Seat] | None:
@@ -259,7 +259,7 @@ def _seat_new_members(
     return seats
 
 
-def _waiting_hosts(view: ClusterView, members: Iterable[Member], plan: GangPlan) -> dict[str, int] | None:
+def _waiting_hosts(view: ClusterView, members: Iterable[GangMember], plan: GangPlan) -> dict[str, int] | None:
     """Return which member still waits for which host; None when one went elsewhere or has no place any more."""
     hosts: dict[str, int] = {}
     for member in members:
@@ -273,7 +273,9 @@ def _waiting_hosts(view: ClusterView, members: Iterable[Member], plan: GangPlan)
     return hosts
 
 
-def _is_unchanged(view: ClusterView, members: Sequence[Member], plan: GangPlan, member_uids: AbstractSet[str]) -> bool:
+def _is_unchanged(
+    view: ClusterView, members: Sequence[GangMember], plan: GangPlan, member_uids: AbstractSet[str]
+) -> bool:
     """True if no member is new or deleted, and no member with a seat holds a host already."""
     if len(members) != len(member_uids) or not all(member.uid in member_uids for member in members):
         return False
@@ -283,7 +285,7 @@ def _is_unchanged(view: ClusterView, members: Sequence[Member], plan: GangPlan, 
 def _choose_seat(
     view: ClusterView,
     gang: Gang,
-    member: Member,
+    member: GangMember,
     plan: GangPlan,
     open_seats: Mapping[int, Seat],
     waiting_hosts: Mapping[str, int],
@@ -300,7 +302,7 @@ def _choose_seat(
     return min(fit, key=lambda seat: (sum(between(seat.host, host) for host in around), seat.rank))
 
 
-def _rank_of(member: Member, plan: GangPlan, gang: Gang) -> int | None:
+def _rank_of(member: GangMember, plan: GangPlan, gang: Gang) -> int | None:
     """Return the rank of a new member in the plan's numbering; None if its index or the plan's bases are unknown.
 
     The numbering is circular: the rank before the first rank is the last rank.
@@ -318,7 +320,7 @@ def _rank_of(member: Member, plan: GangPlan, gang: Gang) -> int | None:
 
 
 def _hosts_of_neighbours(
-    member: Member, members: Iterable[Member], waiting_hosts: Mapping[str, int], view: ClusterView
+    member: GangMember, members: Iterable[GangMember], waiting_hosts: Mapping[str, int], view: ClusterView
 ) -> Sequence[int]:
     """Return the hosts of the members before and after a member, among those that have a host."""
     ring_members = sorted(

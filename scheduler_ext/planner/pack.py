@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import GangGroup
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, PodsOnRows, RoomOf, counts_for_tier
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
@@ -28,7 +28,7 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
     first.
     """
     groups_by_uid = request.gang.groups_by_uid()
-    by_key: dict[tuple[GangGroup | None, PodShape], list[Member]] = {}
+    by_key: dict[tuple[GangGroup | None, PodShape], list[GangMember]] = {}
     for member in request.waiting:
         by_key.setdefault((groups_by_uid.get(member.uid), member.shape), []).append(member)
     gpus = {m.shape: m.gpus for m in (*request.waiting, *(m for m, _ in request.placed_members))}

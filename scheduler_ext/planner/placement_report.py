@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
-from turnout.scheduler_ext.cluster.member import Controller, Member
+from turnout.scheduler_ext.cluster.member import Controller, GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.topology.distance import cost
@@ -27,7 +27,7 @@ MAX_ESTIMATED_MEMBERS = 4_096  # members of a gang; a larger gang is reported wi
 _SCORED = ("cpu", "memory")  # the default resources of LeastAllocated; the resources of the pods count too
 
 
-def bound_members(gang: Gang) -> list[Member]:
+def bound_members(gang: Gang) -> list[GangMember]:
     """Return the members that are bound to a node and stay, in rank order."""
     return sorted((member for member in gang.living() if member.node), key=rank_order)
 
@@ -131,7 +131,7 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name if number == 1 else plural}"
 
 
-def _owner(gang: Gang, first: Member) -> Controller:
+def _owner(gang: Gang, first: GangMember) -> Controller:
     """Return the object that owns the gang: the controller of its pods, else its PodGroup, else its first pod."""
     if first.controller is not None:
         return first.controller

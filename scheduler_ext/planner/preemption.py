@@ -20,7 +20,7 @@ from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cluster.gang import Gang
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import (
@@ -288,7 +288,7 @@ _MAX_PRIORITIES = 8  # priorities that are tried one after the other
 
 def cheap_hosts(
     view: ClusterView,
-    member: Member,
+    member: GangMember,
     need: int,
     room: Rows,
     placed_hosts: Sequence[int],
@@ -328,7 +328,7 @@ def _up_to(victims: Mapping[int, Sequence[Victim]], max_priority: int) -> dict[i
 
 def _cheapest_domain(
     view: ClusterView,
-    member: Member,
+    member: GangMember,
     need: int,
     room: Rows,
     candidates: Sequence[tuple[int, int]],
@@ -384,7 +384,7 @@ def _requested_resources(view: ClusterView, shape: PodShape) -> tuple[list[int],
 
 
 def _victims_by_row(
-    view: ClusterView, member: Member, columns: Sequence[int], wall_s: float
+    view: ClusterView, member: GangMember, columns: Sequence[int], wall_s: float
 ) -> dict[int, list[Victim]]:
     """Return the pods of a lower priority, by row."""
     found: dict[int, list[Victim]] = {}
@@ -404,7 +404,7 @@ def _victims_by_row(
     return found
 
 
-def _ran_s(pod: Member, wall_s: float) -> int:
+def _ran_s(pod: GangMember, wall_s: float) -> int:
     """Return the time since a pod was created, at least 1 second."""
     return max(1, int(wall_s - (unix_s(pod.created) or wall_s)))
 
@@ -452,7 +452,7 @@ def estimate_cost(
     return total
 
 
-def plan_with_preemption(plans: Plans, gang: Gang, member: Member, wall_s: float) -> GangPlan:
+def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: float) -> GangPlan:
     """Return the plan that the gang would get if pods of a lower priority left. The plan is not stored.
 
     Of the domains of the lowest tier that could hold the gang, the one with the least loss for other gangs is chosen.
@@ -481,7 +481,7 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: Member, wall_s: float
 
 def choose_victims(
     view: ClusterView, own_key: GangKey, pods: PodsOnRows, priority: int, evicted_uids: Collection[str], wall_s: float
-) -> tuple[Member, ...] | None:
+) -> tuple[GangMember, ...] | None:
     """Choose the pods below a priority that leave so that `pods` fit; None where no choice is enough.
 
     No victim can be taken from the answer: the dearest gangs are spared first, then single pods above a min. A gang
@@ -495,7 +495,7 @@ def choose_victims(
     victim_uids = {m.uid for m in lower if m.node}
     if not ledger.fits(victim_uids | leaving_uids):
         return None
-    by_gang: dict[GangKey, list[Member]] = {}
+    by_gang: dict[GangKey, list[GangMember]] = {}
     for member in lower:
         if member.node and member.uid not in leaving_uids:
             by_gang.setdefault(_gang_of(view, member), []).append(member)
@@ -513,7 +513,10 @@ def choose_victims(
 
 
 def _spare(
-    view: ClusterView, ledger: _RoomLedger, by_gang: Mapping[GangKey, Sequence[Member]], leaving_uids: Collection[str]
+    view: ClusterView,
+    ledger: _RoomLedger,
+    by_gang: Mapping[GangKey, Sequence[GangMember]],
+    leaving_uids: Collection[str],
 ) -> set[str]:
     """Return the uids of the victims that are needed: whole gangs are spared first, then single pods above a min.
 
@@ -536,7 +539,7 @@ def _spare(
 class _RoomLedger:
     """The room on the hosts of a plan, in vectors of the resources."""
 
-    def __init__(self, view: ClusterView, pods: PodsOnRows, lower_pods: Sequence[Member]) -> None:
+    def __init__(self, view: ClusterView, pods: PodsOnRows, lower_pods: Sequence[GangMember]) -> None:
         snapshot = view.snapshot
         for shape in {shape for _, shape in pods}:
             snapshot.vector(shape)  # a resource that is new makes all vectors longer
@@ -558,9 +561,9 @@ class _RoomLedger:
         return all(bool((left <= 0).all()) for left in short.values())
 
 
-def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[Member]:
+def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[GangMember]:
     """Return the pods below a priority that are charged to the hosts, by uid."""
-    found: list[Member] = []
+    found: list[GangMember] = []
     for row in sorted({row for row, _ in pods}):
         for uid in sorted(view.snapshot.pods_on(view.snapshot.order[row])):
             member = view.pods.get(uid)
@@ -569,13 +572,13 @@ def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[Membe
     return found
 
 
-def _gang_of(view: ClusterView, member: Member) -> GangKey:
+def _gang_of(view: ClusterView, member: GangMember) -> GangKey:
     """Return the gang of a pod; a gang of its own for a pod without a gang."""
     key = member.membership.key
     return key if key in view.gangs else GangKey(member.namespace, member.uid, key.dialect)
 
 
-def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[Member]:
+def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[GangMember]:
     gang = view.gangs.get(key)
     return [m for m in gang.members.values() if m.node and m.priority < priority] if gang is not None else []
 

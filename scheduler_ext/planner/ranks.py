@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout.kube.node_capacity import Rows
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, Seat
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
@@ -22,7 +22,7 @@ from turnout.topology.rank_order import assign, leaves_of_neighbours
 from turnout.topology.rank_order import ranks as ranks_along
 
 
-def ranks_of(members: Sequence[Member]) -> tuple[dict[str, int], dict[str, int]]:
+def ranks_of(members: Sequence[GangMember]) -> tuple[dict[str, int], dict[str, int]]:
     """Return uid -> rank in the whole gang, and role -> the rank of its index 0.
 
     A member's rank is its own index after all indexes of the roles before its own. Where an index is unknown or given
@@ -54,15 +54,15 @@ def missing_ranks(ranks: Mapping[str, int], missing: int) -> list[int]:
 
 
 def seating_order(
-    members: Sequence[Member], min_by_role: Sequence[tuple[str, int]], present: Iterable[Member]
-) -> list[Member]:
+    members: Sequence[GangMember], min_by_role: Sequence[tuple[str, int]], present: Iterable[GangMember]
+) -> list[GangMember]:
     """Return members in the order in which they get seats: of each role first as many as must start, then by rank.
 
     present: members that have a place, which count in their roles.
     """
     min_pods, counts = dict(min_by_role), Counter(member.membership.role for member in present)
-    first: list[Member] = []
-    rest: list[Member] = []
+    first: list[GangMember] = []
+    rest: list[GangMember] = []
     for member in sorted(members, key=rank_order):
         role = member.membership.role
         counts[role] += 1

@@ -14,7 +14,7 @@ from turnout.jobs.wishes.model import Level
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_order
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric
@@ -31,8 +31,8 @@ class GangRequest:
     """A gang and the known places of its members. Only planned members are in `waiting` and `placed_members`."""
 
     gang: Gang
-    waiting: tuple[Member, ...]  # members to place, in rank order
-    placed_members: tuple[tuple[Member, int], ...] = ()  # (member, host) of members that hold a host
+    waiting: tuple[GangMember, ...]  # members to place, in rank order
+    placed_members: tuple[tuple[GangMember, int], ...] = ()  # (member, host) of members that hold a host
     # uid -> host for which our nominator nominated a waiting member; kept while the host has room
     nominated_hosts: Mapping[str, int] = field(default_factory=dict)
     missing_pods: int = 0  # members not created yet that the min needs
@@ -99,7 +99,7 @@ def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
     return plan.refusal is not None, -len(plan.hosts), sum(used)
 
 
-def is_planned(member: Member, gang: Gang) -> bool:
+def is_planned(member: GangMember, gang: Gang) -> bool:
     """True if the plan of its gang states where this member goes.
 
     In a gang with accelerators, a member without one is planned only if it has a wish or the gang has a required level.
@@ -107,13 +107,13 @@ def is_planned(member: Member, gang: Gang) -> bool:
     return _is_planned(member, gang.has_accelerators, gang.places_all_members, gang.has_any_level)
 
 
-def planned_members(gang: Gang) -> list[Member]:
+def planned_members(gang: Gang) -> list[GangMember]:
     """Return the members whose place the plan decides, including members that are being deleted."""
     accelerated, binds, has_level = gang.has_accelerators, gang.places_all_members, gang.has_any_level
     return [m for m in gang.members.values() if _is_planned(m, accelerated, binds, has_level)]
 
 
-def _is_planned(member: Member, accelerated: bool, binds_all: bool, held_to_level: bool) -> bool:
+def _is_planned(member: GangMember, accelerated: bool, binds_all: bool, held_to_level: bool) -> bool:
     if member.no_opinion_reason == "LeftAlone" and not held_to_level:
         return False
     if member.no_opinion_reason not in ("", "LeftAlone"):
@@ -121,7 +121,7 @@ def _is_planned(member: Member, accelerated: bool, binds_all: bool, held_to_leve
     return bool(member.gpus or member.membership.wish.source) or not accelerated or binds_all
 
 
-def counts_for_tier(member: Member, gang: Gang) -> bool:
+def counts_for_tier(member: GangMember, gang: Gang) -> bool:
     """True if the gang's tier includes this member's host: not for a member without GPUs in a gang that has some.
 
     A scheduler may ask us only about pods with GPUs, so other members may run anywhere.
@@ -134,7 +134,7 @@ class PodBatch:
     """The waiting members of one shape, and of one group where the gang has groups."""
 
     shape: PodShape
-    members: tuple[Member, ...]
+    members: tuple[GangMember, ...]
     missing_pods: int  # members that do not exist yet; counted with the heaviest shape
     gang_group: GangGroup | None = None
     ranks_a_pod: int = 1  # the accelerators of one pod, at least 1
@@ -175,8 +175,8 @@ def count_lost(view: ClusterView, gang: Gang, needed: int) -> int:
 
 def build_request(view: ClusterView, gang: Gang, without: Container[str]) -> GangRequest:
     """Return the request without members that do not exist yet. without: uids of members whose place is ignored."""
-    waiting: list[Member] = []
-    placed_members: list[tuple[Member, int]] = []
+    waiting: list[GangMember] = []
+    placed_members: list[tuple[GangMember, int]] = []
     nominated: dict[str, int] = {}
     for member in planned_members(gang):
         if member.terminating:

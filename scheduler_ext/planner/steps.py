@@ -54,7 +54,7 @@ from turnout.scheduler_ext.planner.request import (
 from turnout.topology.distance import common_tier
 from turnout.topology.fabric import Fabric
 from turnout.topology.mesh import is_complete, place_mesh
-from turnout.topology.model import Ask, Placement, Reason, Refusal
+from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
 from turnout.topology.place import beyond, smallest_holes
 from turnout.topology.shares import balanced, in_multiples, topped_up
 from turnout.topology.slices import in_layers
@@ -206,12 +206,14 @@ def _refuse_incomplete(request: GangRequest) -> Refusal | None:
     if present < gang.min_pods:
         if not gang.sizing.wish.groups:
             return None
-        return Refusal(Reason.NO_ROOM, f"its groups are formed once all are there: {present} of {gang.min_pods} pods")
+        return Refusal(
+            RefusalReason.NO_ROOM, f"its groups are formed once all are there: {present} of {gang.min_pods} pods"
+        )
     roles = Counter(member.membership.role for member in gang.living())
     for role, min_pods in gang.min_by_role:
         if roles[role] < min_pods:
             detail = f"of its pods {role} {roles[role]} are there, {min_pods} must start together"
-            return Refusal(Reason.NO_ROOM, detail)
+            return Refusal(RefusalReason.NO_ROOM, detail)
     return None
 
 
@@ -221,7 +223,7 @@ def _refuse_outside_level(request: GangRequest) -> Refusal | None:
     anchors = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
     if marks is None or not any(marks[host] for host in anchors):
         return None
-    return Refusal(Reason.OFF_MAP, "members run on hosts that have no label of the required level")
+    return Refusal(RefusalReason.OFF_MAP, "members run on hosts that have no label of the required level")
 
 
 def _place_by_groups(
@@ -285,7 +287,7 @@ def _place_in_gang_level(
     refusal = beyond(fabric, gang.tier, placed_hosts)
     if refusal is None:
         detail = f"no switch of tier {gang.tier} or below holds the groups that must start together"
-        refusal = Refusal(Reason.TIER_TOO_NARROW, detail, int(total.sum()))
+        refusal = Refusal(RefusalReason.TIER_TOO_NARROW, detail, int(total.sum()))
     return GangPlan(gang.key, refusal=refusal, used_hosts=tuple(dict.fromkeys(placed_hosts)))
 
 
@@ -360,7 +362,7 @@ def _place_batches(
         full_batches[batch.gang_group] += len(slots) == batch.pods
         if len(slots) < batch.pods:
             detail = f"{len(slots)} of {batch.pods} pods find room"
-            refusal = refusal or Refusal(Reason.NO_ROOM, detail, len(slots))
+            refusal = refusal or Refusal(RefusalReason.NO_ROOM, detail, len(slots))
         work.spend(8 * len(slots))
         _seat_members(fabric, request, batch, slots, ranks, progress)
     if (too_few := _refuse_too_few_groups(request, batches, full_batches)) is not None:
@@ -430,13 +432,17 @@ def _refuse_too_few_groups(
         complete = sum(full_batches[group] == shapes[group] and pods[group] >= rule.pods for group in groups)
         needed = rule.least if rule.pods else min(rule.least, len(groups))
         if complete < needed:
-            return Refusal(Reason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room")
+            return Refusal(
+                RefusalReason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room"
+            )
     return None
 
 
 def _refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
     """Refuse a gang whose planning stopped because its pods have too many shapes."""
-    return Refusal(Reason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}")
+    return Refusal(
+        RefusalReason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}"
+    )
 
 
 def _place_batch(
@@ -467,7 +473,7 @@ def _place_batch(
     ask = _shape_request(request, batch, pods, min_pods, [*anchors, *first])
     found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
-        return first if first and found.reason is Reason.NO_ROOM and not min_pods else found
+        return first if first and found.reason is RefusalReason.NO_ROOM and not min_pods else found
     return [*first, *(host for host, count in found.slots for _ in range(count))]
 
 

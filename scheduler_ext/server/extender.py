@@ -13,7 +13,7 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
-from turnout.scheduler_ext.cluster.member import Member, error_text
+from turnout.scheduler_ext.cluster.member import GangMember, error_text
 from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState
 from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner.answers import (
@@ -218,23 +218,23 @@ class Extender:
         self._postponed_s.pop(uid, None)
         self._lagging.forget(uid)
 
-    def _refusal_of(self, member: Member) -> Answer:
+    def _refusal_of(self, member: GangMember) -> Answer:
         answer = refuse_everywhere(self.plans, member, self.rules, self.clock.monotonic())
         if answer.refusal is None or not (answer.retry or self.watches.may_be_old()):
             return answer
         detail = f"{answer.refusal.reason.value}: {answer.refusal.detail}"
         return replace(answer, refusal=Refusal(EventReason.OLD_VIEW, detail))
 
-    def _report_refusal(self, member: Member, refusal: Refusal) -> None:
+    def _report_refusal(self, member: GangMember, refusal: Refusal) -> None:
         """Count a refusal, and report it to the owner of the pod."""
         reason = EventReason(refusal.reason.value)
         self.metrics.refusals.labels(reason.value).inc()
         self._notify_owner(member, reason, refusal.detail)
 
-    def _notify_owner(self, member: Member, reason: EventReason, detail: str) -> None:
+    def _notify_owner(self, member: GangMember, reason: EventReason, detail: str) -> None:
         self.notify(Notice(reason, member.namespace, member.name, member.uid, detail[:500]))
 
-    def _note_query(self, member: Member) -> None:
+    def _note_query(self, member: GangMember) -> None:
         """Remember a gang in the scheduler's questions, so that its placement is reported once, by this replica.
 
         A gang that started before its first question here is not reported: another replica has reported it.
@@ -259,26 +259,26 @@ class Extender:
             if notice is not None:
                 self.notify(notice)
 
-    def _report_faults(self, member: Member) -> None:
+    def _report_faults(self, member: GangMember) -> None:
         """Report the annotations of a pod that cannot be read, and the parts of its wishes that are not kept."""
         if member.membership.faults:
             self._notify_owner(member, EventReason.BAD_ANNOTATION, "; ".join(member.membership.faults))
         self._report_ignored_terms(member)
 
-    def _report_without_pod_group(self, member: Member, refusal: Refusal) -> None:
+    def _report_without_pod_group(self, member: GangMember, refusal: Refusal) -> None:
         """Report once that a gang is placed without its PodGroup."""
         if member.membership.key not in self._reported_without_pod_group:
             self._reported_without_pod_group.add(member.membership.key)
             self._notify_owner(member, EventReason.GANG_UNKNOWN, refusal.detail)
 
-    def _report_ignored_terms(self, member: Member) -> None:
+    def _report_ignored_terms(self, member: GangMember) -> None:
         """Report once which parts of a gang's wishes are not kept, and again when they change."""
         sentences = tuple(ignored_wishes(self.view, member))
         if sentences and self._reported_terms.get(member.membership.key) != sentences:
             self._reported_terms[member.membership.key] = sentences
             self._notify_owner(member, EventReason.WISH_NOT_KEPT, "; ".join(sentences))
 
-    def _postpone(self, member: Member, refusal: Refusal) -> Answer:
+    def _postpone(self, member: GangMember, refusal: Refusal) -> Answer:
         """Refuse so that the scheduler asks again. The owner gets no notice, because the refusal may be wrong."""
         now_s = self.clock.monotonic()
         due_s = self._postponed_s.get(member.uid, now_s - RETRY_S) + RETRY_S
@@ -287,7 +287,7 @@ class Extender:
         self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
         return postpone(refusal, self.clock.wall(), pause_s)
 
-    def _member(self, pod: Pod) -> Member | None:
+    def _member(self, pod: Pod) -> GangMember | None:
         """Return the pod as the view has it. A pod that the watch has not shown yet is taken from the request."""
         uid = pod.metadata.uid
         if uid not in self.view.pods:
@@ -299,6 +299,6 @@ class Extender:
         return self.view.pods.get(uid)
 
 
-def _missing_pod_group(member: Member) -> Refusal:
+def _missing_pod_group(member: GangMember) -> Refusal:
     detail = f"its PodGroup {member.membership.key.name} is not there: nobody says how many members must start together"
     return Refusal(EventReason.GANG_UNKNOWN, detail)

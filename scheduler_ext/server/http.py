@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import hdrs, web
 
-from turnout.kube.server.http_connection import Connection, Limits, Server, refusal
+from turnout.kube.server.http_connection import Connection, ConnectionLimits, Server, refusal
 from turnout.kube.server.probes import LIMITS, pages_server, probe_pages
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, ExtenderVerbs, Outcome, Reply, Verb, refuse
@@ -51,7 +51,7 @@ class VerbHandler:
         self,
         extender: ExtenderVerbs,
         metrics: Metrics,
-        limits: Limits,
+        limits: ConnectionLimits,
         clock: Callable[[], float] = time.perf_counter,
         paths: Mapping[str, Verb] = PATHS,
     ) -> None:
@@ -175,7 +175,7 @@ _LOCAL_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 class HealthPages:
     """Has the pages of the plain port."""
 
-    def __init__(self, extender: ExtenderVerbs, metrics: Metrics, limits: Limits = LIMITS) -> None:
+    def __init__(self, extender: ExtenderVerbs, metrics: Metrics, limits: ConnectionLimits = LIMITS) -> None:
         self._extender, self._limits = extender, limits
         self._leaving = False
         self._pages = {**probe_pages(self._unready, metrics.page), "/debug/view": self._view}

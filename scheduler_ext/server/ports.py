@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from turnout.kube.client.clock import Clock
-from turnout.kube.server.http_connection import Limits, Server
+from turnout.kube.server.http_connection import ConnectionLimits, Server
 from turnout.kube.server.sockets import allow_files, bind, limit_connections
 from turnout.scheduler_ext.model import BadCertificate
 from turnout.scheduler_ext.server.http import WEBHOOK, HealthPages, VerbHandler
@@ -177,8 +177,10 @@ class Listen:
 class Listeners:
     """The open ports, within `async with`. Raises OSError or BadCertificate when they cannot be opened."""
 
-    def __init__(self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: Limits | None = None) -> None:
-        self._verbs = VerbHandler(extender, metrics, limit_connections(limits or Limits(), allow_files()))
+    def __init__(
+        self, extender: ExtenderVerbs, metrics: Metrics, listen: Listen, limits: ConnectionLimits | None = None
+    ) -> None:
+        self._verbs = VerbHandler(extender, metrics, limit_connections(limits or ConnectionLimits(), allow_files()))
         self._health = HealthPages(extender, metrics)
         self._metrics, self._listen = metrics, listen
         self._certificates: Certificates | None = None
@@ -239,7 +241,7 @@ class WebhookPort:
     """The open port of the webhook alone, within `async with`. Raises OSError or BadCertificate."""
 
     def __init__(self, extender: ExtenderVerbs, metrics: Metrics, host: str, port: int, tls: TlsFiles) -> None:
-        limits = limit_connections(Limits(), allow_files())
+        limits = limit_connections(ConnectionLimits(), allow_files())
         self._server = VerbHandler(extender, metrics, limits, paths=WEBHOOK).server()
         self._metrics, self._at, self._tls = metrics, (host, port), tls
         self._certificates: Certificates | None = None

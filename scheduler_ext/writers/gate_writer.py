@@ -23,7 +23,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
-from turnout.scheduler_ext.cluster.member import Member
+from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gated_gang
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
@@ -279,7 +279,7 @@ class GateWriter:
                 return True
         return False
 
-    def _planned_node(self, member: Member) -> str:
+    def _planned_node(self, member: GangMember) -> str:
         """Return the node of a member, or the node of its plan; "" for none."""
         plan = self._plans.current_plan(member.membership.key)
         host = plan.hosts.get(member.uid) if plan is not None else None

@@ -38,7 +38,7 @@ TICK_S = 1.0  # between two checks of all waiting gangs: expired nominations, en
 SENT_S = 5.0  # how long the same patch is not repeated
 
 
-class PodStatus(Protocol):
+class NominatedStatus(Protocol):
     """The part of a Client that is needed here."""
 
     async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
@@ -51,7 +51,7 @@ class NominationWriter:
     def __init__(
         self,
         watches: WatchState,
-        pods: PodStatus,
+        pods: NominatedStatus,
         choices: NominationChoices,
         clock: Clock,
         registry: CollectorRegistry,

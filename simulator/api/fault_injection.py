@@ -16,7 +16,7 @@ _LONGEST_S = 600.0
 
 
 @dataclass(slots=True)
-class Fault:
+class InjectedFault:
     """A rule for the next `times` requests of a verb on a resource."""
 
     verb: str = ""  # "" for any
@@ -41,16 +41,16 @@ class Faults:
     """The rules in force."""
 
     def __init__(self) -> None:
-        self._rules: list[Fault] = []
+        self._rules: list[InjectedFault] = []
 
     def ask_for(self, document: Any) -> None:
         """Add a rule from JSON. Raises ApiRefusal (400) for a rule that cannot be read."""
-        known = set(Fault.__dataclass_fields__)
+        known = set(InjectedFault.__dataclass_fields__)
         if not isinstance(document, dict) or (odd := sorted(set(document) - known)):
             raise ApiRefusal(
                 "BadRequest", f"a fault has {sorted(known)}" + (f", not {odd}" if isinstance(document, dict) else "")
             )
-        fault = Fault(**document)
+        fault = InjectedFault(**document)
         if fault.verb not in _VERBS or (fault.code and fault.code not in _CODES):
             raise ApiRefusal("BadRequest", f"a fault's verb is one of {_VERBS[1:]}, its code one of {sorted(_CODES)}")
         if not 0 <= fault.slow_s <= _LONGEST_S or fault.times < 1:
@@ -62,7 +62,7 @@ class Faults:
         """Remove every rule."""
         self._rules.clear()
 
-    def next(self, verb: str, resource: str) -> Fault | None:
+    def next(self, verb: str, resource: str) -> InjectedFault | None:
         """Return the rule for a request and use it up once; None when no rule applies."""
         for fault in self._rules:
             if fault.verb in ("", verb) and fault.resource in ("", resource):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from turnout.simulator.api.errors import ApiRefusal
 from turnout.simulator.api.kinds.builtin_kinds import NAMESPACES
-from turnout.simulator.api.model import Kind
+from turnout.simulator.api.model import ResourceKind
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.watch_history import Stored
 from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOptions
@@ -27,7 +27,7 @@ def collect(store: Store) -> int:
     return done
 
 
-def _look(store: Store, kind: Kind, stored: Stored) -> int:
+def _look(store: Store, kind: ResourceKind, stored: Stored) -> int:
     meta = stored.obj["metadata"]
     if kind is NAMESPACES:
         return _emptied(store, stored) if meta.get("deletionTimestamp") else 0
@@ -71,7 +71,7 @@ def _emptied(store: Store, namespace: Stored) -> int:
     return done
 
 
-def _orphan(store: Store, kind: Kind, stored: Stored) -> int:
+def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
     """Remove the references to an owner from its dependents, then delete the owner."""
     uid, done = stored.obj["metadata"]["uid"], 1
     for other, dependent in store.dependents(uid):
@@ -82,7 +82,7 @@ def _orphan(store: Store, kind: Kind, stored: Stored) -> int:
     return done
 
 
-def _foreground(store: Store, kind: Kind, stored: Stored) -> int:
+def _foreground(store: Store, kind: ResourceKind, stored: Stored) -> int:
     """Delete the dependents, and the owner once none is left that blocks its deletion."""
     uid = stored.obj["metadata"]["uid"]
     dependents = store.dependents(uid)
@@ -101,6 +101,6 @@ def _foreground(store: Store, kind: Kind, stored: Stored) -> int:
     return 0
 
 
-def _release(store: Store, kind: Kind, stored: Stored, finalizer: str) -> None:
+def _release(store: Store, kind: ResourceKind, stored: Stored, finalizer: str) -> None:
     left = [each for each in stored.obj["metadata"]["finalizers"] if each != finalizer]
     store.patch_metadata(kind, stored, {"finalizers": left})

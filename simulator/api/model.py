@@ -15,7 +15,7 @@ def no_defaults(obj: Object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PrinterColumn:
     """One column of a table as kubectl prints it."""
 
     name: str
@@ -25,7 +25,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Scaling:
+class ScaleSubresource:
     """The fields of an object that its scale subresource shows."""
 
     replicas: tuple[str, ...] = ("spec", "replicas")
@@ -34,7 +34,7 @@ class Scaling:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kind:
+class ResourceKind:
     """One kind of object."""
 
     group: str  # "" for core
@@ -53,8 +53,8 @@ class Kind:
     short: tuple[str, ...] = ()
     defaults: Callable[[Object], None] = no_defaults
     custom: bool = False  # comes from a CRD: the API server does no strategic merge for it
-    scaling: Scaling | None = None
-    columns: tuple[Column, ...] = ()
+    scaling: ScaleSubresource | None = None
+    columns: tuple[PrinterColumn, ...] = ()
     schema: Mapping[str, Any] | None = None  # of a CRD; None keeps every field
     singular: str = ""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from turnout.simulator.api.errors import ApiRefusal, Unserved
 from turnout.simulator.api.kinds.catalogue import Catalogue
-from turnout.simulator.api.model import Kind
+from turnout.simulator.api.model import ResourceKind
 
 _OF_PODS = ("binding", "eviction", "log")
 
@@ -16,7 +16,7 @@ _OF_PODS = ("binding", "eviction", "log")
 class Target:
     """The meaning of a path."""
 
-    kind: Kind
+    kind: ResourceKind
     namespace: str = ""  # "" for all namespaces, or for a kind without one
     name: str = ""  # "" for a whole collection
     subresource: str = ""

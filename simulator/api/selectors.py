@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal
-from turnout.simulator.api.model import Kind, Object
+from turnout.simulator.api.model import Object, ResourceKind
 
 Question = Callable[[Object], bool]
 
@@ -16,7 +16,7 @@ _EQUAL = re.compile(r"^\s*([^\s=!,()]+)\s*(==|=|!=)\s*([^\s=!,()]*)\s*$")
 _EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!,()]+)\s*$")
 
 
-def selected(kind: Kind, labels: str, fields: str) -> Question:
+def selected(kind: ResourceKind, labels: str, fields: str) -> Question:
     """Return the predicate for both selectors together. Raises ApiRefusal (400) for a text that cannot be read."""
     requirements = [*_label_questions(labels), *_field_questions(kind, fields)]
     if not requirements:
@@ -51,7 +51,7 @@ def _label_question(term: str) -> Question:
     raise ApiRefusal("BadRequest", f"unable to parse requirement: {term.strip()!r}")
 
 
-def _field_questions(kind: Kind, text: str) -> list[Question]:
+def _field_questions(kind: ResourceKind, text: str) -> list[Question]:
     known = ("metadata.name", *(("metadata.namespace",) if kind.namespaced else ()), *kind.fields)
     questions: list[Question] = []
     for term in filter(None, (part.strip() for part in text.split(","))):

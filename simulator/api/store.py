@@ -16,9 +16,9 @@ from turnout.simulator.api.kinds.builtin_kinds import BUDGETS, DEFINITIONS, NAME
 from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.custom import established, kind_of
 from turnout.simulator.api.kinds.validation import check_change, check_metadata, check_object
-from turnout.simulator.api.model import Kind, Object
+from turnout.simulator.api.model import Object, ResourceKind
 from turnout.simulator.api.selectors import Question
-from turnout.simulator.api.watch_history import Change, Key, Page, Stored, WatchHistory
+from turnout.simulator.api.watch_history import Key, StoreChange, Stored, StorePage, WatchHistory
 from turnout.simulator.api.writes import deletion
 from turnout.simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
 from turnout.simulator.api.writes.deletion import closing
@@ -57,18 +57,18 @@ class Store:
 
     # Reading.
 
-    def journal(self, kind: Kind) -> WatchHistory:
+    def journal(self, kind: ResourceKind) -> WatchHistory:
         """Return the history of a kind, for a watch to read."""
         return self._journals.setdefault(kind.resource, WatchHistory(self._kept_changes))
 
-    def get(self, kind: Kind, namespace: str, name: str) -> Stored:
+    def get(self, kind: ResourceKind, namespace: str, name: str) -> Stored:
         """Return one object. Raises ApiRefusal (404)."""
         stored = self._objects_of(kind).get((namespace, name))
         if stored is None:
             raise not_found(kind.resource, name)
         return stored
 
-    def find(self, kind: Kind, namespace: str, selection: Question) -> list[Stored]:
+    def find(self, kind: ResourceKind, namespace: str, selection: Question) -> list[Stored]:
         """Return all objects that match, in key order.
 
         namespace: "" for every namespace.
@@ -80,7 +80,9 @@ class Store:
             if (not namespace or key[0] == namespace) and selection(objects[key].obj)
         ]
 
-    def page(self, kind: Kind, namespace: str, selection: Question, limit: int, after: Key | None, at: int = 0) -> Page:
+    def page(
+        self, kind: ResourceKind, namespace: str, selection: Question, limit: int, after: Key | None, at: int = 0
+    ) -> StorePage:
         """Return one page of a list. Raises ApiRefusal (410) when the version is forgotten.
 
         limit: at most so many objects, 0 for no bound. at: the version to show, 0 for now. The page begins after the
@@ -91,9 +93,9 @@ class Store:
         matching = [key for key in keys if (after is None or key > after) and selection(objects[key].obj)]
         shown = matching[:limit] if limit else matching
         rest = shown[-1] if len(shown) < len(matching) else None
-        return Page(tuple(objects[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
+        return StorePage(tuple(objects[key] for key in shown), at or self.version, rest, len(matching) - len(shown))
 
-    def dependents(self, uid: str) -> list[tuple[Kind, Stored]]:
+    def dependents(self, uid: str) -> list[tuple[ResourceKind, Stored]]:
         """Return the objects that name this uid as an owner."""
         return [(kind, self.get(kind, namespace, name)) for kind, namespace, name in self.ties.dependents(uid)]
 
@@ -107,7 +109,7 @@ class Store:
 
     # Writing.
 
-    def create(self, kind: Kind, namespace: str, obj: Object, manager: str = "unknown") -> Stored:
+    def create(self, kind: ResourceKind, namespace: str, obj: Object, manager: str = "unknown") -> Stored:
         """Store a new object.
 
         Raises ApiRefusal: 409 for a name in use, 422 for a bad one, 404 for an unknown namespace.
@@ -140,7 +142,7 @@ class Store:
         return self._keep(kind, obj, None, manager)
 
     def update(
-        self, kind: Kind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
+        self, kind: ResourceKind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
     ) -> Stored:
         """Replace an object, or only its status with part="status". Raises ApiRefusal: 404, 409, 422."""
         old = self.get(kind, namespace, name)
@@ -171,17 +173,17 @@ class Store:
             self.catalogue.put(kind_of(new))
         return self._replace(kind, old, new, manager, part)
 
-    def patch_metadata(self, kind: Kind, stored: Stored, change: dict[str, Any]) -> Stored:
+    def patch_metadata(self, kind: ResourceKind, stored: Stored, change: dict[str, Any]) -> Stored:
         """Change metadata in the name of the garbage collector."""
         new = {**stored.obj, "metadata": tidied({**stored.obj["metadata"], **change})}
         return self._replace(kind, stored, new, "garbage-collector", "")
 
-    def bind(self, kind: Kind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
+    def bind(self, kind: ResourceKind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
         """Give a pod its node, once. Raises ApiRefusal: 404, 409 when it has one."""
         old = self.get(kind, namespace, name)
         return self._keep(kind, bound_to(old.obj, node, self._now(0)), old, manager, "binding")
 
-    def evict(self, kind: Kind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
+    def evict(self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
         """Delete a pod unless a PodDisruptionBudget forbids it. Raises ApiRefusal: 404, 409, 429."""
         pod = self.get(kind, namespace, name)
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
@@ -191,7 +193,9 @@ class Store:
             self._keep(kind, with_disruption_condition(pod.obj, self._now(0)), pod)
         return self.delete(kind, namespace, name, options)
 
-    def delete(self, kind: Kind, namespace: str, name: str, options: deletion.DeleteOptions = AS_IT_SAYS) -> Stored:
+    def delete(
+        self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions = AS_IT_SAYS
+    ) -> Stored:
         """Delete an object or begin its deletion. Raises ApiRefusal: 404, 409 when another object is meant."""
         old = self.get(kind, namespace, name)
         deletion.check(kind, old.obj, options)
@@ -209,20 +213,20 @@ class Store:
             marked_obj["metadata"]["generation"] = marked_obj["metadata"].get("generation", 1) + 1
         return self._keep(kind, marked_obj, old)
 
-    def contents(self, namespace: str) -> list[tuple[Kind, Key]]:
+    def contents(self, namespace: str) -> list[tuple[ResourceKind, Key]]:
         """Return the keys of everything in a namespace."""
         return [(kind, key) for kind in self.catalogue.kinds() for key in self._objects_of(kind) if key[0] == namespace]
 
-    def let_go(self, kind: Kind, stored: Stored) -> None:
+    def let_go(self, kind: ResourceKind, stored: Stored) -> None:
         """Remove an object whose deletion had to wait."""
         self._forget(kind, stored, deletion.last(kind, stored.obj, self._now(0)))
 
     # Inside.
 
-    def _objects_of(self, kind: Kind) -> dict[Key, Stored]:
+    def _objects_of(self, kind: ResourceKind) -> dict[Key, Stored]:
         return self._objects.setdefault(kind.resource, {})
 
-    def _as_at(self, kind: Kind, version: int) -> dict[Key, Stored]:
+    def _as_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
         """Return the objects of a kind at an earlier version, reconstructed from its history."""
         journal = self.journal(kind)
         objects = dict(self._objects_of(kind))
@@ -235,7 +239,7 @@ class Store:
                 objects[key] = change.before
         return objects
 
-    def _admitted(self, kind: Kind, namespace: str, obj: Object) -> Object:
+    def _admitted(self, kind: ResourceKind, namespace: str, obj: Object) -> Object:
         """Return a new object with its defaults. Raises ApiRefusal for one that admission refuses."""
         obj = shaped(kind, obj)
         if kind is PODS:
@@ -247,7 +251,7 @@ class Store:
             check_quotas(obj, pods, [each.obj for each in quotas])
         return obj
 
-    def _check_namespace(self, kind: Kind, namespace: str) -> None:
+    def _check_namespace(self, kind: ResourceKind, namespace: str) -> None:
         if not kind.namespaced or not (known := self._objects_of(NAMESPACES)):
             return
         stored = known.get(("", namespace))
@@ -257,7 +261,7 @@ class Store:
             message = f"unable to create new content in namespace {namespace} because it is being terminated"
             raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {message}")
 
-    def _replace(self, kind: Kind, old: Stored, new: Object, manager: str, part: str) -> Stored:
+    def _replace(self, kind: ResourceKind, old: Stored, new: Object, manager: str, part: str) -> Stored:
         """Store the next state of an object. A change of nothing is no write, as in Kubernetes."""
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
@@ -272,29 +276,31 @@ class Store:
             return self._forget(kind, old, new)
         return self._keep(kind, new, old, manager, part)
 
-    def _keep(self, kind: Kind, obj: Object, before: Stored | None, manager: str = "", part: str = "") -> Stored:
+    def _keep(
+        self, kind: ResourceKind, obj: Object, before: Stored | None, manager: str = "", part: str = ""
+    ) -> Stored:
         meta = obj["metadata"]
         if manager:
             meta["managedFields"] = owned(before.obj if before else None, obj, manager, part, self._now(0))
         now = self._stamp(obj)
         self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])] = now
         self.ties.note(kind, before.obj if before else None, obj)
-        self.journal(kind).write(Change(now.version, now, before))
+        self.journal(kind).write(StoreChange(now.version, now, before))
         return now
 
-    def _forget(self, kind: Kind, old: Stored, last: Object) -> Stored:
+    def _forget(self, kind: ResourceKind, old: Stored, last: Object) -> Stored:
         meta = last["metadata"]
         del self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])]
         now = self._stamp(last)
         self.ties.note(kind, old.obj, None)
-        self.journal(kind).write(Change(now.version, now, old, deleted=True))
+        self.journal(kind).write(StoreChange(now.version, now, old, deleted=True))
         self._empty(kind, meta["name"])
         around = self._objects_of(NAMESPACES).get(("", meta.get("namespace", "")))
         if around is not None and around.obj["metadata"].get("deletionTimestamp"):
             self.ties.doubtful.add((NAMESPACES, "", around.obj["metadata"]["name"]))
         return now
 
-    def _empty(self, kind: Kind, name: str) -> None:
+    def _empty(self, kind: ResourceKind, name: str) -> None:
         """Delete every object of a deleted CRD's kind."""
         if kind is DEFINITIONS:
             for custom in [kind for kind in self.catalogue.kinds() if kind.resource == name]:
@@ -308,7 +314,7 @@ class Store:
         return Stored(obj, self._encoder.encode(obj), self.version)
 
 
-Where = tuple[Kind, str, str]  # kind, namespace, name
+Where = tuple[ResourceKind, str, str]  # kind, namespace, name
 
 
 class Ties:
@@ -327,7 +333,7 @@ class Ties:
         """Return the keys of the objects that name this uid as an owner."""
         return list(self._owned.get(uid, ()))
 
-    def note(self, kind: Kind, before: Object | None, now: Object | None) -> None:
+    def note(self, kind: ResourceKind, before: Object | None, now: Object | None) -> None:
         """Record one write.
 
         before: None for a creation. now: None for a deletion.

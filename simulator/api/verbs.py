@@ -15,11 +15,11 @@ import msgspec
 
 from turnout.simulator.api.errors import ApiRefusal, invalid, success
 from turnout.simulator.api.kinds.table import table
-from turnout.simulator.api.model import Kind
+from turnout.simulator.api.model import ResourceKind
 from turnout.simulator.api.route import Target
 from turnout.simulator.api.selectors import Question, selected
 from turnout.simulator.api.store import Store
-from turnout.simulator.api.watch_history import Key, Page
+from turnout.simulator.api.watch_history import Key, StorePage
 from turnout.simulator.api.writes import patch
 from turnout.simulator.api.writes.deletion import delete_options
 from turnout.simulator.api.writes.scale import scale_of, scaled
@@ -46,14 +46,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiAnswer:
     """One answer: JSON and its HTTP status."""
 
     raw: bytes
     code: int = 200
 
 
-def do(store: Store, call: Call) -> Answer:
+def do(store: Store, call: Call) -> ApiAnswer:
     """Carry out any request except watches and logs. Raises ApiRefusal."""
     if call.method != "GET" and call.query.get("dryRun"):
         raise ApiRefusal("NotImplemented", "the embedded API does not do dry runs")
@@ -80,22 +80,22 @@ def question(target: Target, query: Mapping[str, str]) -> Question:
     return lambda obj: obj["metadata"].get("namespace") == target.namespace and selection(obj)
 
 
-def _get(store: Store, call: Call) -> Answer:
+def _get(store: Store, call: Call) -> ApiAnswer:
     target, query = call.target, call.query
     kind = target.kind
     if target.name:
         stored = store.get(kind, target.namespace, target.name)
         if target.subresource == "scale":
             return _json(scale_of(kind, stored.obj))
-        return _json(_tabled(call, Page((stored,), stored.version))) if call.tabled else Answer(stored.raw)
+        return _json(_tabled(call, StorePage((stored,), stored.version))) if call.tabled else ApiAnswer(stored.raw)
     selection = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
     version, after = _read_token(query["continue"]) if query.get("continue") else (0, None)
     page = store.page(kind, target.namespace, selection, limit, after, version)
-    return _json(_tabled(call, page)) if call.tabled else Answer(_as_list(kind, page))
+    return _json(_tabled(call, page)) if call.tabled else ApiAnswer(_as_list(kind, page))
 
 
-def _post(store: Store, call: Call) -> Answer:
+def _post(store: Store, call: Call) -> ApiAnswer:
     target, body = call.target, call.body
     where = (target.kind, target.namespace, target.name)
     match target.subresource:
@@ -112,10 +112,10 @@ def _post(store: Store, call: Call) -> Answer:
         raise ApiRefusal("MethodNotAllowed", "the server does not allow this method on the requested resource")
     if target.kind.namespaced and not target.namespace:
         raise ApiRefusal("BadRequest", "an object is created in a namespace, not in all of them")
-    return Answer(store.create(target.kind, target.namespace, body, call.manager).raw, 201)
+    return ApiAnswer(store.create(target.kind, target.namespace, body, call.manager).raw, 201)
 
 
-def _patch(store: Store, call: Call) -> Answer:
+def _patch(store: Store, call: Call) -> ApiAnswer:
     target = call.target
     _check_writable(target)
     apply = _PATCHES.get(call.form)
@@ -133,23 +133,23 @@ def _patch(store: Store, call: Call) -> Answer:
     return _store_update(store, call, new)
 
 
-def _store_update(store: Store, call: Call, new: Any) -> Answer:
+def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
     target = call.target
     where = (target.kind, target.namespace, target.name)
     if target.subresource == "scale":
         new = scaled(target.kind, store.get(*where).obj, new)
         return _json(scale_of(target.kind, store.update(*where, new, "scale", call.manager).obj))
-    return Answer(store.update(*where, new, target.subresource, call.manager).raw)
+    return ApiAnswer(store.update(*where, new, target.subresource, call.manager).raw)
 
 
-def _delete(store: Store, call: Call) -> Answer:
+def _delete(store: Store, call: Call) -> ApiAnswer:
     target, query = call.target, call.query
     options = delete_options(call.body or {}, dict(query))
     if target.name:
         deleted = store.delete(target.kind, target.namespace, target.name, options)
         meta = deleted.obj["metadata"]
         if target.kind.graceful or store.ties.place(meta["uid"]):  # it is shown while there is something to show
-            return Answer(deleted.raw)
+            return ApiAnswer(deleted.raw)
         details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": meta["uid"]}
         return _json({**success(), "details": details})
     selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
@@ -157,7 +157,7 @@ def _delete(store: Store, call: Call) -> Answer:
     for stored in found:
         meta = stored.obj["metadata"]
         store.delete(target.kind, meta.get("namespace", ""), meta["name"], options)
-    return Answer(_as_list(target.kind, Page(tuple(found), store.version)))
+    return ApiAnswer(_as_list(target.kind, StorePage(tuple(found), store.version)))
 
 
 def _check_writable(target: Target) -> None:
@@ -165,21 +165,21 @@ def _check_writable(target: Target) -> None:
         raise ApiRefusal("MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def _tabled(call: Call, page: Page) -> dict[str, Any]:
+def _tabled(call: Call, page: StorePage) -> dict[str, Any]:
     table_document = table(call.target.kind, [stored.obj for stored in page.items], str(page.version), call.now_s)
     return {**table_document, "metadata": _list_metadata(page)}
 
 
-def _json(obj: Any, code: int = 200) -> Answer:
-    return Answer(msgspec.json.encode(obj), code)
+def _json(obj: Any, code: int = 200) -> ApiAnswer:
+    return ApiAnswer(msgspec.json.encode(obj), code)
 
 
-def row_of(kind: Kind, obj: dict[str, Any], version: int, now_s: float) -> bytes:
+def row_of(kind: ResourceKind, obj: dict[str, Any], version: int, now_s: float) -> bytes:
     """Return one object as a Table of one row, for a watch of Tables."""
     return msgspec.json.encode(table(kind, [obj], str(version), now_s))
 
 
-def _as_list(kind: Kind, page: Page) -> bytes:
+def _as_list(kind: ResourceKind, page: StorePage) -> bytes:
     """Encode a page as a List."""
     head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": _list_metadata(page)}
     # The API server leaves the kind out of the items of its own lists; every object here begins with it.
@@ -189,11 +189,11 @@ def _as_list(kind: Kind, page: Page) -> bytes:
     return json.dumps(head).encode()[:-1] + b',"items":[' + shown + b"]}"
 
 
-def _named(kind: Kind) -> bytes:
+def _named(kind: ResourceKind) -> bytes:
     return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",'.encode()
 
 
-def _list_metadata(page: Page) -> dict[str, Any]:
+def _list_metadata(page: StorePage) -> dict[str, Any]:
     """Return the metadata of a page: its version, and where to continue."""
     meta: dict[str, Any] = {"resourceVersion": str(page.version)}
     if page.rest is not None:

@@ -26,7 +26,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class StorePage:
     """One page of a list."""
 
     items: tuple[Stored, ...]
@@ -36,7 +36,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StoreChange:
     """One write."""
 
     version: int
@@ -53,12 +53,12 @@ class WatchHistory:
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
-        self._changes: list[Change] = []
+        self._changes: list[StoreChange] = []
         self._first = 0  # how many changes were forgotten
         self._forgotten = 0  # the version of the last one forgotten
         self.wakers: set[Callable[[], None]] = set()
 
-    def write(self, change: Change) -> None:
+    def write(self, change: StoreChange) -> None:
         """Add a change and wake the watches."""
         self._changes.append(change)
         if len(self._changes) > self._keep + self._keep // _SLACK:
@@ -79,7 +79,7 @@ class WatchHistory:
             raise ApiRefusal("Expired", f"too old resource version: {version} ({self._forgotten + 1})")
         return self._first + bisect_right(self._changes, version, key=lambda change: change.version)
 
-    def since(self, position: int) -> Sequence[Change]:
+    def since(self, position: int) -> Sequence[StoreChange]:
         """Return the changes from a position on. Raises ApiRefusal (410) when some of them are forgotten."""
         if position < self._first:
             raise ApiRefusal("Expired", "the watch was too slow: changes it has not read are forgotten")
@@ -91,13 +91,13 @@ def raw(stored: Stored) -> bytes:
     return stored.raw
 
 
-def event(change: Change, selection: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
+def event(change: StoreChange, selection: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
     """Return the watch line of a change for a selector; None when the selector does not see the change."""
     found = event_for(change, selection)
     return line(found[0], show(found[1])) if found is not None else None
 
 
-def event_for(change: Change, selection: Question) -> tuple[str, Stored] | None:
+def event_for(change: StoreChange, selection: Question) -> tuple[str, Stored] | None:
     """Return a change as a selector sees it, None when it does not.
 
     An object that no longer matches is DELETED.
@@ -111,7 +111,7 @@ def event_for(change: Change, selection: Question) -> tuple[str, Stored] | None:
     return ("DELETED", _last_matching(change)) if was else None
 
 
-def _last_matching(change: Change) -> Stored:
+def _last_matching(change: StoreChange) -> Stored:
     """Return the last state that the selector chose, with the version of the change."""
     before = change.before or change.now
     meta = {**before.obj["metadata"], "resourceVersion": str(change.version)}

@@ -13,7 +13,7 @@ class NoAccess(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ClusterAccess:
     """The server and the credentials."""
 
     url: str  # without a slash at its end
@@ -21,12 +21,12 @@ class Access:
     authority: str = ""  # PEM of the CA that signs the server; "" for none
 
 
-def read(text: bytes) -> Access:
+def read(text: bytes) -> ClusterAccess:
     """Read a kubeconfig of ours: JSON, one cluster, one user with a token. Raises NoAccess."""
     try:
         config = msgspec.json.decode(text)
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         authority = base64.b64decode(cluster.get("certificate-authority-data") or "").decode()
-        return Access(str(cluster["server"]).rstrip("/"), str(user.get("token") or ""), authority)
+        return ClusterAccess(str(cluster["server"]).rstrip("/"), str(user.get("token") or ""), authority)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise NoAccess(f"it is no kubeconfig of a local cluster: {error}") from error

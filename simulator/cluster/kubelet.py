@@ -17,7 +17,7 @@ EXIT_CODE = "local.turnout.dev/exit-code"  # absent: 0
 IGNORES_TERM = "local.turnout.dev/ignores-sigterm"  # "true": it takes its whole grace
 
 
-class State(Enum):
+class PodState(Enum):
     """The state of a bound pod."""
 
     BOUND = "bound"
@@ -44,40 +44,40 @@ class NextState:
     """The next state of a pod, and how many seconds after its present state it comes."""
 
     after_s: float
-    to: State
+    to: PodState
 
 
-def state_of(pod: Object) -> State:
+def state_of(pod: Object) -> PodState:
     """Return the state of a pod from its own fields."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
-        return State.LEAVING
+        return PodState.LEAVING
     if status.get("phase") in ("Succeeded", "Failed"):
-        return State.ENDED
+        return PodState.ENDED
     if not status.get("startTime"):
-        return State.BOUND
+        return PodState.BOUND
     statuses = status.get("containerStatuses") or ()
     if statuses and all("terminated" in (each.get("state") or {}) for each in statuses):
-        return State.ENDED
-    return State.RUNNING if status.get("phase") == "Running" else State.PULLING
+        return PodState.ENDED
+    return PodState.RUNNING if status.get("phase") == "Running" else PodState.PULLING
 
 
 def next_state(pod: Object, pace: Pace) -> NextState | None:
     """Return the next change of the table; None when time alone changes nothing."""
     match state_of(pod):
-        case State.BOUND:
-            return NextState(0.0, State.PULLING)
-        case State.PULLING:
-            return NextState(pace.pull_s, State.RUNNING)
-        case State.RUNNING:
+        case PodState.BOUND:
+            return NextState(0.0, PodState.PULLING)
+        case PodState.PULLING:
+            return NextState(pace.pull_s, PodState.RUNNING)
+        case PodState.RUNNING:
             runs_s = _number(pod, RUNS_FOR)
-            return None if runs_s is None else NextState(runs_s, State.ENDED)
-        case State.ENDED if (pod.get("status") or {}).get("phase") == "Running":
-            return NextState(pace.restart_s, State.RUNNING)  # by its restart policy
-        case State.LEAVING:
+            return None if runs_s is None else NextState(runs_s, PodState.ENDED)
+        case PodState.ENDED if (pod.get("status") or {}).get("phase") == "Running":
+            return NextState(pace.restart_s, PodState.RUNNING)  # by its restart policy
+        case PodState.LEAVING:
             grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
             stubborn = (pod["metadata"].get("annotations") or {}).get(IGNORES_TERM) == "true"
-            return NextState(grace_s if stubborn else min(grace_s, pace.stop_s), State.GONE)
+            return NextState(grace_s if stubborn else min(grace_s, pace.stop_s), PodState.GONE)
     return None
 
 
@@ -96,7 +96,7 @@ def missing_image(pod: Object, images: Collection[str] | None) -> str:
 def pull_failed(pod: Object, image: str, stamp: str, host_ip: str = "") -> Object:
     """Return the status of a pod whose image cannot be pulled, as a strategic merge patch."""
     waiting = {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull image "{image}": not found'}}
-    status = status_in(pod, State.PULLING, stamp, host_ip=host_ip)
+    status = status_in(pod, PodState.PULLING, stamp, host_ip=host_ip)
     containers = [_container(each, False, 0, waiting) for each in pod["spec"]["containers"]]
     return status | {"containerStatuses": containers}
 
@@ -106,13 +106,13 @@ def exit_code(pod: Object) -> int:
     return int(_number(pod, EXIT_CODE) or 0)
 
 
-def status_in(pod: Object, to: State, stamp: str, pod_ip: str = "", host_ip: str = "", code: int = 0) -> Object:
+def status_in(pod: Object, to: PodState, stamp: str, pod_ip: str = "", host_ip: str = "", code: int = 0) -> Object:
     """Return the change of status for a state, as a strategic merge patch.
 
     stamp: the time as RFC 3339.
     """
     match to:
-        case State.PULLING:
+        case PodState.PULLING:
             return {
                 "phase": "Pending",
                 "startTime": stamp,
@@ -120,7 +120,7 @@ def status_in(pod: Object, to: State, stamp: str, pod_ip: str = "", host_ip: str
                 "conditions": _conditions(stamp, ready=False),
                 "containerStatuses": [_waiting(each) for each in pod["spec"]["containers"]],
             }
-        case State.RUNNING:
+        case PodState.RUNNING:
             return {
                 "phase": "Running",
                 "podIP": pod_ip,
@@ -128,7 +128,7 @@ def status_in(pod: Object, to: State, stamp: str, pod_ip: str = "", host_ip: str
                 "conditions": _conditions(stamp, ready=True),
                 "containerStatuses": [_running(pod, each, stamp) for each in pod["spec"]["containers"]],
             }
-        case State.ENDED:
+        case PodState.ENDED:
             restarts = _restarts(pod, code)
             return {
                 "phase": "Running" if restarts else "Failed" if code else "Succeeded",

@@ -15,7 +15,7 @@ from turnout.simulator.cluster.cluster import Cluster, NodeInfo, PodInfo
 from turnout.simulator.cluster.default_plugins import Cursor, choose, feasible, scores
 
 
-class Verb(Enum):
+class ExtenderVerb(Enum):
     """A kind of question to an extender."""
 
     FILTER = "filter"
@@ -26,12 +26,12 @@ class Verb(Enum):
 class Question:
     """A question to the extender about these nodes."""
 
-    verb: Verb
+    verb: ExtenderVerb
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ExtenderReply:
     """The extender's answer."""
 
     feasible_nodes: tuple[str, ...] = ()  # of a filter, in its order
@@ -64,11 +64,11 @@ class Waits:
 
 
 Outcome = Chosen | Waits
-Cycle = Generator[Question, Reply, Outcome]
+Cycle = Generator[Question, ExtenderReply, Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Extender:
+class ExtenderSettings:
     """The extender in the scheduler's configuration."""
 
     weight: int = 1
@@ -76,7 +76,7 @@ class Extender:
     prioritizes: bool = True
 
 
-class NoAnswer(Exception):
+class ExtenderSilence(Exception):
     """A failure of an extender that may not be ignored.
 
     The attempt ends, and the pod is tried again after its back-off.
@@ -88,7 +88,7 @@ def cycle(
     pod_info: PodInfo,
     cursor: Cursor,
     dice: random.Random,
-    extender: Extender | None = None,
+    extender: ExtenderSettings | None = None,
     percentage: int = 0,
 ) -> Cycle:
     """Find a node for one pod. Yields a Question for every call of the extender, and none without an extender.
@@ -103,37 +103,37 @@ def cycle(
             node_infos = yield from _filtered(node_infos, extender)
             if not node_infos:
                 return Waits(Why.UNSCHEDULABLE, _lament(len(cluster.node_infos), before))
-    except NoAnswer as error:
+    except ExtenderSilence as error:
         return Waits(Why.SCHEDULER_ERROR, str(error))
     if len(node_infos) == 1:
         return Chosen(node_infos[0].name, 1)
     points: Mapping[str, int] = {}
     if extender is not None and extender.prioritizes:
         # A prioritize that fails is passed over without a word, whatever `ignorable` says.
-        points = (yield Question(Verb.PRIORITIZE, _names(node_infos))).points
+        points = (yield Question(ExtenderVerb.PRIORITIZE, _names(node_infos))).points
     plain = scores(cluster, pod_info, node_infos)
     weight = extender.weight if extender else 0
     return Chosen(choose(node_infos, plain, points, weight, dice), len(node_infos))
 
 
 def _nominated(
-    cluster: Cluster, pod_info: PodInfo, extender: Extender | None
-) -> Generator[Question, Reply, Sequence[NodeInfo]]:
+    cluster: Cluster, pod_info: PodInfo, extender: ExtenderSettings | None
+) -> Generator[Question, ExtenderReply, Sequence[NodeInfo]]:
     node_info = cluster.node_infos.get(pod_info.nominated)
     if node_info is None or not node_info.has_room(pod_info, cluster.nominated_pods(node_info.name, pod_info)):
         return ()
     try:
         return (yield from _filtered([node_info], extender))
-    except NoAnswer:
+    except ExtenderSilence:
         return ()  # the nominated node is only a first try: all nodes are looked at next
 
 
 def _filtered(
-    node_infos: Sequence[NodeInfo], extender: Extender | None
-) -> Generator[Question, Reply, Sequence[NodeInfo]]:
+    node_infos: Sequence[NodeInfo], extender: ExtenderSettings | None
+) -> Generator[Question, ExtenderReply, Sequence[NodeInfo]]:
     if extender is None or not node_infos:
         return node_infos
-    reply = yield Question(Verb.FILTER, _names(node_infos))
+    reply = yield Question(ExtenderVerb.FILTER, _names(node_infos))
     by_name = {node_info.name: node_info for node_info in node_infos}
     strangers = [name for name in reply.feasible_nodes if name not in by_name]
     failed = reply.failed or (
@@ -142,7 +142,7 @@ def _filtered(
     if failed:
         if extender.ignorable:
             return node_infos
-        raise NoAnswer(failed)
+        raise ExtenderSilence(failed)
     return [by_name[name] for name in reply.feasible_nodes]
 
 

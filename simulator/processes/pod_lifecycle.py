@@ -25,7 +25,7 @@ class Part(Enum):
     MAIN = "main"
 
 
-class State(Enum):
+class ContainerState(Enum):
     """The state of a container."""
 
     WAITING = "waiting"
@@ -34,7 +34,7 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ContainerEnd:
     """The end of one run of a container."""
 
     code: int
@@ -49,13 +49,13 @@ class Container:
 
     name: str
     part: Part
-    state: State = State.WAITING
+    state: ContainerState = ContainerState.WAITING
     why: str = "ContainerCreating"
     message: str = ""
     restarts: int = 0
     began_s: float = 0.0
-    end: End | None = None
-    last: End | None = None  # its run before this one
+    end: ContainerEnd | None = None
+    last: ContainerEnd | None = None  # its run before this one
     not_before_s: float = 0.0  # when it may start again
     crashes: int = 0
     last_signal: str = ""  # its last signal
@@ -109,7 +109,7 @@ def to_start(lifecycle: PodLifecycle, now_s: float) -> list[str]:
     due = [
         each
         for each in _runnable_containers(lifecycle)
-        if each.state is not State.RUNNING and each.not_before_s <= now_s
+        if each.state is not ContainerState.RUNNING and each.not_before_s <= now_s
     ]
     return [each.name for each in due]
 
@@ -119,7 +119,7 @@ def to_stop(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
 
     Sidecars get theirs last, once all others have ended.
     """
-    running = [each for each in lifecycle.containers if each.state is State.RUNNING]
+    running = [each for each in lifecycle.containers if each.state is ContainerState.RUNNING]
     if lifecycle.leaves_s is None:
         late = [each for each in running if each.part is Part.SIDECAR] if _mains_are_done(lifecycle) else []
         return [(each.name, TERM) for each in late if not each.last_signal]
@@ -145,7 +145,7 @@ def over(lifecycle: PodLifecycle) -> bool:
 
 def at_rest(lifecycle: PodLifecycle) -> bool:
     """True if no process of the pod runs."""
-    return all(each.state is not State.RUNNING for each in lifecycle.containers)
+    return all(each.state is not ContainerState.RUNNING for each in lifecycle.containers)
 
 
 def phase(lifecycle: PodLifecycle) -> str:
@@ -156,14 +156,14 @@ def phase(lifecycle: PodLifecycle) -> str:
         if not at_rest(lifecycle):
             return "Running"  # its sidecars are on their way out
         return "Failed" if any(each.end and each.end.code for each in lifecycle.of(Part.MAIN)) else "Succeeded"
-    begun = any(each.state is not State.WAITING or each.last for each in lifecycle.of(Part.MAIN))
+    begun = any(each.state is not ContainerState.WAITING or each.last for each in lifecycle.of(Part.MAIN))
     return "Running" if begun else "Pending"
 
 
 def ready(lifecycle: PodLifecycle) -> bool:
     """True if every container that should be running runs, and has answered its readiness probe."""
     return lifecycle.leaves_s is None and all(
-        each.state is State.RUNNING and each.answers for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
+        each.state is ContainerState.RUNNING and each.answers for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
     )
 
 
@@ -179,7 +179,7 @@ def started(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = Tr
     """Record that a container runs. answers: False if a readiness probe has yet to be answered."""
     was = lifecycle.named(name)
     restart = 1 if was.end else 0
-    run = Container(name, was.part, State.RUNNING, "", "", was.restarts + restart, now_s, answers=answers)
+    run = Container(name, was.part, ContainerState.RUNNING, "", "", was.restarts + restart, now_s, answers=answers)
     return _with(lifecycle, replace(run, last=was.end or was.last, crashes=was.crashes))
 
 
@@ -195,8 +195,8 @@ def not_started(lifecycle: PodLifecycle, name: str, why: str, message: str, now_
 def ended(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
     """Record that a container's process has ended."""
     was = lifecycle.named(name)
-    end = End(code, was.began_s, now_s, message)
-    ended_container = replace(was, state=State.ENDED, end=end, last_signal="")
+    end = ContainerEnd(code, was.began_s, now_s, message)
+    ended_container = replace(was, state=ContainerState.ENDED, end=end, last_signal="")
     if lifecycle.leaves_s is not None or not _restarts_after_end(lifecycle, ended_container):
         return _with(lifecycle, ended_container)
     crashes = 0 if now_s - was.began_s >= _STEADY_S else was.crashes
@@ -229,28 +229,34 @@ def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
     if over(lifecycle):
         return []
     pending_init = next(_pending_init(lifecycle), None)
-    sidecars = [each for each in lifecycle.of(Part.SIDECAR) if each.state is State.ENDED]
+    sidecars = [each for each in lifecycle.of(Part.SIDECAR) if each.state is ContainerState.ENDED]
     if pending_init is not None:
         return [
             *sidecars,
-            *([pending_init] if pending_init not in sidecars and pending_init.state is not State.RUNNING else []),
+            *(
+                [pending_init]
+                if pending_init not in sidecars and pending_init.state is not ContainerState.RUNNING
+                else []
+            ),
         ]
-    mains = [each for each in lifecycle.of(Part.MAIN) if each.state is State.WAITING or _returns(lifecycle, each)]
+    mains = [
+        each for each in lifecycle.of(Part.MAIN) if each.state is ContainerState.WAITING or _returns(lifecycle, each)
+    ]
     return [*sidecars, *mains]
 
 
 def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
     """Yield the unfinished init containers, in order. The first of them delays all others."""
     for each in lifecycle.of(Part.INIT, Part.SIDECAR):
-        through = each.state is State.ENDED and each.end is not None and each.end.code == 0
+        through = each.state is ContainerState.ENDED and each.end is not None and each.end.code == 0
         if each.part is Part.SIDECAR:
-            through = each.state is not State.WAITING
+            through = each.state is not ContainerState.WAITING
         if not through:
             yield each
 
 
 def _returns(lifecycle: PodLifecycle, each: Container) -> bool:
-    return each.state is State.ENDED and _restarts_after_end(lifecycle, each)
+    return each.state is ContainerState.ENDED and _restarts_after_end(lifecycle, each)
 
 
 def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
@@ -264,14 +270,16 @@ def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
 
 
 def _init_failed(lifecycle: PodLifecycle) -> bool:
-    lost = (each for each in lifecycle.of(Part.INIT) if each.state is State.ENDED and each.end and each.end.code)
+    lost = (
+        each for each in lifecycle.of(Part.INIT) if each.state is ContainerState.ENDED and each.end and each.end.code
+    )
     return lifecycle.policy == "Never" and next(lost, None) is not None
 
 
 def _mains_are_done(lifecycle: PodLifecycle) -> bool:
     mains = list(lifecycle.of(Part.MAIN))
     return all(
-        each.state is State.ENDED and not (_restarts_after_end(lifecycle, each) and lifecycle.leaves_s is None)
+        each.state is ContainerState.ENDED and not (_restarts_after_end(lifecycle, each) and lifecycle.leaves_s is None)
         for each in mains
     )
 

@@ -13,7 +13,7 @@ Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ReadinessProbe:
     """An HTTP request, and how often it is made, in seconds. host: "" for the pod's own address."""
 
     scheme: str
@@ -40,7 +40,7 @@ class Readiness:
     row: int = 0
 
 
-def probe_of(container: Object) -> Probe | None:
+def probe_of(container: Object) -> ReadinessProbe | None:
     """Return the container's readiness probe; None if there is none that is done here."""
     probe = container.get("readinessProbe") or {}
     http_get = probe.get("httpGet")
@@ -51,7 +51,7 @@ def probe_of(container: Object) -> Probe | None:
     number = named.get(port, port)
     if not isinstance(number, int):
         return None
-    return Probe(
+    return ReadinessProbe(
         str(http_get.get("scheme") or "HTTP").lower(),
         str(http_get.get("host") or ""),
         number,
@@ -64,7 +64,7 @@ def probe_of(container: Object) -> Probe | None:
     )
 
 
-def after(before: Readiness, good: bool, probe: Probe) -> Readiness:
+def after(before: Readiness, good: bool, probe: ReadinessProbe) -> Readiness:
     """Return what one more answer makes of it. good: the status was 200 to 399."""
     row = before.row + 1 if before.last is good else 1
     if row < (probe.successes if good else probe.failures):

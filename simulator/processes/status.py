@@ -8,10 +8,10 @@ from typing import Any
 from turnout.kube.times import rfc3339
 from turnout.simulator.processes.pod_lifecycle import (
     Container,
-    End,
+    ContainerEnd,
+    ContainerState,
     Part,
     PodLifecycle,
-    State,
     initialized,
     phase,
     ready,
@@ -69,7 +69,7 @@ def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, 
 
 
 def _shown(each: Container, images: Mapping[str, str]) -> Object:
-    runs = each.state is State.RUNNING
+    runs = each.state is ContainerState.RUNNING
     image = images.get(each.name, "")
     done = each.part is Part.INIT and each.end is not None and each.end.code == 0
     shown: Object = {
@@ -86,13 +86,13 @@ def _shown(each: Container, images: Mapping[str, str]) -> Object:
 
 
 def _backs_off(each: Container) -> bool:
-    return each.state is State.ENDED and each.end is not None and each.not_before_s > each.end.ended_s
+    return each.state is ContainerState.ENDED and each.end is not None and each.not_before_s > each.end.ended_s
 
 
 def _state(each: Container) -> Object:
-    if each.state is State.RUNNING:
+    if each.state is ContainerState.RUNNING:
         return {"running": {"startedAt": rfc3339(each.began_s)}}
-    if each.state is State.WAITING:
+    if each.state is ContainerState.WAITING:
         return {"waiting": {"reason": each.why} | ({"message": each.message} if each.message else {})}
     if _backs_off(each) and each.end is not None:
         pause_s = each.not_before_s - each.end.ended_s
@@ -101,7 +101,7 @@ def _state(each: Container) -> Object:
     return {"terminated": _ended(each.end)} if each.end else {}
 
 
-def _ended(end: End) -> Object:
+def _ended(end: ContainerEnd) -> Object:
     terminated: Object = {
         "exitCode": end.code,
         "reason": "Error" if end.code else "Completed",

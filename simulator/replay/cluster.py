@@ -17,8 +17,8 @@ from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.scaling.resize_cost import after_change_s
 from turnout.jobs.model import ResizeBudget
 from turnout.jobs.queues.model import Queue
-from turnout.simulator.replay.job_run import EPOCH_S, GPU, QUEUE, Life, Pod, shape_of
-from turnout.simulator.replay.model import Eviction, Ran, Rules, Submission
+from turnout.simulator.replay.job_run import EPOCH_S, GPU, QUEUE, JobRun, WorkerPod, shape_of
+from turnout.simulator.replay.model import Eviction, Ran, ReplayRules, Submission
 
 
 class Event(IntEnum):
@@ -29,17 +29,17 @@ class Event(IntEnum):
     ARRIVAL = 2
 
 
-class World:
+class ReplayWorld:
     """The whole state at the moment `now_s`.
 
     running: by name, in the order of starts. waiting: in turn.
     """
 
-    def __init__(self, submissions: Sequence[Submission], rules: Rules) -> None:
+    def __init__(self, submissions: Sequence[Submission], rules: ReplayRules) -> None:
         self.rules, self.now_s = rules, 0.0
         self.free = list(rules.nodes)
-        self.running: dict[str, Life] = {}
-        self.waiting: list[Life] = []
+        self.running: dict[str, JobRun] = {}
+        self.waiting: list[JobRun] = []
         self.ended: dict[str, Ran] = {}
         self.evictions: list[Eviction] = []
         self.worked_gpu_s = 0.0
@@ -68,7 +68,7 @@ class World:
             _, event, name, _ = heapq.heappop(self._events)
             if event is Event.ARRIVAL:
                 submission = self._coming.pop(name)
-                life = Life(submission, submission.least, submission.work_s, told_curve=self.rules.told_curves)
+                life = JobRun(submission, submission.least, submission.work_s, told_curve=self.rules.told_curves)
                 insort(self.waiting, life, key=lambda each: each.submission.turn)
             elif event is Event.END:
                 self._end(self.running.pop(name))
@@ -83,19 +83,19 @@ class World:
             return False
         return life is None or (kind is Event.END and version != life.version)
 
-    def _end(self, life: Life) -> None:
+    def _end(self, life: JobRun) -> None:
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         for pod in life.pods:
             self._give(life, pod)
         self.ended[life.submission.name] = life.ran(self.now_s)
 
-    def _leave(self, life: Life) -> None:
+    def _leave(self, life: JobRun) -> None:
         for pod in [pod for pod in life.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
             self._give(life, pod)
             life.pods.remove(pod)
         life.last_state = None
 
-    def _give(self, life: Life, pod: Pod) -> None:
+    def _give(self, life: JobRun, pod: WorkerPod) -> None:
         if pod.row is not None:
             self.free[pod.row] += life.submission.gpus
 
@@ -103,7 +103,7 @@ class World:
 
     def schedule(self) -> None:
         """Start gangs in turn, each at its min. Only with backfill may one pass another that does not fit."""
-        left: list[Life] = []
+        left: list[JobRun] = []
         for at, life in enumerate(self.waiting):
             rows = place(self.free, life.submission.gpus, life.submission.least)
             if rows is not None:
@@ -118,14 +118,14 @@ class World:
             if any(pod.row is None for pod in life.pods):  # the autoscaler never lets that happen; others do
                 self._find_nodes(life)
 
-    def _start(self, life: Life, rows: Sequence[int]) -> None:
+    def _start(self, life: JobRun, rows: Sequence[int]) -> None:
         life.started_s = life.at_s = life.idle_until_s = self.now_s
-        life.pods = [Pod(index, row, self.now_s) for index, row in enumerate(rows)]
+        life.pods = [WorkerPod(index, row, self.now_s) for index, row in enumerate(rows)]
         life.last_state = None
         self.running[life.submission.name] = life
         self._plan_end(life)
 
-    def _find_nodes(self, life: Life) -> None:
+    def _find_nodes(self, life: JobRun) -> None:
         """Place workers above the min that wait for a node, one by one, where there is room."""
         found_place = False
         for pod in (pod for pod in life.pods if pod.row is None):
@@ -138,7 +138,7 @@ class World:
         if found_place:
             self._restart(life)
 
-    def _restart(self, life: Life) -> None:
+    def _restart(self, life: JobRun) -> None:
         """Restart a job after a resize. A job that only starts loses what it has run and loads nothing again."""
         ran_s = self.now_s - (life.started_s or 0.0)
         if ran_s <= min(self.rules.start_s, self.rules.restart_s):
@@ -148,7 +148,7 @@ class World:
             life.idle_until_s = self.now_s + self.rules.restart_s
         self._plan_end(life)
 
-    def _plan_end(self, life: Life) -> None:
+    def _plan_end(self, life: JobRun) -> None:
         life.version += 1
         heapq.heappush(self._events, (max(self.now_s, life.ends_s()), Event.END, life.submission.name, life.version))
 
@@ -163,14 +163,14 @@ class World:
         room = Capacity((GPU,), free, self._takes, self._admits)
         return Observation(tuple(jobs), {QUEUE: Queue(used={GPU: used})}, room)
 
-    def let_through(self) -> list[Life]:
+    def let_through(self) -> list[JobRun]:
         """Return the waiting jobs that are shown. A strict queue hides those behind the first that does not fit."""
         if self.rules.backfill or self.rules.all_seen:
             return self.waiting
         fitting = list(self.fitting())
         return self.waiting[: len(fitting) + 1]
 
-    def fitting(self) -> Iterator[Life]:
+    def fitting(self) -> Iterator[JobRun]:
         """Yield the waiting jobs that would fit, one after another, without any elastic worker."""
         bare = list(self.free)
         for life in self.running.values() if self.waiting else ():
@@ -194,11 +194,11 @@ class World:
             self.schedule()
         return bool(changes)
 
-    def _resize(self, life: Life, step: Step) -> None:
+    def _resize(self, life: JobRun, step: Step) -> None:
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         before, life.last_state = life.living, None
         if step.target > life.replicas:
-            life.pods += [Pod(index, None, self.now_s) for index in range(life.replicas, step.target)]
+            life.pods += [WorkerPod(index, None, self.now_s) for index in range(life.replicas, step.target)]
         else:
             gone_s = self.now_s + self.rules.grace_s
             life.pods = [pod for pod in life.pods if pod.row is not None or pod.index < step.target]
@@ -214,7 +214,7 @@ class World:
         life.replicas = step.target
 
 
-def _check(submission: Submission, rules: Rules) -> None:
+def _check(submission: Submission, rules: ReplayRules) -> None:
     if sum(node // submission.gpus for node in rules.nodes) < submission.least:
         raise ValueError(
             f"{submission.name} asks for {submission.least} x {submission.gpus} GPUs: an empty cluster has no room"

@@ -17,7 +17,7 @@ GPU = labels.GPU_RESOURCES[0]
 
 
 @dataclass(slots=True)
-class Pod:
+class WorkerPod:
     """One worker."""
 
     index: int
@@ -27,14 +27,14 @@ class Pod:
 
 
 @dataclass(slots=True)
-class Life:
+class JobRun:
     """A job that was submitted and has not ended."""
 
     submission: Submission
     replicas: int
     left_s: float  # work that is left, in seconds with `least` workers
     started_s: float | None = None
-    pods: list[Pod] = field(default_factory=list)
+    pods: list[WorkerPod] = field(default_factory=list)
     at_s: float = 0.0  # until when progress is counted
     idle_until_s: float = 0.0  # the end of its last restart
     bank: ResizeBudget = field(default_factory=ResizeBudget)  # what the autoscaler has noted

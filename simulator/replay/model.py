@@ -43,7 +43,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ReplayRules:
     """The behaviour of the cluster. Times are in seconds."""
 
     nodes: tuple[int, ...]  # the GPUs of each node; one node is a pool without fragmentation
@@ -102,7 +102,7 @@ class Eviction:
 class Tape:
     """The result of a whole replay."""
 
-    rules: Rules
+    rules: ReplayRules
     ran: tuple[Ran, ...]  # in the order of submissions
     evictions: tuple[Eviction, ...] = ()
     worked_gpu_s: float = 0.0  # GPU seconds in which jobs made progress until the last submission

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.observe.room_history import IdleRoom
-from turnout.simulator.replay.cluster import World
+from turnout.simulator.replay.cluster import ReplayWorld
 from turnout.simulator.replay.job_run import EPOCH_S
-from turnout.simulator.replay.model import Ran, Rules, Submission, Tape
+from turnout.simulator.replay.model import Ran, ReplayRules, Submission, Tape
 
 Decide = Callable[[Observation, Policy, float], list[Step]]
-Watch = Callable[[World], None]
+Watch = Callable[[ReplayWorld], None]
 _INSTANT_S = 0.001
 _BUDGET_LOOK_S = 60.0  # a bank fills slowly
 _MOST_LOOKS = 1000  # at one instant: a plan that is never done is a fault
@@ -24,7 +24,7 @@ _MOST_LOOKS = 1000  # at one instant: a plan that is never done is a fault
 
 def replay(
     submissions: Sequence[Submission],
-    rules: Rules,
+    rules: ReplayRules,
     policy: Policy | None = None,
     decides: Decide = decide,
     watch: Watch | None = None,
@@ -36,7 +36,7 @@ def replay(
     The autoscaler looks at the first tick after an event, again after a change, and when a job's time has come. Between
     these moments its observation could not have changed.
     """
-    world = World(submissions, rules)
+    world = ReplayWorld(submissions, rules)
     look_s, decisions = math.inf, 0
     idle = IdleRoom(policy.settle_s if policy is not None else 0.0)
     while (event_s := world.next_s()) is not None or look_s < math.inf:
@@ -53,7 +53,7 @@ def replay(
     return Tape(rules, ran, tuple(world.evictions), world.worked_gpu_s, decisions)
 
 
-def _look(world: World, policy: Policy, decides: Decide, idle: IdleRoom) -> float:
+def _look(world: ReplayWorld, policy: Policy, decides: Decide, idle: IdleRoom) -> float:
     """Decide and carry out. Returns when to look again if nothing happens.
 
     idle: the room seen so far.
@@ -70,7 +70,7 @@ def _look(world: World, policy: Policy, decides: Decide, idle: IdleRoom) -> floa
     return _due_s(world, policy, steps, idle)
 
 
-def _due_s(world: World, policy: Policy, steps: Sequence[Step], idle: IdleRoom) -> float:
+def _due_s(world: ReplayWorld, policy: Policy, steps: Sequence[Step], idle: IdleRoom) -> float:
     """Return when a job may be resized that only time holds back."""
     due = math.inf
     for step in steps:

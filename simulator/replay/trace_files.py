@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from turnout.simulator.replay.traces import Row, Table, rows_of, tables_of
+from turnout.simulator.replay.traces import Table, TraceRow, rows_of, tables_of
 
 VARIABLE, DEFAULT = "TURNOUT_TRACES", "../shared/traces"
 
@@ -15,7 +15,7 @@ def folder() -> Path:
     return Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
-def cluster(name: str) -> tuple[Row, ...] | None:
+def cluster(name: str) -> tuple[TraceRow, ...] | None:
     """Return the jobs of one ITP cluster, None when its file is missing. Raises BadTrace."""
     path = folder() / "itp" / f"cluster{name}.csv"
     return rows_of(path.read_text()) if path.is_file() else None

@@ -14,7 +14,7 @@ Table = tuple[tuple[int, float], ...]  # (GPUs, speed), ascending
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Row:
+class TraceRow:
     """One job of a trace: when it came, how many GPUs it held, and for how long."""
 
     at_s: float
@@ -27,11 +27,11 @@ class BadTrace(Exception):
     """A file that is no trace. The message names the fault."""
 
 
-def rows_of(text: str) -> tuple[Row, ...]:
+def rows_of(text: str) -> tuple[TraceRow, ...]:
     """Return the jobs of a trace by their time. Raises BadTrace."""
     try:
         rows = [
-            Row(float(line["submission_time"]), f"job-{number:06}", int(line["num_gpu"]), float(line["duration"]))
+            TraceRow(float(line["submission_time"]), f"job-{number:06}", int(line["num_gpu"]), float(line["duration"]))
             for number, line in enumerate(_lines(text))
         ]
     except (KeyError, TypeError, ValueError) as error:

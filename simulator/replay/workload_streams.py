@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from turnout.simulator.replay.model import Submission
-from turnout.simulator.replay.traces import Row, Table
+from turnout.simulator.replay.traces import Table, TraceRow
 
 _SIZES = ((1, 60), (2, 8), (4, 10), (8, 18), (16, 3), (32, 1))  # GPUs, how often: roughly those of the traces
 _DAY_S = 86_400.0
@@ -24,14 +24,14 @@ class Labels:
     tables: Sequence[Table] = ()  # measured speeds, of which each job gets one; none: the usual curve
 
 
-def labelled(rows: Iterable[Row], labels: Labels, dice: Random) -> tuple[Submission, ...]:
+def labelled(rows: Iterable[TraceRow], labels: Labels, dice: Random) -> tuple[Submission, ...]:
     """Return submissions with random sizes and curves, in the order of their time."""
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0
     return tuple(_labelled(row, began_s, labels, dice) for row in ordered)
 
 
-def _labelled(row: Row, began_s: float, labels: Labels, dice: Random) -> Submission:
+def _labelled(row: TraceRow, began_s: float, labels: Labels, dice: Random) -> Submission:
     gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
     least = row.gpus // gpus
     most = least * labels.factor if dice.random() < labels.elastic else least
@@ -44,7 +44,7 @@ def _curve(table: Table, gpus: int) -> Table:
     return tuple((at // gpus, speed) for at, speed in table if at % gpus == 0)
 
 
-def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[Row, ...]:
+def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[TraceRow, ...]:
     """Draw a stream that needs the share `load` of `gpus` GPUs: days and nights, many short and few long jobs."""
     sizes = [size for size, _ in _SIZES if size <= gpus // 2 or size == 1]
     often = [count for size, count in _SIZES if size in sizes]
@@ -55,7 +55,7 @@ def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[Row, ...]:
     requested_gpu_s = sum(size * took_s for size, took_s in rows)
     times = _times(jobs, requested_gpu_s / (gpus * load), dice)
     return tuple(
-        Row(at_s, f"job-{number:06}", size, took_s)
+        TraceRow(at_s, f"job-{number:06}", size, took_s)
         for number, (at_s, (size, took_s)) in enumerate(zip(times, rows, strict=True))
     )
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
@@ -129,7 +129,7 @@ async def local_cluster_with_jobs(folder):
     async with local_cluster(config, pace=Pace(pull_s=0.01, stop_s=0.01)) as made:
         await made.add_nodes(places(2), 4)
         await made.run_jobs()
-        made.schedule(Settings(backoff_s=(0.05, 0.2)))
+        made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
         await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
         told = Cluster(made, config)
         try:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.controllers import elasticjobs, test_colossalaijob, test_msjob
 from tests.controllers.jobs import NOW_S, job, role
-from turnout.cli.controller_status import Account, JobChildren, JobEvent, Pod, account
+from turnout.cli.controller_status import Account, JobChildren, JobEvent, JobPod, account
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.times import rfc3339
@@ -36,7 +36,7 @@ def with_meta(raw, **meta):
 
 
 def runs(count, role="worker"):
-    return [Pod(role, index, "Running") for index in range(count)]
+    return [JobPod(role, index, "Running") for index in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -198,9 +198,9 @@ INITIALIZED = {"type": "Initialized", "status": "True"}
 
 def test_a_launcher_waits_for_all_workers_then_for_their_ssh_servers():
     raw = test_colossalaijob.job(status={"conditions": [INITIALIZED]})
-    waits = stands(raw, *runs(1), Pod("worker", 1, "Pending", "0/4 nodes are available"), kind="ColossalAIJob")
+    waits = stands(raw, *runs(1), JobPod("worker", 1, "Pending", "0/4 nodes are available"), kind="ColossalAIJob")
     assert waits == Account("its launcher is made once all 2 workers run: 1 of them", "0/4 nodes are available")
-    asks = stands(raw, *runs(2), Pod("launcher", 0, "Running"), kind="ColossalAIJob")
+    asks = stands(raw, *runs(2), JobPod("launcher", 0, "Running"), kind="ColossalAIJob")
     assert asks == Account("3 of 3 pods run; its launcher begins once every sshd answers, after 600 s it gives up")
 
 
@@ -214,7 +214,7 @@ def test_an_elastic_jobs_failures_are_its_own_words():
     raw = copy.deepcopy(elasticjobs.job(elasticjobs.worker(2, restartCount=9)))
     raw["status"] = {"phase": "Running", "conditions": [CREATED]}
     raw["status"]["replicaStatuses"] = {"worker": {"quickFailures": {"1": 4}, "lastFailures": {"1": int(NOW_S)}}}
-    found = stands(raw, *runs(1, "worker"), Pod("dlrover-master", 0, "Running"), kind="ElasticJob")
+    found = stands(raw, *runs(1, "worker"), JobPod("dlrover-master", 0, "Running"), kind="ElasticJob")
     assert found.text == "worker 1 has failed 4 times in a row and is made anew in 10 s"
 
 

@@ -11,7 +11,7 @@ import yaml
 
 from tests.controllers.jobs import NOW_S, job, merged, role
 from turnout.cli.__main__ import main
-from turnout.cli.jobs import BadSubmission, Wish, age, described, listing, rows, state, submission, suspension
+from turnout.cli.jobs import BadSubmission, JobRequest, age, described, listing, rows, state, submission, suspension
 from turnout.cli.views.listing import text
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import JobView
@@ -20,7 +20,7 @@ from turnout.kube.times import rfc3339
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-WISH = Wish("bert", "team", "train:1", 2, 2, 2, 8, ["train.py", "--x"])
+WISH = JobRequest("bert", "team", "train:1", 2, 2, 2, 8, ["train.py", "--x"])
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ from turnout.controllers.model import (
     ChildState,
     Create,
     Delete,
+    JobPhase,
     JobView,
     KnownChildren,
-    Phase,
     PodState,
     Reason,
-    Refused,
+    RefusedJob,
     Replica,
     Setup,
 )
@@ -28,7 +28,7 @@ from turnout.kube.times import rfc3339
 
 READ = yaml.safe_load((Path(__file__).parents[2] / "examples/jobs/colossalaijob.yaml").read_text())
 CONFIG, SERVICE = ChildKey("ConfigMap", "colossal-config"), ChildKey("Service", "colossal")
-R, P, F, S = Phase.RUNNING, Phase.PENDING, Phase.FAILED, Phase.SUCCEEDED
+R, P, F, S = JobPhase.RUNNING, JobPhase.PENDING, JobPhase.FAILED, JobPhase.SUCCEEDED
 
 
 def job(worker=None, launcher=None, status=None, container=None, **spec):
@@ -380,7 +380,7 @@ def test_pods_are_counted_by_what_they_do():
     pods = (launcher(P), worker(0, R), worker(1, R))
     zero = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
     assert after(job(), *pods)["status"]["aggregate"] == {**zero, "pending": 1, "running": 2}
-    more = (launcher(P, node="n"), worker(0, R, deleting=True), worker(1, Phase.UNKNOWN))
+    more = (launcher(P, node="n"), worker(0, R, deleting=True), worker(1, JobPhase.UNKNOWN))
     found = after(job(), *more)["status"]
     assert found["aggregate"] == {**zero, "creating": 1, "deleted": 1, "unknown": 1}
     assert found["phase"] == "Unknown"
@@ -444,6 +444,6 @@ def test_what_a_new_jobs_owner_is_told(container, size, words):
 )
 def test_a_job_that_cannot_be_obeyed_is_refused_with_its_field(raw, why):
     refused = COLOSSALAIJOB.read(raw)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedJob)
     assert why in refused.why
     assert after(raw, there={})["status"]["phase"] == "Failed"

@@ -10,11 +10,11 @@ from tests.controllers.jobs import NOW_S, conditions, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import ChildKey, Dialect, KnownChildren, Phase, Reason, Refused, Replica, Setup
+from turnout.controllers.model import ChildKey, GangDialect, JobPhase, KnownChildren, Reason, RefusedJob, Replica, Setup
 from turnout.controllers.reconcile import reconcile
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/elasticjob.yaml"
-FAILED = Phase.FAILED
+FAILED = JobPhase.FAILED
 
 
 def guide():
@@ -46,7 +46,7 @@ def test_the_gangs_resources_are_those_of_its_workers_alone():
     """The master is no member: neither its own resources nor its place before the workers counts."""
     raw = job(worker(2))
     raw["spec"]["replicaSpecs"]["worker"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "2"}}
-    spec = children.pod_group(view(raw), Setup(Dialect.VOLCANO))["spec"]
+    spec = children.pod_group(view(raw), Setup(GangDialect.VOLCANO))["spec"]
     assert (spec["minMember"], spec["minResources"]) == (2, {"cpu": "4"})
 
 
@@ -67,7 +67,7 @@ def test_a_service_leads_to_pods_that_are_not_ready_yet():
 
 def test_the_end_of_a_lone_worker_is_the_jobs():
     raw = job(worker(1))
-    assert with_status(raw, looked(raw, lead(), pod(0, phase=Phase.SUCCEEDED)))["status"]["phase"] == "Succeeded"
+    assert with_status(raw, looked(raw, lead(), pod(0, phase=JobPhase.SUCCEEDED)))["status"]["phase"] == "Succeeded"
 
 
 def test_a_pod_avoids_no_node_before_one_was_found_faulty():
@@ -80,7 +80,7 @@ def test_a_master_of_two_containers_needs_one_that_is_called_main():
         {"name": "b", "image": "b:1"}
     )
     refused = ELASTICJOB.read(raw)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedJob)
     assert "one container must be named main" in refused.why
 
 
@@ -232,7 +232,7 @@ def test_the_master_is_told_what_a_coordinator_decides():
 def test_the_master_is_no_member_of_the_gang():
     notes = {"gang.scheduling.koordinator.sh/name": "g"}
     raw = job(worker(meta={"annotations": notes}))
-    setup = Setup(Dialect.VOLCANO)
+    setup = Setup(GangDialect.VOLCANO)
     assert "annotations" not in pod_of(raw, "dlrover-master", setup=setup)["metadata"]
     assert "schedulerName" not in pod_of(raw, "dlrover-master", setup=setup)["spec"]
     assert children.pod_group(view(raw), setup)["spec"]["minMember"] == 2
@@ -307,13 +307,15 @@ def test_a_pod_that_is_deleted_is_replaced_and_not_counted(left):
     ("pods", "phase"),
     [
         pytest.param([], "Created", id="nothing is there yet"),
-        pytest.param([lead(phase=Phase.PENDING)], "Pending", id="nobody runs"),
-        pytest.param([lead(), pod(0, phase=Phase.PENDING)], "Pending", id="only the master runs"),
+        pytest.param([lead(phase=JobPhase.PENDING)], "Pending", id="nobody runs"),
+        pytest.param([lead(), pod(0, phase=JobPhase.PENDING)], "Pending", id="only the master runs"),
         pytest.param([lead(), pod(0), pod(1)], "Running", id="workers run"),
         pytest.param([lead(), pod(0, phase=FAILED, exit_code=1), pod(1)], "Restarting", id="a worker is made anew"),
-        pytest.param([lead(), *(pod(each, phase=Phase.SUCCEEDED) for each in (0, 1))], "Succeeded", id="all succeeded"),
-        pytest.param([lead(), pod(0, phase=Phase.SUCCEEDED), pod(1)], "Running", id="one has succeeded"),
-        pytest.param([lead(phase=Phase.SUCCEEDED), pod(0), pod(1)], "Succeeded", id="the master says so"),
+        pytest.param(
+            [lead(), *(pod(each, phase=JobPhase.SUCCEEDED) for each in (0, 1))], "Succeeded", id="all succeeded"
+        ),
+        pytest.param([lead(), pod(0, phase=JobPhase.SUCCEEDED), pod(1)], "Running", id="one has succeeded"),
+        pytest.param([lead(phase=JobPhase.SUCCEEDED), pod(0), pod(1)], "Succeeded", id="the master says so"),
         pytest.param([lead(phase=FAILED, exit_code=1), pod(0), pod(1)], "Failed", id="the master says it failed"),
         pytest.param([lead(phase=FAILED, exit_code=137), pod(0), pod(1)], "Restarting", id="the master was killed"),
         pytest.param([lead(phase=FAILED, reason="Evicted"), pod(0)], "Restarting", id="the master was evicted"),
@@ -333,8 +335,8 @@ def test_a_master_that_died_is_replaced_and_the_workers_stay():
 
 def test_pods_that_run_go_at_the_end_and_others_stay():
     raw = job()
-    raw = with_status(raw, looked(raw, lead(), pod(0, phase=Phase.SUCCEEDED), pod(1, phase=Phase.SUCCEEDED)))
-    outcome = looked(raw, lead(), pod(0, phase=Phase.SUCCEEDED), pod(1))
+    raw = with_status(raw, looked(raw, lead(), pod(0, phase=JobPhase.SUCCEEDED), pod(1, phase=JobPhase.SUCCEEDED)))
+    outcome = looked(raw, lead(), pod(0, phase=JobPhase.SUCCEEDED), pod(1))
     assert sorted(gone(outcome)) == ["bert-edljob-worker-1", "elasticjob-bert-dlrover-master-0"]
 
 
@@ -434,7 +436,7 @@ def test_a_workers_own_affinity_stays_beside_the_nodes_that_it_avoids():
 )
 def test_what_cannot_be_obeyed_is_refused_with_its_path(raw, why):
     found = ELASTICJOB.read(raw)
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedJob)
     assert why in found.why
 
 

@@ -18,13 +18,13 @@ from turnout.controllers.model import (
     CleanPods,
     Create,
     Delete,
-    Dialect,
+    GangDialect,
+    JobPhase,
     JobView,
     KnownChildren,
-    Phase,
     PodState,
     Reason,
-    Refused,
+    RefusedJob,
     Replica,
     Restart,
     Setup,
@@ -50,7 +50,7 @@ def job(roles=None, run=None, **spec):
     return {"apiVersion": "mindspore.gitee.com/v1", "kind": "MSJob", "metadata": meta, "spec": spec, "status": {}}
 
 
-def pod(role="worker", index=0, phase=Phase.RUNNING, **more):
+def pod(role="worker", index=0, phase=JobPhase.RUNNING, **more):
     return PodState(f"deep-{role}-{index}", f"{role}-{index}", role, index, phase, **more)
 
 
@@ -100,7 +100,7 @@ def test_a_job_comes_up_in_order():
     unaddressed = {SERVICE: replace(ADDRESSED[SERVICE], spec={})}
     assert made(looked(job(), others=unaddressed)) == []
     assert made(looked(job())) == ["deep-scheduler-0"]
-    assert made(looked(job(), pod("scheduler", phase=Phase.PENDING))) == [f"deep-worker-{at}" for at in range(4)]
+    assert made(looked(job(), pod("scheduler", phase=JobPhase.PENDING))) == [f"deep-worker-{at}" for at in range(4)]
 
 
 @pytest.mark.contract("MS-08")
@@ -166,7 +166,7 @@ def test_a_pod_of_the_guides_job_is_its_template_and_what_it_is_told():
     assert seen["spec"]["restartPolicy"] == "Never"
 
 
-S, R, F, P = Phase.SUCCEEDED, Phase.RUNNING, Phase.FAILED, Phase.PENDING
+S, R, F, P = JobPhase.SUCCEEDED, JobPhase.RUNNING, JobPhase.FAILED, JobPhase.PENDING
 
 
 @pytest.mark.contract("MS-19", "MS-20", "MS-45")
@@ -272,7 +272,7 @@ def test_a_gang_that_has_just_started_in_time_goes_on():
 
 @pytest.mark.contract("MS-46")
 def test_pods_wait_until_volcano_admits_their_group():
-    setup, key = Setup(Dialect.VOLCANO), ChildKey("PodGroup", "deep")
+    setup, key = Setup(GangDialect.VOLCANO), ChildKey("PodGroup", "deep")
     for phase, count in (("Pending", 0), ("Inqueue", 1)):
         there = {**ADDRESSED, key: ChildState(key, "g", spec={"minMember": 5, "queue": "default"}, phase=phase)}
         assert len(made(looked(job(), others=there, setup=setup))) == count
@@ -349,7 +349,7 @@ def test_roles_have_any_letter_case(spell):
 )
 def test_a_job_that_cannot_be_obeyed_is_refused_with_its_field(raw, why):
     refused = MSJOB.read(raw)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedJob)
     assert why in refused.why
     assert conditions(after(raw)) == ["Failed"]
 

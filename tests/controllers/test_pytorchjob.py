@@ -8,7 +8,7 @@ import yaml
 from tests.controllers.jobs import CONTAINER, job, others, role, view
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildKey, Counts, Dialect, KnownChildren, Refused, Replica, Setup
+from turnout.controllers.model import ChildKey, Counts, GangDialect, KnownChildren, RefusedJob, Replica, Setup
 from turnout.kube import labels
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/pytorchjob-elastic.yaml"
@@ -183,7 +183,7 @@ def test_who_waits_until_a_name_resolves(raw, index, host):
 @pytest.mark.contract("PE-23")
 def test_what_cannot_be_obeyed_is_refused_with_its_path(raw, why):
     found = PYTORCHJOB.read(raw)
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedJob)
     assert why in found.why
 
 
@@ -213,7 +213,7 @@ def test_metrics_bring_an_hpa_of_the_jobs_bounds_and_none_bring_none():
     ],
 )
 def test_a_gang_starts_with(raw, least):
-    made = children.pod_group(view(raw), Setup(Dialect.VOLCANO))
+    made = children.pod_group(view(raw), Setup(GangDialect.VOLCANO))
     assert made["spec"] == {"minMember": least, "queue": "default", "minResources": {}}
 
 
@@ -251,20 +251,20 @@ def asking(**resources):
     ],
 )
 def test_a_gang_is_admitted_by_the_resources_that_it_starts_with(raw, wanted):
-    assert children.pod_group(view(raw), Setup(Dialect.VOLCANO))["spec"]["minResources"] == wanted
+    assert children.pod_group(view(raw), Setup(GangDialect.VOLCANO))["spec"]["minResources"] == wanted
 
 
 @pytest.mark.parametrize(
     ("dialect", "scheduler", "marks"),
     [
         pytest.param(
-            Dialect.VOLCANO,
+            GangDialect.VOLCANO,
             "volcano",
             {"scheduling.k8s.io/group-name": "bert", "volcano.sh/task-spec": "worker"},
             id="Volcano's annotations",
         ),
         pytest.param(
-            Dialect.SCHEDULER_PLUGINS,
+            GangDialect.SCHEDULER_PLUGINS,
             "scheduler-plugins-scheduler",
             {"scheduling.x-k8s.io/pod-group": "bert"},
             id="scheduler-plugins' label",
@@ -285,7 +285,7 @@ GPU = {**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "8"}}}
     ("setup", "container", "gates", "becomes"),
     [
         pytest.param(Setup(gate_pods=True), GPU, None, [OURS], id="a pod of a gang"),
-        pytest.param(Setup(Dialect.VOLCANO, gate_pods=True), GPU, None, [OURS], id="in any dialect"),
+        pytest.param(Setup(GangDialect.VOLCANO, gate_pods=True), GPU, None, [OURS], id="in any dialect"),
         pytest.param(Setup(gate_pods=True), GPU, [{"name": "a/x"}], [{"name": "a/x"}, OURS], id="beside another's"),
         pytest.param(Setup(gate_pods=True), GPU, [OURS], [OURS], id="once"),
         pytest.param(Setup(gate_pods=True), CONTAINER, None, None, id="not without an accelerator"),
@@ -324,7 +324,7 @@ def test_the_label_of_a_lead_is_on(raw, leads):
 
 @pytest.mark.parametrize(("replicas", "refused"), [(10_000, False), (10_001, True)])
 def test_so_many_replicas_are_made_and_no_more(replicas, refused):
-    assert isinstance(PYTORCHJOB.read(job(worker=role(replicas))), Refused) is refused
+    assert isinstance(PYTORCHJOB.read(job(worker=role(replicas))), RefusedJob) is refused
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from hack.controlplane.tools import cache
 from tests.deploy.test_alerts import BY_PROGRAM
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
 pytestmark = pytest.mark.real
@@ -132,7 +132,7 @@ async def watched(tmp_path_factory):
     async with local_cluster(folder / "kubeconfig", pace=Pace(pull_s=0.01, stop_s=0.01)) as made, pulse(rounds) as beat:
         await made.add_nodes(places(2), 4)
         await made.run_jobs()
-        made.schedule(Settings(backoff_s=(0.05, 0.2)))
+        made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
         await made.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "turnout-system"}})
         spec = {"capability": {"nvidia.com/gpu": "7"}, "deserved": {"nvidia.com/gpu": "3"}}
         await made.api.call("PATCH", QUEUE, {"spec": spec}, "application/merge-patch+json")
@@ -210,7 +210,7 @@ async def test_every_variable_has_a_choice(watched, name, cluster):
     ("title", "shown"),
     [
         pytest.param("My quota", {"limit": 7, "deserved": 3, "used": 7, "free": 0}, id="my quota"),
-        pytest.param("Jobs", {"runs": 2, "waits": 1, "suspended": 0}, id="jobs"),
+        pytest.param("Jobs", {"running": 2, "waiting": 1, "suspended": 0}, id="jobs"),
         pytest.param("GPUs that waiting jobs lack", {"lacking": 6}, id="what is missing"),
         pytest.param("Jobs not listed", {"left out": 0}, id="every job is listed"),
         pytest.param(

@@ -253,5 +253,7 @@ READERS = (
         _text(node_health.decode_report),
         (node_health.BadNodeReport,),
     ),
-    Reader("a node's record", (node_record.write(_NODE).encode(),), _text(node_record.read), (node_record.BadRecord,)),
+    Reader(
+        "a node's record", (node_record.write(_NODE).encode(),), _text(node_record.read), (node_record.BadNodeRecord,)
+    ),
 )

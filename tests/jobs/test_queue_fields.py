@@ -7,10 +7,10 @@ import pytest
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.field_reader import Fields
-from turnout.jobs.queues.model import POOL, Amounts, Demand, Dialect, Flavor, Queue, QueueSpec, bounds_several
+from turnout.jobs.queues.model import POOL, Amounts, Demand, Flavor, Queue, QueueDialect, QueueSpec, bounds_several
 from turnout.jobs.queues.quota_accounting import charge, holds, room
 from turnout.jobs.queues.registry import limits, shares
-from turnout.jobs.queues.weighted_fair_share import Claim, fill
+from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_what_is_no_quantity_is_told(told):
 def test_a_queue_of_which_nothing_is_said():
     nothing: Amounts = {}
     assert QueueSpec("q") == QueueSpec(
-        "q", Dialect.VOLCANO, nothing, nothing, nothing, "", 1, nothing, True, True, False, (), nothing, (), "", False,
-        None, "", (),
+        "q", QueueDialect.VOLCANO, nothing, nothing, nothing, "", 1, nothing, True, True, False, (), nothing, (), "",
+        False, None, "", (),
     )  # fmt: skip
     assert Queue() == Queue(nothing, nothing, nothing, "", nothing, {}, True, nothing, "", "", (), False)
     assert Flavor("f", GPU) == Flavor("f", GPU, 0, None, None)
@@ -118,7 +118,7 @@ def test_a_plain_quota_lends_nothing_and_borrows_nothing():
 
 
 def claim(asked, weight=1, least=0, own=None):
-    return Claim(least, weight, least / weight, max(asked, least) / weight, least if own is None else own)
+    return QueueClaim(least, weight, least / weight, max(asked, least) / weight, least if own is None else own)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.test_queue import GPU, counts, demand
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
-from turnout.jobs.queues.model import COHORT, Demand, Dialect, Flavor, QueueSpec
+from turnout.jobs.queues.model import COHORT, Demand, Flavor, QueueDialect, QueueSpec
 from turnout.jobs.queues.quota_accounting import room
 from turnout.jobs.queues.registry import shares
 
@@ -53,7 +53,7 @@ def of_koordinator(rows):
     return [
         QueueSpec(
             f"q{i}",
-            Dialect.KOORDINATOR,
+            QueueDialect.KOORDINATOR,
             {GPU: 12 if row["most"] is None else row["most"]},
             deserved={GPU: row["least"]},
             parent=_parent(i, row) or koordinator.ROOT,
@@ -68,7 +68,7 @@ def of_kueue(rows):
     return [
         QueueSpec(
             f"q{i}",
-            Dialect.KUEUE,
+            QueueDialect.KUEUE,
             deserved={GPU: row["own"]},
             parent=COHORT if row["above"] >= 0 else "",
             flavors=(Flavor("f", GPU, row["own"], row["least"] if row["lends"] else None, row["most"]),),
@@ -81,7 +81,7 @@ def of_namespaces(rows):
     return [
         QueueSpec(
             f"q{i}",
-            Dialect.NAMESPACE,
+            QueueDialect.NAMESPACE,
             {GPU: 9 if row["most"] is None else row["most"]},
             deserved={GPU: row["least"]},
             pool={GPU: row["least"]},

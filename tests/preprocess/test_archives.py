@@ -7,17 +7,17 @@ from io import BytesIO
 import pytest
 
 from tests.preprocess import corpus
-from turnout.preprocess.archives import FREE_EXPANSION_BYTES, ArchiveFault, Limits, blocks
+from turnout.preprocess.archives import FREE_EXPANSION_BYTES, ArchiveFault, ArchiveLimits, blocks
 from turnout.preprocess.model import FaultReason, Form
 
-LIMITS = Limits(block_bytes=400, max_document_bytes=10_000, max_expansion=200)
+LIMITS = ArchiveLimits(block_bytes=400, max_document_bytes=10_000, max_expansion=200)
 DOCUMENTS = corpus.texts(40)
 LINES = corpus.lines(DOCUMENTS)
 MEMBERS = [(f"{number}.txt", text.encode()) for number, text in enumerate(DOCUMENTS)]
 JSON_ARRAY = b"[" + b",".join(b'"%d"' % number for number in range(40)) + b"]"
 
 
-def read(form: Form, content: bytes, limits: Limits = LIMITS) -> tuple[list[bytes], FaultReason | None]:
+def read(form: Form, content: bytes, limits: ArchiveLimits = LIMITS) -> tuple[list[bytes], FaultReason | None]:
     taken = []
     try:
         taken.extend(block.raw for block in blocks(BytesIO(content), form, len(content), limits))
@@ -111,7 +111,7 @@ BOMB = b"\0" * (FREE_EXPANSION_BYTES + (1 << 20))
     ],
 )
 def test_a_bomb_is_bounded(form, content, reason):
-    unlimited_documents = Limits(block_bytes=1 << 20, max_document_bytes=FREE_EXPANSION_BYTES, max_expansion=200)
+    unlimited_documents = ArchiveLimits(block_bytes=1 << 20, max_document_bytes=FREE_EXPANSION_BYTES, max_expansion=200)
     assert read(form, content, unlimited_documents)[1] is reason
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.preprocess import corpus
 from turnout.preprocess.errors import LostWorker
 from turnout.preprocess.local_runner import work
-from turnout.preprocess.model import Chunk
+from turnout.preprocess.model import TextChunk
 from turnout.preprocess.options import Engine
 from turnout.preprocess.run import finish, prepared
 
@@ -39,14 +39,14 @@ def interrupt_run(_, chunk):
     return chunk
 
 
-class Trap(Chunk, frozen=True):
+class Trap(TextChunk, frozen=True):
     """A chunk that does something to the process that takes it up."""
 
     happens: object = None
     marker: str = ""
 
     def __reduce__(self):
-        return self.happens, (self.marker, Chunk(self.index, self.pieces, self.part))
+        return self.happens, (self.marker, TextChunk(self.index, self.pieces, self.part))
 
 
 def trapped(run, index, happens, marker=""):

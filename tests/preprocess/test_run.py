@@ -17,7 +17,7 @@ from turnout.preprocess.dataset import Dataset, check
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.options import Engine, OnError, TokenizerType
 from turnout.preprocess.run import Totals, finish, prepared
-from turnout.preprocess.run_lock import Holder, renew, run_lock
+from turnout.preprocess.run_lock import LockHolder, renew, run_lock
 from turnout.preprocess.shards import LINES_BYTES, process, record_path
 
 DOCUMENTS = corpus.texts(120)
@@ -457,5 +457,5 @@ def test_a_lock_ends_with_its_block(tmp_path):
 
 
 def test_a_lock_that_cannot_be_renewed_is_logged_and_the_run_goes_on(caplog):
-    renew("nowhere://bucket/out.shards/run-0.lock", Holder("host", 1, 5.0, 9.0))
+    renew("nowhere://bucket/out.shards/run-0.lock", LockHolder("host", 1, 5.0, 9.0))
     assert [record.message for record in caplog.records] == ["lock_not_renewed"]

@@ -21,14 +21,14 @@ from msgspec.structs import replace
 from tests.preprocess.corpus import lines, options, output, reference, run, texts
 from turnout.preprocess import pyspark_preprocess
 from turnout.preprocess.errors import BadDocument, BadOption, LostWorker
-from turnout.preprocess.model import Chunk, KeyTotals, Piece, ShardRecord
+from turnout.preprocess.model import KeyTotals, Piece, ShardNote, TextChunk
 from turnout.preprocess.options import OnError
 from turnout.preprocess.run import prepared, shards_folder
 from turnout.preprocess.shards import process
 from turnout.preprocess.spark_runner import (
     Failure,
-    Report,
     ResultLists,
+    SparkReport,
     first_failure,
     for_executors,
     partitions,
@@ -254,11 +254,11 @@ def test_a_task_that_spark_gives_up_is_reported_with_its_cause(folder, message, 
 
 
 def record(index, documents=1):
-    return ShardRecord(index, (), documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
+    return ShardNote(index, (), documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
 
 
 def chunk(index):
-    return Chunk(index, (Piece(0, 10 * index, 10 * index + 10),))
+    return TextChunk(index, (Piece(0, 10 * index, 10 * index + 10),))
 
 
 def ends_with(error):
@@ -294,7 +294,7 @@ def test_an_error_of_the_storage_is_left_to_sparks_own_retries():
 
 def test_progress_counts_a_chunk_once_though_two_tasks_did_it(folder):
     with prepared(options(folder, "good.jsonl")) as made:
-        report = Report(made, 0.0)
+        report = SparkReport(made, 0.0)
     results = []
     assert not report.take(results)
     for index in (0, 1, 1, 0):

@@ -9,7 +9,7 @@ import warnings
 from contextlib import ExitStack, contextmanager, suppress
 
 from hack.controlplane.certs import Authority
-from turnout.simulator.cluster.kubeconfig import Access
+from turnout.simulator.cluster.kubeconfig import ClusterAccess
 from turnout.simulator.local_cluster import attached
 
 LIST = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
@@ -49,7 +49,7 @@ def silent_server(folder):
         ends.callback(listening.close)
         ends.callback(lambda: listening.shutdown(socket.SHUT_RDWR))
         ends.callback(over.set)
-        yield Access(f"https://127.0.0.1:{listening.getsockname()[1]}", "", authority.ca.read_text())
+        yield ClusterAccess(f"https://127.0.0.1:{listening.getsockname()[1]}", "", authority.ca.read_text())
 
 
 async def follow(access):

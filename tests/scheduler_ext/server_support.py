@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import aiohttp
 
-from turnout.kube.server.http_connection import Limits
+from turnout.kube.server.http_connection import ConnectionLimits
 from turnout.scheduler_ext.model import Answer, EventReason
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.ports import Listen, Listeners
@@ -104,7 +104,7 @@ class OpenListeners:
 async def opened(extender=None, **limits):
     """An extender's listeners on free loopback ports."""
     extender, metrics = extender or Scripted(), Metrics()
-    listeners = Listeners(extender, metrics, Listen(port=0, health_port=0), Limits(**limits))
+    listeners = Listeners(extender, metrics, Listen(port=0, health_port=0), ConnectionLimits(**limits))
     async with listeners, aiohttp.ClientSession(headers=HEADERS) as session:
         yield OpenListeners(listeners, session, metrics, extender)
 

@@ -13,7 +13,7 @@ from hack.controlplane.errors import NotBuilt
 from hack.controlplane.tools import cache
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
@@ -96,7 +96,7 @@ async def kubectl(tmp_path):
     async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
         await made.add_nodes(places(3), 8)
         await made.run_jobs()
-        made.schedule(Settings())
+        made.schedule(SchedulerSettings())
         yield Kubectl(binary, tmp_path / "kubeconfig", tmp_path / "cache")
 
 

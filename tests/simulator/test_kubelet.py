@@ -10,14 +10,14 @@ from turnout.simulator.cluster.kubelet import (
     RUNS_FOR,
     NextState,
     Pace,
-    State,
+    PodState,
     missing_image,
     next_state,
     state_of,
     status_in,
 )
 from turnout.simulator.cluster.node_builder import map_text, places, places_of, unusable
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology import names
 from turnout.topology.map_yaml import read_map
@@ -47,20 +47,22 @@ PULLING = {"phase": "Pending", "startTime": STAMP, "containerStatuses": [{"name"
 @pytest.mark.parametrize(
     ("made", "next_"),
     [
-        pytest.param(pod(), NextState(0.0, State.PULLING), id="a bound pod is pulled at once"),
-        pytest.param(pod(PULLING), NextState(0.5, State.RUNNING), id="a pulled one runs"),
+        pytest.param(pod(), NextState(0.0, PodState.PULLING), id="a bound pod is pulled at once"),
+        pytest.param(pod(PULLING), NextState(0.5, PodState.RUNNING), id="a pulled one runs"),
         pytest.param(pod(RUNNING), None, id="a running one runs on"),
-        pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "7"}), NextState(7.0, State.ENDED), id="unless it says how long"),
+        pytest.param(
+            noted(pod(RUNNING), **{RUNS_FOR: "7"}), NextState(7.0, PodState.ENDED), id="unless it says how long"
+        ),
         pytest.param(noted(pod(RUNNING), **{RUNS_FOR: "soon"}), None, id="what is no number is not heeded"),
-        pytest.param(pod(ENDED), NextState(1.0, State.RUNNING), id="an ended one is restarted"),
+        pytest.param(pod(ENDED), NextState(1.0, PodState.RUNNING), id="an ended one is restarted"),
         pytest.param(pod({"phase": "Failed"}), None, id="a failed one stays"),
-        pytest.param(pod(RUNNING, grace=30), NextState(0.5, State.GONE), id="a deleted one stops soon"),
+        pytest.param(pod(RUNNING, grace=30), NextState(0.5, PodState.GONE), id="a deleted one stops soon"),
         pytest.param(
             noted(pod(RUNNING, grace=30), **{IGNORES_TERM: "true"}),
-            NextState(30.0, State.GONE),
+            NextState(30.0, PodState.GONE),
             id="or takes all its grace",
         ),
-        pytest.param(pod(RUNNING, grace=0), NextState(0.0, State.GONE), id="without grace it goes at once"),
+        pytest.param(pod(RUNNING, grace=0), NextState(0.0, PodState.GONE), id="without grace it goes at once"),
     ],
 )
 def test_what_comes_next(made, next_):
@@ -79,17 +81,17 @@ def test_what_comes_next(made, next_):
     ],
 )
 def test_the_restart_policy_says_what_an_end_means(policy, code, phase):
-    told = status_in(pod(RUNNING, policy=policy), State.ENDED, STAMP, code=code)
+    told = status_in(pod(RUNNING, policy=policy), PodState.ENDED, STAMP, code=code)
     assert told["phase"] == phase
     (container,) = told["containerStatuses"]
     assert container["state"]["terminated"]["exitCode"] == code
 
 
 def test_a_restart_is_counted_and_the_last_end_is_kept():
-    ended = pod(status_in(pod(RUNNING), State.ENDED, STAMP, code=2))
+    ended = pod(status_in(pod(RUNNING), PodState.ENDED, STAMP, code=2))
     ended["status"]["startTime"] = STAMP
-    assert state_of(ended) is State.ENDED
-    (container,) = status_in(ended, State.RUNNING, STAMP)["containerStatuses"]
+    assert state_of(ended) is PodState.ENDED
+    (container,) = status_in(ended, PodState.RUNNING, STAMP)["containerStatuses"]
     assert container["restartCount"] == 1
     assert container["lastState"]["terminated"]["exitCode"] == 2
 
@@ -140,7 +142,7 @@ async def test_a_pod_whose_image_is_missing_runs_once_its_image_is_corrected():
 async def test_a_pod_is_scheduled_runs_fails_and_another_leaves():
     async with local_cluster(pace=PACE) as made:
         await made.add_nodes(places(2), 8)
-        made.schedule(Settings())
+        made.schedule(SchedulerSettings())
         spec = {"restartPolicy": "Never", "containers": [{"name": "m", "image": "i:1"}]}
         for name, notes in (("short", {RUNS_FOR: "0.01", EXIT_CODE: "3"}), ("long", {})):
             await made.api.call("POST", PODS, {"metadata": {"name": name, "annotations": notes}, "spec": spec})

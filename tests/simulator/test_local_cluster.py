@@ -9,8 +9,8 @@ from aiohttp import web
 
 from turnout.kube import labels
 from turnout.simulator.cluster.runtime.clients import ExtenderClient, HttpClient
-from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, Settings
-from turnout.simulator.cluster.scheduler import Extender, Reply
+from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, SchedulerSettings
+from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderSettings
 from turnout.simulator.local_cluster import background, local_cluster
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -59,7 +59,7 @@ async def scheduling(api_server, url=None, **settings):
     asks = ExtenderClient(api_server.session, url) if url else None
     told = Scheduler(
         HttpClient(api_server.session, api_server.url),
-        Settings(extender=Extender() if url else None, backoff_s=(0.01, 0.05), **settings),
+        SchedulerSettings(extender=ExtenderSettings() if url else None, backoff_s=(0.01, 0.05), **settings),
         asks,
         lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
     )
@@ -187,7 +187,7 @@ class Meddler:
         if pod["metadata"]["name"] == self.pod and self.meanwhile is not None:
             meanwhile, self.meanwhile = self.meanwhile, None
             await meanwhile()
-        return Reply(feasible_nodes=question.names)
+        return ExtenderReply(feasible_nodes=question.names)
 
 
 async def forgotten(scheduler, uid):
@@ -226,7 +226,7 @@ async def test_a_member_that_is_deleted_while_its_gang_is_decided_stops_nobody(a
     outcomes = asyncio.Queue()
     told = Scheduler(
         HttpClient(api_server.session, api_server.url),
-        Settings(extender=Extender(), backoff_s=(0.01, 0.05)),
+        SchedulerSettings(extender=ExtenderSettings(), backoff_s=(0.01, 0.05)),
         Meddler("bert-1", meanwhile),
         lambda namespace, name, outcome: outcomes.put_nowait((name, outcome)),
     )
@@ -260,7 +260,7 @@ async def fails():
 async def runs(*parts):
     """Run a local cluster with these parts beside its block, which waits for ever if there are any."""
     async with asyncio.timeout(20), local_cluster() as made:
-        made.schedule(Settings())
+        made.schedule(SchedulerSettings())
         for part in parts:
             made.background.start(part())
         if parts:

@@ -9,14 +9,22 @@ import pytest
 
 from tests.simulator.world import UNRACED, cluster, pod_info
 from turnout.simulator.cluster.default_plugins import Cursor
-from turnout.simulator.cluster.scheduler import Chosen, Extender, Reply, Waits, Why, cycle, schedule_without_extender
+from turnout.simulator.cluster.scheduler import (
+    Chosen,
+    ExtenderReply,
+    ExtenderSettings,
+    Waits,
+    Why,
+    cycle,
+    schedule_without_extender,
+)
 from turnout.simulator.cluster.scheduling_queue import WaitingPods
 
 
 def play(state, wanted, replies, extender=None):
     """Run a cycle with these replies; gives the questions as (verb, names) and the outcome."""
     asked, replies = [], iter(replies)
-    questions = cycle(state, wanted, Cursor(), UNRACED, extender or Extender())
+    questions = cycle(state, wanted, Cursor(), UNRACED, extender or ExtenderSettings())
     try:
         question = next(questions)
         while True:
@@ -34,34 +42,38 @@ ALL = ("a", "b", "c")
     [
         pytest.param(
             "",
-            [Reply(feasible_nodes=("b", "c")), Reply(points={"c": 10})],
+            [ExtenderReply(feasible_nodes=("b", "c")), ExtenderReply(points={"c": 10})],
             [("filter", ALL), ("prioritize", ("b", "c"))],
             Chosen("c", 2),
             id="filter, then prioritize what it kept",
         ),
         pytest.param(
-            "", [Reply(feasible_nodes=("b",))], [("filter", ALL)], Chosen("b", 1), id="one left: no prioritize"
-        ),
-        pytest.param(
-            "b", [Reply(feasible_nodes=("b",))], [("filter", ("b",))], Chosen("b", 1), id="the nominated node alone"
+            "", [ExtenderReply(feasible_nodes=("b",))], [("filter", ALL)], Chosen("b", 1), id="one left: no prioritize"
         ),
         pytest.param(
             "b",
-            [Reply(), Reply(feasible_nodes=("a",))],
+            [ExtenderReply(feasible_nodes=("b",))],
+            [("filter", ("b",))],
+            Chosen("b", 1),
+            id="the nominated node alone",
+        ),
+        pytest.param(
+            "b",
+            [ExtenderReply(), ExtenderReply(feasible_nodes=("a",))],
             [("filter", ("b",)), ("filter", ALL)],
             Chosen("a", 1),
             id="a nomination that is refused: all nodes, the second filter",
         ),
         pytest.param(
             "gone",
-            [Reply(feasible_nodes=("a",))],
+            [ExtenderReply(feasible_nodes=("a",))],
             [("filter", ALL)],
             Chosen("a", 1),
             id="a nomination of no node is passed over",
         ),
         pytest.param(
             "",
-            [Reply(failed="down"), Reply(failed="down")],
+            [ExtenderReply(failed="down"), ExtenderReply(failed="down")],
             [("filter", ALL), ("prioritize", ALL)],
             Chosen("a", 3),
             id="an ignorable extender that is down changes nothing",
@@ -73,19 +85,21 @@ def test_the_order_of_questions(nominated, replies, asked, outcome):
 
 
 def test_an_extender_that_keeps_nothing_makes_the_pod_wait():
-    _, outcome = play(cluster(*ALL), pod_info("p"), [Reply()])
+    _, outcome = play(cluster(*ALL), pod_info("p"), [ExtenderReply()])
     assert outcome == Waits(
         Why.UNSCHEDULABLE, "0/3 nodes are available: the extender refused the 3 that the filters let in."
     )
 
 
 def test_an_extender_that_may_not_be_ignored_ends_the_attempt():
-    _, outcome = play(cluster(*ALL), pod_info("p"), [Reply(failed="down")], Extender(ignorable=False))
+    _, outcome = play(cluster(*ALL), pod_info("p"), [ExtenderReply(failed="down")], ExtenderSettings(ignorable=False))
     assert outcome == Waits(Why.SCHEDULER_ERROR, "down")
 
 
 def test_a_name_that_was_not_asked_about_is_an_error():
-    _, outcome = play(cluster(*ALL), pod_info("p"), [Reply(feasible_nodes=("z",))], Extender(ignorable=False))
+    _, outcome = play(
+        cluster(*ALL), pod_info("p"), [ExtenderReply(feasible_nodes=("z",))], ExtenderSettings(ignorable=False)
+    )
     assert outcome.why is Why.SCHEDULER_ERROR
 
 

@@ -11,7 +11,7 @@ from tests.work import lines_run
 from turnout.topology.distance import cost
 from turnout.topology.fabric import EMPTY, build, with_strangers
 from turnout.topology.map_text import read_text
-from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Reason, Refusal
+from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
 from turnout.topology.place import plan
 from turnout.topology.rank_order import assign, fill, homeward, ranks
 from turnout.topology.shares import in_multiples
@@ -159,20 +159,24 @@ def test_what_cannot_be_asked(wish):
 @pytest.mark.parametrize(
     ("rooms", "wish", "reason", "found"),
     [
-        pytest.param([1] * 9, ask(10), Reason.NO_ROOM, 9, id="nine slots for ten"),
-        pytest.param([1] * 9, ask(3, multiple=2), Reason.NO_ROOM, 0, id="single slots for pairs"),
-        pytest.param([7] * 9, ask(3, multiple=2), Reason.NO_ROOM, 54, id="three that must start, in pairs"),
-        pytest.param([0] * 9, ask(3, least=0), Reason.NO_ROOM, 0, id="more workers, and no room for one"),
-        pytest.param([1] * 9, ask(4, widest_tier=1), Reason.TIER_TOO_NARROW, 9, id="no leaf of four"),
-        pytest.param([1] * 9, ask(6, widest_tier=2), Reason.TIER_TOO_NARROW, 9, id="no spine of six"),
-        pytest.param([1] * 9, ask(10, widest_tier=2), Reason.NO_ROOM, 9, id="required or not, nine are nine"),
+        pytest.param([1] * 9, ask(10), RefusalReason.NO_ROOM, 9, id="nine slots for ten"),
+        pytest.param([1] * 9, ask(3, multiple=2), RefusalReason.NO_ROOM, 0, id="single slots for pairs"),
+        pytest.param([7] * 9, ask(3, multiple=2), RefusalReason.NO_ROOM, 54, id="three that must start, in pairs"),
+        pytest.param([0] * 9, ask(3, least=0), RefusalReason.NO_ROOM, 0, id="more workers, and no room for one"),
+        pytest.param([1] * 9, ask(4, widest_tier=1), RefusalReason.TIER_TOO_NARROW, 9, id="no leaf of four"),
+        pytest.param([1] * 9, ask(6, widest_tier=2), RefusalReason.TIER_TOO_NARROW, 9, id="no spine of six"),
+        pytest.param([1] * 9, ask(10, widest_tier=2), RefusalReason.NO_ROOM, 9, id="required or not, nine are nine"),
         pytest.param(
-            [1] * 9, ask(1, widest_tier=1, anchors=((0, 1), (2, 1))), Reason.OFF_MAP, 0, id="placed too far apart"
+            [1] * 9,
+            ask(1, widest_tier=1, anchors=((0, 1), (2, 1))),
+            RefusalReason.OFF_MAP,
+            0,
+            id="placed too far apart",
         ),
         pytest.param(
             [0, 0, 1, 1, 1, 1, 1, 1, 1],
             ask(1, widest_tier=1, anchors=((0, 1),)),
-            Reason.TIER_TOO_NARROW,
+            RefusalReason.TIER_TOO_NARROW,
             7,
             id="leaf full",
         ),
@@ -189,8 +193,8 @@ def test_refusals(rooms, wish, reason, found):
 def test_an_empty_map_blocks_nobody_but_required_gangs():
     strange = with_strangers(EMPTY, ["a", "b", "c"])
     assert plan(strange, room(1, 1, 1), ask(2)) == Placement(((0, 1), (1, 1)), 2, 2)
-    assert plan(strange, room(1, 1, 1), ask(2, widest_tier=2)) == Refusal(Reason.NO_MAP)
-    assert plan(EMPTY, room(), ask(1)) == Refusal(Reason.NO_ROOM)
+    assert plan(strange, room(1, 1, 1), ask(2, widest_tier=2)) == Refusal(RefusalReason.NO_MAP)
+    assert plan(EMPTY, room(), ask(1)) == Refusal(RefusalReason.NO_ROOM)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +234,8 @@ def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
 @pytest.mark.parametrize(
     ("rooms", "anchors", "reason"),
     [
-        pytest.param([0, 0, 0, 8], (), Reason.NO_ROOM, id="a required gang never goes off the map"),
-        pytest.param([8, 8, 8, 8], ((3, 1),), Reason.OFF_MAP, id="nor joins a member there"),
+        pytest.param([0, 0, 0, 8], (), RefusalReason.NO_ROOM, id="a required gang never goes off the map"),
+        pytest.param([8, 8, 8, 8], ((3, 1),), RefusalReason.OFF_MAP, id="nor joins a member there"),
     ],
 )
 def test_required_means_on_the_map(rooms, anchors, reason):
@@ -272,7 +276,7 @@ def test_growth_stays_near_and_takes_what_there_is():
     assert plan(SMALL, rooms, more(3)).slots == ((1, 1), (2, 2))
     assert plan(SMALL, rooms, more(30, widest_tier=2)).pods == 5
     assert plan(SMALL, rooms, more(3, widest_tier=1)).slots == ((1, 1),)
-    assert plan(SMALL, room(*[0] * 9), more(3)) == Refusal(Reason.NO_ROOM)
+    assert plan(SMALL, room(*[0] * 9), more(3)) == Refusal(RefusalReason.NO_ROOM)
 
 
 def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():

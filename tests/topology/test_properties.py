@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.topology.world import fabric, fabrics, scenes
 from turnout.topology.distance import common_tier, cost
 from turnout.topology.fabric import build, with_strangers
-from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Reason, Refusal
+from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
 from turnout.topology.packing import pick
 from turnout.topology.place import plan
 from turnout.topology.rank_order import assign, ranks
@@ -45,15 +45,15 @@ def test_a_refusal_is_true(scene):
     whole = ask.pods // ask.multiple * ask.multiple
     members = [host for host, _ in ask.anchors]
     match answer.reason:
-        case Reason.NO_MAP:
+        case RefusalReason.NO_MAP:
             assert required
             assert not built.mapped.any()
-        case Reason.OFF_MAP:
+        case RefusalReason.OFF_MAP:
             assert required
             assert not built.mapped[members].all() or common_tier(built, members) > ask.widest_tier
-        case Reason.NO_ROOM:
+        case RefusalReason.NO_ROOM:
             assert usable.sum() < least or whole < least
-        case Reason.TIER_TOO_NARROW:
+        case RefusalReason.TIER_TOO_NARROW:
             row = built.switch_of[min(ask.widest_tier, built.tiers)]
             within = np.bincount(row, usable)
             assert max(within[row[members]] if members else within) < least <= usable.sum()

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.topology.world import fabric, room
-from turnout.topology.model import Ask, Placement, Reason, Refusal
+from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
 from turnout.topology.place import smallest_holes
 
 # Two spines: hosts 0-1 and 2-3 in leaves of the first, host 4 under the second.
@@ -32,5 +32,5 @@ def test_where_the_pods_go(rooms, ask, slots, tier):
 ])  # fmt: skip
 def test_where_too_few_fit_none_is_placed(rooms, ask, found):
     answer = smallest_holes(TREE, room(*rooms), ask)
-    assert (answer, answer.room) == (Refusal(Reason.NO_ROOM), found)
+    assert (answer, answer.room) == (Refusal(RefusalReason.NO_ROOM), found)
     assert answer.detail == f"{max(ask.least, 1)} pods must start together, {found} find room"

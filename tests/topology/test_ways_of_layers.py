@@ -7,7 +7,7 @@ from hack.bench.placement import layered
 from turnout.topology.distance import cost
 from turnout.topology.fabric import build
 from turnout.topology.mesh import hosts_of
-from turnout.topology.model import Ask, Entry, Placement, Reason, Refusal
+from turnout.topology.model import Ask, Entry, Placement, Refusal, RefusalReason
 from turnout.topology.shares import balanced
 from turnout.topology.slices import by_whole_runs, in_layers, ways_of_layers
 
@@ -130,7 +130,7 @@ def test_a_balanced_gang_is_even_over_the_fewest_leaves(room, ask, shares):
 
 
 def test_a_balanced_gang_without_room_is_refused():
-    assert balanced(TREE, on(0, of=1), Ask(2, 2, 2)) == Refusal(Reason.NO_ROOM)
+    assert balanced(TREE, on(0, of=1), Ask(2, 2, 2)) == Refusal(RefusalReason.NO_ROOM)
 
 
 def test_a_domain_of_hundreds_of_hosts_is_tried_less_often_and_found():

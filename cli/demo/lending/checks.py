@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.model import Moment, MomentKind, Story, held_gpus, running_gpus
+from turnout.cli.demo.lending.model import MomentKind, Story, StoryMoment, held_gpus, running_gpus
 from turnout.cli.demo.lending.summary import wait_of
 
 _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
@@ -109,15 +109,15 @@ def _in_bounds(story: Story) -> Iterator[str]:
                 return
 
 
-def _shrinks(story: Story, letter: str) -> list[Moment]:
+def _shrinks(story: Story, letter: str) -> list[StoryMoment]:
     return [m for m in story.changes(letter) if m.decision and m.decision.workers < m.decision.workers_before]
 
 
-def _left(story: Story, letter: str, now: Moment) -> bool:
+def _left(story: Story, letter: str, now: StoryMoment) -> bool:
     left = story.first(MomentKind.LEAVES, letter)
     return left is not None and left.at_s <= now.at_s
 
 
-def _decision_moment(story: Story, letter: str, reason: Reason) -> Moment | None:
+def _decision_moment(story: Story, letter: str, reason: Reason) -> StoryMoment | None:
     words = (m for m in story.moments if m.decision and m.decision.letter == letter)
     return next((m for m in words if m.decision and m.decision.reason is reason), None)

@@ -16,14 +16,14 @@ from turnout.cli.commands.extender_process import own_extender
 from turnout.cli.commands.extender_process import running as extending
 from turnout.cli.demo.lending.checks import missing
 from turnout.cli.demo.lending.fixtures import GPUS, PLAYERS, A, B, C, D
-from turnout.cli.demo.lending.model import Moment, MomentKind, Player, Story, running_gpus
+from turnout.cli.demo.lending.model import MomentKind, Player, Story, StoryMoment, running_gpus
 from turnout.cli.demo.lending.screen import LendingScreen
-from turnout.cli.demo.lending.testbed import StoryFailed, Testbed
+from turnout.cli.demo.lending.testbed import LendingTestbed, StoryFailed
 from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
-from turnout.simulator.cluster.scheduler import Extender
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
+from turnout.simulator.cluster.scheduler import ExtenderSettings
 from turnout.simulator.local_cluster import LocalCluster, local_cluster
 
 _PACE = Pace(pull_s=0.1, stop_s=0.3)  # to be seen, and not to be waited for
@@ -56,10 +56,10 @@ async def lend(loan: Loan, screen: LendingScreen) -> Story:
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open(loan.flags, loan.pace)
 
-    def story(moments: Sequence[Moment]) -> Story:
+    def story(moments: Sequence[StoryMoment]) -> Story:
         return Story(PLAYERS, GPUS, loan.cooldown_s, tuple(moments))
 
-    def shown(moment: Moment) -> None:
+    def shown(moment: StoryMoment) -> None:
         screen.happened(story(stage.moments), moment)
 
     async with _stage(loan, screen, shown) as (stage, autoscaler):
@@ -77,13 +77,13 @@ async def lend(loan: Loan, screen: LendingScreen) -> Story:
 
 @asynccontextmanager
 async def _stage(
-    loan: Loan, screen: LendingScreen, on_moment: Callable[[Moment], None]
-) -> AsyncIterator[tuple[Testbed, AutoscalerProcess]]:
+    loan: Loan, screen: LendingScreen, on_moment: Callable[[StoryMoment], None]
+) -> AsyncIterator[tuple[LendingTestbed, AutoscalerProcess]]:
     """Start the API, the two programs beside one another, and the scheduler; end them in the other order."""
     async with AsyncExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
         cluster = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=loan.pace))
-        stage = Testbed(cluster, on_moment, loan.patience_s)
+        stage = LendingTestbed(cluster, on_moment, loan.patience_s)
         await stage.set_up()
         screen.say(f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ...")
         autoscaler = await ends.enter_async_context(_programs(loan, cluster, folder, stage))
@@ -94,21 +94,23 @@ async def _stage(
 
 @asynccontextmanager
 async def _programs(
-    loan: Loan, cluster: LocalCluster, folder: Path, stage: Testbed
+    loan: Loan, cluster: LocalCluster, folder: Path, stage: LendingTestbed
 ) -> AsyncIterator[AutoscalerProcess]:
     config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
     async with (
         lending(loan.autoscaler, config, loan.flags, stage.hear) as autoscaler,
         extending(loan.extender, config, configmap, folder, cluster.session) as up,
     ):
-        cluster.schedule(Settings(extender=Extender(weight=loan.weight)), ExtenderClient(cluster.session, up.url))
+        cluster.schedule(
+            SchedulerSettings(extender=ExtenderSettings(weight=loan.weight)), ExtenderClient(cluster.session, up.url)
+        )
         yield autoscaler
 
 
 class _Acts:
     """The story, act by act."""
 
-    def __init__(self, loan: Loan, stage: Testbed) -> None:
+    def __init__(self, loan: Loan, stage: LendingTestbed) -> None:
         self._loan, self._stage = loan, stage
 
     async def all(self) -> None:

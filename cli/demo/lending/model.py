@@ -31,7 +31,7 @@ class Player:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Seat:
+class GpuSeat:
     """A GPU that a worker holds, from the moment it has a node until it is gone. runs: it does, and may stay."""
 
     letter: str
@@ -40,7 +40,7 @@ class Seat:
     runs: bool
 
 
-Seats = Sequence[Seat]
+Seats = Sequence[GpuSeat]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class MomentKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StoryMoment:
     """One thing that happened. at_s: since the story began; seats: who held what then."""
 
     at_s: float
     word: MomentKind
     letter: str = ""
-    seats: tuple[Seat, ...] = ()
+    seats: tuple[GpuSeat, ...] = ()
     decision: LoggedDecision | None = None
 
 
@@ -88,12 +88,12 @@ class Story:
     players: tuple[Player, ...]
     gpus: int
     cooldown_s: float
-    moments: tuple[Moment, ...]
+    moments: tuple[StoryMoment, ...]
 
     def player(self, letter: str) -> Player:
         return next(player for player in self.players if player.letter == letter)
 
-    def first(self, word: MomentKind, letter: str, after_s: float = 0.0) -> Moment | None:
+    def first(self, word: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
         """The first such moment from a time on."""
         return next((m for m in self.moments if m.word is word and m.letter == letter and m.at_s >= after_s), None)
 
@@ -108,7 +108,7 @@ class Story:
         """The autoscaler's last word on a job."""
         return next((m.decision for m in reversed(self.moments) if m.decision and m.decision.letter == letter), None)
 
-    def changes(self, letter: str = "") -> list[Moment]:
+    def changes(self, letter: str = "") -> list[StoryMoment]:
         """The moments in which a size was written; of one job, or of all."""
         return [m for m in self.moments if m.decision and m.decision.is_written and letter in ("", m.decision.letter)]
 

@@ -21,15 +21,15 @@ from turnout.autoscaler.model import Reason
 from turnout.cli.demo.lending.fixtures import GPUS, GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, places
 from turnout.cli.demo.lending.model import (
     LoggedDecision,
-    Moment,
     MomentKind,
     Player,
     Seats,
     Story,
+    StoryMoment,
     held_gpus,
     running_gpus,
 )
-from turnout.cli.demo.lending.summary import Sums, added_up, sentence, wait_of, waited
+from turnout.cli.demo.lending.summary import LendingSums, added_up, sentence, wait_of, waited
 from turnout.cli.demo.screen import colour
 from turnout.simulator.cluster.kubelet import Pace
 
@@ -84,7 +84,7 @@ class LendingScreen:
             yield
         self._live = None
 
-    def happened(self, story: Story, moment: Moment) -> None:
+    def happened(self, story: Story, moment: StoryMoment) -> None:
         """Show a moment, if it is one to tell of. story: up to it."""
         text = line(story, moment)
         if text:
@@ -144,7 +144,7 @@ def _coloured(signs: str) -> Text:
     return text
 
 
-def _board(story: Story, moment: Moment) -> Group:
+def _board(story: Story, moment: StoryMoment) -> Group:
     """A bar a job that is there, and the last word on it."""
     lines = [Text()]
     for bar in bars(moment.seats, story.players):
@@ -167,7 +167,7 @@ def _bar(bar: Bar, least: int, why: str) -> Text:
     return text
 
 
-def _table(sums: Sums) -> Table:
+def _table(sums: LendingSums) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -192,7 +192,7 @@ _STAYS = frozenset([Reason.COOLDOWN, Reason.REFUSED])
 _PAST = {MomentKind.ARRIVES: "arrived", MomentKind.LEAVES: "left"}
 
 
-def line(story: Story, moment: Moment) -> str:
+def line(story: Story, moment: StoryMoment) -> str:
     """Give the caption of a moment; "" for one without. story: up to this moment."""
     match moment.word:
         case MomentKind.ARRIVES:
@@ -233,7 +233,7 @@ def _decided(decision: LoggedDecision) -> str:
     return f"{text}: {decision.detail}" if decision.detail else text
 
 
-def _runs(story: Story, moment: Moment) -> str:
+def _runs(story: Story, moment: StoryMoment) -> str:
     letter, changes = moment.letter, story.changes(moment.letter)
     text = f"{letter} runs with {_workers(running_gpus(moment.seats, letter))}"
     wait = wait_of(story, letter)
@@ -248,7 +248,7 @@ def _runs(story: Story, moment: Moment) -> str:
     return text
 
 
-def _rests(story: Story, moment: Moment) -> str:
+def _rests(story: Story, moment: StoryMoment) -> str:
     """Say how all jobs stand since the autoscaler's last decision on this one."""
     words = [m for m in story.moments if m.decision and m.decision.letter == moment.letter]
     present = [p.letter for p in story.players if held_gpus(moment.seats, p.letter)]

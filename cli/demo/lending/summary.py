@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.model import Moment, MomentKind, Story, held_gpus
+from turnout.cli.demo.lending.model import MomentKind, Story, StoryMoment, held_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class JobWait:
     """A job that others gave workers for. since: the moment its turn came; given: so many workers left for it.
 
     The parts, in seconds: until the pods of whoever left were gone, until the giver was told, until those workers had
@@ -18,7 +18,7 @@ class Wait:
     """
 
     letter: str
-    since: Moment
+    since: StoryMoment
     giver: str
     given: int
     away_s: float
@@ -32,7 +32,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class LendingSums:
     """The story, added up. GPU-seconds: what jobs held up to their least, above it, and what nobody held."""
 
     own_gpu_s: float
@@ -41,19 +41,19 @@ class Sums:
     growths: int
     shrinks: int
     given: int  # workers, by all the shrinks
-    waiting_times: tuple[Wait, ...]
+    waiting_times: tuple[JobWait, ...]
 
     @property
     def all_gpu_s(self) -> float:
         return self.own_gpu_s + self.lent_gpu_s + self.idle_gpu_s
 
     @property
-    def longest(self) -> Wait | None:
+    def longest(self) -> JobWait | None:
         """The longest wait for GPUs that were lent; None when nobody had to."""
         return max(self.waiting_times, key=lambda wait: wait.whole_s, default=None)
 
 
-def added_up(story: Story) -> Sums:
+def added_up(story: Story) -> LendingSums:
     """Add up a story."""
     own = lent = idle = 0.0
     for before, after in pairwise(story.moments):
@@ -66,10 +66,12 @@ def added_up(story: Story) -> Sums:
     changes = [moment.decision for moment in story.changes() if moment.decision]
     less = [each.workers_before - each.workers for each in changes if each.workers < each.workers_before]
     waiting_times = (wait_of(story, player.letter) for player in story.players)
-    return Sums(own, lent, idle, len(changes) - len(less), len(less), sum(less), tuple(w for w in waiting_times if w))
+    return LendingSums(
+        own, lent, idle, len(changes) - len(less), len(less), sum(less), tuple(w for w in waiting_times if w)
+    )
 
 
-def wait_of(story: Story, letter: str) -> Wait | None:
+def wait_of(story: Story, letter: str) -> JobWait | None:
     """How long a job waited for workers of another to leave; None when none left for it, or it does not run yet."""
     runs = story.first(MomentKind.RUNS, letter)
     change = next((m for m in story.changes() if m.decision and m.decision.for_ == letter), None)
@@ -81,7 +83,7 @@ def wait_of(story: Story, letter: str) -> Wait | None:
     away = _when_few(story, since, left, 0) if left else since
     away = min(away or change, change, key=lambda moment: moment.at_s)
     pods_gone = _when_few(story, change, decision.letter, decision.workers) or runs
-    return Wait(
+    return JobWait(
         letter,
         since,
         decision.letter,
@@ -93,12 +95,12 @@ def wait_of(story: Story, letter: str) -> Wait | None:
     )
 
 
-def _when_few(story: Story, since: Moment, letter: str, few: int) -> Moment | None:
+def _when_few(story: Story, since: StoryMoment, letter: str, few: int) -> StoryMoment | None:
     """The first moment in which a job holds no more than so many."""
     return next((m for m in story.moments if m.at_s >= since.at_s and held_gpus(m.seats, letter) <= few), None)
 
 
-def turn(story: Story, letter: str, before_s: float) -> Moment:
+def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
     """The moment a job's turn came: when it arrived, or when the last one left before it was served."""
     arrivals = [
         m
@@ -109,7 +111,7 @@ def turn(story: Story, letter: str, before_s: float) -> Moment:
     return max((m for m in arrivals if m.at_s >= arrived.at_s), key=lambda m: m.at_s)
 
 
-def waited(wait: Wait) -> str:
+def waited(wait: JobWait) -> str:
     """A wait in words."""
     cause = "it arrived" if wait.since.letter == wait.letter else f"{wait.since.letter} left"
     parts = [f"{wait.away_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.away_s else []
@@ -121,7 +123,7 @@ def waited(wait: Wait) -> str:
     return f"{wait.whole_s:.2f} s after {cause}: {', '.join(parts)}"
 
 
-def sentence(story: Story, sums: Sums) -> str:
+def sentence(story: Story, sums: LendingSums) -> str:
     """Tell the outcome in one sentence, for a reader who has not watched."""
     autoscalers = [
         p.letter for p in story.players if any(held_gpus(m.seats, p.letter) > p.least for m in story.moments)

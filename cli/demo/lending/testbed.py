@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from turnout.autoscaler.model import Reason
 from turnout.cli.demo.lending.fixtures import GPUS_PER_NODE, NAMESPACE, PLAYERS, job, places, queue, topology_map
-from turnout.cli.demo.lending.model import LoggedDecision, Moment, MomentKind, Player, Seat
+from turnout.cli.demo.lending.model import GpuSeat, LoggedDecision, MomentKind, Player, StoryMoment
 from turnout.cli.demo.manifests import MAP_NAMESPACE
 from turnout.kube import labels
 from turnout.simulator.local_cluster import LocalCluster
@@ -22,18 +22,18 @@ class StoryFailed(Exception):
     """A step of the demo did not happen."""
 
 
-class Testbed:
+class LendingTestbed:
     """One cluster. told: called with each moment. said: the autoscaler's last decision on each job, by its sign."""
 
-    def __init__(self, cluster: LocalCluster, on_moment: Callable[[Moment], None], patience_s: float) -> None:
+    def __init__(self, cluster: LocalCluster, on_moment: Callable[[StoryMoment], None], patience_s: float) -> None:
         self._cluster, self._on_moment, self._patience_s = cluster, on_moment, patience_s
         self._signs = {player.name: player.letter for player in PLAYERS}
-        self._pods: dict[str, Seat] = {}
+        self._pods: dict[str, GpuSeat] = {}
         self._news = asyncio.Event()
         self._began_s = asyncio.get_running_loop().time()
         self._silent = False
         self.decisions: dict[str, LoggedDecision] = {}
-        self.moments: list[Moment] = []
+        self.moments: list[StoryMoment] = []
 
     async def set_up(self) -> None:
         """Make the namespaces, the nodes, the map and the queue, and the controller of the jobs."""
@@ -51,13 +51,13 @@ class Testbed:
         self._began_s = asyncio.get_running_loop().time()
         self._cluster.background.start(self._watch())
 
-    async def arrive(self, player: Player) -> Moment:
+    async def arrive(self, player: Player) -> StoryMoment:
         """Its owner submits a job."""
         moment = self.note(MomentKind.ARRIVES, player.letter)
         await self._cluster.api.call("POST", _JOBS, job(player))
         return moment
 
-    async def leave(self, player: Player) -> Moment:
+    async def leave(self, player: Player) -> StoryMoment:
         """Its owner is done with it."""
         moment = self.note(MomentKind.LEAVES, player.letter)
         await self._cluster.api.call("DELETE", f"{_JOBS}/{player.name}")
@@ -72,16 +72,16 @@ class Testbed:
             self.note(MomentKind.SAYS, logged.letter, logged)
         self._news.set()
 
-    def note(self, word: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> Moment:
+    def note(self, word: MomentKind, letter: str = "", logged: LoggedDecision | None = None) -> StoryMoment:
         """Write down that something happens now."""
         at_s = asyncio.get_running_loop().time() - self._began_s
-        moment = Moment(at_s, word, letter, self.seats, logged)
+        moment = StoryMoment(at_s, word, letter, self.seats, logged)
         self.moments.append(moment)
         self._on_moment(moment)
         return moment
 
     @property
-    def seats(self) -> tuple[Seat, ...]:
+    def seats(self) -> tuple[GpuSeat, ...]:
         """List who holds which GPUs now."""
         return tuple(sorted(self._pods.values()))
 
@@ -109,7 +109,7 @@ class Testbed:
             else:
                 index = int((meta.get("annotations") or {}).get(labels.VOLCANO_TASK_INDEX, 0))
                 runs = phase == "Running" and not meta.get("deletionTimestamp")
-                self._pods[meta["name"]] = Seat(sign, index, spec["nodeName"], runs)
+                self._pods[meta["name"]] = GpuSeat(sign, index, spec["nodeName"], runs)
             if self._pods.get(meta["name"]) != before:
                 self.note(MomentKind.MOVES)
             self._news.set()

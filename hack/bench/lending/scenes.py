@@ -12,9 +12,9 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy
 from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.job_run import GPU
-from turnout.simulator.replay.model import Rules, Submission, Tape
+from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import Row
+from turnout.simulator.replay.traces import TraceRow
 from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
 
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
@@ -130,29 +130,29 @@ def _jobs(task: Task) -> Sequence[Submission]:
     return labelled(rows[: task.jobs] if task.jobs else rows, labels, dice)
 
 
-def _rows(task: Task, dice: Random) -> Sequence[Row]:
+def _rows(task: Task, dice: Random) -> Sequence[TraceRow]:
     if task.cluster in DRAWN:
         gpus, load = DRAWN[task.cluster]
         return drawn(task.jobs or 5000, gpus, load, dice)
     return trace_files.cluster(task.cluster[1:]) or ()
 
 
-def _rules(task: Task) -> Rules:
+def _rules(task: Task) -> ReplayRules:
     scene = task.scene
     gpus = CLUSTERS.get(task.cluster) or DRAWN[task.cluster][0]
     tick_s = SYNC_S if scene.hpa else 5.0
     nodes = (8,) * (gpus // 8) if scene.hosts else (gpus,)
-    return Rules(nodes, restart_s=scene.restart_s, tick_s=tick_s, backfill=scene.backfill)
+    return ReplayRules(nodes, restart_s=scene.restart_s, tick_s=tick_s, backfill=scene.backfill)
 
 
-def _lent(jobs: Sequence[Submission], rules: Rules, scene: Scene) -> Tape:
+def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: Scene) -> Tape:
     if scene.hpa:
         return replay(jobs, rules, Policy(cooldown_s=DOWN_S), hpa)
     headroom = {GPU: round(rules.gpus * scene.headroom)} if scene.headroom else {}
     return replay(jobs, rules, Policy(restart_s=scene.restart_s, headroom=headroom), decide)
 
 
-def _oracle(jobs: Sequence[Submission], rules: Rules) -> Tape:
+def _oracle(jobs: Sequence[Submission], rules: ReplayRules) -> Tape:
     """Replay the policy where restarts are free, eviction is instant, and every event is seen at once."""
-    free = Rules(rules.nodes, restart_s=0.0, grace_s=0.0, tick_s=0.0)
+    free = ReplayRules(rules.nodes, restart_s=0.0, grace_s=0.0, tick_s=0.0)
     return replay(jobs, free, Policy(restart_s=0.0, cooldown_s=0.0))

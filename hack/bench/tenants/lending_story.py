@@ -72,7 +72,7 @@ class LendingStory:
         self._dice, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
         self.jobs: dict[tuple[str, str], Job] = {}
         self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
-        self.groups: list[unmanaged_gangs.PodGroup] = []  # PodGroups of nobody's job
+        self.groups: list[unmanaged_gangs.WaitingGroup] = []  # PodGroups of nobody's job
         self._free = {f"n{at}": PER_NODE for at in range(NODES)}
         self.told, self.second, self._version = Told(), 0, 0
         self._lead(Memory())

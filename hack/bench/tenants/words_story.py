@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from turnout.autoscaler.node_faults.model import Claim, NodeEntry, NodeObservation, Rules
+from turnout.autoscaler.node_faults.model import FaultClaim, NodeEntry, NodeObservation, TaintRules
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
@@ -43,7 +43,7 @@ def verdicts(lies: bool) -> Told:
     for second in range(0, SECONDS, LOOK_S):
         claims = [*_greedys(second, lies), *_honest(second)]
         tainted = sum(each.tainted for each in nodes.values())
-        plan = judge(NodeObservation(nodes, tuple(claims), NODES, tainted), Rules(), START_S + second)
+        plan = judge(NodeObservation(nodes, tuple(claims), NODES, tainted), TaintRules(), START_S + second)
         for step in plan.steps:
             nodes[step.node] = replace(nodes[step.node], tainted=step.taints, record=step.record)
         for name in FAULTY:
@@ -56,20 +56,20 @@ def verdicts(lies: bool) -> Told:
     return told
 
 
-def _greedys(second: int, lies: bool) -> Iterator[Claim]:
+def _greedys(second: int, lies: bool) -> Iterator[FaultClaim]:
     for at in range(NODES):
         kind = CheckResult.FAULTY if lies and f"n{at}" not in FAULTY else CheckResult.FINE
         yield _claim(GREEDY, f"n{at}", kind, second)
 
 
-def _honest(second: int) -> Iterator[Claim]:
+def _honest(second: int) -> Iterator[FaultClaim]:
     for name in FAULTY if second >= FAULT_S else ():
         yield _claim(HONEST, name, CheckResult.FAULTY, second - second % 60)
 
 
-def _claim(who: str, node: str, kind: CheckResult, second: int) -> Claim:
+def _claim(who: str, node: str, kind: CheckResult, second: int) -> FaultClaim:
     verdict = NodeReport(kind, utc_datetime(START_S + second), 1, f"{who}-{node}", 2, cause="compute", why="slow")
-    return Claim(f"{who}/p-{node}", f"{who}-{node}", f"{who}-{node}", node, verdict)
+    return FaultClaim(f"{who}/p-{node}", f"{who}-{node}", f"{who}-{node}", node, verdict)
 
 
 class _Over(Exception):

@@ -19,8 +19,8 @@ from hack.chaos.testbed.storage import Storage
 from turnout.simulator.cluster.controllers.volcano_job import ENDS
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ApiError, ExtenderClient
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
-from turnout.simulator.cluster.scheduler import Extender
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
+from turnout.simulator.cluster.scheduler import ExtenderSettings
 from turnout.simulator.local_cluster import LocalCluster, local_cluster
 
 JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
@@ -179,7 +179,10 @@ async def stage(
         found = Testbed(made, home, programs, storage)
         await found.set_up()
         await programs.begin(autoscalers)
-        made.schedule(Settings(extender=Extender(weight=121)), ExtenderClient(made.session, programs.url, extender_s))
+        made.schedule(
+            SchedulerSettings(extender=ExtenderSettings(weight=121)),
+            ExtenderClient(made.session, programs.url, extender_s),
+        )
         for each in (found.watch(), found.listen()):
             made.background.start(each)
         await made.api.call("POST", JOBS, trainer(home))

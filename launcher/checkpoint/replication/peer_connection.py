@@ -99,7 +99,7 @@ class PeerProven(_PeerFrame, tag=3, frozen=True):
     proof: Proof
 
 
-class Refusal(_PeerFrame, tag=4, frozen=True):
+class PeerRefusal(_PeerFrame, tag=4, frozen=True):
     """Refuses a request. reason: token, older_round, no_memory, not_here, corrupt, or busy."""
 
     reason: ShortText
@@ -168,7 +168,7 @@ Message: TypeAlias = (
     PeerHello
     | PeerChallenge
     | PeerProven
-    | Refusal
+    | PeerRefusal
     | Follow
     | Copy
     | Copied
@@ -414,7 +414,7 @@ class PeerConnection:
     @staticmethod
     def accepted_answer(answer: Message) -> Message:
         """Return the answer itself. Raises PeerUnavailable if it is a Refusal."""
-        if isinstance(answer, Refusal):
+        if isinstance(answer, PeerRefusal):
             raise PeerUnavailable(f"{answer.reason}: {answer.detail}", answer.reason)
         return answer
 
@@ -491,7 +491,7 @@ async def accept_peer(connection: PeerConnection, identity: PeerIdentity) -> boo
     if greeting.run != identity.run or not is_proof(
         greeting.proof, identity.token, role, greeting.run, nonce, greeting.nonce
     ):
-        await connection.send(Refusal("token", "the job's token is another one here"))
+        await connection.send(PeerRefusal("token", "the job's token is another one here"))
         return False
     connection.peer, connection.round = greeting.worker, greeting.round
     await connection.send(PeerProven(proof(identity.token, _DAEMON, identity.run, greeting.nonce, nonce)))

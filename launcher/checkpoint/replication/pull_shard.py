@@ -21,9 +21,9 @@ from turnout.launcher.checkpoint.replication import peer_connection
 from turnout.launcher.checkpoint.replication.peer_connection import (
     Fetch,
     PeerConnection,
+    PeerRefusal,
     PeerSilent,
     PeerUnavailable,
-    Refusal,
     ShardGiven,
     connect_peer,
     packed,
@@ -64,7 +64,7 @@ async def send_shard(
             with suppress(ValueError):  # it was retired meanwhile
                 arena.unpin(generation)
     await connection.send(
-        Refusal("not_here", f"rank {request.rank} of {request.ranks} at step {request.step} is not here")
+        PeerRefusal("not_here", f"rank {request.rank} of {request.ranks} at step {request.step} is not here")
     )
 
 

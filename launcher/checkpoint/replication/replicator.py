@@ -1,10 +1,8 @@
 """Runs a daemon's part in the replication of its job: the leader names a step, and each daemon copies its shards of it.
 
 The first member's daemon names its newest sealed step to all once all have answered for the one before, so all replicas
-are of one step. The slowest worker sets the pace, and training waits for none. Every memory keeps the last complete
-step until the next one is complete. Newer steps wait meanwhile. Only the newest is then copied, and the others are
-skipped.
-The daemon reports rounds, training processes and sealed steps. Everything else happens in the background.
+are of one step. The slowest worker sets the pace; training waits for none. Every memory keeps the last complete step
+until the next one is complete. Of newer steps only the newest is copied then.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     Follow,
     Offer,
     PeerConnection,
+    PeerRefusal,
     PeerUnavailable,
-    Refusal,
     SendShard,
     ShardKept,
     accept_peer,
@@ -537,7 +535,9 @@ class Replicator:
     async def _is_current_round(self, connection: PeerConnection) -> bool:
         """True if the peer's round is not over here. Replicas of an older round are refused."""
         if connection.round < self._context.round:
-            await connection.send(Refusal("older_round", f"round {connection.round}: this is {self._context.round}"))
+            await connection.send(
+                PeerRefusal("older_round", f"round {connection.round}: this is {self._context.round}")
+            )
             return False
         return True
 
@@ -550,7 +550,7 @@ class Replicator:
                     await send_shard(self._context, self.replica_store, connection, asked)
                 case Follow():
                     if self._leader is None or connection.round != self._context.round:
-                        await connection.send(Refusal("not_here", "nobody leads here yet"))
+                        await connection.send(PeerRefusal("not_here", "nobody leads here yet"))
                     else:
                         await self._leader.follow(connection)
                     return
@@ -572,12 +572,14 @@ class Replicator:
             self._context.log_event(
                 "replica_refused", {"owner": connection.peer, "step": record.step, "detail": str(error)[:1_000]}
             )
-            await connection.send(Refusal("no_memory" if isinstance(error, NoMemory) else "busy", str(error)[:4_096]))
+            await connection.send(
+                PeerRefusal("no_memory" if isinstance(error, NoMemory) else "busy", str(error)[:4_096])
+            )
         except BadCheckpoint as error:
             self._context.log_event(
                 "replica_corrupt", {"owner": connection.peer, "step": record.step, "detail": str(error)}
             )
-            await connection.send(Refusal("corrupt", str(error)))
+            await connection.send(PeerRefusal("corrupt", str(error)))
             raise
         else:
             await connection.send(ShardKept())

@@ -31,7 +31,7 @@ _MANAGER = "turnout-run"
 
 
 @dataclass(frozen=True, slots=True)
-class Pod:
+class PodIdentity:
     """The pod of this worker. uid: "" if unknown."""
 
     namespace: str
@@ -49,7 +49,7 @@ class Pods(Protocol):
         """Close its connections."""
 
 
-def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> Pod:
+def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> PodIdentity:
     """Find this worker's pod by its service account's token, else by POD_NAMESPACE, POD_NAME and POD_UID. Raises
     BadSettings.
     """
@@ -63,15 +63,15 @@ def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> Pod:
             "--node-verdicts does not know its own pod: give the pod its service account's token "
             "(automountServiceAccountToken: true), or POD_NAMESPACE and POD_NAME by the downward API"
         )
-    return Pod(namespace, name, environ.get("POD_UID", ""))
+    return PodIdentity(namespace, name, environ.get("POD_UID", ""))
 
 
-def _bound_to(token: Path) -> Pod | None:
+def _bound_to(token: Path) -> PodIdentity | None:
     """Return the pod that a bound token names, without checking its signature. None if the token is bound to no pod."""
     try:
         body = token.read_text().split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["kubernetes.io"]
-        return Pod(str(claims["namespace"]), str(claims["pod"]["name"]), str(claims["pod"]["uid"]))
+        return PodIdentity(str(claims["namespace"]), str(claims["pod"]["name"]), str(claims["pod"]["uid"]))
     except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError, binascii.Error):
         return None
 
@@ -83,7 +83,7 @@ class OwnPod:
     """
 
     def __init__(
-        self, pod: Pod, node: str, log_event: EventLog, kubeconfig: str | None = None, again_s: float = AGAIN_S
+        self, pod: PodIdentity, node: str, log_event: EventLog, kubeconfig: str | None = None, again_s: float = AGAIN_S
     ) -> None:
         self._pod, self._node, self._log_event = pod, node, log_event
         self._kubeconfig, self._again_s = kubeconfig, again_s

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.launcher.health.stack_traces.stack_tree import Frame, Node, WorldStacks, fold, folded, label
+from turnout.launcher.health.stack_traces.stack_tree import Frame, StackNode, WorldStacks, fold, folded, label
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Outliers:
 def find_outliers(gathered: WorldStacks) -> Outliers:
     """Find the places of all ranks, by the Python frames of their main threads."""
     mains = {rank: [each for each in stacks.python if each.main] for rank, stacks in gathered.showings.items()}
-    node: Node | None = fold(mains)
+    node: StackNode | None = fold(mains)
     assert node is not None
     enough, suspect_groups, majority = 2 * node.ranks.bit_count(), list[Group](), list[Group]()
     while node is not None:
@@ -72,8 +72,8 @@ class _Way:
     """How some ranks continue from a frame: into another frame, or not at all."""
 
     ranks: int
-    place: Node
-    into: Node | None
+    place: StackNode
+    into: StackNode | None
 
     def group(self) -> Group:
         """Return the group at the innermost frame that all these ranks share."""
@@ -83,7 +83,7 @@ class _Way:
         return Group(self.ranks, node.frame, node.lines, self.place.frame)
 
 
-def _ways(node: Node) -> list[_Way]:
+def _ways(node: StackNode) -> list[_Way]:
     """List the ways from a node, that of most ranks first."""
     ways = [_Way(child.ranks, child, child) for child in node.children]
     if node.ends:
@@ -107,13 +107,13 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class _Box:
-    node: Node
+    node: StackNode
     x: float
     width: float
     row: int
 
 
-def picture(title: str, lines: Sequence[str], root: Node, world: int) -> str:
+def picture(title: str, lines: Sequence[str], root: StackNode, world: int) -> str:
     """Draw an SVG. lines: lines above it. It is well-formed and has no script, whatever the names contain."""
     boxes = list(_boxes(root))
     top = _MARGIN + 24 + _ROW * (len(lines) + 2)
@@ -142,7 +142,7 @@ def picture(title: str, lines: Sequence[str], root: Node, world: int) -> str:
     )
 
 
-def _boxes(root: Node) -> Iterator[_Box]:
+def _boxes(root: StackNode) -> Iterator[_Box]:
     stacks = _stacks(root)
     each = (_WIDTH - 2 * _MARGIN) / max(1, stacks[id(root)])
     left = [(root, float(_MARGIN), -1)]
@@ -158,7 +158,7 @@ def _boxes(root: Node) -> Iterator[_Box]:
             x += each * stacks[id(child)]
 
 
-def _stacks(root: Node) -> dict[int, int]:
+def _stacks(root: StackNode) -> dict[int, int]:
     """Count the different stacks that end at each node or below it."""
     counts = dict[int, int]()
     for node in reversed(list(root.each())):  # children before their parents
@@ -217,8 +217,8 @@ class StackReport:
     """The merged stacks of a world and what they show."""
 
     world: int
-    python: Node
-    native: Node
+    python: StackNode
+    native: StackNode
     outliers: Outliers
     states: tuple[tuple[str, int], ...]  # unusual process states, with their ranks
     why: tuple[tuple[str, int], ...]  # reasons for missing stacks, with their ranks
@@ -307,7 +307,7 @@ def text(merged: StackReport) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _tree(root: Node, world: int) -> list[str]:
+def _tree(root: StackNode, world: int) -> list[str]:
     lines, left = list[str](), [(child, 0) for child in reversed(root.children)]
     while left:
         if len(lines) >= MOST_TEXT_LINES:
@@ -320,7 +320,7 @@ def _tree(root: Node, world: int) -> list[str]:
     return lines
 
 
-def flame_lines(root: Node, world: int) -> str:
+def flame_lines(root: StackNode, world: int) -> str:
     """Write one line per different stack, as the guide's tool does for flamegraph.pl.
 
     Source: docs/facts/dlrover.md 7; DL-116
@@ -328,7 +328,7 @@ def flame_lines(root: Node, world: int) -> str:
     return "".join(f"{';'.join(path)} 1\n" for path in _paths(root, world, ()))
 
 
-def _paths(node: Node, world: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _paths(node: StackNode, world: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for child in node.children:
         way = (*path, f"{child.frame}@{label(child.ranks, world)}")
         if child.ends:
@@ -357,7 +357,7 @@ def _group(group: Group) -> dict[str, Any]:
     return {"ranks": folded(group.ranks), "frame": str(group.at), "lines": group.lines}
 
 
-def _node(node: Node, world: int) -> dict[str, Any]:
+def _node(node: StackNode, world: int) -> dict[str, Any]:
     return {
         "frame": f"{node.frame}@{label(node.ranks, world)}",
         "lines": node.lines,

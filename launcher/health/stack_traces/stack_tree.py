@@ -122,7 +122,7 @@ MOST_LINES = 4  # line numbers kept for one frame
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class StackNode:
     """A frame of the merged tree. Sets of ranks are bit masks."""
 
     frame: Frame
@@ -130,9 +130,9 @@ class Node:
     ends: int = 0  # ranks for which it is the innermost frame
     threads: int = 0  # number of stacks that end here
     lines: tuple[int, ...] = ()  # some line numbers, ascending
-    children: tuple[Node, ...] = ()  # sorted by frame
+    children: tuple[StackNode, ...] = ()  # sorted by frame
 
-    def each(self) -> Iterator[Node]:
+    def each(self) -> Iterator[StackNode]:
         """Give this node and all nodes below it."""
         left = [self]
         while left:
@@ -153,7 +153,7 @@ class _Growing:
         self.children = dict[Frame, _Growing]()
 
 
-def fold(threads: Mapping[int, Iterable[Thread]]) -> Node:
+def fold(threads: Mapping[int, Iterable[Thread]]) -> StackNode:
     """Merge the stacks of all ranks into one tree. The root is no frame; its children are the outermost frames.
 
     The order of ranks and threads makes no difference. Source: DL-115, DL-116
@@ -176,7 +176,7 @@ def fold(threads: Mapping[int, Iterable[Thread]]) -> Node:
     return _grown(_ROOT, root)
 
 
-def _grown(frame: Frame, node: _Growing) -> Node:
+def _grown(frame: Frame, node: _Growing) -> StackNode:
     children = tuple(_grown(each, node.children[each]) for each in sorted(node.children))
     lines = tuple(sorted(node.lines - {0})[:MOST_LINES])
-    return Node(frame, node.ranks, node.ends, node.threads, lines, children)
+    return StackNode(frame, node.ranks, node.ends, node.threads, lines, children)

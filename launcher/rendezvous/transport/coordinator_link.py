@@ -43,8 +43,8 @@ from turnout.launcher.rendezvous.find_coordinator import (
     GiveUp,
     Lead,
     Move,
-    Pause,
     Search,
+    SearchPause,
     next_lap,
     next_move,
     record_arbiter,
@@ -328,7 +328,7 @@ class CoordinatorSearch:
                 return await self._lead_here(seek)
             case AskArbiter():
                 return await self._ask_arbiter(seek)
-            case Pause(for_s=for_s):
+            case SearchPause(for_s=for_s):
                 # Random, so that members do not return all at once.
                 await asyncio.sleep(for_s * (0.5 + random.random()))
         return next_lap(seek)

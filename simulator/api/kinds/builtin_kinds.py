@@ -28,7 +28,7 @@ from turnout.simulator.api.kinds.printer_columns import (
     VOLCANO_GROUP,
     VOLCANO_JOB,
 )
-from turnout.simulator.api.model import Column, Kind, Scaling
+from turnout.simulator.api.model import PrinterColumn, ResourceKind, ScaleSubresource
 
 _POD_FIELDS = (
     "spec.nodeName",
@@ -50,9 +50,11 @@ _EVENT_FIELDS = (
 )
 
 
-def _preinstalled(group: str, version: str, kind: str, plural: str, namespaced: bool = True, **more: Any) -> Kind:
+def _preinstalled(
+    group: str, version: str, kind: str, plural: str, namespaced: bool = True, **more: Any
+) -> ResourceKind:
     """Return a kind of a scheduler's CRD that is always served, without its schema. The applied CRD replaces it."""
-    return Kind(
+    return ResourceKind(
         group,
         version,
         kind,
@@ -67,8 +69,8 @@ def _preinstalled(group: str, version: str, kind: str, plural: str, namespaced: 
     )
 
 
-def _set(kind: str, plural: str, short: str, columns: tuple[Column, ...]) -> Kind:
-    return Kind(
+def _set(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
+    return ResourceKind(
         "apps",
         "v1",
         kind,
@@ -78,12 +80,12 @@ def _set(kind: str, plural: str, short: str, columns: tuple[Column, ...]) -> Kin
         counted=True,
         short=(short,),
         defaults=stateful_defaults if kind == "StatefulSet" else replica_defaults,
-        scaling=Scaling(),
+        scaling=ScaleSubresource(),
         columns=columns,
     )
 
 
-NAMESPACES = Kind(
+NAMESPACES = ResourceKind(
     "",
     "v1",
     "Namespace",
@@ -94,7 +96,7 @@ NAMESPACES = Kind(
     defaults=namespace_defaults,
     columns=NAMESPACE,
 )
-NODES = Kind(
+NODES = ResourceKind(
     "",
     "v1",
     "Node",
@@ -107,7 +109,7 @@ NODES = Kind(
     defaults=node_defaults,
     columns=NODE,
 )
-PODS = Kind(
+PODS = ResourceKind(
     "",
     "v1",
     "Pod",
@@ -121,8 +123,8 @@ PODS = Kind(
     defaults=pod_defaults,
     columns=POD,
 )
-EVENTS = Kind("", "v1", "Event", "events", fields=_EVENT_FIELDS, short=("ev",), columns=EVENT)
-JOBS = Kind(
+EVENTS = ResourceKind("", "v1", "Event", "events", fields=_EVENT_FIELDS, short=("ev",), columns=EVENT)
+JOBS = ResourceKind(
     "batch",
     "v1",
     "Job",
@@ -144,12 +146,16 @@ VOLCANO_JOBS = _preinstalled(
     defaults=volcano.job_defaults,
     columns=VOLCANO_JOB,
 )
-BUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, counted=True, short=("pdb",))
-QUOTAS = Kind("", "v1", "ResourceQuota", "resourcequotas", status=True, short=("quota",), defaults=quota_defaults)
-PRIORITIES = Kind(
+BUDGETS = ResourceKind(
+    "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, counted=True, short=("pdb",)
+)
+QUOTAS = ResourceKind(
+    "", "v1", "ResourceQuota", "resourcequotas", status=True, short=("quota",), defaults=quota_defaults
+)
+PRIORITIES = ResourceKind(
     "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, counted=True, short=("pc",)
 )
-DEFINITIONS = Kind(
+DEFINITIONS = ResourceKind(
     "apiextensions.k8s.io",
     "v1",
     "CustomResourceDefinition",
@@ -162,23 +168,23 @@ DEFINITIONS = Kind(
 )
 
 
-def _stored_kind(group: str, kind: str, plural: str, namespaced: bool = False, **more: Any) -> Kind:
+def _stored_kind(group: str, kind: str, plural: str, namespaced: bool = False, **more: Any) -> ResourceKind:
     """Return a kind that is stored and served and has no effect here, so that manifests of any program apply."""
-    return Kind(group, "v1", kind, plural, namespaced=namespaced, counted=True, **more)
+    return ResourceKind(group, "v1", kind, plural, namespaced=namespaced, counted=True, **more)
 
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
 
-ROWS: tuple[Kind, ...] = (
+ROWS: tuple[ResourceKind, ...] = (
     NAMESPACES,
     NODES,
     PODS,
-    Kind("", "v1", "ConfigMap", "configmaps", short=("cm",)),
-    Kind("", "v1", "Secret", "secrets", fields=("type",)),
-    Kind("", "v1", "Service", "services", status=True, workload=True, short=("svc",)),
-    Kind("", "v1", "ServiceAccount", "serviceaccounts", short=("sa",)),
+    ResourceKind("", "v1", "ConfigMap", "configmaps", short=("cm",)),
+    ResourceKind("", "v1", "Secret", "secrets", fields=("type",)),
+    ResourceKind("", "v1", "Service", "services", status=True, workload=True, short=("svc",)),
+    ResourceKind("", "v1", "ServiceAccount", "serviceaccounts", short=("sa",)),
     EVENTS,
-    Kind("coordination.k8s.io", "v1", "Lease", "leases", unconditional=False, columns=LEASE),
+    ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", unconditional=False, columns=LEASE),
     JOBS,
     _set("StatefulSet", "statefulsets", "sts", STATEFUL_SET),
     _set("ReplicaSet", "replicasets", "rs", REPLICA_SET),
@@ -195,7 +201,9 @@ ROWS: tuple[Kind, ...] = (
     _stored_kind(_ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
     _stored_kind("networking.k8s.io", "NetworkPolicy", "networkpolicies", namespaced=True, short=("netpol",)),
     # Kept, too: the job controllers make one where a job's policy has metrics.
-    Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", status=True, short=("hpa",)),
+    ResourceKind(
+        "autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", status=True, short=("hpa",)
+    ),
     VOLCANO_JOBS,
     _preinstalled("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", short=("pg",), columns=VOLCANO_GROUP),
     _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False, short=("q",)),

@@ -8,12 +8,12 @@ from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal, invalid
 from turnout.simulator.api.kinds.printer_columns import AGE, NAME, UNKNOWN, at, since
-from turnout.simulator.api.model import Column, Kind, Object, Scaling, Show
+from turnout.simulator.api.model import Object, PrinterColumn, ResourceKind, ScaleSubresource, Show
 
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 
 
-def kind_of(crd: Object) -> Kind:
+def kind_of(crd: Object) -> ResourceKind:
     """Return the kind that a CRD defines. Raises ApiRefusal: 422 for a CRD with faults, 501 for an unsupported one."""
     spec, name = crd.get("spec") or {}, crd["metadata"]["name"]
     names, group = spec.get("names") or {}, spec.get("group", "")
@@ -36,7 +36,7 @@ def kind_of(crd: Object) -> Kind:
     if any(_has_rules(schema)):
         raise ApiRefusal("NotImplemented", f"CRD {name} has x-kubernetes-validations, which need a real API server")
     parts = version.get("subresources") or {}
-    return Kind(
+    return ResourceKind(
         group,
         version["name"],
         names["kind"],
@@ -80,16 +80,16 @@ def _has_rules(schema: Any) -> Iterator[bool]:
             yield from _has_rules(each)
 
 
-def _scaling(subresource: dict[str, Any]) -> Scaling:
+def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
     def path(key: str) -> tuple[str, ...]:
         return tuple(step for step in str(subresource.get(key, "")).split(".") if step)
 
-    return Scaling(path("specReplicasPath"), path("statusReplicasPath"), path("labelSelectorPath"))
+    return ScaleSubresource(path("specReplicasPath"), path("statusReplicasPath"), path("labelSelectorPath"))
 
 
-def _columns(columns: Any) -> tuple[Column, ...]:
+def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
     found = [
-        Column(
+        PrinterColumn(
             each["name"],
             _show(each),
             int(each.get("priority", 0)),

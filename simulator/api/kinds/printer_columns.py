@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turnout.kube.times import unix_s
-from turnout.simulator.api.model import Column, Object
+from turnout.simulator.api.model import Object, PrinterColumn
 
 NONE = "<none>"
 UNKNOWN = "<unknown>"
@@ -139,69 +139,75 @@ def _duration(job: Object, now_s: float) -> str:
     return "" if began_s is None else lasted((now_s if ended_s is None else ended_s) - began_s)
 
 
-NAME = Column("Name", text("metadata", "name"), form="name")
-AGE = Column("Age", since("metadata", "creationTimestamp"))
+NAME = PrinterColumn("Name", text("metadata", "name"), form="name")
+AGE = PrinterColumn("Age", since("metadata", "creationTimestamp"))
 
-NAMESPACE = (NAME, Column("Status", text("status", "phase")), AGE)
+NAMESPACE = (NAME, PrinterColumn("Status", text("status", "phase")), AGE)
 POD = (
     NAME,
-    Column("Ready", _ready),
-    Column("Status", _pod_status),
-    Column("Restarts", _restarts),
+    PrinterColumn("Ready", _ready),
+    PrinterColumn("Status", _pod_status),
+    PrinterColumn("Restarts", _restarts),
     AGE,
-    Column("IP", text("status", "podIP", absent=NONE), 1),
-    Column("Node", text("spec", "nodeName", absent=NONE), 1),
-    Column("Nominated Node", text("status", "nominatedNodeName", absent=NONE), 1),
-    Column("Readiness Gates", lambda pod, now_s: NONE, 1),
+    PrinterColumn("IP", text("status", "podIP", absent=NONE), 1),
+    PrinterColumn("Node", text("spec", "nodeName", absent=NONE), 1),
+    PrinterColumn("Nominated Node", text("status", "nominatedNodeName", absent=NONE), 1),
+    PrinterColumn("Readiness Gates", lambda pod, now_s: NONE, 1),
 )
 NODE = (
     NAME,
-    Column("Status", _node_status),
-    Column("Roles", _roles),
+    PrinterColumn("Status", _node_status),
+    PrinterColumn("Roles", _roles),
     AGE,
-    Column("Version", text("status", "nodeInfo", "kubeletVersion")),
-    Column("Internal-IP", _address("InternalIP"), 1),
-    Column("External-IP", _address("ExternalIP"), 1),
-    Column("OS-Image", text("status", "nodeInfo", "osImage", absent=UNKNOWN), 1),
-    Column("Kernel-Version", text("status", "nodeInfo", "kernelVersion", absent=UNKNOWN), 1),
-    Column("Container-Runtime", text("status", "nodeInfo", "containerRuntimeVersion", absent=UNKNOWN), 1),
+    PrinterColumn("Version", text("status", "nodeInfo", "kubeletVersion")),
+    PrinterColumn("Internal-IP", _address("InternalIP"), 1),
+    PrinterColumn("External-IP", _address("ExternalIP"), 1),
+    PrinterColumn("OS-Image", text("status", "nodeInfo", "osImage", absent=UNKNOWN), 1),
+    PrinterColumn("Kernel-Version", text("status", "nodeInfo", "kernelVersion", absent=UNKNOWN), 1),
+    PrinterColumn("Container-Runtime", text("status", "nodeInfo", "containerRuntimeVersion", absent=UNKNOWN), 1),
 )
 EVENT = (
-    Column("Last Seen", _last_seen),
-    Column("Type", text("type")),
-    Column("Reason", text("reason")),
-    Column("Object", _about),
-    Column("Message", text("message")),
+    PrinterColumn("Last Seen", _last_seen),
+    PrinterColumn("Type", text("type")),
+    PrinterColumn("Reason", text("reason")),
+    PrinterColumn("Object", _about),
+    PrinterColumn("Message", text("message")),
 )
-LEASE = (NAME, Column("Holder", text("spec", "holderIdentity")), AGE)
-JOB = (NAME, Column("Status", _job_status), Column("Completions", _completions), Column("Duration", _duration), AGE)
-STATEFUL_SET = (NAME, Column("Ready", _fraction(("status", "readyReplicas"), ("spec", "replicas"))), AGE)
+LEASE = (NAME, PrinterColumn("Holder", text("spec", "holderIdentity")), AGE)
+JOB = (
+    NAME,
+    PrinterColumn("Status", _job_status),
+    PrinterColumn("Completions", _completions),
+    PrinterColumn("Duration", _duration),
+    AGE,
+)
+STATEFUL_SET = (NAME, PrinterColumn("Ready", _fraction(("status", "readyReplicas"), ("spec", "replicas"))), AGE)
 REPLICA_SET = (
     NAME,
-    Column("Desired", number("spec", "replicas"), form="integer"),
-    Column("Current", number("status", "replicas"), form="integer"),
-    Column("Ready", number("status", "readyReplicas"), form="integer"),
+    PrinterColumn("Desired", number("spec", "replicas"), form="integer"),
+    PrinterColumn("Current", number("status", "replicas"), form="integer"),
+    PrinterColumn("Ready", number("status", "readyReplicas"), form="integer"),
     AGE,
 )
 DEPLOYMENT = (
     NAME,
-    Column("Ready", _fraction(("status", "readyReplicas"), ("spec", "replicas"))),
-    Column("Up-to-date", number("status", "updatedReplicas"), form="integer"),
-    Column("Available", number("status", "availableReplicas"), form="integer"),
+    PrinterColumn("Ready", _fraction(("status", "readyReplicas"), ("spec", "replicas"))),
+    PrinterColumn("Up-to-date", number("status", "updatedReplicas"), form="integer"),
+    PrinterColumn("Available", number("status", "availableReplicas"), form="integer"),
     AGE,
 )
 VOLCANO_JOB = (
     NAME,
-    Column("Status", text("status", "state", "phase")),
-    Column("minAvailable", number("status", "minAvailable"), form="integer"),
-    Column("Runnings", number("status", "running"), form="integer"),
+    PrinterColumn("Status", text("status", "state", "phase")),
+    PrinterColumn("minAvailable", number("status", "minAvailable"), form="integer"),
+    PrinterColumn("Runnings", number("status", "running"), form="integer"),
     AGE,
 )
 VOLCANO_GROUP = (
     NAME,
-    Column("Status", text("status", "phase")),
-    Column("minMember", number("spec", "minMember"), form="integer"),
-    Column("Runnings", number("status", "running"), form="integer"),
+    PrinterColumn("Status", text("status", "phase")),
+    PrinterColumn("minMember", number("spec", "minMember"), form="integer"),
+    PrinterColumn("Runnings", number("status", "running"), form="integer"),
     AGE,
 )
 ANY = (NAME, AGE)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from turnout.simulator.api.kinds.printer_columns import ANY
-from turnout.simulator.api.model import Kind, Object
+from turnout.simulator.api.model import Object, ResourceKind
 
 
 def asked_for(accept: str) -> bool:
@@ -18,7 +18,9 @@ def asked_for(accept: str) -> bool:
     return "as=Table" in first and "g=meta.k8s.io" in first
 
 
-def table(kind: Kind, objects: Iterable[Object], version: str, now_s: float, head: bool = True) -> dict[str, Any]:
+def table(
+    kind: ResourceKind, objects: Iterable[Object], version: str, now_s: float, head: bool = True
+) -> dict[str, Any]:
     """Return the Table of some objects.
 
     head: include the columns' names; a watch sends them once.

@@ -8,7 +8,7 @@ from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal, invalid
 from turnout.simulator.api.kinds import volcano
-from turnout.simulator.api.model import Kind, Object
+from turnout.simulator.api.model import Object, ResourceKind
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -16,7 +16,7 @@ _POLICIES = ("Always", "OnFailure", "Never")
 _CHANGEABLE_SPEC = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "schedulingGates")
 
 
-def check_metadata(kind: Kind, meta: dict[str, Any], namespace: str) -> None:
+def check_metadata(kind: ResourceKind, meta: dict[str, Any], namespace: str) -> None:
     """Check a new object's metadata.
 
     Raises ApiRefusal: 422 for a name, label or owner that Kubernetes would refuse, 400 for a wrong namespace.
@@ -40,7 +40,7 @@ def check_metadata(kind: Kind, meta: dict[str, Any], namespace: str) -> None:
                 raise invalid(kind.kind, name, f"metadata.ownerReferences[{at}].{key}: Required value")
 
 
-def check_change(kind: Kind, name: str, old: Object, new: Object) -> None:
+def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> None:
     """Check an update. Raises ApiRefusal (422) when it changes a field that is fixed."""
     if kind.is_named("pods"):
         _check_pod_update(name, old, new)
@@ -74,7 +74,7 @@ def _fixed(pod: Object) -> Object:
     return spec
 
 
-def check_object(kind: Kind, obj: Object) -> None:
+def check_object(kind: ResourceKind, obj: Object) -> None:
     """Check a pod or a set of pods. Raises ApiRefusal (422) for one that no scheduler or kubelet could read."""
     name = obj["metadata"]["name"]
     if kind.is_named("pods"):

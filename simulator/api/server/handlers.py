@@ -17,11 +17,11 @@ from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.kinds.builtin_kinds import NAMESPACES
 from turnout.simulator.api.kinds.catalogue import Catalogue
 from turnout.simulator.api.kinds.table import asked_for
-from turnout.simulator.api.model import Kind
+from turnout.simulator.api.model import ResourceKind
 from turnout.simulator.api.route import Target
 from turnout.simulator.api.server import logs
 from turnout.simulator.api.server.peer_auth import only_with
-from turnout.simulator.api.server.watch import Watches
+from turnout.simulator.api.server.watch import WatchServer
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.verbs import Call, do, question, row_of
 from turnout.simulator.api.watch_history import Stored, raw
@@ -32,7 +32,7 @@ FAULTS = "/turnout/faults"
 
 
 def application(
-    store: Store, watches: Watches, faults: Faults, token: str, pod_logs: logs.Logs | None = None
+    store: Store, watches: WatchServer, faults: Faults, token: str, pod_logs: logs.Logs | None = None
 ) -> web.Application:
     """Return the aiohttp application over a store. token: that every caller has to show."""
     app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, only_with(token)])
@@ -43,7 +43,7 @@ def application(
 class Handlers:
     """Answers requests."""
 
-    def __init__(self, store: Store, watches: Watches, faults: Faults, pod_logs: logs.Logs | None) -> None:
+    def __init__(self, store: Store, watches: WatchServer, faults: Faults, pod_logs: logs.Logs | None) -> None:
         self._store, self._watches, self._faults, self._logs = store, watches, faults, pod_logs
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
@@ -116,7 +116,7 @@ def _verb(request: web.Request, target: Target) -> str:
     return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(request.method, "")
 
 
-def _as_row(kind: Kind) -> Callable[[Stored], bytes]:
+def _as_row(kind: ResourceKind) -> Callable[[Stored], bytes]:
     def show(stored: Stored) -> bytes:
         return row_of(kind, stored.obj, stored.version, time.time())
 
@@ -237,7 +237,7 @@ def _group(name: str, versions: list[str]) -> dict[str, Any]:
     return {"name": name, "versions": group_versions, "preferredVersion": group_versions[0]}
 
 
-def _kinds(catalogue: Catalogue, group: str, version: str) -> list[Kind]:
+def _kinds(catalogue: Catalogue, group: str, version: str) -> list[ResourceKind]:
     return [kind for kind in catalogue.kinds() if (kind.group, kind.version) == (group, version)]
 
 

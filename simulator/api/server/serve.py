@@ -19,7 +19,7 @@ from turnout.simulator.api.kubeconfig import prefix
 from turnout.simulator.api.server.handlers import application, first_namespaces
 from turnout.simulator.api.server.logs import Logs
 from turnout.simulator.api.server.peer_auth import new_token
-from turnout.simulator.api.server.watch import Watches
+from turnout.simulator.api.server.watch import WatchServer
 from turnout.simulator.api.store import Store
 
 
@@ -36,12 +36,12 @@ class Served:
         self.address, self.url, self.store, self.kubeconfig, self.token = "", "", store, kubeconfig, token
         self._bookmark_s, self._logs = bookmark_s, pod_logs
         self._port = 0
-        self._watches: Watches | None = None
+        self._watches: WatchServer | None = None
         self._runner: web.AppRunner | None = None
 
     async def start(self, port: int = 0, listening: socket.socket | None = None) -> None:
         """Listen and answer requests."""
-        self._watches = Watches(self.store, self._bookmark_s)
+        self._watches = WatchServer(self.store, self._bookmark_s)
         app = application(self.store, self._watches, Faults(), self.token, self._logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from turnout.simulator.api.errors import ApiRefusal
-from turnout.simulator.api.model import Kind
+from turnout.simulator.api.model import ResourceKind
 from turnout.simulator.api.selectors import Question
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.watch_history import Stored, event, line, raw
@@ -18,7 +18,7 @@ from turnout.simulator.api.watch_history import Stored, event, line, raw
 _LONGEST_S = 3600.0
 
 
-class Watches:
+class WatchServer:
     """All watches of a store.
 
     bookmark_s: how often a watch that asked for bookmarks gets one, in seconds.
@@ -29,7 +29,7 @@ class Watches:
         self._running: set[asyncio.Task[None]] = set()
 
     async def serve(
-        self, request: web.Request, kind: Kind, selection: Question, show: Callable[[Stored], bytes] = raw
+        self, request: web.Request, kind: ResourceKind, selection: Question, show: Callable[[Stored], bytes] = raw
     ) -> web.StreamResponse:
         """Answer one watch request. Raises ApiRefusal (410) when its version is too old to continue from."""
         query = request.query
@@ -58,7 +58,7 @@ class Watches:
         return response
 
     def _opening(
-        self, kind: Kind, selection: Question, show: Callable[[Stored], bytes], sends_initial_events: bool
+        self, kind: ResourceKind, selection: Question, show: Callable[[Stored], bytes], sends_initial_events: bool
     ) -> bytes:
         lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", selection)]
         if sends_initial_events:
@@ -68,7 +68,7 @@ class Watches:
     async def _feed(
         self,
         response: web.StreamResponse,
-        kind: Kind,
+        kind: ResourceKind,
         selection: Question,
         show: Callable[[Stored], bytes],
         position: int,
@@ -115,7 +115,7 @@ class Watches:
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
-def _bookmark(kind: Kind, version: int, annotations: dict[str, str]) -> bytes:
+def _bookmark(kind: ResourceKind, version: int, annotations: dict[str, str]) -> bytes:
     meta: dict[str, object] = {"resourceVersion": str(version)}
     if annotations:
         meta["annotations"] = annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal, conflict, invalid
 from turnout.simulator.api.kinds.schema import faults, fill, prune
-from turnout.simulator.api.model import Kind, Object
+from turnout.simulator.api.model import Object, ResourceKind
 
 _FIRST = ("kind", "apiVersion")  # at the head of the JSON, from which a list takes them off
 _LEFT_OUT = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields")
@@ -15,7 +15,7 @@ _SYSTEM = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_0
 _STALE = "the object has been modified; please apply your changes to the latest version and try again"
 
 
-def as_kind(kind: Kind, obj: Object) -> Object:
+def as_kind(kind: ResourceKind, obj: Object) -> Object:
     """Return the object with the kind and apiVersion of its path. Raises ApiRefusal (400) when it names others."""
     for key, ours in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         if kind.custom and not obj.get(key):
@@ -26,7 +26,7 @@ def as_kind(kind: Kind, obj: Object) -> Object:
     return {"kind": kind.kind, "apiVersion": kind.api_version} | {key: obj[key] for key in obj if key not in left_out}
 
 
-def with_status(kind: Kind, old: Object, new: Object) -> Object:
+def with_status(kind: ResourceKind, old: Object, new: Object) -> Object:
     """Return the result of a write to the status subresource.
 
     Of built-in kinds it may also change labels and annotations.
@@ -43,7 +43,7 @@ def tidied(meta: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in meta.items() if key not in _LEFT_OUT or value}
 
 
-def shaped(kind: Kind, obj: Object) -> Object:
+def shaped(kind: ResourceKind, obj: Object) -> Object:
     """Return the object in the form of its type. Raises ApiRefusal (422) with every fault.
 
     The form is its CRD's schema; for a pod, container statuses get the fields that Go always writes.
@@ -69,7 +69,7 @@ def _with_whole_statuses(pod: Object) -> Object:
     return {**pod, "status": {**status, **completed}}
 
 
-def check_update(kind: Kind, born: dict[str, Any], meta: dict[str, Any]) -> None:
+def check_update(kind: ResourceKind, born: dict[str, Any], meta: dict[str, Any]) -> None:
     """Check the metadata of an update.
 
     born: the stored metadata. meta: the metadata of the update.

@@ -10,7 +10,7 @@ from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal, conflict
 from turnout.simulator.api.kinds.printer_columns import at
-from turnout.simulator.api.model import Kind, Object
+from turnout.simulator.api.model import Object, ResourceKind
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _BY_POLICY = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": ""}
@@ -49,7 +49,7 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
     )
 
 
-def check(kind: Kind, obj: Object, options: DeleteOptions) -> None:
+def check(kind: ResourceKind, obj: Object, options: DeleteOptions) -> None:
     """Check the preconditions. Raises ApiRefusal (409) when the object is not the one that is meant."""
     meta = obj["metadata"]
     for key, expected in options.only_if:
@@ -59,7 +59,7 @@ def check(kind: Kind, obj: Object, options: DeleteOptions) -> None:
             raise conflict(kind.resource, meta["name"], message)
 
 
-def marked(kind: Kind, obj: Object, options: DeleteOptions, now: str, later: str) -> Object | None:
+def marked(kind: ResourceKind, obj: Object, options: DeleteOptions, now: str, later: str) -> Object | None:
     """Return the object marked for deletion, or None when it goes at once.
 
     later: the time `grace(...)` seconds from now.
@@ -83,7 +83,7 @@ def marked(kind: Kind, obj: Object, options: DeleteOptions, now: str, later: str
     return marked_obj
 
 
-def last(kind: Kind, obj: Object, now: str) -> Object:
+def last(kind: ResourceKind, obj: Object, now: str) -> Object:
     """Return the last state of an object that goes at once, as its deletion shows it."""
     meta = dict(obj["metadata"])
     if kind.graceful:
@@ -93,7 +93,7 @@ def last(kind: Kind, obj: Object, now: str) -> Object:
     return {**obj, "metadata": meta}
 
 
-def grace(kind: Kind, obj: Object, options: DeleteOptions) -> int:
+def grace(kind: ResourceKind, obj: Object, options: DeleteOptions) -> int:
     """Return how many seconds the object may still take; 0 for an object that no kubelet runs."""
     if not kind.graceful or not at(obj, "spec", "nodeName"):
         return 0

@@ -6,10 +6,10 @@ from typing import Any
 
 from turnout.simulator.api.errors import ApiRefusal, invalid
 from turnout.simulator.api.kinds.printer_columns import at
-from turnout.simulator.api.model import Kind, Object, Scaling
+from turnout.simulator.api.model import Object, ResourceKind, ScaleSubresource
 
 
-def scale_of(kind: Kind, obj: Object) -> Object:
+def scale_of(kind: ResourceKind, obj: Object) -> Object:
     """Return the Scale of an object. Raises ApiRefusal (404) for a kind without one."""
     paths = _paths(kind)
     meta = obj["metadata"]
@@ -27,7 +27,7 @@ def scale_of(kind: Kind, obj: Object) -> Object:
     }
 
 
-def scaled(kind: Kind, obj: Object, scale: Object) -> Object:
+def scaled(kind: ResourceKind, obj: Object, scale: Object) -> Object:
     """Return the object with the replicas of a Scale. Raises ApiRefusal (422) for a value that is no number."""
     replicas = at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
@@ -42,7 +42,7 @@ def scaled(kind: Kind, obj: Object, scale: Object) -> Object:
     return {**_with(obj, _paths(kind).replicas, replicas), "metadata": meta}
 
 
-def _paths(kind: Kind) -> Scaling:
+def _paths(kind: ResourceKind) -> ScaleSubresource:
     if kind.scaling is None:
         raise ApiRefusal("NotFound", "the server could not find the requested resource")
     return kind.scaling

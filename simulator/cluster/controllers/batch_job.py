@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from turnout.kube.times import rfc3339, unix_s
 from turnout.simulator.cluster.controllers.model import (
-    Create,
+    CreateWrite,
     Look,
     Object,
     Remove,
@@ -138,10 +138,13 @@ def _changes(
     if count.last_failure_s and now_s < count.last_failure_s + pause_s:
         return writes, count.last_failure_s + pause_s
     if not is_indexed(job):
-        return [*writes, *(Create("pods", _pod(job, None)) for _ in range(missing))], None
+        return [*writes, *(CreateWrite("pods", _pod(job, None)) for _ in range(missing))], None
     used_indexes = {index_of(pod) for pod in stay} | count.done
     free = (index for index in range(total) if index not in used_indexes)
-    return [*writes, *(Create("pods", _pod(job, index)) for index, _ in zip(free, range(missing), strict=False))], None
+    return [
+        *writes,
+        *(CreateWrite("pods", _pod(job, index)) for index, _ in zip(free, range(missing), strict=False)),
+    ], None
 
 
 def _split_surplus(job: Object, count: _Count) -> tuple[list[Object], list[Object]]:

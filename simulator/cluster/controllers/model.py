@@ -13,7 +13,7 @@ Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateWrite:
     """Create an object."""
 
     plural: str  # `pods`, or for example `podgroups.scheduling.volcano.sh`
@@ -38,7 +38,7 @@ class Tell:
     part: str = "status"  # the subresource; "" for the object itself
 
 
-Write = Create | Remove | Tell
+Write = CreateWrite | Remove | Tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,18 +13,18 @@ import msgspec
 
 from turnout.controllers.kinds.volcanojob import API, KIND, VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import ENDS as ENDS
-from turnout.controllers.model import ChildKey, Delete, Dialect, KnownChildren, Outcome, Setup, Update
+from turnout.controllers.model import ChildKey, Delete, GangDialect, KnownChildren, ReconcileOutcome, Setup, Update
 from turnout.controllers.model import Create as CreateChild
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import Owned, OwnedPod, child_state, pod_state
-from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
+from turnout.simulator.cluster.controllers.model import CreateWrite, Look, Object, Remove, Tell, Write
 
 JOBS = "jobs.batch.volcano.sh"
 GROUPS = "podgroups.scheduling.volcano.sh"
 GROUP = "scheduling.k8s.io/group-name"
 CHILDREN = {"Pod": "pods", "PodGroup": GROUPS, "Service": "services", "ConfigMap": "configmaps"}
 T = TypeVar("T")
-_SETUP = Setup(Dialect.VOLCANO)
+_SETUP = Setup(GangDialect.VOLCANO)
 
 
 def look(
@@ -60,14 +60,16 @@ def _read(obj: Object, type_: type[T]) -> T:
     return msgspec.convert({**obj, "metadata": meta}, type_)
 
 
-def _as_look(job: Object, children: dict[ChildKey, Object], outcome: Outcome, now_s: float) -> Look:
+def _as_look(job: Object, children: dict[ChildKey, Object], outcome: ReconcileOutcome, now_s: float) -> Look:
     """Return an outcome in this cluster's words: children first, as the job controllers write them."""
     writes: list[Write] = []
     for write in outcome.writes:
         match write:
             case CreateChild(body):
                 new = {"status": {"phase": "Pending"}} if body["kind"] == "PodGroup" else {}
-                writes.append(Create(CHILDREN[body["kind"]], copy.deepcopy({**body, **new})))  # parts are the job's own
+                writes.append(
+                    CreateWrite(CHILDREN[body["kind"]], copy.deepcopy({**body, **new}))
+                )  # parts are the job's own
             case Delete(key):
                 writes.append(Remove(CHILDREN[key.kind], children[key]))
             case Update(key, content, field):

@@ -21,7 +21,7 @@ def _tags(pod: Object) -> list[str]:
     )
 
 
-class Cache:
+class ObjectCache:
     """Objects by plural and uid. A write of the controller itself is added at once, so its next look sees it."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import aiohttp
 import msgspec
 
-from turnout.simulator.cluster.scheduler import Question, Reply, Verb
+from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderVerb, Question
 
 
 class ApiError(Exception):
@@ -145,7 +145,7 @@ class _Versioned(msgspec.Struct):
 class Asked:
     """One call of the extender, for statistics."""
 
-    verb: Verb
+    verb: ExtenderVerb
     names: int
     took_s: float
     failed: str
@@ -159,7 +159,7 @@ class ExtenderClient:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self.requests: list[Asked] = []
 
-    async def ask(self, pod: Any, question: Question) -> Reply:
+    async def ask(self, pod: Any, question: Question) -> ExtenderReply:
         """Send one question. Never raises: a failure is in the reply.
 
         pod: the whole object.
@@ -170,7 +170,7 @@ class ExtenderClient:
         self.requests.append(Asked(question.verb, len(question.names), loop.time() - began, reply.failed))
         return reply
 
-    async def _ask(self, pod: Any, question: Question) -> Reply:
+    async def _ask(self, pod: Any, question: Question) -> ExtenderReply:
         body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": question.names})
         url = f"{self._url}/{question.verb.value}"
         try:
@@ -179,10 +179,12 @@ class ExtenderClient:
             ) as response:
                 raw = await response.read()
                 if response.status != 200:
-                    return Reply(failed=f"extender answered {response.status} to {question.verb.value}")
+                    return ExtenderReply(failed=f"extender answered {response.status} to {question.verb.value}")
             return read_reply(question.verb, raw)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            return Reply(failed=f"extender did not answer {question.verb.value}: {type(error).__name__} {error}")
+            return ExtenderReply(
+                failed=f"extender did not answer {question.verb.value}: {type(error).__name__} {error}"
+            )
 
 
 class _FilterResult(msgspec.Struct, rename="pascal"):
@@ -197,10 +199,10 @@ class _HostPriority(msgspec.Struct, rename="pascal"):
     score: int
 
 
-def read_reply(verb: Verb, raw: bytes) -> Reply:
+def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
     """Decode an answer. Raises ValueError when it is not of extender/v1."""
-    if verb is Verb.PRIORITIZE:
-        return Reply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
+    if verb is ExtenderVerb.PRIORITIZE:
+        return ExtenderReply(points={p.host: p.score for p in msgspec.json.decode(raw, type=list[_HostPriority])})
     result = msgspec.json.decode(raw, type=_FilterResult)
     refused = {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
-    return Reply(feasible_nodes=tuple(result.node_names or ()), refused=refused, failed=result.error)
+    return ExtenderReply(feasible_nodes=tuple(result.node_names or ()), refused=refused, failed=result.error)

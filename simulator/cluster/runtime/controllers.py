@@ -11,8 +11,8 @@ from collections.abc import Callable
 import aiohttp
 
 from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_job
-from turnout.simulator.cluster.controllers.model import Create, Look, Object, Remove, Tell, Write
-from turnout.simulator.cluster.runtime.cache import NODES, PODS, Cache
+from turnout.simulator.cluster.controllers.model import CreateWrite, Look, Object, Remove, Tell, Write
+from turnout.simulator.cluster.runtime.cache import NODES, PODS, ObjectCache
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.cluster.runtime.faults import error_message, left_out
 
@@ -42,7 +42,7 @@ class Controllers:
 
     def __init__(self, api: ApiClient, retry_s: tuple[float, float] = batch_job.RETRY_S) -> None:
         self._api, self._retry_s = api, retry_s
-        self._cache = Cache()
+        self._cache = ObjectCache()
         self._due: set[Key] = set()
         self._later: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
@@ -164,7 +164,7 @@ class Controllers:
         place = f"{_PATHS[write.plural]}/namespaces/{meta['namespace']}/{short}"
         try:
             match write:
-                case Create():
+                case CreateWrite():
                     created = await self._api.call("POST", place, write.obj)
                 case Remove():
                     body = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}

@@ -16,7 +16,7 @@ from turnout.kube.times import rfc3339
 from turnout.simulator.cluster.kubelet import (
     NextState,
     Pace,
-    State,
+    PodState,
     exit_code,
     missing_image,
     next_state,
@@ -68,9 +68,9 @@ class Kubelet:
         self._api, self._pace, self._serves, self._host_ip = api, pace, serves, host_ip
         self._processes, self._images = processes, images
         self._pods: dict[str, Object] = {}
-        self._since: dict[str, tuple[State, float]] = {}
+        self._since: dict[str, tuple[PodState, float]] = {}
         self._unpulled: set[str] = set()  # uids of pods whose image is missing
-        self._due: list[tuple[float, int, str, State]] = []
+        self._due: list[tuple[float, int, str, PodState]] = []
         self._count = itertools.count()
         self._addresses = itertools.count(1)
         self._news = asyncio.Event()
@@ -126,7 +126,7 @@ class Kubelet:
         state = state_of(pod)
         before = self._since.get(uid)
         corrected = uid in self._unpulled and not missing_image(pod, self._images)
-        if before is not None and before[0] is state and state is not State.LEAVING and not corrected:
+        if before is not None and before[0] is state and state is not PodState.LEAVING and not corrected:
             return  # its time runs already; only a grace may be cut short
         since_s = before[1] if before is not None and before[0] is state else _now_s()
         self._since[uid] = (state, since_s)
@@ -140,13 +140,13 @@ class Kubelet:
             self._unpulled.discard(pod["metadata"]["uid"])
             return next_
         self._unpulled.add(pod["metadata"]["uid"])
-        return None if next_ is not None and next_.to is State.RUNNING else next_
+        return None if next_ is not None and next_.to is PodState.RUNNING else next_
 
-    async def _move(self, pod: Object, to: State) -> None:
+    async def _move(self, pod: Object, to: PodState) -> None:
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         try:
-            if to is State.GONE:
+            if to is PodState.GONE:
                 only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": meta["uid"]}}
                 await self._api.call("DELETE", path, only_this)
             else:
@@ -164,13 +164,13 @@ class Kubelet:
         finally:
             self._room.release()
 
-    def _status(self, pod: Object, to: State) -> Object:
+    def _status(self, pod: Object, to: PodState) -> Object:
         stamp, host = rfc3339(time.time()), self._host_of(pod)
-        if to is State.PULLING and (image := missing_image(pod, self._images)):
+        if to is PodState.PULLING and (image := missing_image(pod, self._images)):
             return pull_failed(pod, image, stamp, host)
         return status_in(pod, to, stamp, self._address(pod), host, exit_code(pod))
 
-    def _plan(self, at_s: float, uid: str, to: State) -> None:
+    def _plan(self, at_s: float, uid: str, to: PodState) -> None:
         heapq.heappush(self._due, (at_s, next(self._count), uid, to))
         self._news.set()
 

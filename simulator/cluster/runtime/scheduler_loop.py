@@ -25,7 +25,7 @@ from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError, ExtenderClient
 from turnout.simulator.cluster.runtime.faults import error_message, left_out
-from turnout.simulator.cluster.scheduler import Chosen, Extender, Outcome, Reply, Waits, Why, cycle
+from turnout.simulator.cluster.scheduler import Chosen, ExtenderReply, ExtenderSettings, Outcome, Waits, Why, cycle
 from turnout.simulator.cluster.scheduling_queue import HELD, Gangs, WaitingPods
 
 log = logging.getLogger(__name__)
@@ -37,13 +37,13 @@ _nodes = msgspec.json.Decoder(Node)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class SchedulerSettings:
     """The settings of the scheduler."""
 
     name: str = "default-scheduler"
     # further schedulerNames that it serves, whose gangs are held until their min fits
     gangs: tuple[str, ...] = ("volcano", "koord-scheduler")
-    extender: Extender | None = None
+    extender: ExtenderSettings | None = None
     percentage: int = 0  # percentageOfNodesToScore, 0 for the adaptive default
     # of a pod that found no node: the first pause and the longest, in seconds
     backoff_s: tuple[float, float] = (1.0, 10.0)
@@ -59,7 +59,7 @@ class Scheduler:
     def __init__(
         self,
         api: ApiClient,
-        settings: Settings,
+        settings: SchedulerSettings,
         extender: ExtenderClient | None = None,
         on_outcome: Callable[[str, str, Outcome], None] | None = None,
     ) -> None:
@@ -224,7 +224,7 @@ class Scheduler:
         try:
             question = next(questions)
             while True:
-                reply = await self._extender.ask(pod, question) if self._extender is not None else Reply()
+                reply = await self._extender.ask(pod, question) if self._extender is not None else ExtenderReply()
                 question = questions.send(reply)
         except StopIteration as end:
             outcome: Outcome = end.value

@@ -18,7 +18,7 @@ _LAST_WORD_S = 2.0  # for a first process that does not answer: it is killed, an
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ContainerOrder:
     """The instructions for container_init.py."""
 
     argv: Sequence[str]  # empty: stay until told to end
@@ -63,7 +63,7 @@ class Child:
             await self._process.wait()
 
 
-async def start(order: Order, log: Path) -> Child:
+async def start(order: ContainerOrder, log: Path) -> Child:
     """Start a container, whose output is appended to `log`. Raises OSError."""
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(

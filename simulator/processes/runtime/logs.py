@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from turnout.simulator.processes.pod_lifecycle import State
+from turnout.simulator.processes.pod_lifecycle import ContainerState
 from turnout.simulator.processes.runtime.pod_runner import Runner
-from turnout.simulator.processes.runtime.pod_worker import Life
+from turnout.simulator.processes.runtime.pod_worker import RunningPod
 
 
 @dataclass(frozen=True, slots=True)
 class PodLog:
     """The output of one run of a container."""
 
-    life: Life
+    life: RunningPod
     container: str
     run: int
     path: Path | None
@@ -23,7 +23,7 @@ class PodLog:
     def live(self) -> bool:
         """True if more output may come."""
         now = self.life.lifecycle.named(self.container)
-        return now.state is State.RUNNING and now.restarts == self.run
+        return now.state is ContainerState.RUNNING and now.restarts == self.run
 
 
 class PodLogs:

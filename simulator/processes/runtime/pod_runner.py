@@ -22,7 +22,7 @@ from turnout.simulator.cluster.runtime.faults import left_out
 from turnout.simulator.processes.pod_dns import address, hosts
 from turnout.simulator.processes.runtime.object_source import Objects
 from turnout.simulator.processes.runtime.pod_dir import Folder
-from turnout.simulator.processes.runtime.pod_worker import Life, Node
+from turnout.simulator.processes.runtime.pod_worker import KubeletNode, RunningPod
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class Runner:
         self._backoff_s = backoff_s
         self._objects = Objects(api, kubeconfig)
         self._env = _image_environment()
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, RunningPod] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._addresses: dict[str, int] = {}
         self._block = os.getpid() % _BLOCKS
@@ -101,7 +101,7 @@ class Runner:
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             await asyncio.to_thread(shutil.rmtree, self._memory, True)
 
-    def find(self, namespace: str, name: str) -> Life | None:
+    def find(self, namespace: str, name: str) -> RunningPod | None:
         """Return the running life of a pod by its name."""
         for life in self._lives.values():
             meta = life.pod["metadata"]
@@ -111,11 +111,11 @@ class Runner:
 
     def _begin(self, uid: str, pod: Object) -> None:
         folder = Folder(self._folder / uid, self._memory / uid)
-        node = Node(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
-        life = self._lives[uid] = Life(pod, self._address(uid), folder, node)
+        node = KubeletNode(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
+        life = self._lives[uid] = RunningPod(pod, self._address(uid), folder, node)
         self._tasks[uid] = asyncio.create_task(self._live(life, uid))
 
-    async def _live(self, life: Life, uid: str) -> None:
+    async def _live(self, life: RunningPod, uid: str) -> None:
         try:
             await asyncio.to_thread(self._prepare, life)
             await life.run()
@@ -127,7 +127,7 @@ class Runner:
             self._addresses.pop(uid, None)
             self._tasks.pop(uid, None)
 
-    def _prepare(self, life: Life) -> None:
+    def _prepare(self, life: RunningPod) -> None:
         life.folder.make()
         self._write(life)
 
@@ -162,7 +162,7 @@ class Runner:
                 with left_out("pods", life.pod), contextlib.suppress(FileNotFoundError):
                     await asyncio.to_thread(self._write, life)  # its folder may not be there yet, or no more
 
-    def _write(self, life: Life) -> None:
+    def _write(self, life: RunningPod) -> None:
         with self._writing:  # else an older text might come to lie over a newer one
             pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
             text = hosts(pod, list(self._pods_by_uid.values()), list(self._services.values()))

@@ -19,8 +19,8 @@ from turnout.simulator.processes import pod_lifecycle as lifecycles
 from turnout.simulator.processes.container_spec import BAD_CONFIG, Launch, NotToBeHad, launch_of
 from turnout.simulator.processes.pod_dns import hostname
 from turnout.simulator.processes.pod_lifecycle import PodLifecycle
-from turnout.simulator.processes.readiness import Probe, Readiness, after, probe_of
-from turnout.simulator.processes.runtime.container_process import Child, Order, start
+from turnout.simulator.processes.readiness import Readiness, ReadinessProbe, after, probe_of
+from turnout.simulator.processes.runtime.container_process import Child, ContainerOrder, start
 from turnout.simulator.processes.runtime.object_source import Objects
 from turnout.simulator.processes.runtime.pod_dir import SHARED, Folder
 from turnout.simulator.processes.service_account import FOLDER as ACCOUNT
@@ -37,7 +37,7 @@ _TAIL_BYTES = 2048  # of the log, for FallbackToLogsOnError
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class KubeletNode:
     """The things that all pods of a kubelet share."""
 
     api: ApiClient
@@ -47,10 +47,10 @@ class Node:
     backoff_s: tuple[float, float]
 
 
-class Life:
+class RunningPod:
     """One pod while it runs."""
 
-    def __init__(self, pod: Object, pod_ip: str, folder: Folder, node: Node) -> None:
+    def __init__(self, pod: Object, pod_ip: str, folder: Folder, node: KubeletNode) -> None:
         self.pod, self.pod_ip, self.folder = pod, pod_ip, folder  # pod: the newest object of the watch
         self.lifecycle: PodLifecycle = lifecycles.opened(pod, node.backoff_s)
         self._node = node
@@ -131,7 +131,7 @@ class Life:
         found: Object = next(each for each in containers if each["name"] == name)
         return found
 
-    async def _ask(self, name: str, child: Child, probe: Probe) -> None:
+    async def _ask(self, name: str, child: Child, probe: ReadinessProbe) -> None:
         """Ask a container whether it is ready, for as long as it runs."""
         found, pause_s = Readiness(), probe.delay_s
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=probe.timeout_s)) as session:
@@ -145,7 +145,7 @@ class Life:
                     self._news.set()
                 found, pause_s = now, probe.period_s
 
-    async def _order(self, name: str) -> tuple[Order, Path]:
+    async def _order(self, name: str) -> tuple[ContainerOrder, Path]:
         """Return everything that a container is started with. Raises NotToBeHad."""
         pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.last_status}}
         container = self._container(name)
@@ -171,7 +171,7 @@ class Life:
         tokens: Mapping[str, Any],
         config: bytes | None,
         own: InCluster | None,
-    ) -> tuple[Order, Path]:
+    ) -> tuple[ContainerOrder, Path]:
         folder = self.folder
         folder.fill(volumes.values())
         if config is not None:
@@ -185,7 +185,7 @@ class Life:
         if pod["spec"].get("dnsPolicy") != "Default":
             binds.append((str(folder.disk / "nsswitch.conf"), "/etc/nsswitch.conf", True))
         was = self.lifecycle.named(name)
-        order = Order(
+        order = ContainerOrder(
             argv=launch.argv,
             env=launch.env,
             folder=launch.folder,

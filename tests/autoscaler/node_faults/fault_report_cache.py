@@ -6,7 +6,7 @@ import json
 
 from turnout.autoscaler.node_faults import model
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.node_faults.model import Rules
+from turnout.autoscaler.node_faults.model import TaintRules
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube import labels, node_health
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
@@ -20,7 +20,7 @@ class Cluster:
     """Nodes n0, n1, … with GPUs. now_s: is moved by hand."""
 
     def __init__(self, nodes=20, gpus=8, **rules):
-        self.rules, self.now_s = Rules(**rules), START_S
+        self.rules, self.now_s = TaintRules(**rules), START_S
         self.tainted, self.notes, self.gpus = set(), {}, {f"n{at}": gpus for at in range(nodes)}
         self.pods = {}
         self.words = []

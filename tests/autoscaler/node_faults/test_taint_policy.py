@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster, garbage
 from tests.support.examples import scaled
 from turnout.autoscaler.node_faults.cache import FaultReportCache
-from turnout.autoscaler.node_faults.model import MAX_NAMESPACES, MOST_PROOFS, BadRecord, FaultState, Rules, read
+from turnout.autoscaler.node_faults.model import (
+    MAX_NAMESPACES,
+    MOST_PROOFS,
+    BadNodeRecord,
+    FaultState,
+    TaintRules,
+    read,
+)
 from turnout.kube import node_health
 from turnout.kube.node_health import MAX_REPORT_BYTES, CheckResult, NodeReport, utc_datetime
 from turnout.launcher.coordinator_messages import Found
@@ -249,7 +256,7 @@ def test_what_stands_on_a_node_and_is_no_record_counts_as_none():
     assert cluster.cache().faults.keys() == {"n3"}
     cluster.says("w3", "n3").look()
     assert cluster.tainted == {"n3"}
-    with pytest.raises(BadRecord):
+    with pytest.raises(BadNodeRecord):
         read("x" * 100_000)
 
 
@@ -341,7 +348,7 @@ def test_laws_of_any_sequence(events, share, verdicts, taint_s):
 
 
 def test_a_rule_of_the_times():
-    rules = Rules(taint_s=10, longest_s=5)
+    rules = TaintRules(taint_s=10, longest_s=5)
     assert [rules.duration_s(times) for times in (1, 2, 2000)] == [10, 10, 10]
 
 

@@ -9,7 +9,7 @@ import pytest
 from turnout.autoscaler.model import Reason
 from turnout.cli.demo.lending.checks import missing
 from turnout.cli.demo.lending.fixtures import PLAYERS
-from turnout.cli.demo.lending.model import LoggedDecision, Moment, MomentKind, Seat, Story
+from turnout.cli.demo.lending.model import GpuSeat, LoggedDecision, MomentKind, Story, StoryMoment
 from turnout.cli.demo.lending.screen import Bar, bars, chart, line, runs, strip
 from turnout.cli.demo.lending.summary import added_up, sentence, wait_of, waited
 from turnout.cli.demo.lending.testbed import decision
@@ -20,8 +20,8 @@ NODES = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 def at(at_s, word, letter="", said=None, **held):
     """A moment. held: GPUs by job, which sit from the first node on."""
     workers = [(job, index) for job, count in held.items() for index in range(count)]
-    seats = (Seat(job, index, NODES[min(number // 4, 3)], True) for number, (job, index) in enumerate(workers))
-    return Moment(at_s, word, letter, tuple(seats), said)
+    seats = (GpuSeat(job, index, NODES[min(number // 4, 3)], True) for number, (job, index) in enumerate(workers))
+    return StoryMoment(at_s, word, letter, tuple(seats), said)
 
 
 def says(at_s, letter, was, workers, reason, for_="", detail="", **held):
@@ -175,7 +175,7 @@ def test_nobody_waited_where_nobody_gave():
 
 
 def test_a_leaf_shows_who_sits_where():
-    seats = (*(Seat("A", index, "gpu-1", True) for index in range(4)), Seat("A", 4, "gpu-2", True))
+    seats = (*(GpuSeat("A", index, "gpu-1", True) for index in range(4)), GpuSeat("A", 4, "gpu-2", True))
     assert strip(seats, PLAYERS, ["gpu-1", "gpu-2"], 4) == "AAaaa···"
     assert bars(seats, PLAYERS)[:2] == [Bar("A", 2, 3), Bar("B", 0, 0)]
     assert runs("AAaa··") == ["AA", "aa", "··"]

@@ -9,7 +9,7 @@ import pytest
 
 from turnout.cli import exit_codes
 from turnout.cli.__main__ import COMMANDS, main, parser
-from turnout.cli.exit_codes import MEANS, Exit
+from turnout.cli.exit_codes import MEANS, ExitCode
 from turnout.cli.verbs.version import installed
 from turnout.kube.version import installed_build
 
@@ -107,7 +107,7 @@ def test_every_verb_is_in_this_table():
 @pytest.mark.parametrize("argv", ASKING, ids=" ".join)
 def test_without_an_api_server_a_verb_fails_in_a_line(argv, tmp_path, capsys):
     more = ["--", "true"] if argv[0] == "submit" else []
-    assert main([*argv, "--kubeconfig", away(tmp_path), *more]) == Exit.FAILED
+    assert main([*argv, "--kubeconfig", away(tmp_path), *more]) == ExitCode.FAILED
     out, complaint = capsys.readouterr()
     assert out == ""
     assert complaint.startswith(f"turnout {argv[0]}")
@@ -117,7 +117,7 @@ def test_without_an_api_server_a_verb_fails_in_a_line(argv, tmp_path, capsys):
 @pytest.mark.parametrize("argv", [*ASKING, ["version"]], ids=" ".join)
 def test_without_a_kubeconfig_a_verb_says_what_to_do_next(argv, tmp_path, capsys, caplog):
     more = ["--", "true"] if argv[0] == "submit" else []
-    assert main([*argv, "--kubeconfig", str(tmp_path / "none"), *more]) == Exit.FAILED
+    assert main([*argv, "--kubeconfig", str(tmp_path / "none"), *more]) == ExitCode.FAILED
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1
     assert f"there is no kubeconfig {tmp_path / 'none'}" in complaint
@@ -126,13 +126,13 @@ def test_without_a_kubeconfig_a_verb_says_what_to_do_next(argv, tmp_path, capsys
 
 
 def test_without_words_the_help_lists_every_command_once(capsys):
-    assert main([]) == Exit.DONE
+    assert main([]) == ExitCode.DONE
     lists, _ = capsys.readouterr().out.split("\nexamples:\n")
     assert sorted(line.split()[0] for line in lists.splitlines() if line.startswith("  ")) == sorted(COMMANDS)
 
 
 def test_the_help_of_all_has_the_exit_codes(capsys):
-    assert main([]) == Exit.DONE
+    assert main([]) == ExitCode.DONE
     out = capsys.readouterr().out
     for code, means in MEANS.items():
         assert f"  {int(code):<4}{means}\n" in out
@@ -159,7 +159,7 @@ def test_a_help_says_what_the_command_does_and_shows_it(words):
 @pytest.mark.parametrize("verb", ABOUT_A_JOB)
 @pytest.mark.parametrize("named", NAMED, ids=" ".join)
 def test_a_job_is_named_as_kubectl_names_it(verb, named, tmp_path, capsys):
-    assert main([verb, *named, "--kubeconfig", away(tmp_path)]) == Exit.FAILED
+    assert main([verb, *named, "--kubeconfig", away(tmp_path)]) == ExitCode.FAILED
     assert "127.0.0.1:9" in capsys.readouterr().err, "the cluster was asked"
 
 
@@ -171,14 +171,14 @@ def test_a_job_is_named_as_kubectl_names_it(verb, named, tmp_path, capsys):
     ],
 )
 def test_an_unknown_command_is_answered_in_one_line(word, says, capsys):
-    assert main([word]) == Exit.USAGE
+    assert main([word]) == ExitCode.USAGE
     complaint = capsys.readouterr().err
     assert complaint.count("\n") == 1
     assert says in complaint
 
 
 def test_the_version_of_this_program_needs_no_cluster(capsys):
-    assert main(["version", "--client"]) == Exit.DONE
+    assert main(["version", "--client"]) == ExitCode.DONE
     assert capsys.readouterr().out == f"turnout     {installed_build()}\n"
 
 
@@ -197,7 +197,7 @@ def test_what_makes_no_sense_is_usage_before_anybody_is_asked(argv, tmp_path, ca
         code = main([*argv[:1], "--kubeconfig", away(tmp_path), *argv[1:]])
     except SystemExit as ended:
         code = ended.code
-    assert code == Exit.USAGE
+    assert code == ExitCode.USAGE
     complaint = capsys.readouterr().err
     assert "127.0.0.1:9" not in complaint
     assert complaint.count("\n") == 1
@@ -218,5 +218,5 @@ def test_no_module_has_numbers_of_its_own():
 
 
 def test_the_table_says_what_every_code_means():
-    assert set(MEANS) == set(Exit)
+    assert set(MEANS) == set(ExitCode)
     assert len(set(MEANS.values())) == len(MEANS)

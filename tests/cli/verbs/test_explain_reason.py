@@ -3,13 +3,13 @@
 import pytest
 
 from turnout.cli.__main__ import main
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 from turnout.kube.reasons import WORDS, explained
 
 
 @pytest.mark.parametrize("word", sorted(WORDS))
 def test_every_reason_is_printed_without_a_cluster(word, capsys):
-    assert main(["explain", word, "--kubeconfig", "/nowhere"]) == Exit.DONE
+    assert main(["explain", word, "--kubeconfig", "/nowhere"]) == ExitCode.DONE
     assert capsys.readouterr().out.splitlines() == explained(word)
 
 
@@ -21,10 +21,10 @@ def test_every_reason_is_printed_without_a_cluster(word, capsys):
     ],
 )
 def test_a_word_that_no_program_uses_ends_with_2(word, hint, capsys):
-    assert main(["explain", word, "--kubeconfig", "/nowhere"]) == Exit.USAGE
+    assert main(["explain", word, "--kubeconfig", "/nowhere"]) == ExitCode.USAGE
     assert hint in capsys.readouterr().err
 
 
 def test_what_begins_with_a_number_is_a_gang(capsys):
-    assert main(["explain", "4y8", "--kubeconfig", "/nowhere"]) == Exit.USAGE
+    assert main(["explain", "4y8", "--kubeconfig", "/nowhere"]) == ExitCode.USAGE
     assert "PODSxGPUS" in capsys.readouterr().err

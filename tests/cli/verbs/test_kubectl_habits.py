@@ -12,7 +12,7 @@ import yaml
 from tests.autoscaler.local_cluster import manifest
 from tests.kube.world import kubeconfig, page, pod, scripted
 from turnout.cli.__main__ import main
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 from turnout.kube.client.api_client import Client
 from turnout.simulator.api.server.serve import serve
 
@@ -55,46 +55,57 @@ async def typed(config, *words):
 @pytest.mark.parametrize(
     ("words", "code", "prints"),
     [
-        pytest.param(["describe", "gpt"], Exit.DONE, "VolcanoJob team-a/gpt", id="a name in the context's namespace"),
-        pytest.param(["describe", "vcjob/bert"], Exit.DONE, "VolcanoJob team-a/bert", id="a kind and a name"),
+        pytest.param(
+            ["describe", "gpt"], ExitCode.DONE, "VolcanoJob team-a/gpt", id="a name in the context's namespace"
+        ),
+        pytest.param(["describe", "vcjob/bert"], ExitCode.DONE, "VolcanoJob team-a/bert", id="a kind and a name"),
         pytest.param(
             ["describe", "bert", "-n", "default"],
-            Exit.FAILED,
+            ExitCode.FAILED,
             "there is no job 'bert' in namespace default; `turnout jobs -n default` lists those that are there",
             id="no job of the name",
         ),
-        pytest.param(["suspend", "gpt"], Exit.DONE, "VolcanoJob/team-a/gpt is suspended", id="suspend"),
-        pytest.param(["unsuspend", "gpt"], Exit.DONE, "VolcanoJob/team-a/gpt goes on", id="unsuspend"),
-        pytest.param(["pause", "gpt"], Exit.DONE, "VolcanoJob/team-a/gpt keeps its size", id="pause by a name"),
+        pytest.param(["suspend", "gpt"], ExitCode.DONE, "VolcanoJob/team-a/gpt is suspended", id="suspend"),
+        pytest.param(["unsuspend", "gpt"], ExitCode.DONE, "VolcanoJob/team-a/gpt goes on", id="unsuspend"),
+        pytest.param(["pause", "gpt"], ExitCode.DONE, "VolcanoJob/team-a/gpt keeps its size", id="pause by a name"),
         pytest.param(
             ["pause", "bert"],
-            Exit.FAILED,
+            ExitCode.FAILED,
             "'bert' may be VolcanoJob/team-a/bert or Job/team-a/bert: say which",
             id="pause of a name that two kinds have",
         ),
-        pytest.param(["resume", "job/bert"], Exit.DONE, "Job/team-a/bert is lent to", id="resume of a kind and a name"),
+        pytest.param(
+            ["resume", "job/bert"], ExitCode.DONE, "Job/team-a/bert is lent to", id="resume of a kind and a name"
+        ),
         pytest.param(
             ["pause", "PyTorchJob/team-a/none"],
-            Exit.FAILED,
+            ExitCode.FAILED,
             "there is no PyTorchJob 'none' in namespace team-a",
             id="pause of a kind that nobody serves",
         ),
         pytest.param(
-            ["pause", "vcjob/none"], Exit.FAILED, "there is no VolcanoJob 'none' in namespace", id="pause of nothing"
+            ["pause", "vcjob/none"],
+            ExitCode.FAILED,
+            "there is no VolcanoJob 'none' in namespace",
+            id="pause of nothing",
         ),
         pytest.param(
             ["pause", "--all", "--orders", "gone/orders"],
-            Exit.FAILED,
+            ExitCode.FAILED,
             "gone/orders cannot be written: there is no namespace gone",
             id="an order into a namespace that is not there",
         ),
         pytest.param(
-            ["logs", "gpt"], Exit.FAILED, "VolcanoJob/team-a/gpt has no worker of rank 0", id="logs of no pod"
+            ["logs", "gpt"], ExitCode.FAILED, "VolcanoJob/team-a/gpt has no worker of rank 0", id="logs of no pod"
         ),
-        pytest.param(["history", "gpt"], Exit.DONE, "", id="history"),
-        pytest.param(["nodes", "-n", "default"], Exit.DONE, "no node is tainted", id="nodes take -n, as kubectl's do"),
-        pytest.param(["topology", "-A"], Exit.DONE, "", id="topology takes -A"),
-        pytest.param(["nodes", "untaint", "n9"], Exit.FAILED, "there is no node 'n9'", id="a node that is not there"),
+        pytest.param(["history", "gpt"], ExitCode.DONE, "", id="history"),
+        pytest.param(
+            ["nodes", "-n", "default"], ExitCode.DONE, "no node is tainted", id="nodes take -n, as kubectl's do"
+        ),
+        pytest.param(["topology", "-A"], ExitCode.DONE, "", id="topology takes -A"),
+        pytest.param(
+            ["nodes", "untaint", "n9"], ExitCode.FAILED, "there is no node 'n9'", id="a node that is not there"
+        ),
     ],
 )
 async def test_a_verb_answers_as_kubectl_would(config, words, code, prints):
@@ -130,18 +141,18 @@ async def test_jobs_are_listed_without_headers(config, more, names):
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_job_is_submitted_to_the_namespace_of_the_context(config):
     words = ["submit", "--kind", "VolcanoJob", "--name", "new", "--image", "i", "--", "true"]
-    assert await typed(config, *words) == (Exit.DONE, "VolcanoJob/team-a/new is made\n")
+    assert await typed(config, *words) == (ExitCode.DONE, "VolcanoJob/team-a/new is made\n")
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_kind_that_nobody_serves_is_told_in_a_sentence(config):
     code, printed = await typed(config, "submit", "--name", "new", "--image", "i", "--", "true")
-    assert (code, printed.count("\n")) == (Exit.FAILED, 1)
+    assert (code, printed.count("\n")) == (ExitCode.FAILED, 1)
     assert "the cluster serves no PyTorchJob: its definition pytorchjobs.kubeflow.org is not installed" in printed
     code, printed = await typed(
         config, "submit", "--kind", "VolcanoJob", "-n", "gone", "--name", "new", "--image", "i", "--", "true"
     )
-    assert code == Exit.FAILED
+    assert code == ExitCode.FAILED
     assert "gone" in printed
 
 
@@ -156,7 +167,7 @@ async def test_another_user_is_asked_for_in_every_request(tmp_path):
     async with scripted() as script:
         script.lists = [page([pod("a")])]
         code, _ = await typed(kubeconfig(tmp_path, script.url), "nodes", "--as", "ana")
-    assert code == Exit.DONE
+    assert code == ExitCode.DONE
     assert {asked.headers["Impersonate-User"] for asked in script.asked} == {"ana"}
 
 
@@ -194,5 +205,5 @@ async def test_a_request_ends_when_its_time_is_over(tmp_path):
     async with scripted() as script:
         script.lists = [mute()]
         code, printed = await typed(kubeconfig(tmp_path, script.url), "nodes", "--request-timeout", "0.05s")
-    assert code == Exit.FAILED
+    assert code == ExitCode.FAILED
     assert "no answer within 0.05 s" in printed

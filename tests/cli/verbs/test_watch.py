@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from tests.autoscaler.local_cluster import JOBS, manifest
-from turnout.cli.exit_codes import Exit
+from turnout.cli.exit_codes import ExitCode
 from turnout.simulator.local_cluster import local_cluster
 
 
@@ -38,7 +38,7 @@ async def test_a_new_job_is_printed_and_ctrl_c_ends_it_with_130(cluster, tmp_pat
             await cluster.api.call("POST", JOBS, manifest("second", 1))
             assert await child.stdout.readline() == b"VolcanoJob/default/second\n"
         child.send_signal(signal.SIGINT)
-        assert await ended(child) == Exit.INTERRUPTED
+        assert await ended(child) == ExitCode.INTERRUPTED
     finally:
         if child.returncode is None:
             child.kill()
@@ -56,7 +56,7 @@ async def test_when_nobody_reads_any_more_it_ends_with_141(cluster, tmp_path):
             assert await child.stdout.readline() == b"VolcanoJob/default/first\n"
             await asyncio.sleep(0)
             await cluster.api.call("POST", JOBS, manifest("second", 1))
-            assert int(await child.stdout.readline()) == Exit.NOBODY_READS
+            assert int(await child.stdout.readline()) == ExitCode.NOBODY_READS
     finally:
         if child.returncode is None:
             child.kill()

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from turnout.cli.commands.cluster_flags import duration_s
-from turnout.cli.jobs import Row
+from turnout.cli.jobs import JobRow
 from turnout.cli.jobs import listing as jobs_listing
 from turnout.cli.nodes import listing as nodes_listing
 from turnout.cli.verbs import jobs, nodes, queues, top
@@ -48,7 +48,7 @@ def test_without_headers_only_rows_are_left():
 
 def test_ages_and_pods_are_sorted_as_numbers():
     rows = [
-        Row("ns", "PyTorchJob", name, "New", running, 12, 0, age_s)
+        JobRow("ns", "PyTorchJob", name, "New", running, 12, 0, age_s)
         for name, running, age_s in (("a", 10, 90.0), ("b", 9, 3600.0), ("c", 0, None))
     ]
     assert [row.name for row in jobs_listing(rows).sorted_by("AGE").rows] == ["a", "b", "c"]

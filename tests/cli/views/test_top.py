@@ -4,7 +4,7 @@ import pytest
 
 from tests.world import node
 from turnout.cli.views.listing import text
-from turnout.cli.views.top import BY, Held, Offer, closed, listing, offers, rows, summary
+from turnout.cli.views.top import BY, Held, NodeOffer, closed, listing, offers, rows, summary
 from turnout.kube.labels import FAULTY, GPU_RESOURCES
 
 A, B = "VolcanoJob/team-a/bert", "Pod/team-b/lone"
@@ -14,7 +14,7 @@ HELD = [
     Held(A, "team-a", "q", "", 8),
     Held(B, "team-b", "r", "n2", 1),
 ]
-OFFERS = [Offer("n1", 8), Offer("n2", 9), Offer("n3", 8, "cordoned")]
+OFFERS = [NodeOffer("n1", 8), NodeOffer("n2", 9), NodeOffer("n3", 8, "cordoned")]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_keeps_new_pods_away_from_a_node(more, why):
 
 
 def test_nodes_without_gpus_are_not_told_of():
-    assert offers([node("n2", gpus=4), node("n1", gpus=0)], GPU_RESOURCES) == [Offer("n2", 4)]
+    assert offers([node("n2", gpus=4), node("n1", gpus=0)], GPU_RESOURCES) == [NodeOffer("n2", 4)]
 
 
 @pytest.mark.parametrize("by", BY)

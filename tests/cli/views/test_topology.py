@@ -1,7 +1,7 @@
 """`turnout topology`: the map as a tree, with the GPUs under each switch."""
 
 from turnout.cli.views.listing import text
-from turnout.cli.views.topology import OFF_MAP, Place, listing, rows
+from turnout.cli.views.topology import OFF_MAP, TreeNode, listing, rows
 
 PATHS = {
     "10.0.0.1": ("psw-1", "asw-1"),
@@ -12,7 +12,7 @@ PATHS = {
 
 
 def place(name, ip, used=0, why=""):
-    return Place(name, frozenset([name, ip]), 8, used, why)
+    return TreeNode(name, frozenset([name, ip]), 8, used, why)
 
 
 THERE = [place("n1", "10.0.0.1", 8), place("n2", "10.0.0.2", 3), place("n10", "10.0.0.10", 0, "cordoned")]
@@ -42,7 +42,7 @@ def test_a_host_of_the_map_without_a_node_is_missing():
 
 
 def test_a_gpu_node_that_is_not_on_the_map_stands_last():
-    *_, last = rows(PATHS, [*THERE, place("n99", "10.0.0.99"), Place("cpu", frozenset(["cpu"]), 0, 0)], False)
+    *_, last = rows(PATHS, [*THERE, place("n99", "10.0.0.99"), TreeNode("cpu", frozenset(["cpu"]), 0, 0)], False)
     assert (last.path, last.hosts, last.gpus) == (OFF_MAP, 1, 8)
 
 

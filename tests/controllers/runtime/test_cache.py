@@ -7,7 +7,7 @@ from tests.controllers.jobs import job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
-from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.cache import ChildCache, JobObject, Owned, OwnedPod
 from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 
@@ -31,7 +31,7 @@ def child(
 @pytest.fixture
 def cache():
     changed = []
-    made = Cache(changed.append, KINDS)
+    made = ChildCache(changed.append, KINDS)
     made.changed = changed
     made.put_job(KEY.api, "PyTorchJob", msgspec.convert(job(worker=role(1)), JobObject))
     changed.clear()
@@ -156,7 +156,7 @@ def test_when_the_training_container_began_and_ended_is(cache, status, times_s):
 def test_a_kind_that_tells_of_containers_gets_their_states(state):
     kinds = by_api(["ColossalAIJob"])
     ((api, kind),) = kinds.items()
-    cache = Cache([].append, kinds)
+    cache = ChildCache([].append, kinds)
     raw = job(worker=role(1))
     cache.put_job(api, kind.kind, msgspec.convert({key: raw[key] for key in ("metadata", "spec")}, JobObject))
     pod = child(kind=kind.kind, api=kind.apis[0])

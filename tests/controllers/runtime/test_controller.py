@@ -9,7 +9,7 @@ from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from tests.kube.world import ManualClock, running
 from turnout.controllers.model import Create, Reason, Setup
-from turnout.controllers.runtime.cache import Cache, JobObject
+from turnout.controllers.runtime.cache import ChildCache, JobObject
 from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
@@ -56,7 +56,7 @@ class World:
     def __init__(self, *jobs, server_ahead_s=lambda: None):
         self.clock, self.events, self.writer = ManualClock(), Events(), Writer()
         self.queue = WorkQueue(self.clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0)
-        self.cache, self.metrics = Cache(self.queue.add, KINDS), Metrics(self.queue.__len__)
+        self.cache, self.metrics = ChildCache(self.queue.add, KINDS), Metrics(self.queue.__len__)
         parts = self.queue, self.writer, KINDS, Setup(), self.clock, self.events, self.metrics
         self.controller = JobController(self.cache, *parts, SteadyTime(self.clock, server_ahead_s))
         for each in jobs:

@@ -15,7 +15,7 @@ from tests.kube.world import ManualClock, settle
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, KnownChildren, Setup
 from turnout.controllers.reconcile import NOTHING, reconcile
-from turnout.controllers.runtime.cache import Cache, JobObject
+from turnout.controllers.runtime.cache import ChildCache, JobObject
 from turnout.controllers.runtime.informers import UNREAD_S, ControllerInformers
 from turnout.kube.errors import Forbidden
 
@@ -49,7 +49,7 @@ def watched(play, *forbidden):
 
     async def whole():
         changed, clock, server = [], ManualClock(), Server(*forbidden)
-        cache = Cache(changed.append, KINDS)
+        cache = ChildCache(changed.append, KINDS)
         informers = ControllerInformers(cache, server, KINDS, Setup(), clock, random.Random(1))
         running = asyncio.create_task(informers.run())
         await settle(100)

@@ -11,8 +11,8 @@ from turnout.controllers.kinds.registry import KINDS as REGISTERED
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, Setup
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.runtime.cache import Cache, JobObject, Owned, OwnedPod
-from turnout.controllers.runtime.writer import Writer
+from turnout.controllers.runtime.cache import ChildCache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.writer import ChildWriter
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key
 
@@ -154,8 +154,8 @@ class Controller:
 
     def __init__(self, api, setup=None, calls=None):
         self.api, self.setup, self.again = api, setup or Setup(), set()
-        self.cache, self.seen = Cache(self.again.add, KINDS), {}
-        self.writer = Writer(calls or api, self.cache, KINDS, self.setup)
+        self.cache, self.seen = ChildCache(self.again.add, KINDS), {}
+        self.writer = ChildWriter(calls or api, self.cache, KINDS, self.setup)
         self.list()
 
     def list(self):

@@ -5,10 +5,10 @@ import pytest
 from tests.controllers.volcano.volcanojobs import job, pod, task, view
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.lifecycle_policies import decide
-from turnout.controllers.model import KnownChildren, Phase, Refused
+from turnout.controllers.model import JobPhase, KnownChildren, RefusedJob
 
 ABORT = {"action": "AbortJob"}
-FAILED = pod(0, Phase.FAILED, exit_code=3)
+FAILED = pod(0, JobPhase.FAILED, exit_code=3)
 
 
 def due(raw, *pods):
@@ -17,7 +17,7 @@ def due(raw, *pods):
 
 
 def done(*indices):
-    return [pod(index, Phase.SUCCEEDED) for index in indices]
+    return [pod(index, JobPhase.SUCCEEDED) for index in indices]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,9 @@ def done(*indices):
         pytest.param({"exitCode": 4}, [FAILED], False, id="another exit code"),
         pytest.param({"event": "TaskCompleted"}, done(0, 1), True, id="all pods of a task have succeeded"),
         pytest.param({"event": "TaskCompleted"}, done(0), False, id="one pod has"),
-        pytest.param({"event": "TaskCompleted"}, [*done(0), pod(1, Phase.SUCCEEDED, deleting=True)], False, id="goes"),
+        pytest.param(
+            {"event": "TaskCompleted"}, [*done(0), pod(1, JobPhase.SUCCEEDED, deleting=True)], False, id="goes"
+        ),
     ],
 )
 def test_a_policy_acts_on_its_event(policy, pods, acts):
@@ -62,6 +64,6 @@ def test_a_tasks_own_policy_comes_before_that_of_the_job():
 @pytest.mark.parametrize("of", ["the job", "a task"])
 def test_policies_that_cannot_be_obeyed_are_refused(policies, why, of):
     found = VOLCANOJOB.read(job(policies=policies) if of == "the job" else job(task(policies=policies)))
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedJob)
     assert why in found.why
     assert found.why.startswith("spec.policies" if of == "the job" else "spec.tasks[0].policies")

@@ -23,7 +23,7 @@ from tests.controllers.volcano.volcanojobs import (
 )
 from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import Create, Dialect, KnownChildren, Refused, Setup, Update
+from turnout.controllers.model import Create, GangDialect, KnownChildren, RefusedJob, Setup, Update
 from turnout.jobs.kinds.registry import KINDS as RESIZED
 
 GUIDE = Path(__file__).parents[3] / "examples/jobs/volcanojob.yaml"
@@ -153,7 +153,7 @@ def test_pods_wait_for_volcano_to_admit_their_group():
         pytest.param(VOLCANO, {"schedulerName": "mine"}, {"schedulerName": "own"}, "own", id="a task names its own"),
         pytest.param(Setup(), {"schedulerName": "volcano"}, {}, None, id="volcano is not there"),
         pytest.param(
-            Setup(Dialect.SCHEDULER_PLUGINS),
+            Setup(GangDialect.SCHEDULER_PLUGINS),
             {"schedulerName": "volcano"},
             {},
             "scheduler-plugins-scheduler",
@@ -253,7 +253,7 @@ def test_a_variable_of_the_user_stays():
 def test_what_cannot_be_obeyed_is_refused_with_the_field(spec, why):
     raw = job()
     found = VOLCANOJOB.read({**raw, "spec": {**raw["spec"], **spec}})
-    assert isinstance(found, Refused), found
+    assert isinstance(found, RefusedJob), found
     assert re.search(why, found.why), found.why
 
 

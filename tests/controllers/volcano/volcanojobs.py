@@ -8,17 +8,17 @@ from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import (
     ChildState,
     Create,
-    Dialect,
+    GangDialect,
+    JobPhase,
     JobView,
     KnownChildren,
-    Phase,
     PodState,
     Replica,
     Setup,
 )
 from turnout.controllers.reconcile import reconcile
 
-VOLCANO = Setup(Dialect.VOLCANO)
+VOLCANO = Setup(GangDialect.VOLCANO)
 CONTAINER = {"name": "main", "image": "train:1"}
 
 
@@ -51,9 +51,9 @@ def view(raw) -> JobView:
     return found
 
 
-def pod(index=0, phase=Phase.RUNNING, task="worker", **more):
+def pod(index=0, phase=JobPhase.RUNNING, task="worker", **more):
     """A pod that a job owns."""
-    more.setdefault("ready", phase is Phase.RUNNING)
+    more.setdefault("ready", phase is JobPhase.RUNNING)
     return PodState(f"bert-{task}-{index}", f"pod-{task}-{index}", task, index, phase, **more)
 
 

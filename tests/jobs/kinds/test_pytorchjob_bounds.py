@@ -6,7 +6,7 @@ from tests.controllers.jobs import view
 from tests.jobs.test_kinds import pytorch
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import KnownChildren, Refused, Replica, Setup
+from turnout.controllers.model import KnownChildren, RefusedJob, Replica, Setup
 from turnout.jobs.kinds.pytorchjob import PYTORCH_JOB
 from turnout.jobs.model import BadJob, Bounds
 from turnout.kube import labels
@@ -72,5 +72,5 @@ def test_a_min_above_the_max_is_refused_by_both():
     with pytest.raises(BadJob, match=fault):
         PYTORCH_JOB.read(raw)
     refused = PYTORCHJOB.read(raw)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, RefusedJob)
     assert fault in str(refused)

@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from turnout.kube.server.http_connection import Limits
+from turnout.kube.server.http_connection import ConnectionLimits
 from turnout.kube.server.sockets import OTHER_FILES, allow_files, limit_connections
 
 
@@ -30,4 +30,4 @@ def test_a_process_takes_as_many_files_as_it_may(few_files):
     pytest.param(100, 1, id="one at least"),
 ])  # fmt: skip
 def test_connections_stay_within_the_files_of_the_process(files, connections):
-    assert limit_connections(Limits(), files).connections == connections
+    assert limit_connections(ConnectionLimits(), files).connections == connections

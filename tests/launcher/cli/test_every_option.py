@@ -8,7 +8,7 @@ import pytest
 from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, flat, markdown, usage
 from turnout.launcher.cli.options import Effect, Origin
 from turnout.launcher.cli.parser import KEYS, OPTIONS
-from turnout.launcher.cli.to_settings import Answer, read
+from turnout.launcher.cli.to_settings import CommandAnswer, read
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Settings, Warned
 
@@ -138,7 +138,7 @@ def test_no_two_options_share_a_name_or_a_variable():
 @pytest.mark.parametrize("line", [["--help"], ["-h"], ["--nnodes=2", "--help", "train.py"]], ids=" ".join)
 def test_help_names_every_option_and_ends_with_0(line, program):  # DL-28
     answer = read(line, {}, program)
-    assert answer == Answer(usage(program), Exit.DONE)
+    assert answer == CommandAnswer(usage(program), Exit.DONE)
     assert answer.text.startswith(f"usage: {program} ")
     told = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", answer.text))
     assert {string for option in OPTIONS for string in option.strings} <= told
@@ -148,7 +148,7 @@ def test_help_names_every_option_and_ends_with_0(line, program):  # DL-28
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_completion_script_knows_every_option(shell):
     answer = read(["--print-completion", shell], {})
-    assert answer == Answer(completion(shell, "turnout-run"), Exit.DONE)
+    assert answer == CommandAnswer(completion(shell, "turnout-run"), Exit.DONE)
     assert [option.name for option in OPTIONS if option.name not in answer.text] == []
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from turnout.launcher.cli.help import explain, flat
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.model import Exit
-from turnout.launcher.settings import Command, Devices, Kind, Settings, StartNote, Warned
+from turnout.launcher.settings import Command, Devices, ScriptKind, Settings, StartNote, Warned
 
 
 def settings(line, environ=None):
@@ -319,13 +319,17 @@ def test_a_pytorchjob_that_stands_alone(environ):  # PE-34, SD-13
         pytest.param(["t.py", "--", "-x"], Command("t.py", ("--", "-x")), id="its -- too"),
         pytest.param(["--", "t.py", "--", "x"], Command("t.py", ("--", "x")), id="after a -- of ours"),
         pytest.param(["--", "-t.py"], Command("-t.py"), id="a script with a dash"),
-        pytest.param(["-m", "pkg.train", "--help"], Command("pkg.train", ("--help",), Kind.MODULE), id="a module"),
-        pytest.param(["-mt3", "pkg"], Command("pkg", (), Kind.MODULE), id="short ones together"),
         pytest.param(
-            ["--no-python", "bash", "-c", "a b"], Command("bash", ("-c", "a b"), Kind.PROGRAM), id="a program"
+            ["-m", "pkg.train", "--help"], Command("pkg.train", ("--help",), ScriptKind.MODULE), id="a module"
         ),
-        pytest.param(["--run-path", "/a.py"], Command("/a.py", (), Kind.RUN_PATH), id="by runpy"),
-        pytest.param(["--run_path", "--no_python", "/a"], Command("/a", (), Kind.RUN_PATH), id="runpy is stronger"),
+        pytest.param(["-mt3", "pkg"], Command("pkg", (), ScriptKind.MODULE), id="short ones together"),
+        pytest.param(
+            ["--no-python", "bash", "-c", "a b"], Command("bash", ("-c", "a b"), ScriptKind.PROGRAM), id="a program"
+        ),
+        pytest.param(["--run-path", "/a.py"], Command("/a.py", (), ScriptKind.RUN_PATH), id="by runpy"),
+        pytest.param(
+            ["--run_path", "--no_python", "/a"], Command("/a", (), ScriptKind.RUN_PATH), id="runpy is stronger"
+        ),
         pytest.param(["-", "x"], Command("-", ("x",)), id="standard input"),
         pytest.param(["t.py", "", " "], Command("t.py", ("", " ")), id="empty arguments"),
     ],

@@ -11,8 +11,8 @@ from turnout.launcher.rendezvous.find_coordinator import (
     ConnectTo,
     GiveUp,
     Lead,
-    Pause,
     Search,
+    SearchPause,
     next_lap,
     next_move,
     record_arbiter,
@@ -129,7 +129,7 @@ def test_two_who_send_to_one_another_are_each_asked_once_in_a_lap():
     seek = seeker()
     seek = record_redirect(record_failure(seek, ENDPOINT, refused=False), Redirect("x", *HERE["other"]))
     seek = record_redirect(record_failure(seek, HERE["other"], refused=False), Redirect("w0", *ENDPOINT))
-    assert isinstance(next_move(seek, 0.0), Pause)
+    assert isinstance(next_move(seek, 0.0), SearchPause)
 
 
 def test_a_redirect_to_nobody_changes_nothing():

@@ -10,7 +10,7 @@ from turnout.kube.pod_shape import shape_of
 from turnout.scheduler_ext.planner.order import GangPosition, OrderedSeat, SeatClass
 from turnout.scheduler_ext.planner.request import GangPlan, Seat, drop_seats, plan_sort_key
 from turnout.scheduler_ext.planner.reserved_room import StandingPlan, StandingPlans
-from turnout.topology.model import Reason, Refusal
+from turnout.topology.model import Refusal, RefusalReason
 
 GPU8, GPU4, PICKY = (shape_of(world.pod("p", 8)), shape_of(world.pod("p", 4)), shape_of(world.pod("p", 16)))
 
@@ -148,7 +148,7 @@ def test_a_plan_without_some_seats_keeps_the_others():
 ])  # fmt: skip
 def test_of_two_plans_for_a_gang_the_first_is_the_better(better, worse):
     def made(hosts, detail):
-        refusal = None if detail is None else Refusal(Reason.NO_ROOM, detail)
+        refusal = None if detail is None else Refusal(RefusalReason.NO_ROOM, detail)
         return GangPlan(key("one"), {f"one-{at}": host for at, host in enumerate(hosts)}, refusal=refusal)
 
     fabric = World(2, 2).fabric

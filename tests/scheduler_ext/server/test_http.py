@@ -12,7 +12,7 @@ from tests import world
 from tests.scheduler_ext.server.test_extender import Story
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, preempt_body, raw, until
 from turnout.kube.objects import Pod
-from turnout.kube.server.http_connection import Limits
+from turnout.kube.server.http_connection import ConnectionLimits
 from turnout.scheduler_ext.model import Answer, EventReason
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Outcome, Verb
@@ -86,7 +86,7 @@ async def test_an_answer_has_its_length_and_the_connection_goes_on():
 
 
 def test_an_idle_connection_outlives_gos_90_s():
-    assert Limits().keepalive_s > 90
+    assert ConnectionLimits().keepalive_s > 90
 
 
 @pytest.mark.asyncio

@@ -9,7 +9,7 @@ from turnout.kube import labels
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.cluster.runtime.clients import ApiError
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
 pytestmark = pytest.mark.asyncio
@@ -99,7 +99,7 @@ async def test_an_odd_object_is_its_own_trouble_and_others_run(tmp_path, path, o
     async with asyncio.timeout(20), local_cluster(pace=PACE, processes=tmp_path if processes else None) as made:
         await made.add_nodes(places(2), 8)
         await made.run_jobs()
-        made.schedule(Settings(backoff_s=(0.01, 0.05)))
+        made.schedule(SchedulerSettings(backoff_s=(0.01, 0.05)))
         with contextlib.suppress(ApiError):  # refused is as good
             await made.api.call("POST", path, odd)
         await run_honest(made)
@@ -118,7 +118,7 @@ async def test_an_odd_status_of_a_job_is_its_own_trouble(status):
     async with asyncio.timeout(20), local_cluster(pace=PACE) as made:
         await made.add_nodes(places(2), 8)
         await made.run_jobs()
-        made.schedule(Settings(backoff_s=(0.01, 0.05)))
+        made.schedule(SchedulerSettings(backoff_s=(0.01, 0.05)))
         await made.api.call("POST", JOBS, batch_job({**INDEXED, "suspend": True}))
         with contextlib.suppress(ApiError):
             await made.api.call("PATCH", f"{JOBS}/odd/status", {"status": status}, "application/merge-patch+json")

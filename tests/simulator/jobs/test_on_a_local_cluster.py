@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 
 pytestmark = pytest.mark.asyncio
@@ -65,7 +65,7 @@ async def cluster(tmp_path):
     async with local_cluster(tmp_path / "kubeconfig", pace=pace, processes=tmp_path / "pods") as made:
         await made.add_nodes(places(2), 8)
         await made.run_jobs()
-        made.schedule(Settings(backoff_s=(0.05, 0.2)))
+        made.schedule(SchedulerSettings(backoff_s=(0.05, 0.2)))
         yield Cluster(made)
 
 

@@ -1,7 +1,7 @@
 """Jobs and pods to look at, and a hand that carries writes out as an API server would."""
 
 from tests.controllers.jobs import merged
-from turnout.simulator.cluster.controllers.model import Create, Remove, Tell
+from turnout.simulator.cluster.controllers.model import CreateWrite, Remove, Tell
 
 NOW_S = 1_800_000_000.0
 
@@ -54,14 +54,14 @@ class Hand:
 
     def _do(self, write):
         match write:
-            case Create("pods", obj):
+            case CreateWrite("pods", obj):
                 self.count += 1
                 meta = obj["metadata"]
                 name = meta.get("name") or f"{meta['generateName']}{self.count}"
                 stamp = {"name": name, "uid": f"p{self.count}", "creationTimestamp": f"{self.count:04}"}
                 assert name not in self.pods
                 self.pods[name] = {**obj, "metadata": {**meta, **stamp}, "status": {"phase": "Pending"}}
-            case Create(plural, obj):
+            case CreateWrite(plural, obj):
                 self.others[plural] = obj
             case Remove("pods", obj):
                 self.pods.pop(obj["metadata"]["name"], None)

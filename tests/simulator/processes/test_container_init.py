@@ -8,7 +8,7 @@ import pytest
 
 from turnout.simulator.processes.pod_lifecycle import KILL, TERM
 from turnout.simulator.processes.runtime.container_init import can_have_walls
-from turnout.simulator.processes.runtime.container_process import Order, start
+from turnout.simulator.processes.runtime.container_process import ContainerOrder, start
 
 pytestmark = pytest.mark.asyncio
 
@@ -19,7 +19,7 @@ def order(folder, *argv, **more):
     note = folder / "note"
     note.touch()
     env = {"PATH": os.environ["PATH"]}
-    return Order(argv=argv, env=env, folder="", hostname="me", root=str(root), note=str(note), **more)
+    return ContainerOrder(argv=argv, env=env, folder="", hostname="me", root=str(root), note=str(note), **more)
 
 
 def alive(mark):

@@ -9,8 +9,8 @@ from turnout.simulator.processes import pod_lifecycle as lifecycles
 from turnout.simulator.processes.pod_lifecycle import (
     KILL,
     TERM,
+    ContainerState,
     Part,
-    State,
     at_rest,
     ended,
     leaves,
@@ -138,15 +138,15 @@ def test_whatever_happens_nothing_runs_twice_and_everything_ends(data):
     life, now_s = opened(pod(policy, ("a", "b"), inits), (1.0, 8.0)), 0.0
     for _ in range(data.draw(st.integers(0, 25))):
         for name in to_start(life, now_s):
-            assert life.named(name).state is not State.RUNNING
+            assert life.named(name).state is not ContainerState.RUNNING
             life = started(life, name, now_s)
         for name, signal in to_stop(life, now_s):
             life = signalled(life, name, signal)
-        running = [each.name for each in life.containers if each.state is State.RUNNING]
+        running = [each.name for each in life.containers if each.state is ContainerState.RUNNING]
         if running and data.draw(st.booleans()):
             life = ended(life, data.draw(st.sampled_from(running)), data.draw(st.sampled_from([0, 1])), now_s)
         now_s += data.draw(st.sampled_from([0.0, 1.0, 20.0]))
-        mains_begun = any(each.began_s or each.state is not State.WAITING for each in life.of(Part.MAIN))
+        mains_begun = any(each.began_s or each.state is not ContainerState.WAITING for each in life.of(Part.MAIN))
         assert not mains_begun or lifecycles.initialized(life)
     life = leaves(life, now_s, 5.0)
     for _ in range(3):

@@ -12,7 +12,7 @@ import pytest_asyncio
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.cluster.runtime.clients import ApiError
-from turnout.simulator.cluster.runtime.scheduler_loop import Settings
+from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 from turnout.simulator.processes.runtime.pod_dir import PROGRAMS
 
@@ -89,7 +89,7 @@ class Pods:
 async def pods(tmp_path):
     async with local_cluster(tmp_path / "kubeconfig", pace=PACE, processes=tmp_path / "pods") as made:
         await made.add_nodes(places(2), 8)
-        made.schedule(Settings())
+        made.schedule(SchedulerSettings())
         yield Pods(made)
 
 

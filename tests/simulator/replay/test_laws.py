@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.simulator.replay.world import POLICY, SOON, Eyes, job, longer, streams
 from tests.support.examples import scaled
-from turnout.simulator.replay.model import Rules
+from turnout.simulator.replay.model import ReplayRules
 from turnout.simulator.replay.run import Compared, replay
 from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
 
@@ -37,14 +37,14 @@ def starts_and_ends_in_time(jobs, rules):
 def test_nobody_waits_longer_for_elastic_workers_than_a_grace_and_a_look(stream, costs):
     """And at every moment each job has its min to its max, and no GPU is held twice."""
     jobs, nodes = stream
-    assert len(lent(jobs, Rules(nodes, *costs)).ran) == len(jobs)
+    assert len(lent(jobs, ReplayRules(nodes, *costs)).ran) == len(jobs)
 
 
 @settings(max_examples=scaled(100), deadline=None)
 @given(st.sampled_from([1, 2, 4]).flatmap(lambda gpus: streams(gpus=(gpus,), pools=3)), COSTS)
 def test_the_same_on_many_nodes_where_workers_are_alike(stream, costs):
     jobs, nodes = stream
-    assert len(lent(jobs, Rules(nodes, *costs)).ran) == len(jobs)
+    assert len(lent(jobs, ReplayRules(nodes, *costs)).ran) == len(jobs)
 
 
 @settings(max_examples=scaled(100), deadline=None)
@@ -52,7 +52,7 @@ def test_the_same_on_many_nodes_where_workers_are_alike(stream, costs):
 def test_of_workers_of_several_sizes_one_that_finds_no_node_is_given_up(stream, costs, backfill):
     """The scheduler may fill other nodes than the autoscaler took it to, so that a worker is left without one."""
     jobs, nodes = stream
-    assert len(lent(jobs, Rules(nodes, *costs, backfill=backfill), mixed=True).ran) == len(jobs)
+    assert len(lent(jobs, ReplayRules(nodes, *costs, backfill=backfill), mixed=True).ran) == len(jobs)
 
 
 @pytest.mark.contract("VE-29")
@@ -60,7 +60,7 @@ def test_of_workers_of_several_sizes_one_that_finds_no_node_is_given_up(stream, 
 @given(streams(gpus=(1, 2, 4)), COSTS)
 def test_after_an_eviction_the_waiter_fits_and_starts(stream, costs):  # VE-29
     jobs, nodes = stream
-    rules = Rules(nodes, *costs)
+    rules = ReplayRules(nodes, *costs)
     tape = lent(jobs, rules, mixed=True)
     started = {ran.submitted.name: ran.started_s for ran in tape.ran}
     for eviction in tape.evictions:
@@ -71,14 +71,14 @@ def test_after_an_eviction_the_waiter_fits_and_starts(stream, costs):  # VE-29
 @given(streams())
 def test_no_job_starts_later_than_by_a_grace_and_a_look_for_each_ahead(stream):
     jobs, nodes = stream
-    starts_and_ends_in_time(jobs, Rules(nodes, restart_s=FREE))
+    starts_and_ends_in_time(jobs, ReplayRules(nodes, restart_s=FREE))
 
 
 @settings(max_examples=scaled(150), deadline=None)
 @given(streams(), st.sampled_from([10.0, 60.0, 250.0]))
 def test_lending_costs_a_job_at_most_two_restarts_and_their_start_time(stream, restart_s):
     jobs, nodes = stream
-    rules = Rules(nodes, restart_s=restart_s)
+    rules = ReplayRules(nodes, restart_s=restart_s)
     for ran in lent(jobs, rules, mixed=True).ran:
         assert ran.ended_s - ran.started_s <= ran.submitted.work_s + 2 * restart_s + rules.start_s + SOON
 
@@ -86,7 +86,7 @@ def test_lending_costs_a_job_at_most_two_restarts_and_their_start_time(stream, r
 def test_many_that_come_at_once_are_all_served_by_one_look():
     """One job holds everything; whoever comes waits for one grace and one look, and the giver restarts once."""
     jobs = [job("wide", 0, 5000, 1, 8), *(job(f"new{n}", 101) for n in range(4))]
-    tape = lent(jobs, Rules((8,)))
+    tape = lent(jobs, ReplayRules((8,)))
     assert [ran.started_s for ran in tape.ran[1:]] == [135.0] * 4
     assert tape.ran[0].robbed == 1
 
@@ -94,7 +94,7 @@ def test_many_that_come_at_once_are_all_served_by_one_look():
 def test_a_job_that_gives_little_by_little_pays_for_two_restarts_at_most():
     """Seven come for one worker each, a minute apart: the giver may not restart seven times for them."""
     jobs = [job("wide", 0, 400, 1, 8), *(job(f"new{n}", 101 + 61 * n, 3000) for n in range(7))]
-    wide = lent(jobs, Rules((8,))).ran[0]
+    wide = lent(jobs, ReplayRules((8,))).ran[0]
     assert wide.ended_s <= 400 + 2 * 60
 
 
@@ -102,7 +102,7 @@ def test_graces_add_up_where_jobs_wait_for_one_another():
     """`last` waits for `first`, which had to wait a grace itself, then for its own: no autoscaler that lends what is
     idle knows better, since it cannot know when `first` ends."""
     jobs = [job("wide", 0, 5000, 1, 5), job("first", 101, 100, 3), job("last", 102, 100, 4)]
-    rules = Rules((5,), restart_s=FREE)
+    rules = ReplayRules((5,), restart_s=FREE)
     without, with_ = replay(jobs, rules), lent(jobs, rules)
     assert [ran.started_s for ran in without.ran] == [0.0, 101.0, 201.0]
     assert [ran.started_s for ran in with_.ran] == [0.0, 135.0, 265.0]
@@ -114,7 +114,7 @@ def test_lending_makes_a_queue_busier_and_trainings_shorter():  # VE-02, VE-03
     for seed in range(3):
         dice = Random(seed)
         jobs = labelled(drawn(300, 64, 0.7, dice), Labels(elastic=0.5), dice)
-        rules = Rules((8,) * 8)
+        rules = ReplayRules((8,) * 8)
         beside = Compared(replay(jobs, rules), replay(jobs, rules, POLICY))
         assert beside.lent.utilisation > beside.without.utilisation
         assert beside.lent.mean_took_s < beside.without.mean_took_s
@@ -125,5 +125,5 @@ def test_lending_makes_a_queue_busier_and_trainings_shorter():  # VE-02, VE-03
 @given(streams(gpus=(1, 2, 4), most_jobs=80), COSTS)
 def test_the_same_for_longer_streams(stream, costs):
     jobs, nodes = stream
-    lent(jobs, Rules(nodes, *costs))
-    starts_and_ends_in_time(jobs, replace(Rules(nodes, *costs), restart_s=FREE))
+    lent(jobs, ReplayRules(nodes, *costs))
+    starts_and_ends_in_time(jobs, replace(ReplayRules(nodes, *costs), restart_s=FREE))

@@ -7,9 +7,9 @@ import pytest
 
 from tests.simulator.replay.world import POLICY, job
 from turnout.simulator.replay import trace_files
-from turnout.simulator.replay.model import Rules, Submission
+from turnout.simulator.replay.model import ReplayRules, Submission
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import BadTrace, Row, rows_of, tables_of
+from turnout.simulator.replay.traces import BadTrace, TraceRow, rows_of, tables_of
 from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
@@ -24,9 +24,9 @@ def told(tape):
 @pytest.mark.parametrize(
     ("rules", "expected"),
     [
-        pytest.param(Rules((4,)), [(0, 100), (100, 200), (200, 210)], id="strictly in turn"),
-        pytest.param(Rules((4,), backfill=True), [(0, 100), (100, 200), (2, 12)], id="a later one passes"),
-        pytest.param(Rules((2, 2)), [(0, 100), (100, 200), (200, 210)], id="a gang spans nodes"),
+        pytest.param(ReplayRules((4,)), [(0, 100), (100, 200), (200, 210)], id="strictly in turn"),
+        pytest.param(ReplayRules((4,), backfill=True), [(0, 100), (100, 200), (2, 12)], id="a later one passes"),
+        pytest.param(ReplayRules((2, 2)), [(0, 100), (100, 200), (200, 210)], id="a gang spans nodes"),
     ],
 )
 def test_without_the_autoscaler_jobs_start_at_their_min_in_turn(rules, expected):
@@ -37,34 +37,34 @@ def test_without_the_autoscaler_jobs_start_at_their_min_in_turn(rules, expected)
 def test_a_job_that_starts_grows_at_once_and_loses_nothing():
     """Alone on 4 GPUs: it runs four times as fast from the beginning."""
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR)]
-    tape = replay(jobs, Rules((4,)), POLICY)
+    tape = replay(jobs, ReplayRules((4,)), POLICY)
     assert told(tape) == [(0, 1000 / 4)]
-    assert (tape.ran[0].restarts, replay(jobs, Rules((4,))).ran[0].ended_s) == (0, 1000)
+    assert (tape.ran[0].restarts, replay(jobs, ReplayRules((4,))).ran[0].ended_s) == (0, 1000)
 
 
 def test_a_job_that_starts_between_two_looks_loses_what_it_ran_till_then():
     jobs = [job("a", 2, 1000, 1, 4, curve=LINEAR)]
-    assert told(replay(jobs, Rules((4,)), POLICY)) == [(2, 5 + 1000 / 4)]
+    assert told(replay(jobs, ReplayRules((4,)), POLICY)) == [(2, 5 + 1000 / 4)]
 
 
 def test_lent_workers_speed_a_job_up_once_settled_and_restarted():
     """From 100 three GPUs are free. They are lent 45 s later; it stands still for 60, and is four times as fast."""
     jobs = [job("b", 0, 100, 3), job("a", 0, 1000, 1, 4, curve=LINEAR)]
-    tape = replay(jobs, Rules((4,)), POLICY)
+    tape = replay(jobs, ReplayRules((4,)), POLICY)
     assert told(tape) == [(0, 100), (0, 145 + 60 + (1000 - 145) / 4)]
-    assert (tape.ran[1].restarts, replay(jobs, Rules((4,))).ran[1].ended_s) == (1, 1000)
+    assert (tape.ran[1].restarts, replay(jobs, ReplayRules((4,))).ran[1].ended_s) == (1, 1000)
 
 
 def test_room_that_is_taken_before_it_has_settled_restarts_nobody():
     jobs = [job("b", 0, 100, 3), job("a", 0, 1000, 1, 4, curve=LINEAR), job("c", 140, 2000, 3)]
-    assert [ran.restarts for ran in replay(jobs, Rules((4,)), POLICY).ran] == [0, 0, 0]
+    assert [ran.restarts for ran in replay(jobs, ReplayRules((4,)), POLICY).ran] == [0, 0, 0]
 
 
 def test_workers_that_leave_hold_their_gpus_for_their_grace():
     """Seen at 105, gone at 135; the giver stands still until 165. Once `b` is done its room is lent again after the
     cooldown, at 705: it has long settled by then."""
     jobs = [job("a", 0, 4000, 1, 4, curve=LINEAR), job("b", 101, 100, 2)]
-    tape = replay(jobs, Rules((4,)), POLICY)
+    tape = replay(jobs, ReplayRules((4,)), POLICY)
     done_s = 105 * 4 + (705 - 165) * 2
     assert told(tape) == [(0, 705 + 60 + (4000 - done_s) / 4), (135, 235)]
     assert (tape.ran[0].restarts, tape.ran[0].robbed, tape.evictions[0].for_) == (2, 1, "b")
@@ -74,7 +74,7 @@ def test_only_gpus_that_made_progress_count_as_busy():
     """Four GPUs for 1000 s until the last submission: all four of one job from its start, but one where it does not
     grow; or its only restart, for room that has settled."""
     jobs = [job("a", 0, 100_000, 1, 4, curve=LINEAR), job("late", 1000, 1, 1)]
-    rules = Rules((4,))
+    rules = ReplayRules((4,))
     assert replay(jobs, rules).utilisation == pytest.approx(1 / 4)
     assert replay(jobs, rules, POLICY).utilisation == pytest.approx(1)
     restarts = [job("b", 0, 100, 3), *jobs]
@@ -84,13 +84,13 @@ def test_only_gpus_that_made_progress_count_as_busy():
 def test_an_autoscaler_that_does_not_know_a_flat_curve_grows_in_vain():
     flat = ((1, 1.0), (8, 1.01))
     jobs = [job("a", 0, 1000, 1, 8, curve=flat)]
-    assert replay(jobs, Rules((8,)), POLICY).ran[0].restarts == 0
-    assert replay([job("b", 0, 100, 7), *jobs], Rules((8,), told_curves=False), POLICY).ran[1].restarts == 1
+    assert replay(jobs, ReplayRules((8,)), POLICY).ran[0].restarts == 0
+    assert replay([job("b", 0, 100, 7), *jobs], ReplayRules((8,), told_curves=False), POLICY).ran[1].restarts == 1
 
 
 def test_the_oracle_pays_for_nothing():
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR), job("b", 100, 100, 2)]
-    oracle = replay(jobs, Rules((4,), 0, 0, 0), replace(POLICY, restart_s=0.0, cooldown_s=0.0))
+    oracle = replay(jobs, ReplayRules((4,), 0, 0, 0), replace(POLICY, restart_s=0.0, cooldown_s=0.0))
     assert told(oracle) == [(0, 300.0), (100, 200)]
 
 
@@ -98,14 +98,14 @@ def test_the_oracle_pays_for_nothing():
 def test_a_strict_queue_holds_back_whoever_is_behind_one_that_does_not_fit(all_seen, leave):
     """Show that an autoscaler that sees all jobs takes workers for one that a strict queue cannot start."""
     jobs = [job("rigid", 0, 5000, 2), job("wide", 0, 5000, 1, 2), job("head", 100, 10, 3), job("behind", 101, 10)]
-    tape = replay(jobs, Rules((4,), all_seen=all_seen), POLICY)
+    tape = replay(jobs, ReplayRules((4,), all_seen=all_seen), POLICY)
     assert [eviction.for_ for eviction in tape.evictions if eviction.at_s < 200] == leave
     assert tape.ran[3].started_s > 2000
 
 
 def test_a_job_that_no_empty_cluster_holds_is_told():
     with pytest.raises(ValueError, match="big asks for 1 x 8 GPUs"):
-        replay([job("big", gpus=8)], Rules((4, 4)))
+        replay([job("big", gpus=8)], ReplayRules((4, 4)))
 
 
 @pytest.mark.parametrize("more", [{"least": 0}, {"least": 3, "most": 2}, {"gpus": 0}, {"work_s": 0}, {"at_s": -1}])
@@ -116,7 +116,7 @@ def test_a_bad_submission_cannot_be_built(more):
 
 def test_two_replays_are_compared_job_by_job():
     jobs = [job("a", 0, 1000, 1, 4, curve=LINEAR), job("b", 101, 100, 2), job("c", 500, 10, 4)]
-    rules = Rules((4,))
+    rules = ReplayRules((4,))
     beside = Compared(replay(jobs, rules), replay(jobs, rules, POLICY))
     assert beside.delays_s[:2] == [0, 34]
     assert (beside.late, beside.undisturbed) == (0, pytest.approx(2 / 3))
@@ -135,7 +135,7 @@ def test_p99():
 
 
 def test_a_trace_is_read_by_time_without_jobs_that_held_nothing():
-    assert rows_of(TRACE) == (Row(10.0, "job-000001", 1, 600.5), Row(50.0, "job-000000", 16, 700.0))
+    assert rows_of(TRACE) == (TraceRow(10.0, "job-000001", 1, 600.5), TraceRow(50.0, "job-000000", 16, 700.0))
 
 
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", TRACE + "d,now,1,1\n", TRACE + "d,1\n"])

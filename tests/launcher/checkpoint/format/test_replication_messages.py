@@ -22,7 +22,7 @@ KINDS = {
     peer_connection.PeerHello: (counts, proofs),
     peer_connection.PeerChallenge: (words, words, counts, proofs, proofs),
     peer_connection.PeerProven: (proofs,),
-    peer_connection.Refusal: (words, words),
+    peer_connection.PeerRefusal: (words, words),
     peer_connection.Follow: (),
     peer_connection.Copy: (counts, newest),
     peer_connection.Copied: (counts, st.sampled_from(["kept", "without", "failed"])),

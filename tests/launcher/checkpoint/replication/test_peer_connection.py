@@ -21,8 +21,8 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     Offer,
     PeerChallenge,
     PeerIdentity,
+    PeerRefusal,
     PeerUnavailable,
-    Refusal,
     SendShard,
     ShardKept,
     connect_peer,
@@ -138,7 +138,7 @@ async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job
     assert job[1].replicator.replica_store.arenas() == ()
 
 
-@pytest.mark.parametrize("message", [SendShard(), ShardKept(), Refusal("busy")])
+@pytest.mark.parametrize("message", [SendShard(), ShardKept(), PeerRefusal("busy")])
 async def test_a_message_not_for_a_daemon_ends_the_connection(job, message):
     job = job(2)
     await job.form()

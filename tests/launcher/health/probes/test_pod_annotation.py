@@ -14,7 +14,7 @@ from turnout.kube import labels, node_health
 from turnout.launcher.coordinator_messages import Found, Judged
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.health.probe_messages import Report
-from turnout.launcher.health.probes.pod_annotation import OwnPod, Pod, own_pod
+from turnout.launcher.health.probes.pod_annotation import OwnPod, PodIdentity, own_pod
 
 FAULTY = Judged(7, Found.FAULTY, "w0", "bert", 4, "network_failed", "failed with w1 and with w2")
 ENV = {"POD_NAMESPACE": "team", "POD_NAME": "bert-3"}
@@ -67,7 +67,7 @@ class Server:
 async def written(server, folder, *judged):
     """Write the annotation, and give what the agent logs of it."""
     told = []
-    pod, config = Pod("team", "bert-3", "u-1"), server.kubeconfig(folder / "config")
+    pod, config = PodIdentity("team", "bert-3", "u-1"), server.kubeconfig(folder / "config")
     own = OwnPod(pod, "gpu-7", lambda what, fields: told.append((what, fields)), config, again_s=0.01)
     for each in judged:
         own.write_finding(each, Report(compute_s=0.5))
@@ -132,11 +132,15 @@ BOUND = {"kubernetes.io": {"namespace": "a", "pod": {"name": "p-x7", "uid": "u"}
 @pytest.mark.parametrize(
     ("text", "environ", "pod"),
     [
-        pytest.param(token(BOUND), ENV, Pod("a", "p-x7", "u"), id="the token knows it, whatever the name of the host"),
-        pytest.param(token({}), ENV, Pod("team", "bert-3"), id="a token that is bound to no pod"),
-        pytest.param(token([]), {**ENV, "POD_UID": "u-2"}, Pod("team", "bert-3", "u-2"), id="claims that are none"),
-        pytest.param("no token", ENV, Pod("team", "bert-3"), id="what is no token"),
-        pytest.param(None, ENV, Pod("team", "bert-3"), id="no token"),
+        pytest.param(
+            token(BOUND), ENV, PodIdentity("a", "p-x7", "u"), id="the token knows it, whatever the name of the host"
+        ),
+        pytest.param(token({}), ENV, PodIdentity("team", "bert-3"), id="a token that is bound to no pod"),
+        pytest.param(
+            token([]), {**ENV, "POD_UID": "u-2"}, PodIdentity("team", "bert-3", "u-2"), id="claims that are none"
+        ),
+        pytest.param("no token", ENV, PodIdentity("team", "bert-3"), id="what is no token"),
+        pytest.param(None, ENV, PodIdentity("team", "bert-3"), id="no token"),
     ],
 )
 def test_which_pod_this_is(text, environ, pod, tmp_path):

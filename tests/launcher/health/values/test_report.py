@@ -17,8 +17,8 @@ from turnout.launcher.health.stack_traces.report import (
 from turnout.launcher.health.stack_traces.stack_tree import (
     MOST_LINES,
     Frame,
-    Node,
     RankStacks,
+    StackNode,
     Thread,
     WorldStacks,
     fold,
@@ -127,7 +127,9 @@ def test_a_few_lines_of_a_frame_are_told_and_none_that_is_not_known():
 
 
 def test_a_frame_below_which_nothing_is_known_ends_for_nobody():
-    assert Node(Frame("f", "a.py"), 1) == Node(Frame("f", "a.py"), 1, ends=0, threads=0, lines=(), children=())
+    assert StackNode(Frame("f", "a.py"), 1) == StackNode(
+        Frame("f", "a.py"), 1, ends=0, threads=0, lines=(), children=()
+    )
 
 
 def apart(count):

@@ -35,8 +35,8 @@ from turnout.launcher.rendezvous.find_coordinator import (
     ConnectTo,
     GiveUp,
     Lead,
-    Pause,
     Search,
+    SearchPause,
     next_lap,
     next_move,
     record_arbiter,
@@ -311,7 +311,7 @@ class Agent:
                 reachable = network.path(self.name, "arbiter")
                 record = network.register.record if reachable else None
                 self.seek = record_arbiter(seek, (record.address, record.port) if record else None)
-            case Pause(for_s=for_s):
+            case SearchPause(for_s=for_s):
                 self.next_try_s = network.now_s + for_s
                 self.seek = next_lap(seek)
             case GiveUp():
