@@ -214,7 +214,7 @@ class Capacity:
         return other
 
     def keep_free(self, amounts: Mapping[str, int]) -> None:
-        """Keep amounts free as headroom, on the nodes that have most of each resource."""
+        """Keep amounts free as headroom, on the nodes that have most of each resource; less where less is free."""
         for name, amount in amounts.items():
             if name not in self.names:
                 continue

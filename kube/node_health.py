@@ -105,7 +105,7 @@ def node_patch(
 ) -> dict[str, Any]:
     """Return the merge patch that sets annotations and taints, valid only for this version of the raw node.
 
-    notes: annotations; None removes one. taints: the complete list; None leaves the taints unchanged.
+    annotations: None as a value removes one. taints: the complete list; None leaves the taints unchanged.
     """
     meta = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}
     return {"metadata": meta, **({} if taints is None else {"spec": {"taints": taints or None}})}

@@ -21,7 +21,7 @@ import msgspec
 from turnout.launcher.framing import decode
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 
-ALL = 0  # Held.ranks of a state that is the same on every rank
+ALL = 0  # HeldStep.ranks of a state that is the same on every rank
 
 MOST_COPIES = 3  # of one shard in the memory of others
 

@@ -165,7 +165,7 @@ class RestartBudget:
     """Counts restarts of processes for the whole job. A newer saved step refills the budget."""
 
     used: int = 0  # since the last refill
-    total: int = 0  # ever, as in RESTART_COUNT
+    total: int = 0  # ever, as in TORCHELASTIC_RESTART_COUNT
     saved_step: int = -1  # the newest known, -1 for none
 
     def __post_init__(self) -> None:

@@ -51,7 +51,7 @@ def _listed(lines: list[int]) -> str:
 
 
 def _without_comment(line: str) -> str:
-    """Cut a line at a `#` that starts a word: a name may hold one inside."""
+    """Remove a comment, which begins with a `#` at the start of a word."""
     if "#" not in line:
         return line
     words = []

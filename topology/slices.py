@@ -125,7 +125,7 @@ def _room_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Room:
 
 
 def _cut(units: Room, starts: npt.NDArray[np.int32], multiple: int) -> None:
-    """Take room away, the smallest holes first, until the switches from each start on hold a multiple of `whole`."""
+    """Take room away, the smallest holes first, until the switches from each start on hold a multiple of `multiple`."""
     over = np.add.reduceat(units, starts) % multiple
     for at in np.flatnonzero(over).tolist():
         end = int(starts[at + 1]) if at + 1 < len(starts) else len(units)

@@ -137,7 +137,7 @@ class NodeEvents:
         self._faults: dict[str, str] = {}
 
     def report_plan(self, node_state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
-        """Count the nodes by state, and report each claim that is passed over once.
+        """Set the metrics of nodes, report each ignored claim once, and log each record that cannot be read.
 
         faults: records that cannot be read, by node.
         """

@@ -229,7 +229,7 @@ class QueueUsage:
         self.ungranted = {key: why for key, why in self.ungranted.items() if key.kind not in ("Pod", "PodGroup")}
 
     def _fault(self, namespace: str, queue: str) -> str:
-        """Return why a name does not count, "" if it counts."""
+        """Return why a namespace may not use the queue that it names; "" if it may. Else its own queue counts."""
         own = NAMESPACE + namespace
         if queue in ("", own) or self._granted(namespace, queue):
             return ""

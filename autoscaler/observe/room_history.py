@@ -99,7 +99,9 @@ class Promises:
         self._since: dict[JobKey, tuple[int, float]] = {}  # how much room was promised, and since when no more of it
 
     def update(self, observation: Observation, now_s: float) -> Observation:
-        """Take over an observation. Return it with jobs marked as `overdue` whose workers stay too long."""
+        """Note since when leaving workers of each job hold room. Return the observation with `overdue` set where that
+        lasts longer than `promise_s`.
+        """
         before, self._since = self._since, {}
         late: set[JobKey] = set()
         for each in observation.jobs:

@@ -102,7 +102,7 @@ class Once:
         return tuple(resource(path) for path in sorted(self.refused))
 
     async def _narrower(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
-        """List the same of the one namespace; nothing where that may not be either."""
+        """List the same in one namespace only. Yield an empty list where that is forbidden, too."""
         from turnout.kube.errors import Forbidden
 
         plural = path.rpartition("/")[2]

@@ -53,7 +53,7 @@ def board(
 
 
 def _cell(slots: str) -> str:
-    """Two signs for eight GPUs: who holds the most of each half, a dot where nobody holds any."""
+    """Return two characters for the eight GPUs of a node: who holds most of each half, a dot if nobody does."""
     half = GPUS_PER_NODE // _SIGNS
     slots = slots.ljust(GPUS_PER_NODE, FREE)
     signs = ""

@@ -30,7 +30,7 @@ class ExtenderCall:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The whole play, added up. asked: in order. neutral: answers without advice, since the extender had a fault."""
+    """The whole play, added up. calls: in order. neutral: answers without advice, since the extender had a fault."""
 
     gangs: tuple[DemoGang, ...]
     scores: Pair

@@ -82,7 +82,7 @@ class _JobAtPhase:
 def lifecycle(
     kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_s: float, setup: Setup
 ) -> ReconcileOutcome:
-    """Return what has to be written for one job."""
+    """Decide the next phase of a job, and the writes that lead there."""
     at = _JobAtPhase(kind, view, as_mapping(raw.get("status")), known, now_s, setup)
     if at.phase in (ABORTING, ABORTED) and _state_text(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
         return _outcome(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)

@@ -37,7 +37,7 @@ class ScalePlans:
         self._waiting: dict[JobKey, Object] = {}
 
     def put(self, obj: JobObject) -> None:
-        """Store a plan."""
+        """Keep and queue a plan that is pending; forget one that no longer is."""
         plan: Object = msgspec.json.decode(msgspec.json.encode(obj))
         key = JobKey(PATH, obj.metadata.namespace, obj.metadata.name)
         if is_pending(plan):

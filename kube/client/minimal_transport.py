@@ -116,7 +116,7 @@ class MinimalTransport:
             raise
 
     async def _read_head(self, connection: _Connection) -> _MinimalResponse:
-        """Read the head of an answer. Raises ValueError if it is not HTTP."""
+        """Read the head of an answer. Raises ValueError if it is not HTTP/1.x."""
         raw = await connection.reader.readuntil(b"\r\n\r\n")
         first, *lines = raw.decode("latin-1").rstrip("\r\n").split("\r\n")
         version, _, rest = first.partition(" ")

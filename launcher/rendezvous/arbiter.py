@@ -26,7 +26,7 @@ MOST_ROUND = 9_999_999_999  # ten digits
 
 
 class LockUnreachable(LauncherError):
-    """The arbiter does not answer. Try again; after HOLD_S without an answer, stop training."""
+    """The arbiter does not answer. Try again; after FENCE_S without an answer, stop training."""
 
     def __init__(self, arbiter: str, why: str) -> None:
         super().__init__(f"{arbiter} cannot be asked: {why}")

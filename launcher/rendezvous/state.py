@@ -65,7 +65,7 @@ class HangState:
 
 @dataclass(frozen=True, slots=True)
 class MergeStacks:
-    """An effect: merge the traces of this world, write the result, and raise Merged."""
+    """An effect: merge the traces of this world, write the result, and raise StacksMerged."""
 
     number: int
     world: int

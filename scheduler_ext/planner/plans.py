@@ -479,7 +479,7 @@ def replace_lost_seats(
     position: GangPosition,
     work: Work,
 ) -> GangPlan:
-    """Take back seats above the min that other gangs need for their min, and seat those members elsewhere.
+    """Take back seats above the min for which other gangs go first, and seat those members elsewhere.
 
     The plan was made as if every seat had the place of the gang's min in the order. work: counts the steps.
     """

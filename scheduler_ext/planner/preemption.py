@@ -299,7 +299,7 @@ def cheap_hosts(
 
     room: pods that each host would hold if all of them left. placed_hosts: hosts of the gang's placed members; the
     domain contains them. widest: the widest tier allowed, None for any. wall_s: seconds since 1970; the run time of a
-    pod counts from its creation. Pods of a higher priority are victims only if lower priorities do not suffice.
+    pod counts from its creation. Of pods below the gang's priority, those of the lowest priority are taken first.
     """
     candidates = _candidate_domains(view, need, room, placed_hosts, widest)
     if len(candidates) < 1:

@@ -323,11 +323,11 @@ class ArenaLocks:
         return self._writer
 
     def lock_allocation(self) -> bool:
-        """Lock the right to allocate the arena's memory until made(). False if another process holds it."""
+        """Lock the allocation of the arena's memory until unlock_allocation(). False if another process holds it."""
         return self._file < 0 or linux.try_lock(self._file, ALLOCATOR, exclusive=True)
 
     def unlock_allocation(self) -> None:
-        """Release the lock of make()."""
+        """Release the lock of lock_allocation()."""
         if self._file >= 0:
             linux.unlock(self._file, ALLOCATOR)
 

@@ -212,7 +212,7 @@ class AgentClient:
     async def stored_step(self) -> StoredStep:
         """Ask for the newest step that this worker's processes would find in storage.
 
-        Ask after agreed(-1), when steps soon to be stored are included. If memory is of an older round, ask before it.
+        Ask after restore(-1), when steps soon to be stored are included. If memory is of an older round, ask before it.
         """
         answer = await self._ask(FindStored())
         return answer if isinstance(answer, StoredStep) else StoredStep()

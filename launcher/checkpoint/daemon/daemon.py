@@ -93,7 +93,7 @@ class Session:
         self._daemon, self._send, self._log_event = daemon, send, log_event
         self._rank_store: RankStore | None = None
         self._saves: set[asyncio.Task[None]] = set()
-        self._newest_epoch = 0  # epoch of the newest Sealed
+        self._newest_epoch = 0  # epoch of the newest Save
         self._stats = Stats()
         self._connected = True
 
@@ -121,7 +121,7 @@ class Session:
                 try:
                     return await self._daemon.replicator.fetch_shard(message)
                 except LauncherError as error:
-                    return SaveFailed(message.step, "not_brought", str(error)[:4_096])
+                    return SaveFailed(message.step, "not_fetched", str(error)[:4_096])
             case FindStored():
                 return await self._daemon.stored_step()
             case Hello(run=run, worker=worker):
@@ -250,7 +250,7 @@ class CheckpointDaemon:
         self._rank_stores: dict[int, RankStore] = {}
         self._preallocator = Preallocator()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._commit_count = 0  # how many of these tasks need no memory any more
+        self._commit_count = 0  # commits in flight among these tasks, which need no memory
         self._connections: set[asyncio.Task[None]] = set()
         self._checks: set[asyncio.Task[None]] = set()
         self._restored_step = -1  # the step that training last continued from
@@ -389,7 +389,7 @@ class CheckpointDaemon:
 
     async def stored_step(self) -> StoredStep:
         """Return the newest step committed in the checkpoint folder. Empty if no folder is known or storage does not
-        answer in LOOK_S.
+        answer in LIST_STORAGE_S.
 
         A step that a lost worker's daemon commits later is not read in the round that begins now.
         """

@@ -60,7 +60,7 @@ class PersistQueue:
             self._dropped.discard(epoch)
 
     def try_begin(self, epoch: int) -> bool:
-        """Claim the turn to write this save; return False while another save is written. Raises Superseded if it was
+        """Claim the turn to write this save; return False while another save is written. Raises DroppedSave if it was
         dropped.
         """
         if epoch in self._dropped:
@@ -71,7 +71,7 @@ class PersistQueue:
         return True
 
     async def wait_turn(self, epoch: int) -> None:
-        """Wait for the turn to write this save; call done() afterwards. Raises Superseded if it was dropped."""
+        """Wait for the turn to write this save; call done() afterwards. Raises DroppedSave if it was dropped."""
         while not self.try_begin(epoch):
             await self._changed.wait()
 
@@ -306,7 +306,7 @@ class RankStore:
         return False
 
     async def write(self, generation: int, record: ShardRecord, target: Save) -> str:
-        """Persist a pinned and hashed generation, one at a time; return its path. Raises Superseded, StorageFailed and
+        """Persist a pinned and hashed generation, one at a time; return its path. Raises DroppedSave, StorageFailed and
         BadCheckpoint.
         """
         assert self.arena is not None
@@ -314,7 +314,7 @@ class RankStore:
         try:
             await self._queue.wait_turn(record.epoch)
             try:
-                if record.epoch in self._persisted:  # the agent asked for it before the Sealed message was read
+                if record.epoch in self._persisted:  # the agent asked for it before the Save message was read
                     return self._persisted[record.epoch]
                 where = await asyncio.to_thread(self._persist, self.arena, generation, record, target)
             finally:

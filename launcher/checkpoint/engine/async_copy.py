@@ -99,7 +99,7 @@ def overlappable(
 
 
 class BeforeOptimizerSteps:
-    """Calls a function before each step of the optimizers given to `see()`. Holds only weak references to them."""
+    """Calls a function before each step of the optimizers given to `watch()`. Holds only weak references to them."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before

@@ -127,8 +127,8 @@ class MemorySaver:
     ) -> int:
         """Copy the state into a free generation, seal it and notify the daemon; return the bytes of the shard.
 
-        Blocks while it copies. With `copy_policy`, part of the copy goes on in the background, and settle() seals it.
-        `extra_text` is text saved with the state.
+        Blocks while it copies. With `copy_policy`, part of the copy goes on in the background, and finish_save() or
+        before_step() seals it. `extra_text` is text saved with the state.
         Raises BadState and NoMemory.
         """
         self.finish_save()

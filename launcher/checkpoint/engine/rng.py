@@ -19,7 +19,7 @@ _WORDS = 624  # state words of a Mersenne Twister
 
 
 class MersenneTwister(msgspec.Struct, frozen=True):
-    """The state of a Mersenne MersenneTwister, as Python and numpy use it."""
+    """The state of a Mersenne Twister, as Python and numpy use it."""
 
     words: bytes
     at: Annotated[int, msgspec.Meta(ge=0, le=_WORDS)]  # index of the next word

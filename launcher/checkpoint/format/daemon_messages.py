@@ -4,8 +4,8 @@ msgpack.
 A message is an array that begins with its number, in a frame of launcher/framing.py. An unknown number, a missing field
 or a value out of bounds raises BadFrame, and the connection is closed.
 Tensors are never sent here: they lie in the arena, and a message names the generation.
-A training process sends Hello and Need first, each answered by Arena or Refused. If its connection ends without Bye,
-the process died. An agent sends Settle, answered by Holdings.
+A training process sends Hello and ReserveMemory first, each answered by ArenaPath or RequestRefused. If its connection
+ends without Bye, the process died. An agent sends GetHeldSteps, answered by HeldSteps.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Hello(_DaemonFrame, tag=1, frozen=True):
 
 
 class ReserveMemory(_DaemonFrame, tag=2, frozen=True):
-    """Asks for an arena. Answered by Arena or Refused."""
+    """Asks for an arena. Answered by ArenaPath or RequestRefused."""
 
     bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]  # of one generation, with header and checksums
     generations: Slots
@@ -86,7 +86,7 @@ class Bye(_DaemonFrame, tag=6, frozen=True):
 
 
 class GetHeldSteps(_DaemonFrame, tag=7, frozen=True):
-    """Asks the daemon to hash the sealed saves of all `ranks` processes of this worker. Answered by Holdings, without
+    """Asks the daemon to hash the sealed saves of all `ranks` processes of this worker. Answered by HeldSteps, without
     waiting for storage.
     """
 
@@ -137,7 +137,7 @@ class SaveFailed(_DaemonFrame, tag=13, frozen=True):
 
 
 class Done(_DaemonFrame, tag=14, frozen=True):
-    """Answers Wait, Agreed and Adopt: all that was asked is done."""
+    """Answers Wait, Restore and Adopt: all that was asked is done."""
 
 
 class Stats(_DaemonFrame, tag=15, frozen=True):
@@ -157,13 +157,13 @@ class Stats(_DaemonFrame, tag=15, frozen=True):
 
 
 class HeldSteps(_DaemonFrame, tag=16, frozen=True):
-    """Answers Settle: the steps that all processes of the worker hold in memory, hashed, newest first."""
+    """Answers GetHeldSteps: the steps that all processes of the worker hold in memory, hashed, newest first."""
 
     held_steps: Holds = ()
 
 
 class Restore(_DaemonFrame, tag=17, frozen=True):
-    """Tells the daemon from which step in memory the world continues. Answered by Done, or by Failed if nothing has
+    """Tells the daemon from which step in memory the world continues. Answered by Done, or by SaveFailed if nothing has
     changed.
 
     The step is persisted if a target is known. Newer saves are discarded, since the world continues without them.
@@ -188,8 +188,8 @@ class Trust(_DaemonFrame, tag=19, frozen=True):
     """
 
     token: Annotated[bytes, msgspec.Meta(max_length=4_096)]
-    step: Newest = -1  # as in Agreed
-    restore_place: RestorePlace | None = None  # as in Agreed, with nothing to fetch
+    step: Newest = -1  # as in Restore
+    restore_place: RestorePlace | None = None  # as in Restore, with nothing to fetch
 
 
 class DropOldestSave(_DaemonFrame, tag=22, frozen=True):
@@ -206,7 +206,7 @@ class SaveDropped(_DaemonFrame, tag=23, frozen=True):
 
 
 class FindStored(_DaemonFrame, tag=24, frozen=True):
-    """Asks for the newest step in storage, once the world has agreed to load from there. Answered by Stored."""
+    """Asks for the newest step in storage, once the world has agreed to load from there. Answered by StoredStep."""
 
 
 class StoredStep(_DaemonFrame, tag=25, frozen=True):
@@ -228,7 +228,7 @@ class Adopt(_DaemonFrame, tag=26, frozen=True):
 
 
 class FetchShard(_DaemonFrame, tag=27, frozen=True):
-    """Asks for one rank's shard of the step from which the world continues. Answered by ShardFetched or Failed.
+    """Asks for one rank's shard of the step from which the world continues. Answered by ShardFetched or SaveFailed.
 
     A training process sends it on a connection without Hello.
     """

@@ -61,7 +61,7 @@ class StoredShard:
 
     @classmethod
     def of(cls, file: str, rank: int, bytes: int, head_bytes: int, sums: Iterable[int], about: str = "") -> StoredShard:
-        """Make a Shard and compute the checksum of its checksums."""
+        """Make a StoredShard and compute the checksum of its checksums."""
         sums = tuple(sums)
         return cls(file, rank, bytes, head_bytes, sum_of_sums(sums), sums, about)
 

@@ -167,7 +167,7 @@ class ReplicaSender:
             local_rank, arena.identity.count, packed(record), total.to_bytes(8, "little"), complete_step, target
         )
         if not isinstance(await connection.ask(offer), SendShard):
-            raise BadFrame("no Go after Offer")
+            raise BadFrame("no SendShard after Offer")
         shard = arena.map(generation, record.shard_bytes)
         try:
             await asyncio.get_running_loop().run_in_executor(
@@ -178,7 +178,7 @@ class ReplicaSender:
             with suppress(OSError):
                 connection.sock.setblocking(False)
         if not isinstance(await connection.receive(), ShardKept):
-            raise BadFrame("no Kept after a shard")
+            raise BadFrame("no ShardKept after a shard")
 
     def abandon_copy(self) -> bool:
         """Stop sending the current step and unpin it; its receivers notice. False if there is none."""
@@ -535,9 +535,7 @@ class Replicator:
     async def _is_current_round(self, connection: PeerConnection) -> bool:
         """True if the peer's round is not over here. Replicas of an older round are refused."""
         if connection.round < self._context.round:
-            await connection.send(
-                PeerRefusal("older_round", f"round {connection.round}: this is {self._context.round}")
-            )
+            await connection.send(PeerRefusal("older_round", f"round {connection.round}, here {self._context.round}"))
             return False
         return True
 

@@ -249,7 +249,7 @@ def manifest_of(store: Store, step: int) -> Manifest:
 
 
 def await_manifest(store: Store, step: int) -> Manifest:
-    """Return the manifest of a step that another worker has seen committed. Waits SEEN_S for storage that shows it
+    """Return the manifest of a step that another worker has seen committed. Waits VISIBLE_S for storage that shows it
     late.
 
     Raises as `manifest_of` does.

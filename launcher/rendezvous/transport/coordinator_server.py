@@ -61,7 +61,7 @@ FENCE_S = 400.0  # seconds without the arbiter: a stranger may take over after S
 
 
 class Coordinator:
-    """Runs one job's coordinator. `ended` resolves to Over or StepDown. merge: merges stack traces and writes them.
+    """Runs one job's coordinator. `ended` resolves to JobOver or StepDown. merge: merges stack traces and writes them.
 
     endpoint: tells whether another agent listens at the endpoint.
     """

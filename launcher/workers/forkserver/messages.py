@@ -49,7 +49,7 @@ class ParentReady(msgspec.Struct, tag="ready", frozen=True):
 
 
 class Started(msgspec.Struct, tag="started", frozen=True):
-    """Answers Start: the pids of started processes, and why others were refused, both by local rank."""
+    """Answers StartTasks: the pids of started processes, and why others were refused, both by local rank."""
 
     pids: dict[int, int]
     refused: dict[int, str]
@@ -65,7 +65,7 @@ class Ended(msgspec.Struct, tag="ended", frozen=True):
 
 
 class Stopped(msgspec.Struct, tag="stopped", frozen=True):
-    """Answers Stop: nothing is left. orphans: names of processes that had to be killed."""
+    """Answers StopTasks: nothing is left. orphans: names of processes that had to be killed."""
 
     orphans: tuple[str, ...] = ()
 

@@ -74,7 +74,8 @@ def check_update(kind: ResourceKind, born: dict[str, Any], meta: dict[str, Any])
 
     born: the stored metadata. meta: the metadata of the update.
 
-    Raises ApiRefusal: 400 for another name, 409 for another object or an older version, 422 for a missing version.
+    Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not
+    the stored one, 422 for a missing version.
     """
     name = born["name"]
     if meta.get("name", name) != name:

@@ -123,7 +123,7 @@ def _end_the_rest() -> None:
 
 
 def _walls() -> bool:
-    """Create the namespaces; False when the kernel does not allow it."""
+    """Enter new mount, host-name and process namespaces, through a user namespace if needed. False if refused."""
     namespaces = NEWNS | NEWUTS | NEWPID
     if _libc.unshare(namespaces) == 0:
         return True

@@ -68,7 +68,7 @@ class Runner:
         return not timed and any(each.get("command") for each in pod["spec"]["containers"])
 
     def see(self, pod: Object) -> None:
-        """Take in a pod on one of our nodes that is new or has changed."""
+        """Take in a new or changed pod. Its processes start if it states a command and has no run-time annotation."""
         uid = pod["metadata"]["uid"]
         self._pods_by_uid[uid] = pod
         self._news.set()
