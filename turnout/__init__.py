@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStorageWriter
     from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
     from turnout.launcher.elastic.batch import ElasticBatch
-    from turnout.launcher.elastic.lr_scaling import ScalingRule, following, scaled, warmed, world_of
+    from turnout.launcher.elastic.lr_scaling import Rule, following, scaled, warmed, world_of
     from turnout.launcher.elastic.sampler import ElasticSampler
     from turnout.launcher.elastic.steps import Steps
     from turnout.launcher.flash_checkpoint import (
@@ -59,7 +59,7 @@ __all__ = [
     "FsdpShardCheckpointer",
     "KeepLatestStepStrategy",
     "KeepStepIntervalStrategy",
-    "ScalingRule",
+    "Rule",
     "Steps",
     "StorageType",
     "following",

@@ -18,7 +18,7 @@ class BadRate(LauncherError):
     """The rate, size or number of steps is invalid. Correct the call."""
 
 
-class ScalingRule(StrEnum):
+class Rule(StrEnum):
     """Says how a rate follows the size for which it was tuned, a global batch or a world."""
 
     SAME = "same"
@@ -26,11 +26,11 @@ class ScalingRule(StrEnum):
     SQRT = "sqrt"  # Krizhevsky, One weird trick; usual with Adam
 
 
-def scaled(rate: float, *, base: int, now: int, rule: ScalingRule = ScalingRule.SAME) -> float:
+def scaled(rate: float, *, base: int, now: int, rule: Rule = Rule.SAME) -> float:
     """Return the rate at size `now` for a rate tuned at size `base`. Both are batches, or both are worlds."""
     if base < 1 or now < 1:
         raise BadRate(f"sizes of {base} and {now}: 1 or more is needed")
-    factor = {ScalingRule.SAME: 1.0, ScalingRule.LINEAR: now / base, ScalingRule.SQRT: sqrt(now / base)}
+    factor = {Rule.SAME: 1.0, Rule.LINEAR: now / base, Rule.SQRT: sqrt(now / base)}
     return rate * factor[rule]
 
 
@@ -47,16 +47,14 @@ def warmed(rate: float, *, step: int, steps: int, start: float = 0.0) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchSizes:
+class Sizes:
     """The global batch and the learning rate of a world."""
 
     global_batch: int
     rate: float
 
 
-def following(
-    world: int, *, batch: int, rate: float, base_world: int = 1, rule: ScalingRule = ScalingRule.LINEAR
-) -> BatchSizes:
+def following(world: int, *, batch: int, rate: float, base_world: int = 1, rule: Rule = Rule.LINEAR) -> Sizes:
     """Return a global batch and a rate that follow the number of processes.
 
     batch: of one process, the same in every world. rate: tuned in a world of base_world processes.
@@ -64,7 +62,7 @@ def following(
     """
     if batch < 1:
         raise BadRate(f"a batch of {batch}: 1 or more is needed")
-    return BatchSizes(batch * world, scaled(rate, base=base_world, now=world, rule=rule))
+    return Sizes(batch * world, scaled(rate, base=base_world, now=world, rule=rule))
 
 
 def world_of(environment: Mapping[str, str]) -> int:

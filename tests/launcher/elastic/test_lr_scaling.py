@@ -4,17 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.elastic.lr_scaling import BadRate, BatchSizes, ScalingRule, following, scaled, warmed, world_of
+from turnout.launcher.elastic.lr_scaling import BadRate, Rule, Sizes, following, scaled, warmed, world_of
 
 
 @pytest.mark.parametrize(
     ("rule", "now", "rate"),
     [
         pytest.param(None, 32, 0.1, id="nothing is asked for: it stays"),
-        pytest.param(ScalingRule.SAME, 32, 0.1, id="the same"),
-        pytest.param(ScalingRule.LINEAR, 32, 0.4, id="four times the batch, four times the rate"),
-        pytest.param(ScalingRule.LINEAR, 2, 0.025, id="linear downwards"),
-        pytest.param(ScalingRule.SQRT, 32, 0.2, id="four times the batch, twice the rate"),
+        pytest.param(Rule.SAME, 32, 0.1, id="the same"),
+        pytest.param(Rule.LINEAR, 32, 0.4, id="four times the batch, four times the rate"),
+        pytest.param(Rule.LINEAR, 2, 0.025, id="linear downwards"),
+        pytest.param(Rule.SQRT, 32, 0.2, id="four times the batch, twice the rate"),
     ],
 )
 def test_a_rate_tuned_at_8(rule, now, rate):
@@ -22,7 +22,7 @@ def test_a_rate_tuned_at_8(rule, now, rate):
     assert scaled(0.1, base=8, now=now, **asked) == pytest.approx(rate)
 
 
-@given(st.sampled_from(list(ScalingRule)), st.floats(1e-6, 10), st.integers(1, 4096), st.integers(1, 4096))
+@given(st.sampled_from(list(Rule)), st.floats(1e-6, 10), st.integers(1, 4096), st.integers(1, 4096))
 def test_every_rule_keeps_the_rate_at_its_base_and_comes_back_to_it(rule, rate, base, now):
     assert scaled(rate, base=base, now=base, rule=rule) == rate
     there = scaled(rate, base=base, now=now, rule=rule)
@@ -30,7 +30,7 @@ def test_every_rule_keeps_the_rate_at_its_base_and_comes_back_to_it(rule, rate, 
 
 
 def test_a_rule_is_named_by_the_word_a_flag_would_have():
-    assert [ScalingRule(word) for word in ("same", "linear", "sqrt")] == list(ScalingRule)
+    assert [Rule(word) for word in ("same", "linear", "sqrt")] == list(Rule)
 
 
 @pytest.mark.parametrize(
@@ -53,10 +53,10 @@ def test_no_warmup_is_no_warmup():
 @pytest.mark.parametrize(
     ("said", "rule", "sizes"),
     [
-        pytest.param("1", ScalingRule.LINEAR, BatchSizes(16, 0.05), id="one process: as it was tuned"),
-        pytest.param("4", ScalingRule.LINEAR, BatchSizes(64, 0.2), id="four: both follow"),
-        pytest.param("4", ScalingRule.SQRT, BatchSizes(64, 0.1), id="the rate more slowly"),
-        pytest.param("4", ScalingRule.SAME, BatchSizes(64, 0.05), id="the batch alone"),
+        pytest.param("1", Rule.LINEAR, Sizes(16, 0.05), id="one process: as it was tuned"),
+        pytest.param("4", Rule.LINEAR, Sizes(64, 0.2), id="four: both follow"),
+        pytest.param("4", Rule.SQRT, Sizes(64, 0.1), id="the rate more slowly"),
+        pytest.param("4", Rule.SAME, Sizes(64, 0.05), id="the batch alone"),
     ],
 )
 def test_batch_and_rate_follow_world_size(said, rule, sizes):
@@ -64,7 +64,7 @@ def test_batch_and_rate_follow_world_size(said, rule, sizes):
 
 
 def test_a_rate_that_was_tuned_in_a_world_of_four():
-    assert following(8, batch=16, rate=0.2, base_world=4) == BatchSizes(128, 0.4)
+    assert following(8, batch=16, rate=0.2, base_world=4) == Sizes(128, 0.4)
 
 
 def test_without_a_launcher_there_is_one_process():

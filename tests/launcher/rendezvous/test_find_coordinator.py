@@ -56,11 +56,15 @@ def names(moves):
 @pytest.mark.parametrize(
     ("seek", "order"),
     [
-        pytest.param(seeker(), ["endpoint", "Pause"], id="a new one asks the endpoint, again and again"),
+        pytest.param(seeker(), ["endpoint", "SearchPause"], id="a new one asks the endpoint, again and again"),
         pytest.param(seeker(host=True), ["Lead"], id="whom the endpoint names begins"),
-        pytest.param(seeker(arbiter=True), ["endpoint", "AskArbiter", "Pause"], id="a new one asks the record, too"),
+        pytest.param(
+            seeker(arbiter=True), ["endpoint", "AskArbiter", "SearchPause"], id="a new one asks the record, too"
+        ),
         pytest.param(seeker(host=True, arbiter=True), ["AskArbiter", "Lead"], id="the first looks before it leads"),
-        pytest.param(seeker(endpoint=None, arbiter=True), ["AskArbiter", "Pause"], id="no endpoint: the record is all"),
+        pytest.param(
+            seeker(endpoint=None, arbiter=True), ["AskArbiter", "SearchPause"], id="no endpoint: the record is all"
+        ),
         pytest.param(
             seeker(base=BEFORE, last=HERE["w0"], successors=LIST),
             ["w0", "w1", "Lead"],
@@ -68,7 +72,7 @@ def names(moves):
         ),
         pytest.param(
             seeker("w3", base=BEFORE, last=HERE["w0"], successors=LIST, arbiter=True),
-            ["w0", "w1", "w2", "AskArbiter", "endpoint", "Pause"],
+            ["w0", "w1", "w2", "AskArbiter", "endpoint", "SearchPause"],
             id="who is no successor tries all of them, then the record, then the endpoint",
         ),
         pytest.param(
@@ -87,7 +91,9 @@ def names(moves):
             id="the oldest too",
         ),
         pytest.param(
-            seeker(host=True, base=BEFORE, successors=LIST[:2]), ["w0", "w1", "Pause"], id="a host begins nothing twice"
+            seeker(host=True, base=BEFORE, successors=LIST[:2]),
+            ["w0", "w1", "SearchPause"],
+            id="a host begins nothing twice",
         ),
     ],
 )
@@ -113,8 +119,8 @@ def test_a_new_lap_tries_everybody_again_and_pauses_ever_longer():
 
 def test_a_new_lap_asks_the_record_again():
     seek = record_arbiter(seeker(endpoint=None, arbiter=True), None)
-    assert names(tour(seek)) == ["Pause"]
-    assert names(tour(next_lap(seek))) == ["AskArbiter", "Pause"]
+    assert names(tour(seek)) == ["SearchPause"]
+    assert names(tour(next_lap(seek))) == ["AskArbiter", "SearchPause"]
 
 
 def test_a_redirect_is_followed_and_to_the_dead_it_is_not():
@@ -122,7 +128,7 @@ def test_a_redirect_is_followed_and_to_the_dead_it_is_not():
     seek = record_redirect(record_failure(seeker(), ENDPOINT, refused=False), to)
     assert names([next_move(seek, 0.0)]) == ["other"]
     seek = record_redirect(record_failure(seek, HERE["other"], refused=True), to)
-    assert names(tour(seek)) == ["Pause"]
+    assert names(tour(seek)) == ["SearchPause"]
 
 
 def test_two_who_send_to_one_another_are_each_asked_once_in_a_lap():
@@ -140,7 +146,7 @@ def test_the_record_names_the_holder_unless_it_was_found_dead():
     seek = record_arbiter(seeker(endpoint=None, arbiter=True), HERE["other"])
     assert names([next_move(seek, 0.0)]) == ["other"]
     seek = record_arbiter(record_failure(seek, HERE["other"], refused=True), HERE["other"])
-    assert names([next_move(seek, 0.0)]) == ["Pause"]
+    assert names([next_move(seek, 0.0)]) == ["SearchPause"]
 
 
 def test_who_may_not_lead_goes_to_the_holder_and_asks_everybody_again():
@@ -151,10 +157,10 @@ def test_who_may_not_lead_goes_to_the_holder_and_asks_everybody_again():
 
 def test_a_job_without_a_leader_is_left_to_the_successors_for_a_while():
     seek = replace(seeker(endpoint=None, arbiter=True), laps=1, since_s=100.0)
-    assert names(tour(seek, now_s=103.0)) == ["AskArbiter", "Pause"]
+    assert names(tour(seek, now_s=103.0)) == ["AskArbiter", "SearchPause"]
     assert names(tour(seek, now_s=103.1)) == ["AskArbiter", "Lead"]
-    assert names(tour(replace(seek, laps=0), now_s=103.1)) == ["AskArbiter", "Pause"]
-    assert names(tour(replace(seek, arbiter=False), now_s=500.0)) == ["Pause"]
+    assert names(tour(replace(seek, laps=0), now_s=103.1)) == ["AskArbiter", "SearchPause"]
+    assert names(tour(replace(seek, arbiter=False), now_s=500.0)) == ["SearchPause"]
 
 
 @pytest.mark.parametrize(
