@@ -240,6 +240,9 @@ def _is_ready(node: Node) -> bool:
 
 
 def _is_tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...]) -> bool:
+    """True if a toleration (key, operator, value, effect) matches the taint. Operators other than Exists compare
+    values.
+    """
     for key, operator, value, effect in tolerations:
         if effect and effect != taint.effect:
             continue

@@ -193,6 +193,10 @@ def _natural_once(name: str, keys: dict[str, Key]) -> Key:
 def _tables(
     hosts: list[str], rows: list[tuple[Path, ...]], mapped: int, tiers: int, paths: Mapping[str, Path]
 ) -> Fabric:
+    """Return the fabric of hosts in map order.
+
+    rows: each host's switch path at every tier; hosts of one switch are neighbours.
+    """
     count = len(hosts)
     switch_of = [np.arange(count, dtype=np.int32)]
     starts = [np.arange(count, dtype=np.int32)]

@@ -62,7 +62,10 @@ def _domains(fabric: Fabric, usable_room: Room, pods: int, tier: int) -> Iterato
 def _runs_inside_switch(
     fabric: Fabric, usable_room: Room, ask: Ask, tier: int, switch: int, tries: int
 ) -> tuple[int, Placement] | None:
-    """Return the switches that a domain's placement uses, and the placement."""
+    """Place the gang under this switch so that no run is cut. Return the number of switches used, and the placement.
+
+    None if the gang does not fit, or if runs are still cut after `tries` repairs.
+    """
     first, end = fabric.span(tier, switch)
     domain = fabric if tier == fabric.tiers else _under(fabric, tier, switch)
     liking = None if ask.liking is None else ask.liking[first:end]
@@ -110,7 +113,10 @@ def _limit_room(room: Room, most: int) -> Room:
 
 
 def _room_in_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Room:
-    """Return the room of hosts, cut so that each switch of a layer holds whole runs."""
+    """Round the room down to the multiple of each host, and for each innermost switch to whole runs.
+
+    If the gang has a short last run, the room is rounded to the multiple alone.
+    """
     tier, size = ask.layers[-1]
     usable = room // ask.multiple * ask.multiple
     units = np.add.reduceat(usable, fabric.starts[tier]) // size

@@ -84,6 +84,7 @@ class StatusWriter:
             self._last_pages[queue] = data
 
     async def _drop(self, queue: str) -> None:
+        """Delete the ConfigMap of a queue that no longer exists. A failed delete is retried in the next round."""
         try:
             await self._store.delete(self._path(name_of(queue)))
         except NotFound:

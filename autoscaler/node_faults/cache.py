@@ -132,6 +132,7 @@ class FaultReportCache:
 
 
 def _claim(pod: Pod, text: str) -> FaultClaim:
+    """Read a pod's report on its node. A report that cannot be read becomes a claim with a fault and no verdict."""
     meta = pod.metadata
     owners = meta.owner_references or ()
     owner = next((each.uid for each in owners if each.controller), meta.uid)

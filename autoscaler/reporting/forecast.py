@@ -144,6 +144,10 @@ def _simulate_futures(
     now_s: float,
     acts: bool,
 ) -> dict[JobKey, Estimate]:
+    """Estimate the start of the `later` jobs from many simulated futures.
+
+    served: waiting jobs that start before them. lives: run times seen so far. now_s: seconds since 1970.
+    """
     shrinking = _shrinking_queues(observation, later) if acts else set()
     start = _room_after_shrinks(observation, shrinking, served)
     running = sorted(

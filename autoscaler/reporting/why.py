@@ -176,6 +176,7 @@ def _since(state: JobState) -> float | None:
 
 
 def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, cluster: ClusterContext) -> QueueLink:
+    """Return the link about the queue: its limit, its use, and the jobs that hold its GPUs."""
     holders = _holders(name, observation, gpus, cluster)
     queue = observation.queues.get(name)
     described = queue or Queue()

@@ -109,6 +109,9 @@ class RoomToGrow:
         return all(room.has_room_for(pool, pods) for room in self.distinct)
 
     def _no_room_reason(self, pool: Pool, pods: int) -> _Why:
+        """Return why workers of this queue and shape may not be added: the queue is closed, others wait, headroom, no
+        room.
+        """
         if not self.expected.quota.is_open(pool.queue):
             return Reason.QUEUE_CLOSED, f"queue {pool.queue} is closed"
         if pool.queue in self.starting:

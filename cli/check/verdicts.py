@@ -191,6 +191,7 @@ def _searched(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Say for how long the extender's certificate is valid; nothing if no metrics page has its end."""
     ends = [
         each.value
         for page in filter(None, facts.pages.values())

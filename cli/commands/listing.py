@@ -178,6 +178,7 @@ async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any
 
 
 async def _pods(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[JobPod, ...]:
+    """Return the pods that this job controls and that are not being deleted."""
     words, meta = kind.child_labels, raw["metadata"]
     found = await items(client, path, {"labelSelector": f"{words.job}={meta['name']}"})
     owned = (

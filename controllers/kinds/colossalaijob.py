@@ -98,6 +98,7 @@ def _launcher(part: Part) -> Role:
 
 
 def _worker(part: Part) -> Role:
+    """Return the role of the workers. ExitCode counts as Never. Raises BadJob."""
     if not part.has("template"):
         raise BadJob(f"{part.at('template')} is missing")
     role = fields.role(WORKER, part, WORKER, None, Restart.NEVER)

@@ -119,6 +119,7 @@ def _noted(raw: Object, key: str) -> int:
 
 
 def _tasks(job: str, spec: Part, parts: Sequence[Part]) -> Iterator[Role]:
+    """Yield the role of each task. Raises BadJob for a bad or repeated name, or too many replicas."""
     if not parts:
         raise BadJob("spec.tasks is empty: a job has one task at least")
     names, total = set[str](), 0

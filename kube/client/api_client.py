@@ -279,6 +279,7 @@ class Client:
         return await self._send_once(call)
 
     async def _send_once(self, call: _Call) -> Response:
+        """Send a call without a retry. Raises Unreachable, Unauthorised, or the error of a status other than 2xx."""
         if isinstance(call.body, bytes):
             call = replace(call, body=_decode_body(call, call.body))
         headers = self._headers if call.body is None else {**self._headers, "Content-Type": call.content_type}

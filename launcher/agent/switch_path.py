@@ -89,9 +89,10 @@ def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def of_file(text: str, annotation: str) -> str:
-    """Return the path in a file of the downward API: its single line, or one of the pod's annotations.
+    """Return a switch path from the text of a file.
 
-    Each annotation is a line key="value", quoted as Go does it. "" if the annotation is missing.
+    If every line is key="value", quoted as Go does it, the text is that of the pod's annotations: return the value of `annotation`, "" if it
+    is missing. Else return the text as it is.
     """
     found = [_ANNOTATION.match(line.strip()) for line in text.split("\n") if line.strip()]
     if not found or not all(found):

@@ -90,7 +90,7 @@ class HolderObservation:
     since_s: float
 
     def observe(self, what: Hashable, now_s: float) -> HolderObservation:
-        """Record another look; a change starts a new time."""
+        """Return this observation, or a new one since now if `what` has changed."""
         return self if what == self.what else HolderObservation(what, now_s)
 
 

@@ -246,8 +246,9 @@ def hand_over(transition: Transition) -> None:
 
 
 def _begin_handover(transition: Transition, leavers: Mapping[str, MemberState], until_s: float) -> HandoverState:
-    """Send the handover orders, and have leavers store their shards meanwhile. Nobody is awaited if no shard is to be
-    adopted.
+    """If members that stay can adopt shards, order them to, and order the leavers to store theirs.
+
+    Else send nothing, and wait for nobody.
     """
     at, state, takes = transition.state, *plan_handover(transition)
     left_s = until_s - transition.now_s

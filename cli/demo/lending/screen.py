@@ -234,6 +234,7 @@ def _decided(decision: LoggedDecision) -> str:
 
 
 def _runs(story: Story, moment: StoryMoment) -> str:
+    """Return the caption of a job that runs: its workers, and the time since its wait or the last arrival."""
     letter, changes = moment.letter, story.changes(moment.letter)
     text = f"{letter} runs with {_workers(running_gpus(moment.seats, letter))}"
     wait = wait_of(story, letter)

@@ -56,6 +56,7 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         return waiting.result()
 
     def _info(self, formed: Formed) -> Any:
+        """Open the store of this round and describe it for torch. Raises RuntimeError or OSError if it is lost."""
         self._store = TCPStore(
             formed.master_address, formed.master_port, is_master=formed.group_rank == 0, wait_for_workers=False
         )

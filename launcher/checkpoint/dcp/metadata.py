@@ -211,7 +211,7 @@ class FlashSavePlanner(DefaultSavePlanner):  # type: ignore[misc, unused-ignore]
     """
 
     def transform_object(self, write_item: WriteItem, object: Any) -> Any:
-        """Return the bytes of a value, or a tensor unchanged."""
+        """Return a value as JSON text, a tensor unchanged. Raises BadState."""
         if write_item.type is not WriteItemType.BYTE_IO:
             return object
         key = write_item.index.fqn

@@ -264,6 +264,10 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         return done
 
     def _agreed_save(self, step: int, save: str, shape: int) -> SavedStep:
+        """Return the save that all ranks agreed on; look for it again if this rank found another one.
+
+        Raises BadCheckpoint if it is not here.
+        """
         if self._saved_step().table.save != save:
             log.warning(
                 "checkpoint_passed_over", extra={"step": self._saved_step().step, "why": "another rank lacks it"}

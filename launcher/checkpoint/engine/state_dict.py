@@ -295,6 +295,7 @@ def _array(found: Any) -> object:
 
 
 def _dtype(kind: str) -> np.dtype[Any]:
+    """Return the number type of this name. Raises ValueError if it is none."""
     dtype = np.dtype(kind)
     if dtype.kind not in _NUMBERS:
         raise ValueError(f"{kind!r} is no number")

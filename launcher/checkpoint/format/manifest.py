@@ -205,6 +205,7 @@ def _age(note: ShardNote) -> tuple[float, int, str]:
 
 
 def _text(what: bytes, plain: bytes, version: int = VERSION) -> bytes:
+    """Return the line of a file: checksum, version, kind, body. what: the kind. plain: the body, JSON."""
     return _SUM % (sum_of(b"%b %d %b" % (what, version, plain)), version, what, plain)
 
 

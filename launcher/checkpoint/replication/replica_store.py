@@ -111,6 +111,10 @@ class ReplicaStore:
     async def _receive(
         self, connection: PeerConnection, record: ShardRecord, sums_sum: int, arena: Arena, target: Save | None
     ) -> None:
+        """Receive into a free generation and seal it; remember the target that the owner has named.
+
+        The generation is discarded on any error.
+        """
         generation = arena.begin(record)
         if generation is None:
             raise NoMemory("no generation of its arena is free")

@@ -184,6 +184,7 @@ class PosixStore:
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
+        """Remove a file, as Store.remove does. A missing file is no error."""
         with self._storage_errors(f"removing step {step}"):
             with suppress(FileNotFoundError), self._step(step) as at:
                 for number, name in enumerate(names):

@@ -193,6 +193,7 @@ def progress_reporter() -> ProgressReporter | None:
 
 @lru_cache(1)
 def _beats(path: str, pid: int) -> ProgressReporter:
+    """Return the reporter of this process. pid: a forked process gets its own."""
     return ProgressReporter(SharedCounters(path))
 
 

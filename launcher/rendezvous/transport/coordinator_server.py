@@ -300,6 +300,7 @@ class Coordinator:
             self._held_round = None  # the record was removed: the next round claims it afresh
 
     def _end(self, how: JobOver | StepDown) -> None:
+        """Resolve `ended`. For a StepDown send the members on first."""
         if isinstance(how, StepDown):
             self._start_task(self._step_down(how))
         elif not self.ended.done():

@@ -84,8 +84,9 @@ def listens(port: int) -> bool:
 
 
 def _told_by_kernel(family: int, port: int) -> bool:
-    """Ask the kernel through sock_diag(7), which only looks at listening sockets. A busy host has tens of thousands of
-    others.
+    """True if a socket listens on this port, by sock_diag(7). Raises OSError if the kernel has no sock_diag.
+
+    The kernel looks at listening sockets only; a busy host has tens of thousands of other sockets.
     """
     body = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << int(_LISTENS, 16))
     body += struct.pack("!HH", port, 0) + bytes(44)  # of idiag_sockid only the port is asked for

@@ -66,6 +66,7 @@ def _fill_template(spec: dict[str, Any]) -> None:
 
 
 def _fill_pod(spec: dict[str, Any]) -> None:
+    """Set a pod spec's defaults as the API server does."""
     for key, value in (
         ("schedulerName", "default-scheduler"),
         ("restartPolicy", "Always"),

@@ -183,6 +183,9 @@ def _pod(job: Object, index: int | None) -> Object:
 
 
 def _failure(job: Object, count: _Count, now_s: float) -> tuple[str, str] | None:
+    """Return why a Job fails (reason, message): as announced before, else by back-off limit or deadline. None if it
+    goes on.
+    """
     spec, began = job["spec"], (job.get("status") or {}).get("startTime")
     if failure_target := _condition(job.get("status") or {}, "FailureTarget"):
         return str(failure_target["reason"]), str(failure_target["message"])
