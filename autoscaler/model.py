@@ -260,7 +260,7 @@ class Observation:
 class Policy:
     """The settings that a decision depends on. Each time is in seconds."""
 
-    cooldown_s: float = 600.0  # between two changes of a job; a shrink for a waiting job needs none
+    cooldown_s: float = 600.0  # from any change of the size of a job to its next growth; a shrink needs none
     pending_s: float = 30.0  # how long a worker above the min may be without a node
     least_gain: float = 0.05  # the least gain of an added worker, as a share of the speed of a worker of the min
     stale_s: float = 150.0  # the age of the oldest list that may be acted on

@@ -12,7 +12,7 @@ from turnout.kube.pod_shape import shape_of
 
 
 def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool:
-    """True if a pod has no gate yet, requests an accelerator and belongs to a gang.
+    """True if a pod lacks our gate, requests an accelerator and belongs to a gang.
 
     False for a pod that cannot be read: the API server rejects it with its own message.
     """

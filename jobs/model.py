@@ -156,7 +156,7 @@ class Job:
 
     @property
     def elastic(self) -> bool:
-        """True if the size of the job may be changed."""
+        """True if the size of the job may be changed: not for a suspended or ended job."""
         return not self.refused and self.bounds.least < self.bounds.most and self.life is Life.LIVE
 
     @property

@@ -46,8 +46,10 @@ def speed(curve: Curve, workers: int) -> float:
 
 
 def capped(curve: Curve, power: float) -> Curve:
-    """Return the curve with its growth from point to point limited to this power of the workers; 1.0 is perfect
-    scaling.
+    """Return the curve with limited growth: from one point to the next, the speed may grow at most by the ratio of
+    their workers to this power.
+
+    Each step starts from the point before it, as limited. A power of 1.0 is perfect scaling.
     """
     found: list[tuple[int, float]] = []
     for workers, fast in curve:

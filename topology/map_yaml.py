@@ -139,6 +139,7 @@ def _node(event: yaml.Event, line: int) -> Node | None:
 
 
 def _put(parent: Items | Pairs, node: Node) -> None:
+    """Append the node to a list; in a mapping it is a key and a value in turn. Raises BadYaml for a bad key."""
     if isinstance(parent, Items):
         parent.items.append(node)
     elif parent.key is not None:
@@ -280,6 +281,7 @@ class _Reader:
                     self._hosts(line, word, paths[switch.name])
 
     def _listed(self, name: Scalar, below: Node) -> Listed:
+        """Return one switch of `switches:` with its child switches and hosts. Mistakes become faults."""
         parts: dict[str, list[tuple[int, str]]] = {"switches": [], "hosts": []}
         if not isinstance(below, Pairs):
             if not _is_nothing(below):

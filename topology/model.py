@@ -71,7 +71,7 @@ class Ask:
     # (host id, pods) of members already bound, nominated or assumed, in host order
     anchors: tuple[tuple[int, int], ...] = ()
     rule: DistanceRule = DistanceRule.ALL_TIERS  # how distances are computed
-    # (tier, pods) of runs of neighbouring ranks that stay under one switch each; the outermost first, which holds the
+    # (tier, pods) of runs of consecutive ranks that stay under one switch each; the outermost first, which holds the
     # others: tiers fall, and each size divides the one before
     layers: tuple[tuple[int, int], ...] = ()
     # how gladly the pods go to each host id, the larger the gladder: decides among equally good hosts

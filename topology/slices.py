@@ -1,4 +1,4 @@
-"""Place a gang in runs of neighbouring ranks, and runs within runs, each under one switch of its tier.
+"""Place a gang in runs of consecutive ranks, and runs within runs, each under one switch of its tier.
 
 From the outermost layer inwards: the switches of its tier are the hosts of a smaller problem, in which runs are
 multiples. Then each switch takes its runs as a gang of its own, under that switch alone. A last run may be shorter.
@@ -87,9 +87,9 @@ def _runs_inside_switch(
 
 
 def _mend(domain: Fabric, left: Room, counts: Room, layers: list[tuple[int, int]], pods: int) -> bool:
-    """Keep under each switch with a run cut short its whole runs alone. True if there was one too many.
+    """Limit the room under each switch with an incomplete run to its whole runs. True if there was such a switch.
 
-    Changes `left`. The last run of a layer may be short where the gang's pods are no multiple, so one is spared.
+    Changes `left`. The last run of a layer may be short if the gang's pods are no multiple, so one is spared.
     """
     broken = False
     for tier, size in layers:

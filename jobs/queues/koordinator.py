@@ -112,7 +112,7 @@ def _requests(
 ) -> dict[str, Counter[str]]:
     """Return what each quota requests from its parent, by resource.
 
-    That is the sum of the requests below it, at most its max; at least its min if it does not lend.
+    That is its own need plus the requests of its children, at most its max; at least its min if it does not lend.
     """
     found = {name: Counter(demand.need_of(name)) for name in order}
     for name in reversed(order):

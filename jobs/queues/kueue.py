@@ -118,7 +118,10 @@ def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
 
 
 def _bound(node: _Node, nodes: Mapping[str, _Node]) -> None:
-    """Set the limit of a node: what it could use if no other queue used anything."""
+    """Set the limit of a node: what it could use if no other queue used anything. Its parent's limit is set first.
+
+    That is its own quota that is not lent plus the limit of its parent, at most its subtree plus its borrowing limit.
+    """
     if node.parent not in nodes:
         node.limit = dict(node.subtree)
         return

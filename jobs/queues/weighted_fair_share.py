@@ -27,8 +27,9 @@ class QueueClaim(NamedTuple):
 
 
 def fill(claims: Sequence[QueueClaim], total: int) -> list[tuple[int, int]]:
-    """Return for each claim its share and the most that it could have. Each `least` is granted even if the total is
-    smaller.
+    """Return for each claim its share, and its share if it alone requested everything.
+
+    Each `least` is granted even if the total is smaller.
     """
     bends = sorted(
         [(0.0, 0)]

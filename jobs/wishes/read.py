@@ -42,7 +42,10 @@ def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
 
 
 def _with_own_terms(first: Wish, own: Wish) -> Wish:
-    """Return another dialect's terms combined with ours."""
+    """Return another dialect's terms with our annotations added. Ours win where they are set.
+
+    The required level, layers and groups of the other dialect stay.
+    """
     return replace(
         first,
         multiple=own.multiple if own.multiple > 1 else first.multiple,

@@ -91,8 +91,8 @@ def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
 def of_file(text: str, annotation: str) -> str:
     """Return a switch path from the text of a file.
 
-    If every line is key="value", quoted as Go does it, the text is that of the pod's annotations: return the value of `annotation`, "" if it
-    is missing. Else return the text as it is.
+    If every line is key="value", quoted as Go does it, the text is that of annotations of the pod: return the value of
+    `annotation`, "" if it is missing. Else return the text as it is.
     """
     found = [_ANNOTATION.match(line.strip()) for line in text.split("\n") if line.strip()]
     if not found or not all(found):

@@ -61,7 +61,8 @@ class LaggingView:
         self._since_s.pop(uid, None)
 
 
-POD_GROUP_WAIT_S = 1.0  # from the first question about a pod of the gang; a watch lags by less
+# A pod of an unknown PodGroup waits at most this long, from the first question about its gang. Watches lag by less.
+POD_GROUP_WAIT_S = 1.0
 MAX_WAITING_GANGS = 32  # gangs of one namespace at a time; further ones do not wait
 
 

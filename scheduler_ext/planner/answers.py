@@ -204,8 +204,7 @@ def _seat_among(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
 
     Another host of the plan comes first, then a new plan of the whole gang among the candidates, then the host nearest
     to the rest of the gang. The planned host may be taken by a member that another replica placed and no watch has
-    shown yet. Then the gang stands on the plan's other hosts, and a new plan would search for room that the gang has
-    taken itself.
+    shown yet: a new plan would count the gang's own pods as those of others.
     """
     rows, hosts = _rows(plans, names), plan.hosts if plan else {}
     request = plans.request_of(gang, without=(member.uid,))

@@ -98,10 +98,11 @@ _NONE = -(1 << 40)
 def domains_with_room(
     fabric: Fabric, rooms: Sequence[Rows], counts: Sequence[int], placed_hosts: Sequence[int], widest: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the host ids [first, end) of domains with room for each shape by itself, the lowest and tightest first.
+    """Yield the host ids [first, end) of domains with room for each shape by itself: the lowest first, then the
+    tightest for the first shape.
 
     rooms: of each shape, by host id. counts: pods of each shape. placed_hosts: hosts of placed members; the domain
-    contains them.
+    contains them. widest: the highest tier that is tried.
     """
     if not fabric.mapped_count or any(host >= fabric.mapped_count for host in placed_hosts):
         return
