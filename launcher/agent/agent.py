@@ -22,6 +22,7 @@ from turnout.launcher.agent.coordinator_session import (
     SignalReceived,
     TimerFired,
     WorkersExited,
+    put_unexpected,
 )
 from turnout.launcher.agent.switch_path import SwitchPath
 from turnout.launcher.checkpoint.daemon.agent_client import FetchFailed
@@ -368,12 +369,7 @@ class Agent:
             },
         )
         self._watch = asyncio.get_running_loop().create_task(self._train(formed))
-        self._watch.add_done_callback(self._report_broken_watch)
-
-    def _report_broken_watch(self, watch: asyncio.Task[None]) -> None:
-        """End the agent with an error that nobody expects: without it, the agent would wait for ever."""
-        if not watch.cancelled() and (error := watch.exception()) is not None:
-            self._inbox.put_nowait(error)
+        self._watch.add_done_callback(put_unexpected(self._inbox.put_nowait))
 
     async def _train(self, formed: Formed) -> None:
         """Start the processes and wait for their end, as a background task."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from turnout.launcher.addresses import resolved
+from turnout.launcher.agent.coordinator_session import put_unexpected
 from turnout.launcher.agent.start_agent import CannotListen, arbiter_of, member_of, node_checks, token_of
 from turnout.launcher.coordinator_messages import Join, Redirect, ToCoordinator
 from turnout.launcher.errors import BadSettings
@@ -78,7 +79,7 @@ class Reception:
         """Keep a worker until the coordinator has begun."""
         self._waiting.append((peer, join))
         if self._beginning is None:
-            self._beginning = asyncio.get_running_loop().create_task(self._begin(join.elastic_spec))
+            self._start(self._begin(join.elastic_spec))
 
     def on_message(self, peer: MemberConnection, message: ToCoordinator) -> None:
         """A worker says nothing before it is welcomed."""
@@ -138,7 +139,16 @@ class Reception:
             self._end(how.exit)
             return
         # Else all workers have left: the job may be suspended, and who controls their pods knows.
-        self._beginning = asyncio.get_running_loop().create_task(self._step_down())
+        self._start(self._step_down())
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        """Start a task. An error that nobody expects ends the program: workers would wait for ever."""
+        self._beginning = asyncio.get_running_loop().create_task(work)
+        self._beginning.add_done_callback(put_unexpected(self._fail))
+
+    def _fail(self, error: object) -> None:
+        if not self.ended.done() and isinstance(error, BaseException):
+            self.ended.set_exception(error)
 
     async def _step_down(self) -> None:
         assert self._current_leadership is not None

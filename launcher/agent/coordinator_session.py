@@ -67,6 +67,19 @@ class TimerFired:
 MOST_KNOWN = 16
 
 
+def put_unexpected(put: Callable[[object], None]) -> Callable[[asyncio.Task[None]], None]:
+    """Return a callback for tasks: it puts an error that nobody expects into the inbox, and the agent ends with it.
+
+    Without it, the agent would wait for ever for what the task had to bring.
+    """
+
+    def ended(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            put(error)
+
+    return ended
+
+
 class CoordinatorSession:
     """Connects one agent to its coordinator. put: adds an event to the agent's inbox."""
 
@@ -99,6 +112,7 @@ class CoordinatorSession:
         if self._searching is not None:
             self._searching.cancel()
         self._searching = asyncio.get_running_loop().create_task(search())
+        self._searching.add_done_callback(put_unexpected(self._put))
 
     def keep_early(self, received: MessageReceived) -> None:
         """Keep a message from a link whose discovery has not been handled yet."""
