@@ -161,7 +161,7 @@ async def test_a_job_is_submitted_listed_described_and_suspended(turnout):
     assert "already exists" in await turnout("submit", "--kind", "MSJob", *asked, "--", "python", "t.py", code=1)
     assert "MSJob" in await turnout("jobs")
     (listed,) = json.loads(await turnout("jobs", "-n", "default", "-o", "json"))
-    assert (listed["name"], listed["wanted"], listed["state"]) == ("bert", 3, "New")
+    assert (listed["name"], listed["replicas"], listed["state"]) == ("bert", 3, "New")
     assert "MSJob default/bert" in await turnout("describe", "MSJob/default/bert")
     assert await turnout("suspend", "MSJob/default/bert") == "MSJob/default/bert is suspended\n"
     assert await turnout("unsuspend", "bert", "-n", "default") == "MSJob/default/bert goes on\n"

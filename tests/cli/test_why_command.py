@@ -213,7 +213,7 @@ async def test_who_sees_one_namespace_is_told_what_it_shows_and_what_not(served)
 
     code, out, _ = await turnout("why", "Pod/team-a/bert", "-o", "json", "--kubeconfig", config)
     told = json.loads(out)
-    assert (code, told["there"], told["has"], told["least"]) == (0, 2, 0, 4)
+    assert (code, told["pods"], told["placed_pods"], told["min_workers"]) == (0, 2, 0, 4)
     assert "nodes" in told["missing"]
 
 

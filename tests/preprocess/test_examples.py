@@ -6,6 +6,7 @@ entry point of the image. A real API server admits the pods, and holds the drive
 
 import argparse
 import asyncio
+import contextlib
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ import pytest_asyncio
 import yaml
 
 from hack.controlplane import schemas
+from hack.controlplane.errors import ApiError
 from hack.lint.code_blocks import run_by
 from tests.preprocess.corpus import lines, output, reference, run, texts, tokenizer_json, zst
 from turnout.preprocess import options, pyspark_preprocess
@@ -245,6 +247,16 @@ class Kubelet:
         return "\n".join(f"== {path.name}\n{path.read_text()[-6000:]}" for path in sorted(self.root.glob("*.log")))
 
 
+@contextlib.contextmanager
+def gone_is_too_late():
+    """Pass over a pod whose ConfigMap is gone: the driver has ended, and a kubelet would not start the pod either."""
+    try:
+        yield
+    except ApiError as error:
+        if error.status != 404:
+            raise
+
+
 async def executors_started(kubelet, api, driver):
     """Start each executor's pod that the driver creates, until the driver ends. Returns the pods."""
     pods = {}
@@ -252,7 +264,8 @@ async def executors_started(kubelet, api, driver):
         for pod in (await api.get(f"{PODS}?labelSelector=spark-role=executor"))["items"]:
             if pod["metadata"]["name"] not in pods:
                 pods[pod["metadata"]["name"]] = pod
-                await kubelet.start(pod, api)
+                with gone_is_too_late():
+                    await kubelet.start(pod, api)
         await asyncio.sleep(0.2)
     return list(pods.values())
 

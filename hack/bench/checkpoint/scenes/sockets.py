@@ -177,7 +177,7 @@ def _receive(server: socket.socket, arena: Any, record: Any) -> None:
                 region = arena.map(generation, record.region_bytes)
                 sums = import_module(MODULE).receive(connection, auth, record, total, region)
                 arena.seal(generation, record)
-                arena.hashed(generation, sums)
+                arena.set_hashed(generation, sums)
             else:
                 with arena.map(0, record.shard_bytes) as view:
                     _fill(connection, view)
