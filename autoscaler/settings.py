@@ -152,7 +152,7 @@ def _names(text: str) -> tuple[str, ...]:
 def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
     """Add the flags on which decisions depend."""
     parser.add_argument(
-        "--cooldown-s", type=float, default=default.cooldown_s, help="between two growths of a job (%(default)g)"
+        "--cooldown-s", type=float, default=default.cooldown_s, help="from a resize to the next growth (%(default)g)"
     )
     parser.add_argument(
         "--restart-s", type=float, default=default.restart_s, help="what a change of size costs a job (%(default)g)"

@@ -8,8 +8,8 @@ taken after `promise_s` no longer counts as free, so other jobs make room.
 
 Unused: room is kept for a waiting job for `bind_s` seconds. If the job has not taken it by then, or was deleted without
 having taken it, the workers that others gave go back to them, and the job waits out a back-off that doubles each time.
-A namespace of which several jobs did so waits as a whole, so that new names do not help. The next leader is told who
-waits for how long (memory.py), but not who gave what in vain.
+If several jobs of a namespace did so, the whole namespace waits, so that new names do not help. The next leader learns
+which jobs wait and for how long (memory.py), but not which jobs gave workers for nothing.
 
 All times are of a clock that never jumps.
 """

@@ -193,7 +193,7 @@ def _room_after_shrinks(
             rows.setdefault(each.job.shape, []).extend(left_rows)
             quota.take(each.job.queue, each.pool.needs, -len(left_rows))
     if sum(map(len, rows.values())) > _FEW:
-        room = observation.room.with_pods_removed(rows)  # counts all nodes anew
+        room = observation.room.with_pods_removed(rows)  # counts all nodes again
     else:
         room = observation.room.copied()
         for shape, where in rows.items():

@@ -1,4 +1,4 @@
-"""First phase: settles the jobs that no room can help, and finds who waits, who may grow and what room is left.
+"""First phase: decides the jobs that room cannot help. Finds the waiting jobs, the jobs that may grow, and the room.
 
 Observations that cannot be trusted change nothing. Jobs that no scheduler can bind, jobs of unreadable queues and
 workers without a node are settled before any room is shared out.

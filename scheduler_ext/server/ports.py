@@ -1,7 +1,7 @@
 """Open and close the ports of an extender, and reload the certificate when its files change. `http.py` answers.
 
-A TLS context is built anew each time and never changed, so a removed CA is no longer trusted. A certificate that cannot
-be used never replaces a usable one. Source: docs/facts/reliability.md 2 and fault 22
+Each change of the files builds a new TLS context, so a removed CA is no longer trusted. A certificate that cannot be
+used never replaces a usable one. Source: docs/facts/reliability.md 2 and fault 22
 """
 
 from __future__ import annotations

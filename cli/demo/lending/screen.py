@@ -185,7 +185,7 @@ def _table(sums: LendingSums) -> Table:
     return table
 
 
-# Of jobs that are left alone: what somebody would ask about. Changes of size are told whatever their reason.
+# Reasons that get a caption although the size of the job stays. Each change of size gets one.
 _WAITS = frozenset([Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE])
 _STAYS = frozenset([Reason.COOLDOWN, Reason.REFUSED])
 
