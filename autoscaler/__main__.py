@@ -36,6 +36,7 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock, SteadyTime
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.client.run_until_signal import lead, run_program, run_together, run_until_signal
 from turnout.kube.server.probes import probe_pages, serve_pages
 
@@ -70,19 +71,20 @@ async def serve(settings: Settings) -> None:
         def term() -> int | None:
             return elector.transitions if elector.is_leading else None
 
+        calls = LeasedCalls(client, lambda: elector.is_leading)
         scale_writer = ScaleWriter(
-            client, KINDS, term, events.report_outcome, not settings.act, elector.confirm, view.note_written
+            calls, KINDS, term, events.report_outcome, not settings.act, elector.confirm, view.note_written
         )
         with journal_at(settings.decision_log) as journal:
             works = []
             if fault_reports is not None:
                 reporter, rules = NodeEvents(recorder, settings.rules(), metrics), settings.rules()
                 loop_arguments = reporter, clock, news, not settings.act, time()
-                works.append(TaintWriter(client, fault_reports, rules, lambda: elector.is_leading, *loop_arguments).run)
+                works.append(TaintWriter(calls, fault_reports, rules, *loop_arguments).run)
             acts = scale_writer, settings.policy(), clock, events, metrics, journal, time()
-            controller = AutoscalerController(view, informers, *acts, MemoryWriter(client, namespace, clock))
+            controller = AutoscalerController(view, informers, *acts, MemoryWriter(calls, namespace, clock))
             words = ReportSource(controller, refs, settings)
-            status = StatusWriter(client, namespace, clock, words.pages, words.marks, lambda: elector.is_leading)
+            status = StatusWriter(calls, namespace, clock, words.pages, words.marks, lambda: elector.is_leading)
             at = parse_address(settings.metrics_bind, "--metrics-bind")
             async with serve_pages(*at, probe_pages(informers.unready_reason, metrics.page)) as port:
                 log.info("serving", extra={"metrics_port": port})

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +27,83 @@ class Backoff:
         """
         ceiling_s = min(self.max_s, self.first_s * self.factor ** min(failures - 1, 32))
         return max(draw * ceiling_s, min(retry_after_s, self.max_retry_after_s))
+
+
+@dataclass(slots=True)
+class _Pause:
+    failures: int  # in a row, >= 1
+    until_s: float  # nothing is tried before
+
+
+class RetryPauses(Generic[K]):
+    """The pauses of several keys: after each failure of a key in a row a longer one, without jitter."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self._backoff = backoff
+        self._pauses: dict[K, _Pause] = {}
+
+    def __contains__(self, key: K) -> bool:
+        """Return True if the last try of a key failed."""
+        return key in self._pauses
+
+    def may_try(self, key: K, now_s: float) -> bool:
+        """Return True unless a key pauses. now_s: on the clock of `note_failure`, seconds."""
+        pause = self._pauses.get(key)
+        return pause is None or now_s >= pause.until_s
+
+    def note_failure(self, key: K, now_s: float, retry_after_s: float = 0.0) -> bool:
+        """Pause a key. False if it pauses already: of several writes that fail together the first counts.
+
+        retry_after_s: the server's Retry-After, 0 if the server sent none.
+        """
+        if not self.may_try(key, now_s):
+            return False
+        failures = self._pauses[key].failures + 1 if key in self._pauses else 1
+        self._pauses[key] = _Pause(failures, now_s + self._backoff.wait_s(failures, 1.0, retry_after_s))
+        return True
+
+    def note_success(self, key: K) -> None:
+        """Forget the failures of a key."""
+        self._pauses.pop(key, None)
+
+    def forget(self, is_gone: Callable[[K], bool]) -> None:
+        """Forget the keys that no longer exist."""
+        for key in [key for key in self._pauses if is_gone(key)]:
+            del self._pauses[key]
+
+    def forget_old(self, now_s: float) -> None:
+        """Forget the keys that have not been tried for the longest pause after the end of theirs."""
+        for key in [key for key, pause in self._pauses.items() if pause.until_s + self._backoff.max_s < now_s]:
+            del self._pauses[key]
+
+    def clear(self) -> None:
+        """Forget all keys, as at the beginning of a term."""
+        self._pauses.clear()
+
+
+class UnshownWrites(Generic[K, V]):
+    """The newest write of each key, which is not repeated until the watch shows it or it is old."""
+
+    def __init__(self, repeat_after_s: float) -> None:
+        self._repeat_after_s = repeat_after_s
+        self._writes: dict[K, tuple[V, float]] = {}  # the value, and when it was written
+
+    def note(self, key: K, value: V, now_s: float) -> None:
+        """Note a write that begins. now_s: on the clock of `is_unshown`, seconds."""
+        self._writes[key] = value, now_s
+
+    def is_unshown(self, key: K, value: V, now_s: float) -> bool:
+        """Return True if this value was written a short time ago and is not shown yet."""
+        write = self._writes.get(key)
+        return write is not None and write[0] == value and now_s - write[1] < self._repeat_after_s
+
+    def note_shown(self, key: K, value: V) -> bool:
+        """Forget a write that the watch shows. True if it was ours."""
+        if (write := self._writes.get(key)) is None or write[0] != value:
+            return False
+        del self._writes[key]
+        return True
+
+    def forget(self, key: K) -> None:
+        """Forget the write of a key that failed or whose object was deleted."""
+        self._writes.pop(key, None)

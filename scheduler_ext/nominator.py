@@ -27,6 +27,7 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.client.events import EventRecorder
 from turnout.kube.client.lease import Elector, lease_settings
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.client.run_until_signal import (
     CANNOT_START,
     lead,
@@ -132,7 +133,8 @@ async def serve(settings: NominatorSettings) -> None:
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock, docs=settings.docs_base_url)
         notices = DecisionEvents(events, settings.configmap, clock)
-        writers = _writers(settings, watches, client, clock, metrics, notices, lambda: elector.is_leading)
+        calls = LeasedCalls(client, lambda: elector.is_leading)
+        writers = _writers(settings, watches, calls, clock, metrics, notices)
         leading = lead(elector, watches.wait_for_sync, lambda: run_together(*writers))
         reporting = [events.run(), notices.run()] if settings.gates or settings.repair else []
         work = [watches.run(), extender.run(), leading, *reporting]
@@ -142,22 +144,21 @@ async def serve(settings: NominatorSettings) -> None:
 def _writers(
     settings: NominatorSettings,
     watches: Watches,
-    client: Client,
+    calls: LeasedCalls,
     clock: Clock,
     metrics: Metrics,
     notices: DecisionEvents,
-    leads: Callable[[], bool],
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
-    """Return what runs while this process leads. leads: True while the Lease is ours."""
+    """Return what runs while this process leads."""
     choices, registry = settings.choices(), metrics.registry
-    writers = [NominationWriter(watches, client, choices, clock, registry, leads).run]
+    writers = [NominationWriter(watches, calls, choices, clock, registry).run]
     if settings.gates:
-        evictor = Evictor(watches, client, clock, registry, notices.notify, leads) if settings.preempt else None
-        writers.append(GateWriter(watches, client, choices, clock, registry, notices.notify, leads, evictor).run)
+        evictor = Evictor(watches, calls, clock, registry, notices.notify) if settings.preempt else None
+        writers.append(GateWriter(watches, calls, choices, clock, registry, notices.notify, evictor).run)
     if settings.repair:
-        writers.append(Repairer(watches, client, clock, registry, notices.notify, leads).run)
+        writers.append(Repairer(watches, calls, clock, registry, notices.notify).run)
     if settings.annotate_switch_path:
-        writers.append(SwitchPathWriter(watches, client, clock, registry, leads).run)
+        writers.append(SwitchPathWriter(watches, calls, clock, registry).run)
     return writers
 
 
@@ -193,7 +194,7 @@ async def clear(client: Client) -> int:
     settings = NominatorSettings()
     plans = plans_by(settings.choices().rules)
     watches = Watches(plans, client, settings.configmap, clock, random.Random(), metrics, _log_notice)
-    nominator = NominationWriter(watches, client, settings.choices(), clock, metrics.registry, lambda: True)
+    nominator = NominationWriter(watches, client, settings.choices(), clock, metrics.registry)
     watching = asyncio.create_task(watches.run())
     try:
         try:

@@ -6,15 +6,15 @@ Lending terms are written before the growth for which they hold, so a leader tha
 from __future__ import annotations
 
 import logging
-from typing import Protocol
 
 import msgspec
 
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
 from turnout.autoscaler.memory import Memory, Terms, encode, read
 from turnout.autoscaler.rbac_rules import MEMORY
-from turnout.kube.client.apply import Store, apply_object
+from turnout.kube.client.apply import apply_object
 from turnout.kube.client.clock import Clock
+from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Forbidden, NotFound
 
 log = logging.getLogger("turnout.autoscaler")
@@ -23,20 +23,13 @@ EACH_S = 10.0  # between writes that are not urgent
 RETRY_S = 2.0
 
 
-class MemoryStore(Store, Protocol):
-    """The calls that the writer needs of a Client."""
-
-    async def get(self, path: str) -> bytes:
-        """Return the object. Raises NotFound."""
-
-
 class MemoryWriter:
     """The ConfigMap of one leader: read once when it begins to lead, written while it leads.
 
     namespace: of the ConfigMap, as of our Lease.
     """
 
-    def __init__(self, store: MemoryStore, namespace: str, clock: Clock) -> None:
+    def __init__(self, store: Calls, namespace: str, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{MEMORY}"
         self._terms: dict[str, Terms] = {}

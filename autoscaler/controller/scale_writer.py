@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -21,7 +21,8 @@ from turnout.autoscaler.scaling.resize_cost import is_overruled
 from turnout.jobs.model import Change, JobKey, JobKind
 from turnout.kube import labels
 from turnout.kube.backoff import Backoff
-from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
+from turnout.kube.client.leased_calls import Calls
+from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, NotLeading, Rejected
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -42,19 +43,6 @@ async def _never() -> bool:
 
 def _no_pods(_: Step) -> tuple[str, ...]:
     return ()
-
-
-class JobCalls(Protocol):
-    """The calls that the writer needs of a Client."""
-
-    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """Return the patched object. Raises Conflict if the body has another resourceVersion."""
-
-    async def get(self, path: str) -> bytes:
-        """Return the object. Raises NotFound."""
-
-    async def create(self, path: str, body: Any) -> bytes:
-        """Return the created object. Raises Conflict if the name exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +116,7 @@ class ScaleWriter:
 
     def __init__(
         self,
-        jobs: JobCalls,
+        jobs: Calls,
         kinds: Mapping[str, JobKind],
         term: Callable[[], int | None],
         report_outcome: Callable[[Step, str], None],
@@ -275,6 +263,9 @@ class ScaleWriter:
         change = change_of(raw)
         try:
             await self._patch(step, raw, change, change_of)
+        except NotLeading:
+            self._report_outcome(step, "NotLeading")
+            return False
         except (Conflict, NotFound):
             self._report_outcome(step, "Conflict")  # the next decision is made on the new version
             self._conflicts[step.key] = times = self._conflicts.get(step.key, 0) + 1
@@ -330,6 +321,8 @@ class ScaleWriter:
             await self._jobs.create(change.path, change.body)
         except Conflict:
             pass
+        except NotLeading:
+            return False
         except CallError as error:
             log.warning("not_followed", extra={"job": str(key), "why": str(error)})
             self._remember_refusal(key, raw, _refusal_message(error), now_s, error.retry_after_s)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
 from turnout.autoscaler.reporting.queue_status import LABEL, Mark, name_of
 from turnout.kube.client.apply import MERGE, apply_object
-from turnout.kube.client.apply import Store as Putting
 from turnout.kube.client.clock import Clock
+from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, NotFound
 
 log = logging.getLogger("turnout.autoscaler")
@@ -19,13 +18,6 @@ log = logging.getLogger("turnout.autoscaler")
 EACH_S = 10.0
 MOST_MARKS = 200  # of one round
 TOGETHER = 8
-
-
-class Store(Putting, Protocol):
-    """The calls that the writer needs of a Client."""
-
-    async def delete(self, path: str) -> bytes:
-        """Delete the object. Raises NotFound."""
 
 
 class StatusWriter:
@@ -37,7 +29,7 @@ class StatusWriter:
 
     def __init__(
         self,
-        store: Store,
+        store: Calls,
         namespace: str,
         clock: Clock,
         pages: Callable[[], Mapping[str, Mapping[str, str]]],

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -29,9 +29,11 @@ from turnout.autoscaler.node_faults.model import (
 )
 from turnout.autoscaler.node_faults.taint_policy import judge
 from turnout.kube import labels, node_health
+from turnout.kube.backoff import RetryPauses
 from turnout.kube.client.apply import MERGE
 from turnout.kube.client.clock import Clock, SteadyTime
-from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.client.leased_calls import Calls
+from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 
 log = logging.getLogger("turnout.autoscaler")
 
@@ -39,16 +41,6 @@ GATHER_S = 0.2  # the pods of a job report at the same time
 LOOK_EACH_S = 5.0  # taints expire without any change
 SHOWN_WITHIN_S = 30.0  # the watch shows a write long before
 VALUE = "true"  # of the taint
-
-
-class Nodes(Protocol):
-    """The calls that the writer needs of a Client."""
-
-    async def get(self, path: str) -> bytes:
-        """Return the object. Raises NotFound."""
-
-    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """Return the patched object. Raises Conflict if the body has another resourceVersion."""
 
 
 class NodeReporter(Protocol):
@@ -62,31 +54,24 @@ class NodeReporter(Protocol):
 
 
 class TaintWriter:
-    """The writer of taints. leads: True while this replica leads. news: set when there is a new report or node."""
+    """The writer of taints. news: set when there is a new report or node."""
 
     def __init__(
         self,
-        nodes: Nodes,
+        nodes: Calls,
         fault_reports: FaultReportCache,
         rules: TaintRules,
-        leads: Callable[[], bool],
         reporter: NodeReporter,
         clock: Clock,
         news: asyncio.Event,
         dry_run: bool = True,
         time: SteadyTime | None = None,
     ) -> None:
-        self._nodes, self._fault_reports, self._rules, self._leads, self._reporter = (
-            nodes,
-            fault_reports,
-            rules,
-            leads,
-            reporter,
-        )
+        self._nodes, self._fault_reports, self._rules, self._reporter = nodes, fault_reports, rules, reporter
         self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
         self._wrote: dict[str, tuple[NodeStep, float]] = {}
-        self._refused: dict[str, tuple[int, float]] = {}  # refusals in a row, and the time of the next retry
+        self._pauses = RetryPauses[str](RETRY_BACKOFF)  # by node
         self._reported: dict[str, tuple[NodeReason, tuple[FaultClaim, ...]]] = {}  # by a dry run
 
     async def run(self) -> None:
@@ -118,7 +103,7 @@ class TaintWriter:
         self._fault_reports.forget(now_s - self._rules.fresh_s)
         changed_nodes = 0
         for step in plan.steps:
-            if at_s >= self._refused.get(step.node, (0, 0.0))[1]:
+            if self._pauses.may_try(step.node, at_s):
                 changed_nodes += await self._do(step, state.nodes[step.node], at_s)
         return changed_nodes
 
@@ -131,19 +116,17 @@ class TaintWriter:
             return False
         try:
             outcome = await self._write(step, decided_on)
+        except NotLeading:
+            outcome = "NotLeading"
         except (Conflict, NotFound):
             outcome = "Conflict"  # the next decision is made on the new version
         except (CallError, msgspec.DecodeError) as error:
-            times = self._refused.get(step.node, (0, 0.0))[0] + 1
-            self._refused[step.node] = (
-                times,
-                at_s + RETRY_BACKOFF.wait_s(times, 1.0, getattr(error, "retry_after_s", 0.0)),
-            )
+            self._pauses.note_failure(step.node, at_s, getattr(error, "retry_after_s", 0.0))
             log.warning("node_not_written", extra={"node": step.node, "why": str(error)})
             outcome = "Refused"
         self._reporter.report_outcome(step, outcome)
         if outcome == "Written":
-            self._refused.pop(step.node, None)
+            self._pauses.note_success(step.node)
             self._wrote[step.node] = step, at_s
         return outcome == "Written"
 
@@ -151,8 +134,6 @@ class TaintWriter:
         """Write a step to the node, which must still be in the state that was decided on; return the outcome."""
         path, key = f"/api/v1/nodes/{step.node}", self._rules.key
         node = msgspec.json.decode(await self._nodes.get(path))
-        if not self._leads():
-            return "NotLeading"
         bears = node_health.has_taint(node, key)
         if (node["metadata"]["uid"], bears, _record(node)) != (decided_on.uid, decided_on.tainted, decided_on.record):
             return "Conflict"

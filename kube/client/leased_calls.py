@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from turnout.kube.client.apply import MERGE
 from turnout.kube.errors import NotLeading
 
 
@@ -20,10 +21,10 @@ class Calls(Protocol):
     async def create(self, path: str, body: Any) -> bytes:
         """Return the object as created. Raises Conflict when it exists."""
 
-    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """Return the object as patched."""
+    async def patch(self, path: str, body: Any, content_type: str = MERGE, field_manager: str | None = None) -> bytes:
+        """Return the object as patched. Raises Conflict when its version or uid is not the body's."""
 
-    async def delete(self, path: str, *, uid: str, params: Mapping[str, str] | None = None) -> bytes:
+    async def delete(self, path: str, *, uid: str | None = None, params: Mapping[str, str] | None = None) -> bytes:
         """Delete the object if it still has that uid. Raises NotFound, Conflict."""
 
 
@@ -43,12 +44,12 @@ class LeasedCalls:
         self._check("POST", path)
         return await self._calls.create(path, body)
 
-    async def patch(self, path: str, body: Any, content_type: str, field_manager: str) -> bytes:
-        """Return the object as patched. Raises NotLeading."""
+    async def patch(self, path: str, body: Any, content_type: str = MERGE, field_manager: str | None = None) -> bytes:
+        """Return the object as patched. Raises Conflict when its version or uid is not the body's, NotLeading."""
         self._check("PATCH", path)
         return await self._calls.patch(path, body, content_type, field_manager)
 
-    async def delete(self, path: str, *, uid: str, params: Mapping[str, str] | None = None) -> bytes:
+    async def delete(self, path: str, *, uid: str | None = None, params: Mapping[str, str] | None = None) -> bytes:
         """Delete the object if it still has that uid. Raises NotFound, Conflict, NotLeading."""
         self._check("DELETE", path)
         return await self._calls.delete(path, uid=uid, params=params)

@@ -17,15 +17,15 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import GangKey
 from turnout.jobs.repair import Remedy
-from turnout.kube.backoff import Backoff
+from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
-from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.client.leased_calls import Calls
+from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.gates.evictions import (
     find_stuck_gang,
@@ -39,13 +39,6 @@ from turnout.scheduler_ext.model import EventReason, Evict, Notice
 from turnout.scheduler_ext.server.metrics import EvictionMetrics, RepairMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import eviction_body
-
-
-class Evictions(Protocol):
-    """The part of a Client that is needed here."""
-
-    async def create(self, path: str, body: dict[str, Any]) -> bytes:
-        """Post an object."""
 
 
 class EvictionOutcome(StrEnum):
@@ -66,15 +59,13 @@ class EvictionResult:
     error: CallError | None = None
 
 
-async def evict_each(
-    calls: Evictions, victims: Iterable[Evict], may_write: Callable[[], bool]
-) -> AsyncIterator[EvictionResult]:
+async def evict_each(calls: Calls, victims: Iterable[Evict]) -> AsyncIterator[EvictionResult]:
     """Yield the result of each eviction. Ends after the first that is refused or fails, and without the Lease."""
     for each in victims:
-        if not may_write():
-            return
         try:
             await calls.create(f"/api/v1/namespaces/{each.namespace}/pods/{each.name}/eviction", eviction_body(each))
+        except NotLeading:
+            return
         except (NotFound, Conflict):
             yield EvictionResult(each, EvictionOutcome.GONE)
         except CallError as error:
@@ -100,8 +91,6 @@ class _PreemptionState:
     since_s: float
     hosts: Mapping[str, str] = field(default_factory=dict)
     refusal_detail: str = ""
-    failures: int = 0  # in a row
-    paused_until_s: float = 0.0  # nothing is evicted before
 
 
 class Evictor:
@@ -110,15 +99,15 @@ class Evictor:
     def __init__(
         self,
         watches: WatchState,
-        calls: Evictions,
+        calls: Calls,
         clock: Clock,
         registry: CollectorRegistry,
         notify: Callable[[Notice], None],
-        may_write: Callable[[], bool],
     ) -> None:
-        self._calls, self._clock, self._notify, self._may_write = calls, clock, notify, may_write
+        self._calls, self._clock, self._notify = calls, clock, notify
         self._plans, self._view = watches.plans, watches.plans.view
         self._preemptions: dict[GangKey, _PreemptionState] = {}
+        self._pauses = RetryPauses[GangKey](EVICTION_BACKOFF)
         self._evicted_uids: set[str] = set()  # uids of evicted pods, until they are deleted
         self._count = EvictionMetrics(registry).outcomes
         watches.follow_pods(drop=self._evicted_uids.discard)
@@ -132,6 +121,7 @@ class Evictor:
     def forget(self, key: GangKey) -> None:
         """Release the hosts of a gang that starts or is deleted."""
         self._preemptions.pop(key, None)
+        self._pauses.note_success(key)
         self._plans.reservations.release(key)
 
     def forget_deleted_gangs(self) -> None:
@@ -166,13 +156,13 @@ class Evictor:
         state = self._preemptions.setdefault(gang.key, _PreemptionState(now_s))
         state.hosts = preemption.hosts
         reserve_hosts(plans, gang, preemption.hosts.values())
-        victims = preemption.victims if now_s >= state.paused_until_s else ()
+        victims = preemption.victims if self._pauses.may_try(gang.key, now_s) else ()
         return replace(gated_gang, preemption=replace(preemption, victims=victims, refusal_detail=state.refusal_detail))
 
     async def evict(self, key: GangKey, victims: tuple[Evict, ...]) -> bool:
         """Evict pods one after the other. False if one is refused; the others are not evicted then."""
         done = 0
-        async for result in evict_each(self._calls, victims, self._may_write):
+        async for result in evict_each(self._calls, victims):
             pod = result.pod
             self._count.labels(result.outcome.value).inc()
             if result.error is not None:
@@ -186,18 +176,16 @@ class Evictor:
         if done < len(victims):  # one was refused, or another leads by now
             return False
         if (state := self._preemptions.get(key)) is not None:
-            state.refusal_detail, state.failures = "", 0
+            state.refusal_detail = ""
+            self._pauses.note_success(key)
         return True
 
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
         log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
         if (state := self._preemptions.get(key)) is None:
             return
-        state.failures += 1
         state.refusal_detail = f"pod {each.namespace}/{each.name} cannot be evicted for it: {error.message[:200]}"
-        state.paused_until_s = self._clock.monotonic() + EVICTION_BACKOFF.wait_s(
-            state.failures, 1.0, error.retry_after_s
-        )
+        self._pauses.note_failure(key, self._clock.monotonic(), error.retry_after_s)
 
 
 REPAIR_INTERVAL_S = 2.0
@@ -213,31 +201,25 @@ class Repairer:
     def __init__(
         self,
         watches: WatchState,
-        calls: Evictions,
+        calls: Calls,
         clock: Clock,
         registry: CollectorRegistry,
         notify: Callable[[Notice], None],
-        may_write: Callable[[], bool],
     ) -> None:
-        """notify: receives the notices for the owners of pods. may_write: True while the Lease is ours."""
-        self._watches, self._calls, self._clock, self._notify, self._may_write = (
-            watches,
-            calls,
-            clock,
-            notify,
-            may_write,
-        )
+        """notify: receives the notices for the owners of pods."""
+        self._watches, self._calls, self._clock, self._notify = watches, calls, clock, notify
         self._plans, self._view = watches.plans, watches.plans.view
         self._stuck_since_s: dict[GangKey, float] = {}  # gang -> since when it is stuck
         self._started_s: dict[GangKey, float] = {}  # gang -> when its last repair began
-        self._pauses: dict[GangKey, tuple[int, float]] = {}  # failures in a row, and until when nothing is tried
+        self._pauses = RetryPauses[GangKey](REPAIR_BACKOFF)
         self._last_gangs: list[GangKey] = []
         self._counts = RepairMetrics(registry)
 
     async def run(self) -> None:
         """Repair gangs until cancelled. Each term counts the time that a gang is stuck from its first tick."""
-        for table in (self._stuck_since_s, self._started_s, self._pauses):
-            table.clear()
+        self._stuck_since_s.clear()
+        self._started_s.clear()
+        self._pauses.clear()
         while True:
             await self.tick()
             await self._clock.sleep(REPAIR_INTERVAL_S)
@@ -247,9 +229,10 @@ class Repairer:
         if self._watches.may_be_old():
             return
         gangs = self._view.gangs
-        for table in (self._stuck_since_s, self._started_s, self._pauses):
+        for table in (self._stuck_since_s, self._started_s):
             for key in [key for key in table if key not in gangs]:
                 del table[key]
+        self._pauses.forget(lambda key: key not in gangs)
         slots = asyncio.Semaphore(MAX_GANGS_IN_PARALLEL)
         async with asyncio.TaskGroup() as group:
             for key in self._choose_gangs():
@@ -275,9 +258,8 @@ class Repairer:
             self._stuck_since_s.pop(gang.key, None)
             return ()
         since_s = self._stuck_since_s.setdefault(gang.key, now_s)
-        failed = self._pauses.get(gang.key)
         rests = gang.key in self._started_s and now_s - self._started_s[gang.key] < REPAIR_REST_S
-        if rests and (failed is None or now_s < failed[1]):
+        if rests and not (gang.key in self._pauses and self._pauses.may_try(gang.key, now_s)):
             return ()
         if not rests and now_s - since_s < gang.repair.after_s:
             return ()
@@ -292,7 +274,7 @@ class Repairer:
         if key not in self._pauses:
             self._started_s[key] = self._clock.monotonic()
         done = 0
-        async for result in evict_each(self._calls, victims, self._may_write):
+        async for result in evict_each(self._calls, victims):
             pod = result.pod
             if result.error is not None:
                 self._note_failure(key, pod, result.error)
@@ -303,13 +285,11 @@ class Repairer:
                 log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "reason": pod.reason.value})
                 self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
         if done == len(victims):  # else one was refused, or another leads by now
-            self._pauses.pop(key, None)
+            self._pauses.note_success(key)
 
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
         log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
-        failures = self._pauses.get(key, (0, 0.0))[0] + 1
-        until_s = self._clock.monotonic() + REPAIR_BACKOFF.wait_s(failures, 1.0, error.retry_after_s)
-        self._pauses[key] = failures, until_s
+        self._pauses.note_failure(key, self._clock.monotonic(), error.retry_after_s)
         if error.status == 429:
             why = f"pod {each.name} cannot be evicted: {error.message[:200]}"
             self._notify(Notice(EventReason.EVICTION_REFUSED, each.namespace, each.name, each.uid, why))

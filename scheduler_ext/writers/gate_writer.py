@@ -11,16 +11,16 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import msgspec
 from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
-from turnout.kube.backoff import Backoff
+from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
-from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.client.leased_calls import Calls
+from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cluster.member import GangMember
@@ -48,13 +48,6 @@ REPORT_INTERVAL_S = 1_800.0  # and repeats it, because an API server deletes Eve
 _pods = msgspec.json.Decoder(Pod)
 
 
-class PodWrites(Protocol):
-    """The part of a Client that is needed here."""
-
-    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
-        """Patch a pod and return the result. Raises Conflict when its version or uid is not the body's."""
-
-
 @dataclass(slots=True)
 class _ReportedWait:
     """A gang that waits for one reason."""
@@ -69,22 +62,20 @@ class GateWriter:
     def __init__(
         self,
         watches: WatchState,
-        pods: PodWrites,
+        pods: Calls,
         choices: NominationChoices,
         clock: Clock,
         registry: CollectorRegistry,
         notify: Callable[[Notice], None],
-        may_write: Callable[[], bool],
         evictor: Evictor | None = None,
     ) -> None:
         """Start watching pods.
 
-        notify: receives the notices for the owners of pods. may_write: True while the Lease is ours; called before each
-        patch. evictor: None where nobody is evicted for a gang.
+        notify: receives the notices for the owners of pods. evictor: None where nobody is evicted for a gang.
         """
         self._pods, self._choices, self._clock = pods, choices, clock
         self._plans, self._view = watches.plans, watches.plans.view
-        self._notify, self._may_write, self._evictor = notify, may_write, evictor
+        self._notify, self._evictor = notify, evictor
         self._counts = GateMetrics(registry)
         self._gated_pods: dict[str, GatedPod] = {}
         self._lifts: dict[
@@ -95,9 +86,7 @@ class GateWriter:
         self._single_pods: dict[str, None] = {}  # uids of gated pods without a gang
         self._busy: set[GangKey | str] = set()
         self._postponed: dict[GangKey, float] = {}  # gang -> since when it waits for a nomination of another gang
-        self._failures: dict[
-            GangKey | str, tuple[int, float]
-        ] = {}  # failures in a row, and until when nothing is tried
+        self._pauses = RetryPauses[GangKey | str](BACKOFF)  # by gang or uid of a single pod
         self._leads = False
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
@@ -151,7 +140,7 @@ class GateWriter:
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)  # a cancelled term released none of its slots
         self._busy.clear()
         self._postponed.clear()
-        self._failures.clear()
+        self._pauses.clear()
         if self._evictor is not None:
             self._evictor.forget_all()
         self._plans.forget_plans()  # our plans may differ from the plans of a former leader
@@ -211,8 +200,7 @@ class GateWriter:
             del self._waiting[key]
         if self._evictor is not None:
             self._evictor.forget_deleted_gangs()
-        for name in [name for name, (_, until_s) in self._failures.items() if until_s + BACKOFF.max_s < now_s]:
-            del self._failures[name]
+        self._pauses.forget_old(now_s)
 
     def _sort_gangs(self, keys: Iterable[GangKey]) -> deque[GangKey]:
         """Return the gangs that are due, in the order of their plans: priority, then creation."""
@@ -240,9 +228,9 @@ class GateWriter:
             if self._evictor is not None:
                 self._evictor.forget(key)
             return ()
-        if not self._may_try(key):
-            return ()
         now_s, plans = self._clock.monotonic(), self._plans
+        if not self._pauses.may_try(key, now_s):
+            return ()
         plans.view.settle(now_s)
         gated_gang = observe_gated_gang(plans, gang, self._gated_pods, self._lifts, self._choices.schedulers, now_s)
         if self._evictor is not None:
@@ -257,10 +245,6 @@ class GateWriter:
         self._postponed.pop(key, None)
         self._assume_writes(writes)
         return writes
-
-    def _may_try(self, key: GangKey | str) -> bool:
-        """True unless writes for a gang or single pod failed a short while ago."""
-        return self._clock.monotonic() >= self._failures.get(key, (0, 0.0))[1]
 
     def _conflicts_with_nomination(self, key: GangKey, writes: Writes) -> bool:
         """True if a node of a lift is nominated for a gated pod of another gang that is not planned there.
@@ -326,7 +310,8 @@ class GateWriter:
     async def _release_single_pod(self, uid: str) -> None:
         pod = self._gated_pods.get(uid)
         try:
-            if pod is not None and self._may_try(uid) and await self._write(Lift(pod, LiftReason.NO_GANG)):
+            may_try = pod is not None and self._pauses.may_try(uid, self._clock.monotonic())
+            if pod is not None and may_try and await self._write(Lift(pod, LiftReason.NO_GANG)):
                 detail = f"{labels.PLACEMENT_GATE} was lifted: the pod belongs to no gang"
                 self._notify(Notice(EventReason.GATE_WITHOUT_GANG, pod.namespace, pod.name, uid, detail))
         finally:
@@ -339,13 +324,13 @@ class GateWriter:
         lifts = isinstance(write, Lift)
         body = lift_patch(write) if isinstance(write, Lift) else nomination_patch(write)
         async with self._patch_slots:
-            if not self._may_write():  # after a pause of this process another process may lead
-                return False
             try:
                 answer = await self._pods.patch(
                     path if lifts else f"{path}/status", body, field_manager=labels.FIELD_MANAGER_NOMINATOR
                 )
                 shown_pod = _pods.decode(answer)
+            except NotLeading:
+                return False
             except (CallError, msgspec.DecodeError) as error:
                 self._note_failure(write, error)
                 return False
@@ -354,7 +339,7 @@ class GateWriter:
 
     def _note_success(self, write: Nominate | Lift, answer: Pod) -> None:
         uid = write.pod.uid
-        self._failures.pop(self._key_of(write.pod), None)
+        self._pauses.note_success(self._key_of(write.pod))
         log.debug("gate_written", extra={"pod": write.pod.name, "node": write.node, "lifts": isinstance(write, Lift)})
         if isinstance(write, Nominate):
             if (gated := gated_pod(answer)) is not None:
@@ -388,11 +373,8 @@ class GateWriter:
         if member is not None:
             self._view.forget_assumed(member)
         if not isinstance(error, (Conflict, NotFound)):  # the pod changed or was deleted: its next state decides
-            key, now_s = self._key_of(pod), self._clock.monotonic()
-            failures, until_s = self._failures.get(key, (0, 0.0))
-            if now_s >= until_s:  # of many on their way at once the first counts
-                asked_s = error.retry_after_s if isinstance(error, CallError) else 0.0
-                self._failures[key] = failures + 1, now_s + BACKOFF.wait_s(failures + 1, 1.0, asked_s)
+            retry_after_s = error.retry_after_s if isinstance(error, CallError) else 0.0
+            self._pauses.note_failure(self._key_of(pod), self._clock.monotonic(), retry_after_s)
             log.warning("gate_failed", extra={"pod": f"{pod.namespace}/{pod.name}", "why": str(error)})
 
     def _key_of(self, pod: GatedPod) -> GangKey | str:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
+from turnout.kube.backoff import UnshownWrites
 from turnout.kube.client.clock import Clock
-from turnout.kube.errors import CallError, Conflict, NotFound
+from turnout.kube.client.leased_calls import Calls
+from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.cluster.request_hints import PodGroupState
 from turnout.scheduler_ext.planner.nominations import (
@@ -38,37 +39,25 @@ TICK_S = 1.0  # between two checks of all waiting gangs: expired nominations, en
 SENT_S = 5.0  # how long the same patch is not repeated
 
 
-class NominatedStatus(Protocol):
-    """The part of a Client that is needed here."""
-
-    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
-        """Patch a pod and return the result. Raises Conflict when its version or uid is not the body's."""
-
-
 class NominationWriter:
     """Keeps the nominations of one cluster equal to the plan while `run` runs."""
 
     def __init__(
         self,
         watches: WatchState,
-        pods: NominatedStatus,
+        pods: Calls,
         choices: NominationChoices,
         clock: Clock,
         registry: CollectorRegistry,
-        may_write: Callable[[], bool],
     ) -> None:
-        """Start watching pods.
-
-        may_write: True while the Lease is ours; called before each patch.
-        """
+        """Start watching pods."""
         self._watches, self._pods, self._choices, self._clock = watches, pods, choices, clock
         self._plans, self._view = watches.plans, watches.plans.view
-        self._may_write = may_write
         self._counts = NominationMetrics(registry)
         self._versions: dict[str, str] = {}
         self._since_s: dict[str, float] = {}  # uid -> since when the nomination of `_named` stands, or ended
         self._nominated_nodes: dict[str, str] = {}
-        self._sent: dict[str, tuple[str, float]] = {}
+        self._sent = UnshownWrites[str, str](SENT_S)  # by uid, the nominated node
         self.due: dict[GangKey, None] = {}  # the gangs that are due, while this replica leads
         self._leads = False
         self._wake = asyncio.Event()
@@ -84,18 +73,16 @@ class NominationWriter:
                 self._versions,
                 self._since_s,
                 self._nominated_nodes,
-                self._sent,
                 self._view.unconfirmed_nominations,
             ):
                 table.pop(uid, None)
+            self._sent.forget(uid)
             return
         self._versions[uid] = pod.metadata.resource_version
         if member.nominated_by_us and self._nominated_nodes.get(uid) != member.nominated:
             self._nominated_nodes[uid] = member.nominated
             self._since_s[uid] = self._clock.monotonic()
-        sent = self._sent.get(uid)
-        if sent is not None and sent[0] == member.nominated:
-            del self._sent[uid]
+        if self._sent.note_shown(uid, member.nominated):
             self._view.unconfirmed_nominations.pop(uid, None)
         if member.nominated and not (member.nominated_by_us and self._is_outdated(uid, member.nominated)):
             return
@@ -171,10 +158,9 @@ class NominationWriter:
                 nominations += nominate(plans, (key,), self._choices, self._since_s, now_s)
         fresh = []
         for nomination in nominations:
-            sent = self._sent.get(nomination.uid)
-            if sent is not None and sent[0] == nomination.node and now_s - sent[1] < SENT_S:
+            if self._sent.is_unshown(nomination.uid, nomination.node, now_s):
                 continue
-            self._sent[nomination.uid] = (nomination.node, now_s)
+            self._sent.note(nomination.uid, nomination.node, now_s)
             self._view.unconfirmed_nominations[nomination.uid] = (
                 nomination.node
             )  # so that a plan keeps to it before the watch shows it
@@ -187,9 +173,9 @@ class NominationWriter:
         body = {"metadata": meta, "status": {"nominatedNodeName": nomination.node or None}}
         path = f"/api/v1/namespaces/{nomination.namespace}/pods/{nomination.name}/status"
         try:
-            if not self._may_write():  # after a pause of this process another process may lead
-                return
             await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
+        except NotLeading:
+            return
         except (Conflict, NotFound) as error:
             self._note_failure(nomination, error)  # the pod changed or was deleted: its next state decides
         except CallError as error:
@@ -212,6 +198,6 @@ class NominationWriter:
 
     def _note_failure(self, nomination: Nomination, error: CallError) -> None:
         self._counts.failures.labels(type(error).__name__).inc()
-        self._sent.pop(nomination.uid, None)
+        self._sent.forget(nomination.uid)
         self._view.unconfirmed_nominations.pop(nomination.uid, None)
         self._view.assumed_pods.forget(nomination.uid)

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry
 
 from turnout.kube import labels
-from turnout.kube.backoff import Backoff
+from turnout.kube.backoff import Backoff, RetryPauses, UnshownWrites
 from turnout.kube.client.clock import Clock
-from turnout.kube.errors import CallError, Conflict, NotFound, Rejected
+from turnout.kube.client.leased_calls import Calls
+from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading, Rejected
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.planner.nominations import PathAnnotation, plan_annotations
 from turnout.scheduler_ext.server.metrics import SwitchPathMetrics
@@ -29,29 +29,17 @@ SENT_S = 15.0  # how long the same patch is not repeated
 PAUSE = Backoff(first_s=1.0, max_s=300.0)  # of all patches, when the server refuses or fails
 
 
-class Pods(Protocol):
-    """The part of a Client that is needed here."""
-
-    async def patch(self, path: str, body: dict[str, Any], *, field_manager: str) -> bytes:
-        """Patch a pod and return the result. Raises CallError."""
-
-
 class SwitchPathWriter:
     """Keeps the switch paths on the pods of one cluster equal to the map while `run` runs."""
 
-    def __init__(
-        self, watches: WatchState, pods: Pods, clock: Clock, registry: CollectorRegistry, may_write: Callable[[], bool]
-    ) -> None:
-        """Start watching pods.
-
-        may_write: True while the Lease is ours; called before each patch.
-        """
-        self._view, self._pods, self._clock, self._may_write = watches.plans.view, pods, clock, may_write
+    def __init__(self, watches: WatchState, pods: Calls, clock: Clock, registry: CollectorRegistry) -> None:
+        """Start watching pods."""
+        self._view, self._pods, self._clock = watches.plans.view, pods, clock
         self._counts = SwitchPathMetrics(registry)
         self._current_paths: dict[str, str] = {}  # uid of each bound pod -> the path that it carries
-        self._sent: dict[str, tuple[str, float]] = {}
+        self._sent = UnshownWrites[str, str](SENT_S)  # by uid, the path
         self._given_up: set[str] = set()  # until they change
-        self._failures, self._paused_until_s = 0, 0.0
+        self._pauses = RetryPauses[None](PAUSE)  # of all patches together
         self._dirty: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
@@ -91,28 +79,29 @@ class SwitchPathWriter:
 
     def _decide(self, uids: Iterable[str]) -> list[PathAnnotation]:
         now_s = self._clock.monotonic()
-        if now_s < self._paused_until_s:
+        if not self._pauses.may_try(None, now_s):
             return []
-        fresh = []
-        for mark in plan_annotations(self._view, self._current_paths, uids, now_s):
-            path, sent_s = self._sent.get(mark.uid, ("", 0.0))
-            if mark.uid not in self._given_up and not (path == mark.path and now_s - sent_s < SENT_S):
-                fresh.append(mark)
-        return fresh
+        return [
+            mark
+            for mark in plan_annotations(self._view, self._current_paths, uids, now_s)
+            if mark.uid not in self._given_up and not self._sent.is_unshown(mark.uid, mark.path, now_s)
+        ]
 
     async def _write(self, mark: PathAnnotation, room: asyncio.Semaphore) -> None:
         now_s = self._clock.monotonic()
         body = {"metadata": {"uid": mark.uid, "annotations": {labels.SWITCH_PATH: mark.path}}}
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
         try:
-            if now_s < self._paused_until_s or not self._may_write():
+            if not self._pauses.may_try(None, now_s):
                 return
-            self._sent[mark.uid] = (mark.path, now_s)
+            self._sent.note(mark.uid, mark.path, now_s)
             await self._pods.patch(path, body, field_manager=labels.FIELD_MANAGER_NOMINATOR)
+        except NotLeading:
+            self._sent.forget(mark.uid)
         except CallError as error:
             self._note_failure(mark, error)
         else:
-            self._failures = 0
+            self._pauses.note_success(None)
             self._counts.writes.inc()
             log.debug("switch_path_written", extra={"pod": f"{mark.namespace}/{mark.name}", "path": mark.path})
         finally:
@@ -124,21 +113,18 @@ class SwitchPathWriter:
         On other errors pause all patches, longer each time.
         """
         self._counts.failures.labels(type(error).__name__).inc()
-        self._sent.pop(mark.uid, None)
+        self._sent.forget(mark.uid)
         if isinstance(error, (Conflict, NotFound, Rejected)):
             self._given_up.add(mark.uid)
             is_reported = isinstance(error, Rejected)
         else:
-            now_s = self._clock.monotonic()
-            is_reported = now_s >= self._paused_until_s  # of many patches in flight only the first counts
-            if is_reported:
-                self._failures += 1
-                self._paused_until_s = now_s + PAUSE.wait_s(self._failures, 1.0, error.retry_after_s)
+            is_reported = self._pauses.note_failure(None, self._clock.monotonic(), error.retry_after_s)
         if is_reported:
             pod = f"{mark.namespace}/{mark.name}"
             log.warning("switch_path_failed", extra={"pod": pod, "why": str(error)})
 
     def _forget(self, uid: str) -> None:
-        for table in (self._current_paths, self._sent, self._dirty):
+        for table in (self._current_paths, self._dirty):
             table.pop(uid, None)
+        self._sent.forget(uid)
         self._given_up.discard(uid)

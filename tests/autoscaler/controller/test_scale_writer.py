@@ -16,6 +16,7 @@ from turnout.autoscaler.model import Reason, Step
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, Forbidden, Rejected, TooManyRequests, Unreachable
 
 pytestmark = pytest.mark.asyncio
@@ -308,6 +309,24 @@ async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
         await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
     assert told == [("a", "Conflict"), ("a", "Written")]
     assert api.patches[1:] == [was["metadata"]["resourceVersion"], "9"]
+
+
+async def test_a_shrink_is_not_sent_again_when_the_lease_went_while_the_job_was_read():
+    there, told, leads = raw("a"), [], [True]
+    api = Api(CHANGED, newer=there[JobKey("Job", "ns", "a")])
+    read = api.get
+
+    async def read_as_last(path):
+        leads.clear()
+        return await read(path)
+
+    api.get = read_as_last
+    doing = writer(LeasedCalls(api, lambda: bool(leads)), told)
+    for _ in range(2):
+        await doing.carry_out([step("a", 4, 2)], there, noted, 0.0)
+    assert told == [("a", "Conflict"), ("a", "NotLeading")]
+    assert len(api.patches) == 2
+    assert doing.refused_jobs(there, 0.0) == {}
 
 
 async def test_what_was_written_is_told_to_who_reads_it_again():

@@ -19,6 +19,7 @@ from turnout.autoscaler.settings import Settings, read_settings
 from turnout.kube import labels
 from turnout.kube.cli_flags import BadSetting
 from turnout.kube.client.apply import MERGE
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, Forbidden, NotFound
 from turnout.kube.node_health import CheckResult, utc_datetime
 
@@ -75,8 +76,8 @@ class Watched:
         self.cluster, self.api, self.cache = cluster, Api(cluster, error), cluster.cache()
         self.clock, self.recorder, self.metrics = ManualClock(), Recorder(), Metrics((GPU,))
         tells = NodeEvents(self.recorder, cluster.rules, self.metrics)
-        args = (self.api, self.cache, cluster.rules, lambda: leads, tells, self.clock, asyncio.Event(), dry_run)
-        self.writer = TaintWriter(*args)
+        args = self.cache, cluster.rules, tells, self.clock, asyncio.Event(), dry_run
+        self.writer = TaintWriter(LeasedCalls(self.api, lambda: leads), *args)
 
     async def look(self, after_s=0.0):
         self.clock.now_s += after_s

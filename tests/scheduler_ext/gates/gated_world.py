@@ -14,6 +14,7 @@ from tests.scheduler_ext.shown import ShownExtender
 from tests.world import World, group
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, NotFound, ServerFault, TooManyRequests
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Rules
@@ -84,7 +85,7 @@ class Api:
     def read(raw):
         return msgspec.json.decode(msgspec.json.encode(raw), type=Pod)
 
-    async def patch(self, path, body, *, field_manager):
+    async def patch(self, path, body, content_type=None, field_manager=None):
         self._ask()
         if self.slow_after is not None and self.asked > self.slow_after:
             await self.goes_on.wait()
@@ -198,9 +199,10 @@ class Writer:
         self.registry = CollectorRegistry()
         self.view = view
         choices = NominationChoices(rules, CHOICES.schedulers)
-        tools = self.clock, self.registry, self.notices.append, lambda: self.leads
-        evictor = Evictor(view.watches, Evictions(api), *tools) if preempts else None
-        self.writer = GateWriter(view.watches, api, choices, *tools, evictor)
+        tools = self.clock, self.registry, self.notices.append
+        evictions, patches = (LeasedCalls(calls, lambda: self.leads) for calls in (Evictions(api), api))
+        evictor = Evictor(view.watches, evictions, *tools) if preempts else None
+        self.writer = GateWriter(view.watches, patches, choices, *tools, evictor)
         for name, least in groups:
             self.put_group(name, least)
         for raw in api.pods.values():

@@ -10,6 +10,7 @@ from tests.kube.world import ManualClock
 from tests.scheduler_ext.shown import ShownExtender
 from tests.world import REQUIRED, World
 from turnout.kube import labels
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, NotFound, TooManyRequests
 from turnout.scheduler_ext.gates.evictions import find_stuck_gang, plan_repair
 from turnout.scheduler_ext.model import EventReason, Rules
@@ -138,9 +139,8 @@ class Scene:
         for pod in pods:
             self.view.put_pod(pod)
         registry = CollectorRegistry()
-        self.repairer = Repairer(
-            self.view.watches, self.calls, self.clock, registry, self.told.append, lambda: self.leads
-        )
+        calls = LeasedCalls(self.calls, lambda: self.leads)
+        self.repairer = Repairer(self.view.watches, calls, self.clock, registry, self.told.append)
 
     async def pass_by(self, seconds):
         """Let it look as often as it does in so many seconds."""

@@ -12,6 +12,7 @@ from tests.scheduler_ext.shown import ShownExtender
 from tests.world import World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.nominations import NominationChoices
@@ -29,7 +30,7 @@ class Pods:
         self.faults, self.patches = list(faults), []
         self.came = asyncio.Event()
 
-    async def patch(self, path, body, *, field_manager):
+    async def patch(self, path, body, content_type=None, field_manager=None):
         self.patches.append((path, body, field_manager))
         self.came.set()
         if self.faults:
@@ -47,9 +48,8 @@ class Scene:
         for node in World(*leaves).nodes:
             self.view.view.put_node(node)
         self.view.use_map(World(*leaves).fabric)
-        self.nominator = NominationWriter(
-            self.view.watches, self.pods, CHOICES, clock, CollectorRegistry(), lambda: self.leads
-        )
+        calls = LeasedCalls(self.pods, lambda: self.leads)
+        self.nominator = NominationWriter(self.view.watches, calls, CHOICES, clock, CollectorRegistry())
 
     def show(self, pod, version):
         meta = msgspec.structs.replace(pod.metadata, resource_version=version)

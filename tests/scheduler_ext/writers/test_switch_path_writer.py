@@ -12,6 +12,7 @@ from tests.scheduler_ext.shown import ShownExtender
 from tests.scheduler_ext.writers.test_nomination_writer import Pods
 from tests.world import World
 from turnout.kube import labels
+from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, Forbidden, Rejected, ServerFault
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -38,7 +39,8 @@ class Scene:
         for node in World(4, 4).nodes:
             self.view.view.put_node(node)
         self.view.use_map(World(4, 4).fabric)
-        self.marker = SwitchPathWriter(self.view.watches, self.pods, self.clock, self.registry, lambda: self.leads)
+        calls = LeasedCalls(self.pods, lambda: self.leads)
+        self.marker = SwitchPathWriter(self.view.watches, calls, self.clock, self.registry)
 
     @property
     def paths(self):
