@@ -72,9 +72,8 @@ async def serve(settings: Settings) -> None:
             return elector.transitions if elector.is_leading else None
 
         calls = LeasedCalls(client, lambda: elector.is_leading)
-        scale_writer = ScaleWriter(
-            calls, KINDS, term, events.report_outcome, not settings.act, elector.confirm, view.note_written
-        )
+        outcomes = events.report_outcome, not settings.act, elector.confirm, view.note_written
+        scale_writer = ScaleWriter(calls, KINDS, term, *outcomes)
         with journal_at(settings.decision_log) as journal:
             works = []
             if fault_reports is not None:
