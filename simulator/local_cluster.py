@@ -21,9 +21,8 @@ from turnout.simulator.cluster.controllers.batch_job import RETRY_S
 from turnout.simulator.cluster.kubeconfig import ClusterAccess
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, node
-from turnout.simulator.cluster.runtime.clients import ApiClient, ExtenderClient, HttpClient
+from turnout.simulator.cluster.runtime.clients import ApiClient, Direct, ExtenderClient, HttpClient
 from turnout.simulator.cluster.runtime.controllers import Controllers
-from turnout.simulator.cluster.runtime.inprocess_client import Direct
 from turnout.simulator.cluster.runtime.kubelet import Kubelet
 from turnout.simulator.cluster.runtime.scheduler_loop import Scheduler, SchedulerSettings
 from turnout.simulator.cluster.scheduler import Outcome

@@ -11,8 +11,7 @@ from turnout.cli.demo.manifests import NAMESPACE, OTHERS, Raw, busy_pod, members
 from turnout.cli.demo.scenario import Act, ActKind, DemoGang, Scene
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
-from turnout.simulator.cluster.default_plugins import Cursor
-from turnout.simulator.cluster.scheduler import Chosen, schedule_without_extender
+from turnout.simulator.cluster.scheduler import Chosen, Cursor, schedule_without_extender
 
 
 class Baseline:

@@ -22,8 +22,7 @@ from turnout.simulator.cluster.runtime.clients import ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.cluster.scheduler import ExtenderSettings
 from turnout.simulator.local_cluster import LocalCluster, attached, local_cluster
-from turnout.simulator.processes.runtime.log_endpoint import HOST, endpoint
-from turnout.simulator.processes.runtime.logs import PodLogs
+from turnout.simulator.processes.runtime.logs import HOST, PodLogs, endpoint
 from turnout.topology.names import TEXT_KEY
 
 _WEIGHT = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it

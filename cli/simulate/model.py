@@ -15,8 +15,7 @@ from turnout.cli.why import count, lasting
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import TraceRow
-from turnout.simulator.replay.workload_streams import Labels, labelled
+from turnout.simulator.replay.traces import Labels, TraceRow, labelled
 
 USUAL_LOAD = 0.65  # of a cluster whose size nobody states
 

@@ -96,8 +96,7 @@ def _rows(args: argparse.Namespace) -> Sequence[TraceRow]:
     """Read or draw the jobs. Raises BadTrace, or what reading a file raises."""
     from random import Random
 
-    from turnout.simulator.replay.traces import rows_of
-    from turnout.simulator.replay.workload_streams import drawn
+    from turnout.simulator.replay.traces import drawn, rows_of
 
     if args.trace == DRAWN:
         return drawn(args.jobs or _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD, Random(args.seed))

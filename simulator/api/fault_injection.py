@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.model import ApiRefusal
 
 _VERBS = ("", "get", "list", "watch", "create", "update", "patch", "delete")
 _CODES = {429: "TooManyRequests", 500: "InternalError", 503: "ServiceUnavailable"}

@@ -6,11 +6,9 @@ as in a cluster. Source: kube-controller-manager's garbage collector.
 
 from __future__ import annotations
 
-from turnout.simulator.api.errors import ApiRefusal
-from turnout.simulator.api.kinds.builtin_kinds import NAMESPACES
-from turnout.simulator.api.model import ResourceKind
-from turnout.simulator.api.store import Store
-from turnout.simulator.api.watch_history import Stored
+from turnout.simulator.api.kinds.catalogue import NAMESPACES
+from turnout.simulator.api.model import ApiRefusal, ResourceKind
+from turnout.simulator.api.store import Store, Stored
 from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOptions
 
 

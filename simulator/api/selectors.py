@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from turnout.simulator.api.errors import ApiRefusal
-from turnout.simulator.api.model import Object, ResourceKind
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind
 
 Question = Callable[[Object], bool]
 

@@ -1,4 +1,5 @@
-"""Store the objects of the embedded API under the rules of writes: versions, conflicts, finalizers, subresources.
+"""Store the objects of the embedded API, and the history of their changes, under the rules of writes:
+versions, conflicts, finalizers, subresources.
 
 Objects are plain dicts and never change once stored: a write stores a new one. server/ has HTTP, writes/ the details of
 each write, garbage_collector.py the garbage collection.
@@ -6,24 +7,42 @@ each write, garbage_collector.py the garbage collection.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from turnout.simulator.api.errors import ApiRefusal, not_found, readable
-from turnout.simulator.api.kinds.builtin_kinds import BUDGETS, DEFINITIONS, NAMESPACES, PODS, PRIORITIES, QUOTAS
-from turnout.simulator.api.kinds.catalogue import Catalogue
-from turnout.simulator.api.kinds.custom import established, kind_of
-from turnout.simulator.api.kinds.validation import check_change, check_metadata, check_object
-from turnout.simulator.api.model import Object, ResourceKind
+from turnout.simulator.api.kinds.catalogue import (
+    BUDGETS,
+    DEFINITIONS,
+    NAMESPACES,
+    PODS,
+    PRIORITIES,
+    QUOTAS,
+    Catalogue,
+    established,
+    kind_of,
+)
+from turnout.simulator.api.kinds.schema import check_change, check_metadata, check_object
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, not_found, readable
 from turnout.simulator.api.selectors import Question
-from turnout.simulator.api.watch_history import Key, StoreChange, Stored, StorePage, WatchHistory
 from turnout.simulator.api.writes import deletion
-from turnout.simulator.api.writes.admission import as_kind, check_update, shaped, tidied, with_priority, with_status
+from turnout.simulator.api.writes.admission import (
+    as_kind,
+    bound_to,
+    check_budgets,
+    check_quotas,
+    check_update,
+    shaped,
+    tidied,
+    with_disruption_condition,
+    with_priority,
+    with_status,
+)
 from turnout.simulator.api.writes.deletion import closing
-from turnout.simulator.api.writes.eviction import bound_to, check_budgets, check_quotas, with_disruption_condition
-from turnout.simulator.api.writes.managed_fields import owned
+from turnout.simulator.api.writes.patch import owned
 
 _KEPT_CHANGES = 10_000
 AS_IT_SAYS = deletion.DeleteOptions()
@@ -361,3 +380,115 @@ class Ties:
 def _owners(obj: Object | None) -> set[str]:
     references: Iterable[dict[str, Any]] = (obj or {}).get("metadata", {}).get("ownerReferences") or ()
     return {each["uid"] for each in references}
+
+
+_SLACK = 8  # changes are forgotten this many times for every `keep` of them
+Key = tuple[str, str]  # namespace, name
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object in the store."""
+
+    obj: Object
+    raw: bytes  # its JSON, encoded once for every list and watch
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class StorePage:
+    """One page of a list."""
+
+    items: tuple[Stored, ...]
+    version: int  # of the list
+    rest: Key | None = None  # the key after which to continue, None at the end
+    left: int = 0  # how many objects follow this page
+
+
+@dataclass(frozen=True, slots=True)
+class StoreChange:
+    """One write."""
+
+    version: int
+    now: Stored  # the last state, when `gone`
+    before: Stored | None  # None for a creation
+    deleted: bool = False  # True: the object was deleted
+
+
+class WatchHistory:
+    """The last changes of a kind.
+
+    keep: how many are kept at least. A watch from an earlier version gets 410.
+    """
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._changes: list[StoreChange] = []
+        self._first = 0  # how many changes were forgotten
+        self._forgotten = 0  # the version of the last one forgotten
+        self.wakers: set[Callable[[], None]] = set()
+
+    def write(self, change: StoreChange) -> None:
+        """Add a change and wake the watches."""
+        self._changes.append(change)
+        if len(self._changes) > self._keep + self._keep // _SLACK:
+            surplus = len(self._changes) - self._keep
+            self._forgotten = self._changes[surplus - 1].version
+            del self._changes[:surplus]
+            self._first += surplus
+        for wake in self.wakers:
+            wake()
+
+    def end(self) -> int:
+        """Return the position after the last change."""
+        return self._first + len(self._changes)
+
+    def after(self, version: int) -> int:
+        """Return the position of the first change after `version`. Raises ApiRefusal (410) when it is forgotten."""
+        if version < self._forgotten:
+            raise ApiRefusal("Expired", f"too old resource version: {version} ({self._forgotten + 1})")
+        return self._first + bisect_right(self._changes, version, key=lambda change: change.version)
+
+    def since(self, position: int) -> Sequence[StoreChange]:
+        """Return the changes from a position on. Raises ApiRefusal (410) when some of them are forgotten."""
+        if position < self._first:
+            raise ApiRefusal("Expired", "the watch was too slow: changes it has not read are forgotten")
+        return self._changes[position - self._first :]
+
+
+def raw(stored: Stored) -> bytes:
+    """Return an object's JSON as it is stored."""
+    return stored.raw
+
+
+def event(change: StoreChange, selection: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
+    """Return the watch line of a change for a selector; None when the selector does not see the change."""
+    found = event_for(change, selection)
+    return line(found[0], show(found[1])) if found is not None else None
+
+
+def event_for(change: StoreChange, selection: Question) -> tuple[str, Stored] | None:
+    """Return a change as a selector sees it, None when it does not.
+
+    An object that no longer matches is DELETED.
+    """
+    was = change.before is not None and selection(change.before.obj)
+    fits = selection(change.now.obj)
+    if change.deleted:
+        return ("DELETED", change.now) if was or fits else None
+    if fits:
+        return ("MODIFIED" if was else "ADDED", change.now)
+    return ("DELETED", _last_matching(change)) if was else None
+
+
+def _last_matching(change: StoreChange) -> Stored:
+    """Return the last state that the selector chose, with the version of the change."""
+    before = change.before or change.now
+    meta = {**before.obj["metadata"], "resourceVersion": str(change.version)}
+    obj = {**before.obj, "metadata": meta}
+    return Stored(obj, msgspec.json.encode(obj), change.version)
+
+
+def line(word: str, shown: bytes) -> bytes:
+    """Return one line of a watch."""
+    return b'{"type":"' + word.encode() + b'","object":' + shown + b"}\n"

@@ -1,10 +1,13 @@
-"""Work out the contents of a pod's volumes: files made from objects, an empty folder, or a folder of this machine."""
+"""Work out the contents of a pod's volumes: files made from objects or a service account, or a folder of the host."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from turnout.simulator.processes.container_spec import (
     NotToBeHad,
@@ -143,3 +146,30 @@ def _safe(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/") or not path:
         raise NotToBeHad(f"the path {path!r} leads out of its volume")
     return path
+
+
+FOLDER = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@dataclass(frozen=True, slots=True)
+class InCluster:
+    """The part of a container that is its account's: variables, and files in FOLDER."""
+
+    env: Mapping[str, str]
+    files: Mapping[str, bytes]
+
+
+def in_cluster(config: Mapping[str, Any], read: Callable[[Path], bytes] = Path.read_bytes) -> InCluster | None:
+    """Work it out from a kubeconfig. None if that has no token, or leads to a server without TLS.
+
+    read: reads the CA's file, where it is not in the kubeconfig itself.
+    """
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    where = urlsplit(cluster["server"])
+    if where.scheme != "https" or not user.get("token"):
+        return None
+    coded, path = cluster.get("certificate-authority-data"), cluster.get("certificate-authority")
+    ca = base64.b64decode(coded) if coded else read(Path(path)) if path else b""
+    env = {"KUBERNETES_SERVICE_HOST": where.hostname or "", "KUBERNETES_SERVICE_PORT": str(where.port or 443)}
+    namespace = str(config["contexts"][0]["context"].get("namespace") or "default")
+    return InCluster(env, {"token": user["token"].encode(), "ca.crt": ca, "namespace": namespace.encode()})

@@ -1,4 +1,4 @@
-"""Parse traces: jobs of a cluster as rows, and measured speeds as curves. trace_files.py opens the files.
+"""Parse traces, and draw random streams of jobs: rows of jobs, and speeds as curves. trace_files.py opens the files.
 
 Traces: Microsoft ITP 2021, of ElasticFlow (ASPLOS'23); speeds: of the same work. No trace says which job is elastic:
 that is labelled in workload_streams.py.
@@ -7,8 +7,12 @@ that is labelled in workload_streams.py.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from random import Random
+
+from turnout.simulator.replay.model import Submission
 
 Table = tuple[tuple[int, float], ...]  # (GPUs, speed), ascending
 
@@ -61,3 +65,63 @@ def _lines(text: str) -> Iterable[dict[str, str]]:
 
 def _has_speed(speed: str | None) -> bool:
     return bool(speed) and float(speed or 0) > 0
+
+
+_SIZES = ((1, 60), (2, 8), (4, 10), (8, 18), (16, 3), (32, 1))  # GPUs, how often: roughly those of the traces
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The properties of jobs that no trace states."""
+
+    elastic: float = 1.0  # the share of jobs that are elastic
+    factor: int = 4  # max over min; the min is what the job asked for
+    per_node: int = 8  # GPUs of the largest worker; a job that asked for more has several workers
+    tables: Sequence[Table] = ()  # measured speeds, of which each job gets one; none: the usual curve
+
+
+def labelled(rows: Iterable[TraceRow], labels: Labels, dice: Random) -> tuple[Submission, ...]:
+    """Return submissions with random sizes and curves, in the order of their time."""
+    ordered = sorted(rows)
+    began_s = ordered[0].at_s if ordered else 0.0
+    return tuple(_labelled(row, began_s, labels, dice) for row in ordered)
+
+
+def _labelled(row: TraceRow, began_s: float, labels: Labels, dice: Random) -> Submission:
+    gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
+    least = row.gpus // gpus
+    most = least * labels.factor if dice.random() < labels.elastic else least
+    curve = _curve(dice.choice(labels.tables), gpus) if labels.tables else ()
+    return Submission(row.name, row.at_s - began_s, row.took_s, least, most, gpus, curve=curve)
+
+
+def _curve(table: Table, gpus: int) -> Table:
+    """Return a speed table by workers of `gpus` GPUs, at the measured sizes only."""
+    return tuple((at // gpus, speed) for at, speed in table if at % gpus == 0)
+
+
+def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[TraceRow, ...]:
+    """Draw a stream that needs the share `load` of `gpus` GPUs: days and nights, many short and few long jobs."""
+    sizes = [size for size, _ in _SIZES if size <= gpus // 2 or size == 1]
+    often = [count for size, count in _SIZES if size in sizes]
+    rows = []
+    for _ in range(jobs):
+        took_s = min(10 * _DAY_S, 300 + dice.lognormvariate(7.5, 1.4))
+        rows.append((dice.choices(sizes, often)[0], took_s))
+    requested_gpu_s = sum(size * took_s for size, took_s in rows)
+    times = _times(jobs, requested_gpu_s / (gpus * load), dice)
+    return tuple(
+        TraceRow(at_s, f"job-{number:06}", size, took_s)
+        for number, (at_s, (size, took_s)) in enumerate(zip(times, rows, strict=True))
+    )
+
+
+def _times(jobs: int, span_s: float, dice: Random) -> Iterator[float]:
+    """Yield ascending times in a span; by day three times as many as by night."""
+    found: list[float] = []
+    while len(found) < jobs:
+        at_s = dice.random() * span_s
+        if dice.random() < 0.5 - 0.25 * math.cos(2 * math.pi * at_s / _DAY_S):
+            found.append(at_s)
+    return iter(sorted(found))

@@ -12,8 +12,7 @@ from tests import cluster
 from tests.e2e.stories import PODS
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, pod_info_of
-from turnout.simulator.cluster.default_plugins import Cursor
-from turnout.simulator.cluster.scheduler import Chosen, schedule_without_extender
+from turnout.simulator.cluster.scheduler import Chosen, Cursor, schedule_without_extender
 
 pytestmark = [pytest.mark.long, pytest.mark.real, pytest.mark.asyncio]
 RUNS, SIZE, GPUS = 20, 8, 4

@@ -7,8 +7,8 @@ import kubernetes
 import pytest
 import yaml
 
-from turnout.simulator.api.errors import ApiRefusal, Unserved
-from turnout.simulator.api.route import unserved
+from turnout.simulator.api.model import ApiRefusal, Unserved
+from turnout.simulator.api.verbs import unserved
 
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"

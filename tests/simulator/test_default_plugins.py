@@ -9,7 +9,7 @@ from tests.simulator.world import UNRACED, cluster, node, pod_info
 from turnout.kube.labels import FAULTY
 from turnout.kube.node_health import TAINT_EFFECT
 from turnout.kube.objects import Toleration
-from turnout.simulator.cluster.default_plugins import Cursor, choose, feasible, scores, to_find
+from turnout.simulator.cluster.scheduler import Cursor, choose, feasible, scores, to_find
 
 NEUTRAL = 300  # TaintToleration: 100 for everybody, times 3
 

@@ -8,9 +8,9 @@ import random
 import pytest
 
 from tests.simulator.world import UNRACED, cluster, pod_info
-from turnout.simulator.cluster.default_plugins import Cursor
 from turnout.simulator.cluster.scheduler import (
     Chosen,
+    Cursor,
     ExtenderReply,
     ExtenderSettings,
     Waits,

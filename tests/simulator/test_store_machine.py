@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from tests.support.examples import scaled
-from turnout.simulator.api.errors import ApiRefusal
 from turnout.simulator.api.garbage_collector import collect
-from turnout.simulator.api.kinds.builtin_kinds import ROWS
+from turnout.simulator.api.kinds.catalogue import ROWS
+from turnout.simulator.api.model import ApiRefusal
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.writes.deletion import DeleteOptions
 

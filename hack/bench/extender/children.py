@@ -27,7 +27,7 @@ from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.ports import Listen, Listeners
 from turnout.scheduler_ext.settings import extender_settings
 from turnout.scheduler_ext.wire.pod_messages import Review
-from turnout.simulator.api.kinds.builtin_kinds import ROWS
+from turnout.simulator.api.kinds.catalogue import ROWS
 from turnout.simulator.api.server.serve import serve as serve_api
 from turnout.simulator.api.store import Store
 from turnout.simulator.api.writes.deletion import DeleteOptions

@@ -14,8 +14,7 @@ from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import TraceRow
-from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
+from turnout.simulator.replay.traces import Labels, TraceRow, drawn, labelled
 
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
 # Source: docs/facts/autoscaling.md 7.1.

@@ -21,7 +21,7 @@ from hack.chaos.strike_table import Check, Strike
 from turnout.cli.commands.extender_process import free_port
 from turnout.simulator.api.kubeconfig import kubeconfig
 from turnout.simulator.api.server.serve import serve
-from turnout.simulator.cluster.runtime.inprocess_client import Direct
+from turnout.simulator.cluster.runtime.clients import Direct
 
 AGAIN_S = 30.0  # until a new round trains
 _OPTIONS = ("--rdzv-id=train", "--lease=default/train", "--max-restarts=10")

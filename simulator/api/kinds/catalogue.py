@@ -1,12 +1,338 @@
-"""The kinds that are served now: the built-in ones, and those that CRDs have added."""
+"""The kinds that the embedded API serves: the built-in ones as rows, and those that CRDs have added."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
-from turnout.simulator.api.kinds.builtin_kinds import ROWS
-from turnout.simulator.api.model import ResourceKind
+from turnout.simulator.api.kinds import volcano
+from turnout.simulator.api.kinds.defaults import (
+    definition_defaults,
+    job_defaults,
+    namespace_defaults,
+    node_defaults,
+    pod_defaults,
+    quota_defaults,
+    replica_defaults,
+    stateful_defaults,
+)
+from turnout.simulator.api.kinds.printer_columns import (
+    AGE,
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    LEASE,
+    NAME,
+    NAMESPACE,
+    NODE,
+    POD,
+    REPLICA_SET,
+    STATEFUL_SET,
+    UNKNOWN,
+    VOLCANO_GROUP,
+    VOLCANO_JOB,
+    at,
+    since,
+)
+from turnout.simulator.api.model import ApiRefusal, Object, PrinterColumn, ResourceKind, ScaleSubresource, Show, invalid
+
+_POD_FIELDS = (
+    "spec.nodeName",
+    "spec.schedulerName",
+    "spec.restartPolicy",
+    "spec.serviceAccountName",
+    "status.phase",
+    "status.nominatedNodeName",
+    "status.podIP",
+)
+_EVENT_FIELDS = (
+    "involvedObject.kind",
+    "involvedObject.namespace",
+    "involvedObject.name",
+    "involvedObject.uid",
+    "reason",
+    "type",
+    "reportingComponent",
+)
+
+
+def _preinstalled(
+    group: str, version: str, kind: str, plural: str, namespaced: bool = True, **more: Any
+) -> ResourceKind:
+    """Return a kind of a scheduler's CRD that is always served, without its schema. The applied CRD replaces it."""
+    return ResourceKind(
+        group,
+        version,
+        kind,
+        plural,
+        namespaced,
+        status=True,
+        status_at_birth=True,
+        unconditional=False,
+        counted=True,
+        custom=True,
+        **more,
+    )
+
+
+def _set(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
+    return ResourceKind(
+        "apps",
+        "v1",
+        kind,
+        plural,
+        status=True,
+        workload=True,
+        counted=True,
+        short=(short,),
+        defaults=stateful_defaults if kind == "StatefulSet" else replica_defaults,
+        scaling=ScaleSubresource(),
+        columns=columns,
+    )
+
+
+NAMESPACES = ResourceKind(
+    "",
+    "v1",
+    "Namespace",
+    "namespaces",
+    namespaced=False,
+    status=True,
+    short=("ns",),
+    defaults=namespace_defaults,
+    columns=NAMESPACE,
+)
+NODES = ResourceKind(
+    "",
+    "v1",
+    "Node",
+    "nodes",
+    namespaced=False,
+    status=True,
+    status_at_birth=True,
+    fields=("spec.unschedulable",),
+    short=("no",),
+    defaults=node_defaults,
+    columns=NODE,
+)
+PODS = ResourceKind(
+    "",
+    "v1",
+    "Pod",
+    "pods",
+    status=True,
+    graceful=True,
+    workload=True,
+    counted=True,
+    fields=_POD_FIELDS,
+    short=("po",),
+    defaults=pod_defaults,
+    columns=POD,
+)
+EVENTS = ResourceKind("", "v1", "Event", "events", fields=_EVENT_FIELDS, short=("ev",), columns=EVENT)
+JOBS = ResourceKind(
+    "batch",
+    "v1",
+    "Job",
+    "jobs",
+    status=True,
+    workload=True,
+    counted=True,
+    fields=("status.successful",),
+    defaults=job_defaults,
+    columns=JOB,
+)
+VOLCANO_JOBS = _preinstalled(
+    "batch.volcano.sh",
+    "v1alpha1",
+    "Job",
+    "jobs",
+    short=("vcjob", "vj"),
+    workload=True,
+    defaults=volcano.job_defaults,
+    columns=VOLCANO_JOB,
+)
+BUDGETS = ResourceKind(
+    "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, counted=True, short=("pdb",)
+)
+QUOTAS = ResourceKind(
+    "", "v1", "ResourceQuota", "resourcequotas", status=True, short=("quota",), defaults=quota_defaults
+)
+PRIORITIES = ResourceKind(
+    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, counted=True, short=("pc",)
+)
+DEFINITIONS = ResourceKind(
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    namespaced=False,
+    status=True,
+    counted=True,
+    short=("crd", "crds"),
+    defaults=definition_defaults,
+)
+
+
+def _stored_kind(group: str, kind: str, plural: str, namespaced: bool = False, **more: Any) -> ResourceKind:
+    """Return a kind that is stored and served and has no effect here, so that manifests of any program apply."""
+    return ResourceKind(group, "v1", kind, plural, namespaced=namespaced, counted=True, **more)
+
+
+_RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
+
+ROWS: tuple[ResourceKind, ...] = (
+    NAMESPACES,
+    NODES,
+    PODS,
+    ResourceKind("", "v1", "ConfigMap", "configmaps", short=("cm",)),
+    ResourceKind("", "v1", "Secret", "secrets", fields=("type",)),
+    ResourceKind("", "v1", "Service", "services", status=True, workload=True, short=("svc",)),
+    ResourceKind("", "v1", "ServiceAccount", "serviceaccounts", short=("sa",)),
+    EVENTS,
+    ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", unconditional=False, columns=LEASE),
+    JOBS,
+    _set("StatefulSet", "statefulsets", "sts", STATEFUL_SET),
+    _set("ReplicaSet", "replicasets", "rs", REPLICA_SET),
+    _set("Deployment", "deployments", "deploy", DEPLOYMENT),
+    BUDGETS,
+    QUOTAS,
+    PRIORITIES,
+    DEFINITIONS,
+    _stored_kind(_RBAC, "Role", "roles", namespaced=True),
+    _stored_kind(_RBAC, "RoleBinding", "rolebindings", namespaced=True),
+    _stored_kind(_RBAC, "ClusterRole", "clusterroles"),
+    _stored_kind(_RBAC, "ClusterRoleBinding", "clusterrolebindings"),
+    _stored_kind(_ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", status=True),
+    _stored_kind(_ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+    _stored_kind("networking.k8s.io", "NetworkPolicy", "networkpolicies", namespaced=True, short=("netpol",)),
+    # Kept, too: the job controllers make one where a job's policy has metrics.
+    ResourceKind(
+        "autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", status=True, short=("hpa",)
+    ),
+    VOLCANO_JOBS,
+    _preinstalled("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups", short=("pg",), columns=VOLCANO_GROUP),
+    _preinstalled("scheduling.volcano.sh", "v1beta1", "Queue", "queues", namespaced=False, short=("q",)),
+    _preinstalled("scheduling.sigs.k8s.io", "v1alpha1", "PodGroup", "podgroups"),
+    _preinstalled("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
+    _preinstalled("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups"),
+    _preinstalled("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
+)
+
+
+_STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
+
+
+def kind_of(crd: Object) -> ResourceKind:
+    """Return the kind that a CRD defines. Raises ApiRefusal: 422 for a CRD with faults, 501 for an unsupported one."""
+    spec, name = crd.get("spec") or {}, crd["metadata"]["name"]
+    names, group = spec.get("names") or {}, spec.get("group", "")
+    for path, value in (
+        ("spec.group", group),
+        ("spec.names.plural", names.get("plural")),
+        ("spec.names.kind", names.get("kind")),
+    ):
+        if not value:
+            raise invalid("CustomResourceDefinition", name, f"{path}: Required value")
+    if name != f"{names['plural']}.{group}":
+        raise invalid("CustomResourceDefinition", name, 'metadata.name: must be spec.names.plural+"."+spec.group')
+    served = [version for version in spec.get("versions") or () if version.get("served")]
+    if len(served) != 1:
+        raise ApiRefusal("NotImplemented", f"CRD {name} serves {len(served)} versions; the embedded API does one")
+    (version,) = served
+    schema = (version.get("schema") or {}).get("openAPIV3Schema")
+    if schema is None:
+        raise invalid("CustomResourceDefinition", name, "spec.versions[0].schema.openAPIV3Schema: Required value")
+    if any(_has_rules(schema)):
+        raise ApiRefusal("NotImplemented", f"CRD {name} has x-kubernetes-validations, which need a real API server")
+    parts = version.get("subresources") or {}
+    return ResourceKind(
+        group,
+        version["name"],
+        names["kind"],
+        names["plural"],
+        spec.get("scope") == "Namespaced",
+        status="status" in parts,
+        unconditional=False,
+        counted=True,
+        short=tuple(names.get("shortNames") or ()),
+        custom=True,
+        scaling=_scaling(parts["scale"]) if "scale" in parts else None,
+        columns=_columns(version.get("additionalPrinterColumns") or ()),
+        schema=schema,
+        singular=names.get("singular", ""),
+    )
+
+
+def established(crd: Object, now: str) -> Object:
+    """Return the status that a CRD has once its kind is served."""
+    names = crd["spec"]["names"]
+    names = {**names, "singular": names.get("singular") or names["kind"].lower()}
+    names["listKind"] = names.get("listKind") or f"{names['kind']}List"
+    conditions = [
+        {"type": word, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message}
+        for word, reason, message in (
+            ("NamesAccepted", "NoConflicts", "no conflicts found"),
+            ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        )
+    ]
+    stored = [version["name"] for version in crd["spec"]["versions"] if version.get("storage")]
+    return {"conditions": conditions, "acceptedNames": names, "storedVersions": stored}
+
+
+def _has_rules(schema: Any) -> Iterator[bool]:
+    if isinstance(schema, dict):
+        yield "x-kubernetes-validations" in schema
+        for each in schema.values():
+            yield from _has_rules(each)
+    elif isinstance(schema, list):
+        for each in schema:
+            yield from _has_rules(each)
+
+
+def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
+    def path(key: str) -> tuple[str, ...]:
+        return tuple(step for step in str(subresource.get(key, "")).split(".") if step)
+
+    return ScaleSubresource(path("specReplicasPath"), path("statusReplicasPath"), path("labelSelectorPath"))
+
+
+def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
+    found = [
+        PrinterColumn(
+            each["name"],
+            _show(each),
+            int(each.get("priority", 0)),
+            "integer" if each.get("type") == "integer" else "string",
+        )
+        for each in columns
+    ]
+    return (NAME, *found) if found else (NAME, AGE)
+
+
+def _show(column: dict[str, Any]) -> Show:
+    """Return the printer of a cell for a simple JSONPath such as `.status.phase` or `.metadata.labels['a.b/c']`."""
+    steps = tuple(a or b for a, b in _STEP.findall(column.get("jsonPath", "")))
+    if column.get("type") == "date":
+        return since(*steps)
+
+    def show(obj: Object, now_s: float) -> str | int:
+        found = at(obj, *steps)
+        if isinstance(found, bool):
+            return "true" if found else "false"
+        return (
+            ""
+            if found is None
+            else found
+            if isinstance(found, int)
+            else str(found)
+            if not isinstance(found, dict | list)
+            else UNKNOWN
+        )
+
+    return show
 
 
 class Catalogue:

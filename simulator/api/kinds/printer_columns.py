@@ -1,12 +1,12 @@
-"""The columns that kubectl prints for a kind, filled as the API server's printers fill them."""
+"""The table that kubectl prints for a kind: its columns, filled as the API server's printers fill them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from turnout.kube.times import unix_s
-from turnout.simulator.api.model import Object, PrinterColumn
+from turnout.simulator.api.model import Object, PrinterColumn, ResourceKind
 
 NONE = "<none>"
 UNKNOWN = "<unknown>"
@@ -211,3 +211,39 @@ VOLCANO_GROUP = (
     AGE,
 )
 ANY = (NAME, AGE)
+
+
+def asked_for(accept: str) -> bool:
+    """True if a caller prefers a Table to every other form.
+
+    accept: the Accept header.
+    """
+    first = accept.split(",", 1)[0]
+    return "as=Table" in first and "g=meta.k8s.io" in first
+
+
+def table(
+    kind: ResourceKind, objects: Iterable[Object], version: str, now_s: float, head: bool = True
+) -> dict[str, Any]:
+    """Return the Table of some objects.
+
+    head: include the columns' names; a watch sends them once.
+    """
+    columns = kind.columns or ANY
+    rows = []
+    for obj in objects:
+        cells = [column.show(obj, now_s) for column in columns]
+        part = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+        rows.append({"cells": cells, "object": part})
+    names = [
+        {"name": c.name, "type": "integer" if c.form == "integer" else "string", "format": "name" * (c.form == "name")}
+        | {"description": "", "priority": c.priority}
+        for c in columns
+    ]
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": version},
+        "columnDefinitions": names if head else [],
+        "rows": rows,
+    }

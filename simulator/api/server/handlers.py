@@ -1,31 +1,29 @@
-"""Serve the embedded API over HTTP: turn a request into a call of verbs.py, and serve watches, logs and faults."""
+"""Serve the embedded API over HTTP: check the caller's token, turn a request into a call of verbs.py, serve watches."""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Middleware
 
-from turnout.simulator.api import route
-from turnout.simulator.api.errors import ApiRefusal, Unserved, success
+from turnout.simulator.api import verbs
 from turnout.simulator.api.fault_injection import Faults
 from turnout.simulator.api.garbage_collector import collect
-from turnout.simulator.api.kinds.builtin_kinds import NAMESPACES
-from turnout.simulator.api.kinds.catalogue import Catalogue
-from turnout.simulator.api.kinds.table import asked_for
-from turnout.simulator.api.model import ResourceKind
-from turnout.simulator.api.route import Target
+from turnout.simulator.api.kinds.catalogue import NAMESPACES, Catalogue
+from turnout.simulator.api.kinds.printer_columns import asked_for
+from turnout.simulator.api.kubeconfig import prefix
+from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, success
 from turnout.simulator.api.server import logs
-from turnout.simulator.api.server.peer_auth import only_with
 from turnout.simulator.api.server.watch import WatchServer
-from turnout.simulator.api.store import Store
-from turnout.simulator.api.verbs import Call, do, question, row_of
-from turnout.simulator.api.watch_history import Stored, raw
-from turnout.simulator.api.writes.managed_fields import manager_of
+from turnout.simulator.api.store import Store, Stored, raw
+from turnout.simulator.api.verbs import Call, Target, do, question, row_of
+from turnout.simulator.api.writes.patch import manager_of
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
 FAULTS = "/turnout/faults"
@@ -56,7 +54,7 @@ class Handlers:
             return web.Response(body=OPENAPI_V2, content_type=OPENAPI_V2_TYPE)
         if request.method == "GET" and (document := discovery(self._store.catalogue, request.path)) is not None:
             return as_json(document)
-        target = route.target(self._store.catalogue, request.path)
+        target = verbs.target(self._store.catalogue, request.path)
         await self._suffer(request, target)
         if request.method == "GET" and target.subresource == "log":
             pod = self._store.get(target.kind, target.namespace, target.name).obj
@@ -288,3 +286,39 @@ def _openapi(catalogue: Catalogue, group: str, version: str) -> dict[str, Any] |
         paths[where] = {"post": verbs["post"]}
         paths[f"{where}/{{name}}"] = {"put": verbs["put"], "patch": verbs["patch"]}
     return {"openapi": "3.0.0", "info": {"title": "Turnout's local cluster", "version": "v1"}, "paths": paths}
+
+
+_NAMES = ("127.0.0.1", "localhost")
+_BEARER = "Bearer "
+
+
+def new_token() -> str:
+    """Return a token that nobody can guess."""
+    return secrets.token_urlsafe(32)
+
+
+def only_with(token: str) -> Middleware:
+    """Return a middleware that refuses web pages with 403, and callers without the token with 401."""
+    before = prefix(token)
+
+    @web.middleware
+    async def check(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        host = request.host.rpartition(":")[0] if ":" in request.host else request.host
+        if "Origin" in request.headers or host not in _NAMES:
+            raise ApiRefusal("Forbidden", "this API is not for web pages: they have no business here")
+        shown = request.rel_url.raw_path[: len(before) + 1]
+        if _equal(shown, f"{before}/"):
+            rest = request.rel_url.with_path(request.rel_url.raw_path[len(before) :], encoded=True, keep_query=True)
+            return await handler(request.clone(rel_url=rest))
+        header = request.headers.get(hdrs.AUTHORIZATION, "")
+        if header.startswith(_BEARER) and _equal(header.removeprefix(_BEARER).strip(), token):
+            return await handler(request)
+        raise ApiRefusal("Unauthorized", "this API wants the token that is in its kubeconfig")
+
+    return check
+
+
+def _equal(shown: str, expected: str) -> bool:
+    return secrets.compare_digest(shown.encode("utf-8", "replace"), expected.encode())

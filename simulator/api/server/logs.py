@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Protocol
 
 from aiohttp import web
 
-from turnout.simulator.api.errors import ApiRefusal
+from turnout.simulator.api.model import ApiRefusal
 
 Object = dict[str, Any]
 _CHUNK_BYTES = 1 << 16

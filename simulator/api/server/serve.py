@@ -16,9 +16,8 @@ from turnout.kube.times import rfc3339
 from turnout.simulator.api.fault_injection import Faults
 from turnout.simulator.api.kubeconfig import kubeconfig as kubeconfig_of
 from turnout.simulator.api.kubeconfig import prefix
-from turnout.simulator.api.server.handlers import application, first_namespaces
+from turnout.simulator.api.server.handlers import application, first_namespaces, new_token
 from turnout.simulator.api.server.logs import Logs
-from turnout.simulator.api.server.peer_auth import new_token
 from turnout.simulator.api.server.watch import WatchServer
 from turnout.simulator.api.store import Store
 

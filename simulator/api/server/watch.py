@@ -9,11 +9,9 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from turnout.simulator.api.errors import ApiRefusal
-from turnout.simulator.api.model import ResourceKind
+from turnout.simulator.api.model import ApiRefusal, ResourceKind
 from turnout.simulator.api.selectors import Question
-from turnout.simulator.api.store import Store
-from turnout.simulator.api.watch_history import Stored, event, line, raw
+from turnout.simulator.api.store import Store, Stored, event, line, raw
 
 _LONGEST_S = 3600.0
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.simulator.api.errors import ApiRefusal, conflict
 from turnout.simulator.api.kinds.printer_columns import at
-from turnout.simulator.api.model import Object, ResourceKind
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _BY_POLICY = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": ""}

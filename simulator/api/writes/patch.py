@@ -1,4 +1,6 @@
-"""Apply patches: merge (RFC 7386), JSON (RFC 6902), and strategic merge as far as our programs use it.
+"""Apply patches and scale changes, and note which manager owns which fields.
+
+Patches: merge (RFC 7386), JSON (RFC 6902), and strategic merge as far as our programs use it.
 
 A strategic merge follows the merge keys below; a list that is not among them is replaced, as `atomic` lists are.
 """
@@ -6,9 +8,13 @@ A strategic merge follows the merge keys below; a list that is not among them is
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
-from turnout.simulator.api.errors import ApiRefusal
+import msgspec
+
+from turnout.simulator.api.kinds.printer_columns import at
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, ScaleSubresource, invalid
 
 _MERGE_KEYS = {
     "containers": "name",
@@ -153,3 +159,126 @@ def _index(items: list[Any], text: str, most: int) -> int:
     if not 0 <= at <= most:
         raise IndexError(f"{at} is outside 0..{most}")
     return at
+
+
+def scale_of(kind: ResourceKind, obj: Object) -> Object:
+    """Return the Scale of an object. Raises ApiRefusal (404) for a kind without one."""
+    paths = _paths(kind)
+    meta = obj["metadata"]
+    selector = at(obj, *paths.selector) if paths.selector else None
+    status: dict[str, Any] = {"replicas": int(at(obj, *paths.status_replicas_path) or 0)}
+    if selector_text := _selector(selector):
+        status["selector"] = selector_text
+    metadata_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: meta[key] for key in metadata_fields if key in meta},
+        "spec": {"replicas": int(at(obj, *paths.replicas) or 0)} if at(obj, *paths.replicas) else {},
+        "status": status,
+    }
+
+
+def scaled(kind: ResourceKind, obj: Object, scale: Object) -> Object:
+    """Return the object with the replicas of a Scale. Raises ApiRefusal (422) for a value that is no number."""
+    replicas = at(scale, "spec", "replicas") or 0
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
+        raise invalid("Scale", obj["metadata"]["name"], "spec.replicas: must be greater than or equal to 0")
+    meta = {**obj["metadata"]}
+    scale_meta = scale.get("metadata") or {}
+    for key in ("uid", "resourceVersion", "name"):
+        if scale_meta.get(key):
+            meta[key] = scale_meta[key]
+        elif key == "resourceVersion":
+            meta.pop(key, None)
+    return {**_with(obj, _paths(kind).replicas, replicas), "metadata": meta}
+
+
+def _paths(kind: ResourceKind) -> ScaleSubresource:
+    if kind.scaling is None:
+        raise ApiRefusal("NotFound", "the server could not find the requested resource")
+    return kind.scaling
+
+
+def _with(obj: Object, path: tuple[str, ...], value: Any) -> Object:
+    inside = value if len(path) == 1 else _with(obj.get(path[0]) or {}, path[1:], value)
+    return {**obj, path[0]: inside}
+
+
+def _selector(value: Any) -> str:
+    """Return a selector as text: as it is, or made of its matchLabels."""
+    if isinstance(value, str):
+        return value
+    labels = at(value, "matchLabels") if isinstance(value, dict) else None
+    return ",".join(f"{key}={label}" for key, label in sorted((labels or {}).items()))
+
+
+Path = tuple[str, ...]
+_NOBODYS = {"name", "namespace", "uid", "resourceVersion", "generation", "creationTimestamp", "managedFields"}
+_NOBODYS |= {"deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"}
+
+
+def manager_of(field_manager: str, user_agent: str) -> str:
+    """Return the name that the API server gives a writer: its fieldManager, else the name of its program."""
+    return (field_manager or user_agent.split("/", 1)[0] or "unknown")[:128]
+
+
+def owned(old: Object | None, new: Object, manager: str, part: str, now: str) -> list[dict[str, Any]]:
+    """Return the managedFields of `new`, which `manager` wrote over `old`.
+
+    old: None for a creation. part: the subresource.
+    """
+    before = (old or {}).get("metadata", {}).get("managedFields") or []
+    changed = set(_changes(old or {}, new))
+    removed_paths = set(_changes(new, old or {})) - changed
+    if not changed and not removed_paths:
+        return list(before)
+    entries: list[dict[str, Any]] = []
+    mine: set[Path] = set(changed)
+    for entry in before:
+        fields = set(
+            _read(
+                msgspec.json.decode(entry["fieldsV1"])
+                if isinstance(entry["fieldsV1"], msgspec.Raw)
+                else entry["fieldsV1"]
+            )
+        )
+        if (entry["manager"], entry.get("subresource", "")) == (manager, part):
+            mine |= fields - removed_paths
+        elif left := fields - changed - removed_paths:
+            entries.append({**entry, "fieldsV1": _write(left)} if left != fields else entry)
+    if mine:
+        entry = {"manager": manager, "operation": "Update", "apiVersion": new["apiVersion"], "time": now}
+        entry |= {"fieldsType": "FieldsV1", "fieldsV1": _write(mine)}
+        entries.append(entry | ({"subresource": part} if part else {}))
+    return entries
+
+
+def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the fields of `new` that `old` lacks or has with another value."""
+    for key, value in new.items():
+        if (not path and key in ("apiVersion", "kind")) or (path == ("metadata",) and key in _NOBODYS):
+            continue
+        was = old.get(key)
+        if isinstance(value, dict) and value:
+            yield from _changes(was if isinstance(was, dict) else {}, value, (*path, key))
+        elif key not in old or was != value:
+            yield (*path, key)
+
+
+def _read(fields: Any, path: Path = ()) -> Iterator[Path]:
+    for key, inside in fields.items():
+        step = (*path, key.removeprefix("f:"))
+        if inside:
+            yield from _read(inside, step)
+        else:
+            yield step
+
+
+def _write(paths: set[Path]) -> msgspec.Raw:
+    fields: dict[str, Any] = {}
+    for path in sorted(paths):
+        at = fields
+        for step in path:
+            at = at.setdefault(f"f:{step}", {})
+    return msgspec.Raw(msgspec.json.encode(fields))

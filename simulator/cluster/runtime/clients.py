@@ -1,4 +1,4 @@
-"""Talk to the API server, and to the extender as kube-scheduler does."""
+"""Talk to the API server over HTTP or in the same process, and to the extender as kube-scheduler does."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 import msgspec
 
+from turnout.simulator.api import verbs
+from turnout.simulator.api.garbage_collector import collect
+from turnout.simulator.api.model import ApiRefusal, Unserved
+from turnout.simulator.api.store import Store, event_for
+from turnout.simulator.api.verbs import Call, do, question
 from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderVerb, Question
 
 
@@ -206,3 +212,54 @@ def read_reply(verb: ExtenderVerb, raw: bytes) -> ExtenderReply:
     result = msgspec.json.decode(raw, type=_FilterResult)
     refused = {**(result.failed_nodes or {}), **(result.failed_and_unresolvable_nodes or {})}
     return ExtenderReply(feasible_nodes=tuple(result.node_names or ()), refused=refused, failed=result.error)
+
+
+class Direct:
+    """A client of a store in the same process.
+
+    manager: the name under which it writes.
+    """
+
+    def __init__(self, store: Store, manager: str = "turnout-local") -> None:
+        self._store, self._manager = store, manager
+
+    async def call(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """Carry out one request and return its JSON. Raises ApiError."""
+        await asyncio.sleep(0)  # as any call does: others get their turn
+        url = urlsplit(path)
+        try:
+            target = verbs.target(self._store.catalogue, url.path)
+            answer = do(self._store, Call(method, target, dict(parse_qsl(url.query)), body, kind, self._manager))
+        except ApiRefusal as refusal:
+            raise ApiError(refusal.code, refusal.reason, refusal.message) from refusal
+        except Unserved as error:
+            raise ApiError(404, "NotFound", f"nobody serves {url.path}") from error
+        finally:
+            if self._store.ties.doubtful:
+                asyncio.get_running_loop().call_soon(collect, self._store)
+        return msgspec.json.decode(answer.raw)
+
+    async def changes(self, path: str) -> AsyncIterator[tuple[str, WatchedObject]]:
+        """Yield every object as it is and as it changes, without end, as clients.ApiClient does."""
+        url = urlsplit(path)
+        target = verbs.target(self._store.catalogue, url.path)
+        selection = question(target, dict(parse_qsl(url.query)))
+        journal = self._store.journal(target.kind)
+        position = journal.end()
+        for stored in self._store.find(target.kind, "", selection):
+            yield "ADDED", WatchedObject(stored.raw, stored.obj)
+        yield "SYNCED", WatchedObject(b"{}")
+        changed = asyncio.Event()
+        journal.wakers.add(changed.set)
+        try:
+            while True:
+                changed.clear()
+                for change in journal.since(position):
+                    position += 1
+                    found = event_for(change, selection)
+                    if found is not None:
+                        yield found[0], WatchedObject(found[1].raw, found[1].obj)
+                if not changed.is_set():
+                    await changed.wait()
+        finally:
+            journal.wakers.discard(changed.set)

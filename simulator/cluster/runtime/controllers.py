@@ -12,9 +12,8 @@ import aiohttp
 
 from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_job
 from turnout.simulator.cluster.controllers.model import CreateWrite, Look, Object, Remove, Tell, Write
-from turnout.simulator.cluster.runtime.cache import NODES, PODS, ObjectCache
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.cluster.runtime.faults import error_message, left_out
+from turnout.simulator.cluster.runtime.scheduler_loop import NODES, PODS, ObjectCache, error_message, left_out
 
 log = logging.getLogger(__name__)
 

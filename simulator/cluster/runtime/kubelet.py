@@ -25,7 +25,7 @@ from turnout.simulator.cluster.kubelet import (
     status_in,
 )
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.cluster.runtime.faults import error_message, left_out
+from turnout.simulator.cluster.runtime.scheduler_loop import error_message, left_out
 
 log = logging.getLogger(__name__)
 

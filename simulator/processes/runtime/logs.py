@@ -1,11 +1,18 @@
-"""Find the logs of pods that are processes, for `kubectl logs`."""
+"""Find and serve the logs of pods that are processes, for `kubectl logs`."""
 
 from __future__ import annotations
 
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aiohttp import web
+
+from turnout.simulator.api.model import ApiRefusal
+from turnout.simulator.api.server import logs
 from turnout.simulator.processes.pod_lifecycle import ContainerState
 from turnout.simulator.processes.runtime.pod_runner import Runner
 from turnout.simulator.processes.runtime.pod_worker import RunningPod
@@ -41,3 +48,38 @@ class PodLogs:
         return PodLog(
             life, container, life.lifecycle.named(container).restarts - previous, life.log_of(container, previous)
         )
+
+
+HOST = "127.0.0.1"
+
+
+@asynccontextmanager
+async def endpoint(pod_logs: PodLogs, authority: Path, certificate: Path, key: Path) -> AsyncIterator[int]:
+    """Serve on a free loopback port until the block ends, and give the port.
+
+    Only callers signed by `authority` get in.
+    """
+    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority))
+    trust.load_cert_chain(certificate, key)
+    trust.verify_mode = ssl.CERT_REQUIRED
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        found = request.match_info
+        life = pod_logs.runner.find(found["namespace"], found["pod"]) if pod_logs.runner is not None else None
+        if life is None:
+            return web.Response(status=404, text=f"pod {found['pod']} is not run here")
+        pod = {**life.pod, "status": life.last_status or life.pod.get("status")}
+        try:
+            return await logs.answer(request, pod, pod_logs, found["container"])
+        except ApiRefusal as refusal:
+            return web.Response(status=refusal.code, text=refusal.message)
+
+    app = web.Application()
+    app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, 0, ssl_context=trust).start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

@@ -18,7 +18,7 @@ import aiohttp
 
 from turnout.simulator.cluster.kubelet import RUNS_FOR
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.cluster.runtime.faults import left_out
+from turnout.simulator.cluster.runtime.scheduler_loop import left_out
 from turnout.simulator.processes.pod_dns import address, hosts
 from turnout.simulator.processes.runtime.object_source import Objects
 from turnout.simulator.processes.runtime.pod_dir import Folder

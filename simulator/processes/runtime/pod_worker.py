@@ -1,13 +1,16 @@
-"""Run one pod: look at its lifecycle after every event, and do what is due."""
+"""Run one pod and the processes of its containers: look at its lifecycle after every event, and do what is due."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import signal
+import sys
 import time
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +19,23 @@ import msgspec
 
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.processes import pod_lifecycle as lifecycles
-from turnout.simulator.processes.container_spec import BAD_CONFIG, Launch, NotToBeHad, launch_of
+from turnout.simulator.processes.container_spec import (
+    BAD_CONFIG,
+    Launch,
+    NotToBeHad,
+    Readiness,
+    ReadinessProbe,
+    after,
+    launch_of,
+    probe_of,
+)
 from turnout.simulator.processes.pod_dns import hostname
-from turnout.simulator.processes.pod_lifecycle import PodLifecycle
-from turnout.simulator.processes.readiness import Readiness, ReadinessProbe, after, probe_of
-from turnout.simulator.processes.runtime.container_process import Child, ContainerOrder, start
+from turnout.simulator.processes.pod_lifecycle import KILL, PodLifecycle, status_of
+from turnout.simulator.processes.runtime import container_init
 from turnout.simulator.processes.runtime.object_source import Objects
 from turnout.simulator.processes.runtime.pod_dir import SHARED, Folder
-from turnout.simulator.processes.service_account import FOLDER as ACCOUNT
-from turnout.simulator.processes.service_account import InCluster, in_cluster
-from turnout.simulator.processes.status import status_of
-from turnout.simulator.processes.volumes import Volume, volume_of
+from turnout.simulator.processes.volumes import FOLDER as ACCOUNT
+from turnout.simulator.processes.volumes import InCluster, Volume, in_cluster, volume_of
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +109,9 @@ class RunningPod:
             self.lifecycle = lifecycles.leaves(
                 self.lifecycle, now_s, float(meta.get("deletionGracePeriodSeconds") or 0)
             )
-        for name, signal in lifecycles.to_stop(self.lifecycle, now_s):
-            self.lifecycle = lifecycles.signalled(self.lifecycle, name, signal)
-            self._children[name].tell(signal)
+        for name, number in lifecycles.to_stop(self.lifecycle, now_s):
+            self.lifecycle = lifecycles.signalled(self.lifecycle, name, number)
+            self._children[name].tell(number)
         if not self.last_status:
             await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
         for name in lifecycles.to_start(self.lifecycle, now_s):
@@ -290,3 +299,70 @@ async def _is_good(session: aiohttp.ClientSession, url: str) -> bool:
             return 200 <= answer.status < 400
     except (aiohttp.ClientError, TimeoutError, OSError):
         return False
+
+
+_LAST_WORD_S = 2.0  # for a first process that does not answer: it is killed, and its namespace with it
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerOrder:
+    """The instructions for container_init.py."""
+
+    argv: Sequence[str]  # empty: stay until told to end
+    env: Mapping[str, str]
+    folder: str
+    hostname: str
+    root: str
+    note: str  # where the reason goes when the container cannot start
+    binds: Sequence[tuple[str, str, bool]] = ()  # (source, target, read only)
+    links: Mapping[str, str] = field(default_factory=dict)  # paths of files that lead elsewhere in the container
+    needs_walls: bool = False  # True: without namespaces it is not started at all
+    walls: bool = True  # False: use no namespaces, even if they are possible
+
+
+class Child:
+    """A running container."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def ended(self) -> int:
+        """Wait for the end. Returns the exit code, or 128 + the signal that ended it."""
+        code = await self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return 128 - code if code < 0 else code
+
+    def tell(self, command: str) -> None:
+        """Send SIGTERM to its command, or SIGKILL to everything in it."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1 if command == KILL else signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """End the container, whatever it does."""
+        self.tell(KILL)
+        try:
+            async with asyncio.timeout(_LAST_WORD_S):
+                await self._process.wait()
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+async def start(order: ContainerOrder, log: Path) -> Child:
+    """Start a container, whose output is appended to `log`. Raises OSError."""
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", container_init.__file__),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            env={},
+            start_new_session=True,
+        )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
+    with contextlib.suppress(ConnectionError):  # it is gone already, and its exit code says why
+        await process.stdin.drain()
+    return Child(process)

@@ -311,7 +311,7 @@ async def test_a_job_whose_owner_keeps_writing_annotations_still_shrinks():
     assert api.patches[1:] == [was["metadata"]["resourceVersion"], "9"]
 
 
-async def test_a_shrink_is_not_sent_again_when_the_lease_went_while_the_job_was_read():
+async def test_a_shrink_is_not_sent_again_without_the_lease():
     there, told, leads = raw("a"), [], [True]
     api = Api(CHANGED, newer=there[JobKey("Job", "ns", "a")])
     read = api.get

@@ -16,8 +16,7 @@ from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.local_cluster import attached
-from turnout.simulator.processes.runtime.log_endpoint import HOST, endpoint
-from turnout.simulator.processes.runtime.logs import PodLogs
+from turnout.simulator.processes.runtime.logs import HOST, PodLogs, endpoint
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "deploy/examples/launcher"

@@ -8,7 +8,7 @@ import pytest
 
 from turnout.simulator.processes.pod_lifecycle import KILL, TERM
 from turnout.simulator.processes.runtime.container_init import can_have_walls
-from turnout.simulator.processes.runtime.container_process import ContainerOrder, start
+from turnout.simulator.processes.runtime.pod_worker import ContainerOrder, start
 
 pytestmark = pytest.mark.asyncio
 

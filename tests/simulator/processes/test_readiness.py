@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.simulator.processes.readiness import Readiness, after, probe_of
+from turnout.simulator.processes.container_spec import Readiness, after, probe_of
 
 
 def container(**probe):

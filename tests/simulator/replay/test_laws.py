@@ -11,7 +11,7 @@ from tests.simulator.replay.world import POLICY, SOON, Eyes, job, longer, stream
 from tests.support.examples import scaled
 from turnout.simulator.replay.model import ReplayRules
 from turnout.simulator.replay.run import Compared, replay
-from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
+from turnout.simulator.replay.traces import Labels, drawn, labelled
 
 COSTS = st.sampled_from([(60.0, 30.0, 5.0), (0.0, 0.0, 0.0), (250.0, 30.0, 1.0), (10.0, 5.0, 15.0)])
 FREE = 0.0  # restarts that cost nothing: what is left is what eviction does

@@ -9,8 +9,7 @@ from tests.simulator.replay.world import POLICY, job
 from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.model import ReplayRules, Submission
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import BadTrace, TraceRow, rows_of, tables_of
-from turnout.simulator.replay.workload_streams import Labels, drawn, labelled
+from turnout.simulator.replay.traces import BadTrace, Labels, TraceRow, drawn, labelled, rows_of, tables_of
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,60,700,0\n"
