@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from turnout.cli.commands.cluster_flags import add_cluster, add_verb
 
 if TYPE_CHECKING:
-    from turnout.cli.check.model import CheckLine
+    from turnout.cli.check.verdicts import CheckLine
     from turnout.kube.client.api_client import Client
 
 _EXAMPLES = (
@@ -41,8 +41,7 @@ def _check(args: argparse.Namespace) -> int:
         from importlib.metadata import version
 
         from turnout.cli.check.facts import look
-        from turnout.cli.check.model import Word
-        from turnout.cli.check.verdicts import lines
+        from turnout.cli.check.verdicts import Word, lines
 
         found = lines(await look(client, version("turnout")))
         _print(found, args.output)

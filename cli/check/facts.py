@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from turnout.cli.check.model import ClusterFacts, MetricSample, Object, Ways
+from turnout.cli.check.verdicts import ClusterFacts, MetricSample, Object, Ways
 from turnout.kube.errors import CallError, Forbidden, NotFound, Rejected, ServerFault
 from turnout.kube.labels import GATES, PLACEMENT_GATE
 

@@ -1,9 +1,10 @@
-"""The play itself: everything is started, every act is shown as it happens, everything is ended."""
+"""Run the demo: start every program, show every act as it happens, and end every program."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import string
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -11,19 +12,38 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from turnout.cli.commands.extender_process import Up, own_extender, running
-from turnout.cli.demo import manifests
-from turnout.cli.demo.baseline import Baseline
-from turnout.cli.demo.heatmap import Score, score
-from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE, NAMESPACE, OTHERS, Raw, map_text
-from turnout.cli.demo.rewire import recable
-from turnout.cli.demo.scenario import Act, ActKind, DemoGang, DemoNode, Scene, scene
-from turnout.cli.demo.screen import Screen
-from turnout.cli.demo.summary import ExtenderCall, Pair, Tally
+import msgspec
+from rich.console import Console
+
+from turnout.cli.commands.child_programs import RunningExtender, extender_command, running_extender
+from turnout.cli.demo import scenario
+from turnout.cli.demo.lending.driver import Loan, lend
+from turnout.cli.demo.lending.screen import LendingScreen
+from turnout.cli.demo.scenario import (
+    MAP_NAME,
+    MAP_NAMESPACE,
+    NAMESPACE,
+    OTHERS,
+    Act,
+    ActKind,
+    DemoGang,
+    DemoNode,
+    Raw,
+    Scene,
+    busy_pod,
+    map_text,
+    members,
+    node,
+    recable,
+    scene,
+)
+from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, score
+from turnout.kube.objects import Node, Pod
+from turnout.simulator.cluster.cluster import Cluster, PodInfo, pod_info_of
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ApiClient, ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
-from turnout.simulator.cluster.scheduler import Chosen, ExtenderSettings, Outcome
+from turnout.simulator.cluster.scheduler import Chosen, Cursor, ExtenderSettings, Outcome, schedule_without_extender
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.map_yaml import read_map
@@ -42,7 +62,7 @@ class Show:
     pause_s: float = 0.8
     patience_s: float = 6.0  # how long a gang may take to be placed before the play goes on
     weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
-    extender: Sequence[str] = field(default_factory=own_extender)
+    extender: Sequence[str] = field(default_factory=extender_command)
 
 
 async def perform(show: Show, screen: Screen) -> Tally:
@@ -63,7 +83,9 @@ async def perform(show: Show, screen: Screen) -> Tally:
 
 
 @asynccontextmanager
-async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple[Testbed, ExtenderClient, Up]]:
+async def _stage(
+    show: Show, play: Scene, screen: Screen
+) -> AsyncIterator[tuple[Testbed, ExtenderClient, RunningExtender]]:
     """Start the API, the extender and the scheduler; end them in the other order."""
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as name:
         folder = Path(name)
@@ -73,7 +95,7 @@ async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple
             await stage.set_up(play)
             screen.say(f"A Kubernetes API is up at {cluster.address}; the extender is starting ...")
             configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
-            async with running(show.extender, folder / "kubeconfig", configmap, folder, cluster.session) as up:
+            async with running_extender(show.extender, folder / "kubeconfig", configmap, folder, cluster.session) as up:
                 screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
                 settings = SchedulerSettings(extender=ExtenderSettings(weight=show.weight), seed=show.seed)
                 asked_extender = ExtenderClient(cluster.session, up.url)
@@ -84,7 +106,7 @@ async def _stage(show: Show, play: Scene, screen: Screen) -> AsyncIterator[tuple
 class _Performance:
     """One play in progress, on both clusters."""
 
-    def __init__(self, show: Show, play: Scene, stage: Testbed, extender: Up, screen: Screen) -> None:
+    def __init__(self, show: Show, play: Scene, stage: Testbed, extender: RunningExtender, screen: Screen) -> None:
         self._show, self._play, self._stage, self._extender, self._screen = show, play, stage, extender, screen
         self._rival = Baseline(play, show.seed)
         self._fabric = _fabric(play)
@@ -126,12 +148,12 @@ class _Performance:
         if change is None:
             return
         clock = asyncio.get_running_loop()
-        before = await self._extender.map_taken_at()
+        before = await self._extender.map_reloaded_at()
         began = clock.time()
         await self._stage.redraw(change.places)
         try:
             async with asyncio.timeout(_RELOAD_S):
-                await self._extender.took_another_map(before)
+                await self._extender.wait_for_another_map(before)
         except TimeoutError:
             self._screen.say(f"The ConfigMap was edited; the extender has not told of it within {_RELOAD_S:g} s.")
             return
@@ -186,22 +208,22 @@ class Testbed:
         for name in (NAMESPACE, OTHERS, MAP_NAMESPACE):
             await self._api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         for place in sorted(play.places, key=lambda place: place.name):
-            await self._api.call("POST", "/api/v1/nodes", manifests.node(place))
+            await self._api.call("POST", "/api/v1/nodes", scenario.node(place))
         for number, (name, gpus) in enumerate(play.busy):
-            pod = manifests.busy_pod(number, name, gpus)
+            pod = scenario.busy_pod(number, name, gpus)
             await self._api.call("POST", f"/api/v1/namespaces/{OTHERS}/pods", pod)
-        await self._api.call("POST", _MAPS, manifests.topology_map(play.places))
+        await self._api.call("POST", _MAPS, scenario.topology_map(play.places))
 
     async def redraw(self, places: tuple[DemoNode, ...]) -> None:
         """Edit the map, as `kubectl edit configmap` would."""
-        wish = {"data": manifests.topology_map(places)["data"]}
+        wish = {"data": scenario.topology_map(places)["data"]}
         await self._api.call("PATCH", f"{_MAPS}/{MAP_NAME}", wish, _MERGE)
 
     async def arrive(self, gang: DemoGang, within_s: float) -> Mapping[int, str]:
         """Submit a gang and wait until it is placed whole, or the time is up. Gives who has a node."""
         self.placements[gang.name] = {}
-        await self._api.call("POST", _GROUPS, manifests.pod_group(gang))
-        for pod in manifests.members(gang):
+        await self._api.call("POST", _GROUPS, scenario.pod_group(gang))
+        for pod in scenario.members(gang):
             await self._api.call("POST", _PODS, pod)
         with suppress(TimeoutError):  # then it waits for room; whoever has a node is shown
             async with asyncio.timeout(within_s):
@@ -215,8 +237,78 @@ class Testbed:
 
     async def leave(self, gang: DemoGang) -> None:
         """The gang's job is done: its pods and its group are deleted at once."""
-        members: list[Raw] = list(manifests.members(gang))
+        members: list[Raw] = list(scenario.members(gang))
         for pod in members:
             await self._api.call("DELETE", f"{_PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
         await self._api.call("DELETE", f"{_GROUPS}/{gang.name}")
         self.placements.pop(gang.name, None)
+
+
+class Baseline:
+    """A cluster in which kube-scheduler decides. Nodes are added by name, as its cache gets them."""
+
+    def __init__(self, play: Scene, seed: int) -> None:
+        self._cluster = Cluster()
+        self._cursor, self._dice = Cursor(), random.Random(seed)
+        self._waiting: dict[str, PodInfo] = {}
+        self.placements: dict[str, dict[int, str]] = {}  # gang name -> index -> node
+        for place in sorted(play.places, key=lambda place: place.name):
+            self._cluster.put_node(msgspec.convert(node(place), Node))
+        for number, (name, gpus) in enumerate(play.busy):
+            self._cluster.place(_want(busy_pod(number, name, gpus), OTHERS), name)
+
+    def play(self, act: Act) -> Mapping[int, str]:
+        """Let one thing happen, and everybody who waits try again. Gives the gang's members that have a node."""
+        gang = act.gang
+        if act.word is ActKind.LEAVES:
+            for index in range(gang.pods):
+                self._waiting.pop(_uid(gang, index), None)
+                self._cluster.remove(_uid(gang, index))
+            self.placements.pop(gang.name, None)
+        else:
+            self.placements[gang.name] = {}
+            for raw in members(gang):
+                want = _want(raw, NAMESPACE)
+                self._waiting[want.uid] = want
+        for uid, want in list(self._waiting.items()):
+            outcome = schedule_without_extender(self._cluster, want, self._cursor, self._dice)
+            if isinstance(outcome, Chosen):
+                self._cluster.place(want, outcome.node)
+                del self._waiting[uid]
+                gang_name, at = uid.rsplit("-", 1)
+                self.placements[gang_name][int(at)] = outcome.node
+        return self.placements.get(gang.name, {})
+
+
+def _uid(gang: DemoGang, index: int) -> str:
+    return f"{gang.name}-{index}"
+
+
+def _want(raw: Raw, namespace: str) -> PodInfo:
+    pod = msgspec.convert(raw, Pod)
+    pod.metadata.uid = pod.metadata.name
+    pod.metadata.namespace = namespace
+    return pod_info_of(pod)
+
+
+GANGS, LENDING, BOTH = "gangs", "lending", "both"
+_FAST_S = 0.4  # a state of the second part that is gone at once would not be in its picture
+_NEXT = (
+    ("turnout demo --seed 7", "another cluster, other gangs"),
+    ("turnout demo --gangs 20 --fast", "a longer day, without pauses"),
+    ("turnout demo --part lending", "the queue alone"),
+    ("turnout topology check FILE", "every fault of your own topology text, with its line"),
+)
+
+
+async def play(part: str, show: Show, fast: bool, console: Console) -> None:
+    """Play one part, or both. Raises ChildFailed and StoryFailed."""
+    if part != LENDING:
+        await perform(replace(show, pause_s=0.0) if fast else show, Screen(console))
+    if part != GANGS:
+        loan = Loan()
+        await lend(replace(loan, pause_s=_FAST_S) if fast else loan, LendingScreen(console))
+    console.print()
+    console.print("Try next:")
+    for command, what in _NEXT:
+        console.print(f"  {command:<32} {what}", highlight=False)

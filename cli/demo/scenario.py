@@ -1,14 +1,20 @@
 """The demo's scenario: a fabric with shuffled names, some nodes busy already, gangs that come and go.
 
-Only numbers and names; the Kubernetes objects made of them are in manifests.py.
+The numbers and names of the demo, and the Kubernetes objects that are made of them.
 """
 
 from __future__ import annotations
 
 import random
 import string
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import permutations
+from typing import Any
+
+from turnout.kube import labels
+from turnout.topology.names import TEXT_KEY
 
 LEAVES, SPINES, NODES_PER_LEAF, GPUS_PER_NODE = 8, 2, 8, 8
 MOST_GANGS = len(string.ascii_uppercase) - 1  # one letter each, and one for the last act
@@ -112,3 +118,131 @@ def _acts(dice: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Ac
         running.append(gang)
         free -= gang.all_gpus
     return tuple(acts)
+
+
+NAMESPACE = "training"
+OTHERS = "others"
+MAP_NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
+GPU = "nvidia.com/gpu"
+_CPUS_PER_GPU, _GIB_PER_GPU = 8, 64
+
+Raw = dict[str, Any]
+
+
+def node(place: DemoNode) -> Raw:
+    """A ready GPU node. Its labels say nothing of the switches: only the map does."""
+    offers = {
+        "cpu": str((GPUS_PER_NODE + 1) * _CPUS_PER_GPU),
+        "memory": f"{(GPUS_PER_NODE + 1) * _GIB_PER_GPU}Gi",
+        "pods": "110",
+        GPU: str(GPUS_PER_NODE),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": place.name, "labels": {labels.HOSTNAME: place.name}},
+        "spec": {},
+        "status": {
+            "capacity": offers,
+            "allocatable": offers,
+            "addresses": [{"type": "InternalIP", "address": place.ip}, {"type": "Hostname", "address": place.name}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def map_text(places: Iterable[DemoNode]) -> str:
+    """The map as the ConfigMap holds it: `asw psw ip`, one line a node."""
+    return "".join(f"{place.leaf} {place.spine} {place.ip}\n" for place in places)
+
+
+def topology_map(places: Iterable[DemoNode]) -> Raw:
+    """The topology ConfigMap."""
+    return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(places)}}
+
+
+def busy_pod(number: int, on: str, gpus: int) -> Raw:
+    """Somebody else's pod that stands on a node already."""
+    pod = _pod(f"other-{number:02d}", gpus, {}, {})
+    pod["spec"]["nodeName"] = on
+    return pod
+
+
+def pod_group(gang: DemoGang) -> Raw:
+    """The PodGroup that names a gang, as Volcano has it."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": gang.name},
+        "spec": {"minMember": gang.pods},
+    }
+
+
+def members(gang: DemoGang) -> tuple[Raw, ...]:
+    """The gang's pods in the order of their index."""
+    return tuple(
+        _pod(
+            f"{gang.name}-{index}",
+            gang.gpus,
+            {labels.VOLCANO_TASK_INDEX: str(index), "volcano.sh/job-name": gang.name},
+            {labels.VOLCANO_GROUP: gang.name},
+        )
+        for index in range(gang.pods)
+    )
+
+
+def _pod(name: str, gpus: int, marks: dict[str, str], notes: dict[str, str]) -> Raw:
+    asks = {"cpu": str(gpus * _CPUS_PER_GPU), "memory": f"{gpus * _GIB_PER_GPU}Gi", GPU: str(gpus)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": marks, "annotations": notes},
+        "spec": {"containers": [{"name": "train", "image": "train", "resources": {"requests": asks, "limits": asks}}]},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Recabling:
+    """A move of nodes between leaves.
+
+    leaf: gains `nodes` free nodes of leaf `other`, for as many of its busy ones.
+    gang: whole nodes, as many as the leaf has free afterwards, more than any leaf had free before.
+    """
+
+    places: tuple[DemoNode, ...]  # the new map
+    leaf: str
+    other: str
+    nodes: int
+    gang: DemoGang
+
+
+def recable(places: tuple[DemoNode, ...], busy: Collection[str], letter: str) -> Recabling | None:
+    """Find the largest gang that moving cables between two leaves makes room for; None when there is none.
+
+    busy: names of the nodes on which anything stands.
+    """
+    free: dict[str, list[DemoNode]] = {place.leaf: [] for place in places}
+    for place in places:
+        if place.name not in busy:
+            free[place.leaf].append(place)
+    roomiest = max(map(len, free.values()))
+    pairs = [
+        (min(NODES_PER_LEAF, len(free[a]) + len(free[b])), a, b)
+        for a, b in permutations(free, 2)
+        if len(free[a]) >= len(free[b])
+    ]
+    size, leaf, other = max(pairs, key=lambda pair: pair[0])
+    if size <= roomiest or size < 2:
+        return None
+    gains = free[other][: size - len(free[leaf])]
+    leaving = [place for place in places if place.leaf == leaf and place.name in busy][: len(gains)]
+    return Recabling(_swapped(places, gains, leaving), leaf, other, len(gains), DemoGang(letter, size, GPUS_PER_NODE))
+
+
+def _swapped(places: tuple[DemoNode, ...], arriving: list[DemoNode], leaving: list[DemoNode]) -> tuple[DemoNode, ...]:
+    """Each pair changes places, so that a leaf keeps its number of ports."""
+    stands_for: dict[str, DemoNode] = {}
+    for gain, give in zip(arriving, leaving, strict=True):
+        stands_for[gain.name], stands_for[give.name] = give, gain
+    moved = [stands_for.get(place.name, place) for place in places]
+    return tuple(replace(place, name=new.name, ip=new.ip) for place, new in zip(places, moved, strict=True))

@@ -1,22 +1,35 @@
-"""Shows the demo: lines as gangs come and go, the two boards below them, the totals at the end.
+"""Show the demo: lines as gangs come and go, the two boards below them, the totals at the end.
 
 On a terminal the boards stay at the bottom and change; elsewhere they are printed at the start and at the end, plain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from turnout.cli.demo.heatmap import FREE, OTHER, HeatmapRow, Placed, Score, board
-from turnout.cli.demo.rewire import Recabling
-from turnout.cli.demo.scenario import GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, SPINES, Act, ActKind, DemoGang, Scene
-from turnout.cli.demo.summary import Pair, Tally, asked_sentence, sentence
+from turnout.cli.demo.scenario import (
+    GPUS_PER_NODE,
+    LEAVES,
+    NODES_PER_LEAF,
+    SPINES,
+    Act,
+    ActKind,
+    DemoGang,
+    DemoNode,
+    Recabling,
+    Scene,
+)
+from turnout.topology.distance import cost
+from turnout.topology.fabric import Fabric
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # letters tell the gangs apart; colours only help
 _OURS, _THEIRS = "with Turnout", "kube-scheduler alone"
@@ -177,3 +190,134 @@ def colour(sign: str) -> str:
     if sign in (FREE, OTHER):
         return "dim"
     return f"bold {_COLOURS[(ord(sign) - ord('A')) % len(_COLOURS)]}"
+
+
+FREE, OTHER = "·", "#"
+_SIGNS = 2  # a cell is this wide
+
+Placed = Mapping[str, Mapping[int, str]]  # gang name -> index -> node
+
+
+@dataclass(frozen=True, slots=True)
+class HeatmapRow:
+    """One leaf of the picture. cells: two signs each."""
+
+    spine: str
+    leaf: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The cost of a placed gang. crossings: ring edges that leave a leaf plus those that leave a spine."""
+
+    leaves: int
+    crossings: int
+
+
+def board(
+    places: Sequence[DemoNode], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placements: Placed
+) -> list[HeatmapRow]:
+    """Draw who stands where. gangs: those that may stand there, in the order of arrival."""
+    gpus: dict[str, str] = {}
+    for name, count in busy:
+        gpus[name] = gpus.get(name, "") + OTHER * count
+    for gang in gangs:
+        for _, name in sorted(placements.get(gang.name, {}).items()):
+            gpus[name] = gpus.get(name, "") + gang.letter * gang.gpus
+    rows: dict[tuple[str, str], list[str]] = {}
+    for place in places:
+        rows.setdefault((place.spine, place.leaf), []).append(_cell(gpus.get(place.name, "")))
+    return [HeatmapRow(spine, leaf, tuple(cells)) for (spine, leaf), cells in sorted(rows.items())]
+
+
+def _cell(slots: str) -> str:
+    """Return two characters for the eight GPUs of a node: who holds most of each half, a dot if nobody does."""
+    half = GPUS_PER_NODE // _SIGNS
+    slots = slots.ljust(GPUS_PER_NODE, FREE)
+    signs = ""
+    for start in range(0, GPUS_PER_NODE, half):
+        letters = Counter(slots[start : start + half].replace(FREE, ""))
+        signs += letters.most_common(1)[0][0] if letters else FREE
+    return signs
+
+
+def score(fabric: Fabric, play: Scene, gang: DemoGang, nodes: Mapping[int, str]) -> Score | None:
+    """Count what the gang costs as a ring in the order of its indices; None while it is not whole."""
+    if len(nodes) < gang.pods:
+        return None
+    ips = {place.name: place.ip for place in play.places}
+    spent = cost(fabric, [fabric.index[ips[nodes[index]]] for index in range(gang.pods)])
+    return Score(leaves=spent.switches[0], crossings=spent.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Scores by gang letter: with Turnout, and with the default scheduler alone."""
+
+    ours: Mapping[str, Score]
+    theirs: Mapping[str, Score]
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderCall:
+    """One question to the extender. verb: filter or prioritize."""
+
+    verb: str
+    names: int
+    took_s: float
+    failed: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The whole play, added up. calls: in order. neutral: answers without advice, since the extender had a fault."""
+
+    gangs: tuple[DemoGang, ...]
+    scores: Pair
+    calls: tuple[ExtenderCall, ...]
+    neutral: int = 0
+
+    @property
+    def both(self) -> tuple[str, ...]:
+        """The gangs that both placed whole: only these are compared."""
+        return tuple(g.letter for g in self.gangs if g.letter in self.scores.ours and g.letter in self.scores.theirs)
+
+    def leaves(self, scores: Mapping[str, Score]) -> float:
+        """Leaves a gang, over the gangs that both placed; 0.0 when there are none."""
+        return sum(scores[letter].leaves for letter in self.both) / max(1, len(self.both))
+
+    def crossings(self, scores: Mapping[str, Score]) -> int:
+        """Ring crossings in all, over the gangs that both placed."""
+        return sum(scores[letter].crossings for letter in self.both)
+
+
+def sentence(tally: Tally) -> str:
+    """Tell the outcome in one sentence, for a reader who has not watched."""
+    if not tally.both:
+        return "No gang was placed whole by both, so there is nothing to compare."
+    ours, theirs = tally.crossings(tally.scores.ours), tally.crossings(tally.scores.theirs)
+    rings = f"{len(tally.both)} rings cross a switch {ours} times with Turnout, {theirs} times without"
+    if ours == theirs:
+        return f"This time both do alike: {rings}."
+    if ours > theirs:
+        return f"This time the default scheduler did better: {rings}."
+    if ours == 0:
+        return f"Every ring stays under one leaf: {rings}."
+    return f"{theirs / ours:.1f} times fewer crossings: {rings}."
+
+
+def asked_sentence(tally: Tally) -> str:
+    """Tell how many requests the extender answered, and how fast."""
+    if not tally.calls:
+        return "The extender was not asked at all."
+    took_ms = sorted(asking.took_s * 1000 for asking in tally.calls)
+    filters = sum(asking.verb == "filter" for asking in tally.calls)
+    failed = sum(bool(asking.failed) for asking in tally.calls)
+    text = (
+        f"Asked over HTTP {len(took_ms)} times ({filters} filter, {len(took_ms) - filters} prioritize): "
+        f"median {median(took_ms):.1f} ms, slowest {took_ms[-1]:.1f} ms"
+    )
+    text += f"; {failed} went without an answer" if failed else ""
+    text += f"; {tally.neutral} got a neutral answer, since the extender had a fault" if tally.neutral else ""
+    return f"{text}."

@@ -10,8 +10,20 @@ from typing import Any
 
 from turnout.cli.commands.cluster_flags import add_verb
 from turnout.cli.exit_codes import ExitCode
-from turnout.cli.local_cluster.daemon import LocalClusterFailed, ask, end, fault, found, home, start
-from turnout.cli.local_cluster.state_file import KUBECONFIG, LOG, NO_WALLS, condition, welcome
+from turnout.cli.local_cluster.daemon import (
+    KUBECONFIG,
+    LOG,
+    NO_WALLS,
+    LocalClusterFailed,
+    ask,
+    condition,
+    end,
+    fault,
+    found,
+    home,
+    start,
+    welcome,
+)
 
 _UP = (
     ("local up", "16 nodes of 8 GPUs under two leaf switches"),
@@ -126,7 +138,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     except OSError as error:
         print(f"turnout local: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
         return ExitCode.FAILED
-    from turnout.cli.commands.extender_process import ExtenderFailed
+    from turnout.cli.commands.child_programs import ExtenderFailed
     from turnout.cli.local_cluster.serve import ClusterOptions, serve
     from turnout.simulator.cluster.node_builder import places_of
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.cli.commands.child_env import die_with_parent
+from turnout.cli.commands.child_programs import die_with_parent
 from turnout.cli.local_cluster.daemon import LocalClusterFailed
 
 _MODULE = "hack.controlplane"

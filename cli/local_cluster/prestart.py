@@ -11,8 +11,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.cli.commands.extender_process import Begun, begin, own_extender
-from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP
+from turnout.cli.commands.child_programs import StartedExtender, extender_command, start_extender
+from turnout.cli.local_cluster.daemon import KUBECONFIG, MAP
 from turnout.simulator.api.kubeconfig import kubeconfig
 
 _HOST = "127.0.0.1"
@@ -28,7 +28,7 @@ class Prestarted:
 
     listening: socket.socket
     token: str
-    extender: Begun | None
+    extender: StartedExtender | None
 
 
 def early(folder: Path, port: int, extender: bool) -> Prestarted:
@@ -39,4 +39,4 @@ def early(folder: Path, port: int, extender: bool) -> Prestarted:
     config.unlink(missing_ok=True)  # it may be an older one that others can read
     config.touch(mode=0o600, exist_ok=False)
     config.write_text(kubeconfig(f"http://{_HOST}:{listening.getsockname()[1]}", token))
-    return Prestarted(listening, token, begin(own_extender(), config, MAP, folder) if extender else None)
+    return Prestarted(listening, token, start_extender(extender_command(), config, MAP, folder) if extender else None)

@@ -10,11 +10,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from turnout.cli.commands.extender_process import free_port, own_extender, ready, running
+from turnout.cli.commands.child_programs import extender_command, free_port, running_extender, wait_until_ready
 from turnout.cli.local_cluster.control_plane import plane
-from turnout.cli.local_cluster.daemon import begun_at
+from turnout.cli.local_cluster.daemon import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, begun_at, encoded
 from turnout.cli.local_cluster.prestart import Prestarted
-from turnout.cli.local_cluster.state_file import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, encoded
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import Place, map_text, places
@@ -96,7 +95,7 @@ async def _embedded(
     if begun.extender is None:
         cluster.schedule(SchedulerSettings())
         return cluster, ""
-    url = (await stack.enter_async_context(ready(begun.extender, cluster.session))).url
+    url = (await stack.enter_async_context(wait_until_ready(begun.extender, cluster.session))).url
     cluster.schedule(SchedulerSettings(extender=ExtenderSettings(weight=_WEIGHT)), ExtenderClient(cluster.session, url))
     return cluster, url
 
@@ -121,7 +120,7 @@ async def _real(
     await _write_map(cluster, data)
     if not port:
         return cluster, ""
-    up = running(own_extender(), request.folder / KUBECONFIG, MAP, request.folder, cluster.session, port)
+    up = running_extender(extender_command(), request.folder / KUBECONFIG, MAP, request.folder, cluster.session, port)
     return cluster, (await stack.enter_async_context(up)).url
 
 

@@ -38,11 +38,10 @@ def _gangs(text: str) -> int:
 def _demo(args: argparse.Namespace) -> int:
     import asyncio
 
-    from turnout.cli.commands.child_env import ChildFailed
+    from turnout.cli.commands.child_programs import ChildFailed
     from turnout.cli.commands.terminal import ended_by_sigterm, terminal
-    from turnout.cli.demo.driver import Show
+    from turnout.cli.demo.driver import Show, play
     from turnout.cli.demo.lending.testbed import StoryFailed
-    from turnout.cli.demo.parts import play
 
     show = Show(seed=args.seed, gangs=args.gangs)
     try:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_verb
+from turnout.cli.commands.cluster_flags import SEEING, add_cluster, add_flags, add_verb, settings_of
 from turnout.cli.commands.listing_output import add_namespace, add_output, namespace_of, show
 from turnout.cli.commands.run_verb import run_verb, say
-from turnout.cli.commands.settings_flags import SEEING, add_flags, settings_of
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client

@@ -7,10 +7,18 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_no_namespace, add_verb, context_namespace
+from turnout.cli.commands.cluster_flags import (
+    DECIDING,
+    SEEING,
+    add_cluster,
+    add_flags,
+    add_no_namespace,
+    add_verb,
+    context_namespace,
+    settings_of,
+)
 from turnout.cli.commands.listing_output import add_form, add_output, show
 from turnout.cli.commands.run_verb import BadWord, run_verb, say
-from turnout.cli.commands.settings_flags import DECIDING, SEEING, add_flags, settings_of
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.verbs import topology_check
 

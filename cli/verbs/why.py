@@ -8,9 +8,8 @@ import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb, job_of
+from turnout.cli.commands.cluster_flags import DECIDING, add_cluster, add_flags, add_job, add_verb, job_of, settings_of
 from turnout.cli.commands.run_verb import run_verb
-from turnout.cli.commands.settings_flags import DECIDING, add_flags, settings_of
 
 if TYPE_CHECKING:
     from turnout.autoscaler.reporting.why import Chain

@@ -18,10 +18,8 @@ from xml.sax.saxutils import escape
 from rich.console import Console
 
 from turnout.cli.demo.driver import Show, perform
-from turnout.cli.demo.heatmap import Placed, Score
 from turnout.cli.demo.scenario import NODES_PER_LEAF, Act, DemoGang, DemoNode, Scene
-from turnout.cli.demo.screen import Screen
-from turnout.cli.demo.summary import Pair
+from turnout.cli.demo.screen import Pair, Placed, Score, Screen
 
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "pictures" / "gang.svg"
 

@@ -1,6 +1,6 @@
 """The state that a scheduler knows: nodes in order, what is requested on each, and pods as it reads them.
 
-default_plugins.py judges the nodes. Room is charged at the decision, before any watch has shown the binding.
+scheduler.py judges the nodes. Room is charged at the decision, before any watch has shown the binding.
 """
 
 from __future__ import annotations

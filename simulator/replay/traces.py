@@ -1,7 +1,7 @@
 """Parse traces, and draw random streams of jobs: rows of jobs, and speeds as curves. trace_files.py opens the files.
 
 Traces: Microsoft ITP 2021, of ElasticFlow (ASPLOS'23); speeds: of the same work. No trace says which job is elastic:
-that is labelled in workload_streams.py.
+that is labelled in this module, too.
 """
 
 from __future__ import annotations

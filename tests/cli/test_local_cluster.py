@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from hack.controlplane.tools import cache
-from turnout.cli.local_cluster.daemon import begun_at, found
+from turnout.cli.local_cluster.daemon import NOTE, Note, begun_at, found
 from turnout.cli.local_cluster.serve import stand
-from turnout.cli.local_cluster.state_file import NOTE, Note
 from turnout.controllers.model import KUBEFLOW
 from turnout.simulator.local_cluster import local_cluster
 

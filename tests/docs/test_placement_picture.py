@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from hack.codegen.placement_picture import PICTURE, PlacedTwice, most_different, svg
-from turnout.cli.demo.heatmap import Score
 from turnout.cli.demo.scenario import DemoGang, scene
+from turnout.cli.demo.screen import Score
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,8 +7,8 @@ import stat
 import aiohttp
 import pytest
 
+from turnout.cli.local_cluster.daemon import KUBECONFIG
 from turnout.cli.local_cluster.prestart import early
-from turnout.cli.local_cluster.state_file import KUBECONFIG
 from turnout.simulator.api.kubeconfig import kubeconfig, prefix
 from turnout.simulator.api.server.serve import serve
 from turnout.simulator.cluster.kubeconfig import read

@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.commands.autoscaler_process import AutoscalerProcess, lending, own_autoscaler
-from turnout.cli.commands.extender_process import own_extender
-from turnout.cli.commands.extender_process import running as extending
-from turnout.cli.demo.lending.checks import missing
-from turnout.cli.demo.lending.fixtures import GPUS, PLAYERS, A, B, C, D
-from turnout.cli.demo.lending.model import MomentKind, Player, Story, StoryMoment, running_gpus
+from turnout.cli.commands.child_programs import (
+    AutoscalerProcess,
+    autoscaler_command,
+    extender_command,
+    running_autoscaler,
+)
+from turnout.cli.commands.child_programs import running_extender as extending
+from turnout.cli.demo.lending.model import MomentKind, Player, Story, StoryMoment, missing, running_gpus
 from turnout.cli.demo.lending.screen import LendingScreen
-from turnout.cli.demo.lending.testbed import LendingTestbed, StoryFailed
-from turnout.cli.demo.manifests import MAP_NAME, MAP_NAMESPACE
+from turnout.cli.demo.lending.testbed import GPUS, PLAYERS, A, B, C, D, LendingTestbed, StoryFailed
+from turnout.cli.demo.scenario import MAP_NAME, MAP_NAMESPACE
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
@@ -42,8 +44,8 @@ class Loan:
     patience_s: float = 20.0  # for anything that has to happen
     pace: Pace = _PACE
     weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
-    extender: Sequence[str] = field(default_factory=own_extender)
-    autoscaler: Sequence[str] = field(default_factory=own_autoscaler)
+    extender: Sequence[str] = field(default_factory=extender_command)
+    autoscaler: Sequence[str] = field(default_factory=autoscaler_command)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -98,7 +100,7 @@ async def _programs(
 ) -> AsyncIterator[AutoscalerProcess]:
     config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
     async with (
-        lending(loan.autoscaler, config, loan.flags, stage.hear) as autoscaler,
+        running_autoscaler(loan.autoscaler, config, loan.flags, stage.hear) as autoscaler,
         extending(loan.extender, config, configmap, folder, cluster.session) as up,
     ):
         cluster.schedule(

@@ -18,18 +18,22 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.fixtures import GPUS, GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, places
 from turnout.cli.demo.lending.model import (
+    LendingSums,
     LoggedDecision,
     MomentKind,
     Player,
     Seats,
     Story,
     StoryMoment,
+    added_up,
     held_gpus,
     running_gpus,
+    sentence,
+    wait_of,
+    waited,
 )
-from turnout.cli.demo.lending.summary import LendingSums, added_up, sentence, wait_of, waited
+from turnout.cli.demo.lending.testbed import GPUS, GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, places
 from turnout.cli.demo.screen import colour
 from turnout.simulator.cluster.kubelet import Pace
 

@@ -1,17 +1,75 @@
-"""The stage of the second part: jobs come and go on a local cluster, and whatever happens to them is written down."""
+"""The lending demo's cluster: a queue of 16 GPUs under two leaf switches, four jobs, and the programs that run."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.fixtures import GPUS_PER_NODE, NAMESPACE, PLAYERS, job, places, queue, topology_map
 from turnout.cli.demo.lending.model import GpuSeat, LoggedDecision, MomentKind, Player, StoryMoment
-from turnout.cli.demo.manifests import MAP_NAMESPACE
+from turnout.cli.demo.scenario import GPU, MAP_NAME, MAP_NAMESPACE, Raw
 from turnout.kube import labels
+from turnout.simulator.cluster.node_builder import Place, map_text
 from turnout.simulator.local_cluster import LocalCluster
+from turnout.topology.names import TEXT_KEY
+
+NAMESPACE, QUEUE = "team", "team"
+LEAVES, NODES_PER_LEAF, GPUS_PER_NODE = 2, 2, 4
+GPUS = LEAVES * NODES_PER_LEAF * GPUS_PER_NODE
+
+# Grows into what is idle; needs what A has been lent; fits only once B has left; may not be resized.
+A, B, C = Player("A", 2, 12), Player("B", 6, 6), Player("C", 12, 12)
+D = Player("D", 1, 4, restarts=True)
+PLAYERS = (A, B, C, D)
+
+
+def places() -> list[Place]:
+    """The nodes, leaf by leaf."""
+    found = []
+    for number in range(LEAVES * NODES_PER_LEAF):
+        path = ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}")
+        found.append(Place(f"gpu-{number + 1}", f"10.30.0.{number + 1}", path))
+    return found
+
+
+def topology_map(where: Sequence[Place]) -> Raw:
+    """The topology ConfigMap."""
+    return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(where)}}
+
+
+def queue() -> Raw:
+    """The queue, which may have every GPU there is."""
+    return {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "Queue",
+        "metadata": {"name": QUEUE},
+        "spec": {"weight": 1, "reclaimable": True, "capability": {GPU: str(GPUS)}},
+        "status": {"state": "Open"},
+    }
+
+
+def job(player: Player) -> Raw:
+    """The Volcano Job that its owner submits, at its least size."""
+    container = {"name": "train", "image": "train", "resources": {"limits": {GPU: "1"}}}
+    task: dict[str, Any] = {
+        "name": "worker",
+        "replicas": player.least,
+        "minAvailable": player.least,
+        "template": {"spec": {"containers": [container]}},
+    }
+    notes = {labels.MAX_WORKERS: str(player.most)} if player.elastic else {}
+    spec: dict[str, Any] = {"minAvailable": player.least, "queue": QUEUE, "tasks": [task]}
+    if player.restarts:
+        spec["policies"] = [{"event": "PodEvicted", "action": "RestartJob"}]
+    return {
+        "apiVersion": "batch.volcano.sh/v1alpha1",
+        "kind": "Job",
+        "metadata": {"name": player.name, "annotations": notes},
+        "spec": spec,
+    }
+
 
 _JOBS = f"/apis/batch.volcano.sh/v1alpha1/namespaces/{NAMESPACE}/jobs"
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"

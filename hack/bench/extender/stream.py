@@ -17,7 +17,7 @@ from random import Random
 from hack.bench.extender import cluster
 from hack.bench.extender.caller import Caller, appears, child, memory_mib, ready, until, url_of
 from hack.bench.extender.cluster import Gang, Raw
-from turnout.cli.commands.extender_process import free_port
+from turnout.cli.commands.child_programs import free_port
 
 LIVING = 12  # gangs at a time; the oldest leaves when another comes
 _GROUPS = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{cluster.NAMESPACE}/podgroups"

@@ -25,7 +25,7 @@ from typing import Self
 from hack.bench.rendezvous import mount_namespace, worker
 from hack.bench.rendezvous.mount_namespace import Names
 from hack.bench.rendezvous.phase_times import LOST, Fault, Mark, fault, stepped
-from turnout.cli.commands.extender_process import free_port
+from turnout.cli.commands.child_programs import free_port
 
 RANKS = 2
 RESTARTS = 3

@@ -17,7 +17,7 @@ from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 
-from turnout.cli.commands.extender_process import free_port
+from turnout.cli.commands.child_programs import free_port
 
 TRAIN_SCRIPT = Path(__file__).with_name("train_script.py")
 AGENTS = 3

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hack.chaos.demo.play import tell
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.testbed.testbed import Stood
-from turnout.cli.commands.child_env import ChildFailed
+from turnout.cli.commands.child_programs import ChildFailed
 from turnout.cli.commands.terminal import ended_by_sigterm, terminal
 
 

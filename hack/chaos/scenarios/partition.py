@@ -23,7 +23,7 @@ from hack.chaos.history import Record, read
 from hack.chaos.strike_table import Check, Strike
 from hack.chaos.testbed.hosts import Hosts
 from hack.chaos.testbed.manifests import ROOT
-from turnout.cli.commands.child_env import die_with_parent, environment
+from turnout.cli.commands.child_programs import child_environment, die_with_parent
 
 WORKERS, LEAST = 3, 2
 SILENCE_S, GOES_ON_S = 1.0, 15.0  # without a heartbeat; until those who reach each other train again
@@ -75,7 +75,7 @@ class Job:
             str(_SCRIPT),
             str(self.folder),
         ]
-        own = {**environment(), "TURNOUT_MEMORY_DIR": str(memory), "PYTHONPATH": str(ROOT), **env}
+        own = {**child_environment(), "TURNOUT_MEMORY_DIR": str(memory), "PYTHONPATH": str(ROOT), **env}
         with (self.folder / "logs" / f"w{at}.log").open("wb") as log:
             self.agents.append(
                 subprocess.Popen(

@@ -16,7 +16,7 @@ from hack.chaos.scenarios import arbiter_cut, partition
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.testbed import Stood
 from hack.controlplane.errors import ControlPlaneError
-from turnout.cli.commands.child_env import ChildFailed
+from turnout.cli.commands.child_programs import ChildFailed
 from turnout.cli.commands.terminal import ended_by_sigterm
 from turnout.simulator.cluster.runtime.clients import ApiError
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import aiohttp
 
 from hack.chaos.testbed.manifests import COOLDOWN_S, LEASE_S, MAP_NAME, MAP_NAMESPACE, ROOT
-from turnout.cli.commands.child_env import ChildFailed, die_with_parent, environment
-from turnout.cli.commands.extender_process import free_port
+from turnout.cli.commands.child_programs import ChildFailed, child_environment, die_with_parent, free_port
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 
 _START_S = 40.0
@@ -109,7 +108,7 @@ class Programs:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=child_environment(),
                 cwd=ROOT,
                 start_new_session=True,
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,

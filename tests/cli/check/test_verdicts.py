@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from turnout.cli.check.facts import samples
-from turnout.cli.check.model import ClusterFacts, Word
-from turnout.cli.check.verdicts import lines
+from turnout.cli.check.verdicts import ClusterFacts, Word, lines
 from turnout.kube.times import rfc3339
 
 NOW_S = 1_700_000_000.0

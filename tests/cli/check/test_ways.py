@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.cli.check.test_verdicts import FINE, deployment, page
-from turnout.cli.check.model import Ways, Word
-from turnout.cli.check.verdicts import lines
+from turnout.cli.check.verdicts import Ways, Word, lines
 
 POLICY = {"metadata": {"name": "turnout-nominator-gates-pods"}}
 SERVED = Ways(served=True, policies=[POLICY], webhooks=[], namespaces=["ml"], gated=3)

@@ -13,15 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from turnout.cli.commands.extender_process import ExtenderFailed
-from turnout.cli.demo.baseline import Baseline
-from turnout.cli.demo.driver import Show, perform
-from turnout.cli.demo.heatmap import Score, board, score
-from turnout.cli.demo.manifests import map_text
-from turnout.cli.demo.rewire import recable
-from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, scene
-from turnout.cli.demo.screen import Screen
-from turnout.cli.demo.summary import ExtenderCall, Pair, Tally, asked_sentence, sentence
+from turnout.cli.commands.child_programs import ExtenderFailed
+from turnout.cli.demo.driver import Baseline, Show, perform
+from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, map_text, recable, scene
+from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, asked_sentence, board, score, sentence
 from turnout.topology.fabric import build
 from turnout.topology.map_yaml import read_map
 from turnout.topology.names import TEXT_KEY

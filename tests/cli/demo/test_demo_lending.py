@@ -13,11 +13,10 @@ import pytest
 from rich.console import Console
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.commands.autoscaler_process import AutoscalerFailed
+from turnout.cli.commands.child_programs import AutoscalerFailed
 from turnout.cli.demo.lending.driver import Loan, lend
-from turnout.cli.demo.lending.model import MomentKind
+from turnout.cli.demo.lending.model import MomentKind, added_up
 from turnout.cli.demo.lending.screen import LendingScreen
-from turnout.cli.demo.lending.summary import added_up
 from turnout.cli.demo.lending.testbed import StoryFailed
 
 ROOT = Path(__file__).resolve().parents[3]

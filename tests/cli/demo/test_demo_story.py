@@ -7,12 +7,20 @@ from dataclasses import replace
 import pytest
 
 from turnout.autoscaler.model import Reason
-from turnout.cli.demo.lending.checks import missing
-from turnout.cli.demo.lending.fixtures import PLAYERS
-from turnout.cli.demo.lending.model import GpuSeat, LoggedDecision, MomentKind, Story, StoryMoment
+from turnout.cli.demo.lending.model import (
+    GpuSeat,
+    LoggedDecision,
+    MomentKind,
+    Story,
+    StoryMoment,
+    added_up,
+    missing,
+    sentence,
+    wait_of,
+    waited,
+)
 from turnout.cli.demo.lending.screen import Bar, bars, chart, line, runs, strip
-from turnout.cli.demo.lending.summary import added_up, sentence, wait_of, waited
-from turnout.cli.demo.lending.testbed import decision
+from turnout.cli.demo.lending.testbed import PLAYERS, decision
 
 NODES = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 

@@ -1,0 +1,290 @@
+"""Start our own programs as child processes, wait until they are ready, and end them with their caller."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process, create_subprocess_exec
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from turnout.launcher.linux import die_with
+
+if TYPE_CHECKING:
+    import aiohttp  # a third of a second, and who only begins an extender has no use for it
+
+_START_S = 30.0
+_POLL_S = 0.02
+_REPORTED_LINES = 12
+_ERRORS = "turnout_extender_errors_total"
+_MAP_RELOADED_AT = "turnout_topology_last_reload_timestamp_seconds"
+
+
+class ChildFailed(Exception):
+    """A program that was started did not come up. The message holds the last lines that it wrote."""
+
+
+class ExtenderFailed(ChildFailed):
+    """The extender did not come up. The message holds the last lines that it wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningExtender:
+    """A ready extender. url: of its verbs; health: of its probes and metrics."""
+
+    url: str
+    health: str
+    session: aiohttp.ClientSession
+
+    async def map_reloaded_at(self) -> str:
+        """Return when it read the map that it uses, as its metrics write it; "" if they do not."""
+        return next((line.split()[-1] for line in await self._metrics() if line.startswith(_MAP_RELOADED_AT)), "")
+
+    async def neutral_answers(self) -> int:
+        """Return how often it answered without advice because of a fault of its own."""
+        return sum(int(float(line.split()[-1])) for line in await self._metrics() if line.startswith(_ERRORS))
+
+    async def _metrics(self) -> list[str]:
+        async with self.session.get(f"{self.health}/metrics") as response:
+            return (await response.text()).splitlines()
+
+    async def wait_for_another_map(self, before: str) -> None:
+        """Wait until it uses another map than the one that it read at `before`."""
+        while True:
+            if await self.map_reloaded_at() != before:
+                return
+            await asyncio.sleep(_POLL_S)
+
+
+def extender_command() -> tuple[str, ...]:
+    """Return the command that starts our extender."""
+    return (sys.executable, "-m", "turnout.scheduler_ext")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedExtender:
+    """An extender that was started and may not be ready yet."""
+
+    child: subprocess.Popen[bytes]
+    port_file: Path
+    log: Path
+    health: str
+
+
+def start_extender(
+    command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, port: int = 0
+) -> StartedExtender:
+    """Start an extender and do not wait for it. The caller gives it to `wait_until_ready`, which ends it.
+
+    port: of the verbs, 0 for a free one.
+    """
+    port_file, log_file = folder / "extender.port", folder / "extender.log"
+    port_file.unlink(missing_ok=True)
+    health = f"127.0.0.1:{free_port()}"
+    flags = ("--kubeconfig", str(kubeconfig), "--bind", f"127.0.0.1:{port}", "--metrics-bind", health)
+    with log_file.open("wb") as log:
+        child = subprocess.Popen(
+            [*command, *flags, "--port-file", str(port_file), "--configmap", configmap],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=child_environment(),
+            start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
+    return StartedExtender(child, port_file, log_file, f"http://{health}")
+
+
+@asynccontextmanager
+async def wait_until_ready(begun: StartedExtender, session: aiohttp.ClientSession) -> AsyncIterator[RunningExtender]:
+    """Wait until an extender is ready, and end it with the block. Raises ExtenderFailed."""
+    try:
+        async with asyncio.timeout(_START_S):
+            up = await _wait_until_ready(begun, RunningExtender("", begun.health, session))
+        yield up
+    except TimeoutError as error:
+        raise ExtenderFailed(f"the extender was not ready within {_START_S:g} s\n{_tail(begun.log)}") from error
+    except ChildProcessError as error:
+        raise ExtenderFailed(f"the extender ended at once ({error})\n{_tail(begun.log)}") from error
+    finally:
+        await asyncio.shield(asyncio.to_thread(_end_extender, begun.child))
+
+
+@asynccontextmanager
+async def running_extender(
+    command: Sequence[str],
+    kubeconfig: Path,
+    configmap: str,
+    folder: Path,
+    session: aiohttp.ClientSession,
+    port: int = 0,
+) -> AsyncIterator[RunningExtender]:
+    """Run an extender on a loopback port until the block ends. Gives it once it is ready.
+
+    configmap: namespace/name of the map. port: 0 for a free one. Raises ExtenderFailed.
+    """
+    async with wait_until_ready(start_extender(command, kubeconfig, configmap, folder, port), session) as up:
+        yield up
+
+
+async def _wait_until_ready(begun: StartedExtender, up: RunningExtender) -> RunningExtender:
+    import aiohttp
+
+    while True:
+        if (code := begun.child.poll()) is not None:
+            raise ChildProcessError(f"exit code {code}")
+        text = await asyncio.to_thread(lambda: begun.port_file.read_text() if begun.port_file.exists() else "")
+        if text.strip().isdigit():
+            try:
+                async with up.session.get(f"{up.health}/readyz") as response:
+                    if response.status == 200:
+                        return replace(up, url=f"http://127.0.0.1:{text.strip()}")
+            except aiohttp.ClientError:
+                pass  # it has named its port and does not answer yet
+        await asyncio.sleep(_POLL_S)
+
+
+def _end_extender(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _tail(log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()
+    return "\n".join(lines[-_REPORTED_LINES:])
+
+
+STOP_S = 0.5  # they have nothing to save, and a person waits for the prompt
+# aiohttp reads the machine's certificate authorities when it is imported, which takes a twentieth of a second; our
+# programs call nobody but an API server, whose authority stands in the kubeconfig.
+_NO_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
+
+
+def child_environment() -> dict[str, str]:
+    """Ours, and where the child finds `turnout`, from whatever folder we were started."""
+    spec = importlib.util.find_spec("turnout")
+    package_root = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
+    path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
+    return {**os.environ, **_NO_AUTHORITIES, "PYTHONPATH": path}
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill the child when its parent is killed: nobody would be left to insist."""
+    die_with(os.getppid(), signal.SIGKILL)
+
+
+class AutoscalerFailed(ChildFailed):
+    """The autoscaler did not come up. The message holds the last lines that it wrote."""
+
+
+class AutoscalerProcess:
+    """An autoscaler at work. said: the last lines that it wrote; over: it has ended, by itself or not."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        self.last_lines: deque[str] = deque(maxlen=_REPORTED_LINES)
+        self.leads, self.over = asyncio.Event(), False
+
+    async def listen(self, stream: asyncio.StreamReader) -> None:
+        """Hand on every line until there are no more; the last one handed on is empty."""
+        async for raw in stream:
+            line = raw.decode(errors="replace").rstrip("\n")
+            self.last_lines.append(line)
+            if _event(line) == "leading":
+                self.leads.set()
+            self._on_line(line)
+        self.over = True
+        self.leads.set()
+        self._on_line("")
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that it wrote."""
+        return "\n".join(self.last_lines)
+
+
+def autoscaler_command() -> tuple[str, ...]:
+    """The command of our own autoscaler."""
+    return (sys.executable, "-m", "turnout.autoscaler")
+
+
+@asynccontextmanager
+async def running_autoscaler(
+    command: Sequence[str], kubeconfig: Path, flags: Sequence[str], on_line: Callable[[str], None]
+) -> AsyncIterator[AutoscalerProcess]:
+    """Run an autoscaler until the block ends. Gives it once it leads. heard: called with each line of its log.
+
+    Raises AutoscalerFailed.
+    """
+    child = await create_subprocess_exec(
+        *command,
+        *("--kubeconfig", str(kubeconfig), "--metrics-bind", "127.0.0.1:0"),
+        *flags,
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=PIPE,
+        env=child_environment(),
+        start_new_session=True,  # a Ctrl-C in the terminal is for us; we end the child
+        preexec_fn=die_with_parent if sys.platform == "linux" else None,
+    )
+    assert child.stderr is not None
+    autoscaler = AutoscalerProcess(on_line)
+    ears = asyncio.create_task(autoscaler.listen(child.stderr))
+    try:
+        await _wait_until_leading(autoscaler, child)
+        yield autoscaler
+    finally:
+        await asyncio.shield(_end_autoscaler(child, ears))
+
+
+async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> None:
+    try:
+        async with asyncio.timeout(_START_S):
+            await autoscaler.leads.wait()
+    except TimeoutError as error:
+        raise AutoscalerFailed(f"the autoscaler did not lead within {_START_S:g} s\n{autoscaler.last_words}") from error
+    if autoscaler.over:
+        raise AutoscalerFailed(
+            f"the autoscaler ended at once (exit code {await child.wait()})\n{autoscaler.last_words}"
+        )
+
+
+async def _end_autoscaler(child: Process, ears: asyncio.Task[None]) -> None:
+    if child.returncode is None:
+        child.terminate()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await child.wait()
+        except TimeoutError:
+            child.kill()
+            await child.wait()
+    await ears
+
+
+def _event(line: str) -> str:
+    try:
+        return str(json.loads(line)["event"])
+    except (ValueError, KeyError, TypeError):
+        return ""
