@@ -128,10 +128,10 @@ class Reception:
             node_checks=node_checks(settings),
             is_member=False,
         )
-        leadership.on_end = self._over
+        leadership.on_end = self._on_coordinator_end
         return leadership
 
-    def _over(self, how: JobOver | StepDown) -> None:
+    def _on_coordinator_end(self, how: JobOver | StepDown) -> None:
         if isinstance(how, StepDown):
             at = f"{how.to.address}:{how.to.port}"
             self._log_event("coordinator_moved", {"coordinator": how.to.coordinator, "at": at})

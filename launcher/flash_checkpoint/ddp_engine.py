@@ -91,7 +91,7 @@ class DdpCheckpointer:
             raise ValueError(f"step is {step}: 0 or more")
         if self._rank.local_rank == 0:
             with in_phase(SAVES):
-                self._opened().save(step, state_dict, self._target(step, path, storage_type))
+                self._memory_saver().save(step, state_dict, self._target(step, path, storage_type))
         self._newest = step
         self._steps.saved(step)
 
@@ -128,24 +128,24 @@ class DdpCheckpointer:
         if not rank.has_agent and rank.world > 1:
             return None  # what the other ranks hold is unknown
         if self._newest >= 0:
-            step = self._await(self._newest)
+            step = self._await_hashed(self._newest)
         elif rank.restore_step is not None:
             step = rank.restore_step
         else:
-            step = self._opened().newest()
+            step = self._memory_saver().newest()
         if step < 0:
             return None
         try:
-            return self._opened().load(step)
+            return self._memory_saver().load(step)
         except BadCheckpoint as error:
             if rank.world > 1:  # the other ranks would not fall back as well
                 raise
             log.warning("memory_passed_over", extra={"step": step, "why": str(error)})
             return None
 
-    def _await(self, step: int) -> int:
+    def _await_hashed(self, step: int) -> int:
         """Wait until the step that all ranks saved last is hashed, since local rank 0 may be slightly behind."""
-        memory, until_s = self._opened(), time.monotonic() + _OTHERS_S
+        memory, until_s = self._memory_saver(), time.monotonic() + _OTHERS_S
         while step not in [each.step for each in memory.client.held_steps(1)]:
             if time.monotonic() > until_s:
                 raise BadCheckpoint(f"local rank 0 has not saved step {step} within {_OTHERS_S:g} s")
@@ -161,7 +161,7 @@ class DdpCheckpointer:
             newest = torch_file.newest(self.checkpoint_dir, _log_warning)
             return newest[1] if newest is not None else None
         if self._rank.rank == 0:
-            return self._choose()
+            return self._choose_file()
         number, step = broadcast_pair((_NOTHING, 0))
         if number == _BROKEN:
             raise BadCheckpoint("rank 0 could load none of the checkpoints that there are")
@@ -172,7 +172,7 @@ class DdpCheckpointer:
                 return torch_file.load(each.path, each.versions)
         raise BadCheckpoint(f"rank 0 has loaded step {step}: {self.checkpoint_dir} of this rank does not hold it")
 
-    def _choose(self) -> object | None:
+    def _choose_file(self) -> object | None:
         choice = (_BROKEN, 0)
         try:
             newest = torch_file.newest(self.checkpoint_dir, _log_warning)
@@ -195,7 +195,7 @@ class DdpCheckpointer:
             atexit.unregister(self.close)
             memory.close()
 
-    def _opened(self) -> MemorySaver:
+    def _memory_saver(self) -> MemorySaver:
         if self._memory is None:
             self._memory = MemorySaver(
                 self._rank,

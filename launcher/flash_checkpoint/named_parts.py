@@ -19,7 +19,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import xxhash
 
-from turnout.launcher.checkpoint.dcp.reader import named, process_info
+from turnout.launcher.checkpoint.dcp.reader import absolute_folder, process_info
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStorageWriter
 from turnout.launcher.checkpoint.engine.process_info import broadcast_pair, is_connected
 from turnout.launcher.checkpoint.engine.state_dict import flatten, unflatten
@@ -131,7 +131,7 @@ class Parts:
         replicas: int = 0,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder, self._keep, self._every, self._replicas = named(folder), keep, every, replicas
+        self.folder, self._keep, self._every, self._replicas = absolute_folder(folder), keep, every, replicas
         self._environ = dict(os.environ if environ is None else environ)
         self._writer: FlashStorageWriter | None = None
 

@@ -159,6 +159,7 @@ class CommitCoordinator:
         return await asyncio.shield(self._commits[key])
 
     async def _commit(self, record: ShardRecord, save: Save) -> bool:
+        """Try to commit the step until all shards exist, or until another round or the end gives it up."""
         if record.round <= self._last_given_up_round:
             return False
         given_up, until_s = asyncio.Event(), time.monotonic() + COMMIT_S

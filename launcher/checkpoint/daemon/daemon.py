@@ -171,6 +171,7 @@ class Session:
         raise BadFrame(f"{type(message).__name__} is not for a daemon")
 
     async def _accept_save(self, rank_store: RankStore, save: Save) -> None:
+        """Pin the save, and start its way to storage."""
         self._newest_epoch = max(self._newest_epoch, save.epoch)
         pinned = await rank_store.pin_save(save)
         if pinned is None:
@@ -374,6 +375,7 @@ class CheckpointDaemon:
                 self.start_task(self.commit(record, target))
 
     async def _persist_before_loading(self, persist_step: int, restore_place: RestorePlace | None) -> None:
+        """Write the step to storage before training loads from there, within STORED_S."""
         if steps := await self.held_steps(len(self._rank_stores)):
             for rank_store in self._rank_stores.values():
                 self.start_task(self._persist(rank_store, persist_step if persist_step >= 0 else steps[0].step))

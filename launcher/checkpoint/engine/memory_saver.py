@@ -255,6 +255,7 @@ class MemorySaver:
             self._frozen.compare_skipped(save.arena, save.generation, record, save.laid, save.skip)
 
     def _reserve(self, record: ShardRecord) -> Arena:
+        """Return the arena, with room for this record. Raises NoMemory and DaemonLost."""
         if self._arena is None or self._requested_bytes < record.region_bytes:
             self._requested_bytes = 0
             requested_bytes = record.region_bytes + _SPARE_BYTES

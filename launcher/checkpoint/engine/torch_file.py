@@ -125,7 +125,7 @@ def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
         raise BadCheckpoint(f"{path}: {first or type(error).__name__}") from error
 
 
-def put(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) -> Version:
+def write_file(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) -> Version:
     """Write a file under a temporary name, sync it, write its note and rename it into place. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
@@ -261,7 +261,7 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
     if tuple(sums_of(region)) != arena.sums(generation):
         raise BadCheckpoint(f"step {record.step} in memory is not what was hashed")
     state = _own_storage(state_of(region), {})
-    put(folder, file, record.step, lambda target: torch.save(state, target))
+    write_file(folder, file, record.step, lambda target: torch.save(state, target))
     return record.step
 
 

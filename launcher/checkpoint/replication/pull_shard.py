@@ -149,6 +149,7 @@ async def _fetch_from(
     shards: list[tuple[int, int, int]],
     patience_s: float,
 ) -> None:
+    """Fetch shards of a step from one worker, and seal each as an own save."""
     connection = await connect_peer(endpoint, context.identity, restore_place.round)
     try:
         for local_rank, rank, ranks in shards:

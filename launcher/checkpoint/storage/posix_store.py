@@ -223,6 +223,7 @@ class PosixStore:
         return found[3] != self._boot or int(found[2]) != ranks[rank]
 
     def _fill(self, at: int, private: str, pieces: Iterable[memoryview]) -> None:
+        """Write a new private file and sync it to disk. Raises OSError."""
         file = os.open(private, _NEW, 0o600, dir_fd=at)
         try:
             self._failpoint("opened")
@@ -256,6 +257,7 @@ class PosixStore:
 
     @contextmanager
     def _root(self) -> Iterator[int]:
+        """Open the store's folder."""
         root = os.open(self.path, _FOLDER)
         try:
             yield root
@@ -264,6 +266,7 @@ class PosixStore:
 
     @contextmanager
     def _step(self, step: int, make: bool = False) -> Iterator[int]:
+        """Open the folder of a step; `make` creates it. Raises OSError."""
         name = step_name(step)
         with self._root() as root:
             if make:
