@@ -19,7 +19,7 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.state import JobOver, StepDown
 from turnout.launcher.rendezvous.transport.leadership import Leadership
 from turnout.launcher.rendezvous.transport.listener import Listener, MemberConnection

@@ -28,7 +28,7 @@ from turnout.launcher.health.model import NodeCheckState
 from turnout.launcher.model import PORT, Exit, Member
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.transport.leadership import Leadership
 from turnout.launcher.rendezvous.transport.listener import Listener
 from turnout.launcher.settings import (

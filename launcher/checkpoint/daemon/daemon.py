@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from turnout.launcher.checkpoint.arena.arena import abandoned_arenas, adopt_arenas
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
@@ -59,37 +59,10 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 
-class SessionPort(Protocol):
-    """The part of the daemon that a session uses."""
-
-    run: str
-    worker: str
-
-    replicator: Replicator
-
-    async def register(self, hello: Hello) -> RankStore:
-        """Register a training process and return its rank store."""
-
-    async def commit(self, record: ShardRecord, save: Save) -> bool:
-        """Commit a step when all ranks' shards are stored. False if they do not come."""
-
-    async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
-        """List the steps that all local ranks below `ranks` hold, newest first."""
-
-    async def restore(self, step: int, restore_place: RestorePlace | None, persist_step: int) -> None:
-        """Continue from this step: hold it in memory here, and write it to storage."""
-
-    async def stored_step(self) -> StoredStep:
-        """Return the newest committed step."""
-
-    def start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run a coroutine in the background."""
-
-
 class Session:
     """Serves one connection. send: writes bytes to the peer."""
 
-    def __init__(self, daemon: SessionPort, send: Callable[[bytes], object], log_event: EventLog) -> None:
+    def __init__(self, daemon: CheckpointDaemon, send: Callable[[bytes], object], log_event: EventLog) -> None:
         self._daemon, self._send, self._log_event = daemon, send, log_event
         self._rank_store: RankStore | None = None
         self._saves: set[asyncio.Task[None]] = set()
