@@ -1,7 +1,7 @@
 """The checkpoint daemon of one worker: it serves clients, and keeps a rank store for each local rank, and replicas.
 
-It outlives training processes. How one arena is served is known in rank_store.py, and when a step is committed in
-commit.py.
+It outlives training processes. How one arena is served is known in rank_store.py; how its saves reach storage, and when
+a step is committed, in persist.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any
 
 from turnout.launcher.checkpoint.arena.arena import abandoned_arenas, adopt_arenas
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
-from turnout.launcher.checkpoint.daemon.commit import CommitCoordinator
-from turnout.launcher.checkpoint.daemon.persist import Persister, SaveJob, SaveState, run
+from turnout.launcher.checkpoint.daemon.persist import CommitCoordinator, Persister, SaveJob, SaveState, run
 from turnout.launcher.checkpoint.daemon.rank_store import Preallocator, RankStore
 from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import (
@@ -51,7 +50,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     read_at_daemon,
 )
 from turnout.launcher.checkpoint.replication.replicator import Replicator
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import newest
 from turnout.launcher.coordinator_messages import HeldStep, RestorePlace
 from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, NoMemory, StorageFailed
@@ -255,7 +254,8 @@ class CheckpointDaemon:
         A restarted daemon learns the checkpoint folder here; it then persists the step agreed on before.
         """
         rank_store = self.rank_store(hello.local_rank)
-        rank_store.set_replicas(hello.replicas, self.replicator.replica_bytes, self.replicator.free_earlier_rounds)
+        reserved_bytes = self.replicator.replica_store.reserved_bytes
+        rank_store.set_replicas(hello.replicas, reserved_bytes, self.replicator.free_earlier_rounds)
         self.replicator.register(hello)
         if rank_store.register(hello.target, hello.read_folder) and self._restored_step >= 0:
             self.start_task(self._persist(rank_store, self._restored_step))
@@ -310,7 +310,7 @@ class CheckpointDaemon:
             self.commits.give_up_after(step)
         for rank_store in self._rank_stores.values():
             await rank_store.forget_after(step)
-        await self.replicator.forget_after(step)
+        await self.replicator.replica_store.forget_after(step)
         for rank_store in self._rank_stores.values() if step >= 0 else ():
             self.start_task(self._persist(rank_store, step))
             check = self.start_task(rank_store.verify(step))

@@ -36,7 +36,7 @@ from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, Reshard
 from turnout.launcher.checkpoint.engine.state_dict import NAMES, is_bytes, octets, tensor_over
 from turnout.launcher.checkpoint.format.daemon_messages import FetchShard, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.shard_file import Entry
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_manifest, committed, manifest_of
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed

@@ -19,8 +19,10 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
-from turnout.launcher.checkpoint.storage.store import FileInfo, failed, rank_of, step_name, step_of
+from turnout.launcher.checkpoint.storage.object_store import ObjectStore
+from turnout.launcher.checkpoint.storage.store import FileInfo, Store, failed, rank_of, step_name, step_of
 from turnout.launcher.errors import BadCheckpoint
 
 WINDOW_BYTES = 8 << 20
@@ -368,3 +370,18 @@ def _sync(folder: int) -> None:
     except OSError as error:
         if error.errno not in _NO_SYNC:
             raise
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def open_store(target: str) -> Store:
+    """Open the store of a path, a file:// URL or an fsspec URL. file:// counts as a path, since fsspec does not sync.
+
+    Raises StorageFailed if the URL cannot be opened.
+    """
+    scheme, mark, rest = target.partition("://")
+    if mark and scheme != "file":
+        return ObjectStore(target)
+    path = Path(unquote(rest) if mark else target)
+    return PosixStore(path.absolute(), boot=_BOOT.read_text().strip() if _BOOT.exists() else "")
