@@ -21,7 +21,7 @@ from turnout.launcher.settings import Settings
 from turnout.launcher.torch_version import TorchTooOld, check_torch
 
 log = logging.getLogger("turnout.launcher")
-say = log_to(log, quiet=["member_joined"])  # one event for each worker: too many lines in a large job
+log_event = log_to(log, quiet=["member_joined"])  # one event for each worker: too many lines in a large job
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
@@ -34,16 +34,16 @@ def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int
         print(explain(settings))
         return int(Exit.DONE)
     _log_to_stderr(settings)
-    _more_files()
+    _raise_file_limit()
     for note in settings.notes:
         log.warning("noted", extra={"about": note.about, "word": note.word.value, "detail": note.why})
     try:
         check_metrics(settings.output.metrics_port)
         if settings.coordinates:
-            return int(asyncio.run(run_coordinator(settings, say)))
+            return int(asyncio.run(run_coordinator(settings, log_event)))
         check_command(settings.command)
         check_torch()
-        return int(asyncio.run(run_agent(settings, os.environ, say)))
+        return int(asyncio.run(run_agent(settings, os.environ, log_event)))
     except (BadSettings, CannotListen, LockRefused, TorchTooOld) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return int(Exit.USAGE)
@@ -60,7 +60,7 @@ def _version() -> object:
     return installed_build()
 
 
-def _more_files() -> None:
+def _raise_file_limit() -> None:
     """Raise the limit of open files to the machine's maximum, since a coordinator has one connection per worker. Log
     the limit.
     """

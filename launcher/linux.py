@@ -55,7 +55,7 @@ def be_traced_by(pid: int) -> None:
         _ask(_PR_SET_PTRACER, pid)
 
 
-def rename(words: Sequence[str]) -> None:
+def set_process_name(words: Sequence[str]) -> None:
     """Set the command that `ps` shows, cut to the length of the original one.
 
     It overwrites the texts that the kernel shows. A started interpreter has its own copies.
@@ -225,7 +225,7 @@ def processes() -> Iterator[ProcessState]:
             yield ProcessState(int(entry), before.partition("(")[2], fields[0], int(fields[1]), int(fields[3]))
 
 
-def below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
+def processes_below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
     """List the descendants of `root`, parents first. excluded: pids left out with all their descendants."""
     children: defaultdict[int, list[ProcessState]] = defaultdict(list)
     for process in processes():
@@ -240,7 +240,7 @@ def below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
 
 def kill_below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
     """Kill the living descendants of `root`, except `excluded` and theirs; return those killed. Zombies stay."""
-    alive = [process for process in below(root, excluded) if process.state not in "ZX"]
+    alive = [process for process in processes_below(root, excluded) if process.state not in "ZX"]
     for process in alive:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(process.pid, signal.SIGKILL)
@@ -263,7 +263,7 @@ class Leftovers:
     def __init__(self, mark: str, pids: Collection[int]) -> None:
         self._mark, self._pids = os.fsencode(mark), set(pids)
 
-    def bury(self, codes: dict[int, int]) -> set[int]:
+    def kill_and_reap(self, codes: dict[int, int]) -> set[int]:
         """Kill and reap those that are adopted by now. Return the pids that are still alive.
 
         codes: receives the exit codes by pid.

@@ -271,11 +271,12 @@ class Agent:
             link.send_message(self._report)
         if link.reported_world.busy and not self._base.busy:  # the member was fenced while its Join was on its way
             link.send_message(Ready(self._base.round, self.member.master_port, self.member.path, self._held_steps))
-        self._tell_steps()
+        self._report_steps()
         for received in early:
             await self._handle(received)
 
     async def _on_link_lost(self, received: MessageReceived) -> None:
+        """Search a coordinator after the connection to the last one has ended."""
         if received.link is self._session.link:
             self._session.handle_loss(received)
             if received.reason is Reason.MEMBER_SILENT:
@@ -290,7 +291,7 @@ class Agent:
             self._log_event("processes_fenced", {"round": self._base.round})
             await self._stop(0.0)
 
-    def _trains(self) -> bool:
+    def is_training(self) -> bool:
         return self._base.busy and not isinstance(self._report, Succeeded)
 
     async def _stop(self, grace_s: float) -> None:
@@ -301,6 +302,7 @@ class Agent:
         self._report, self._base = None, self._base.idle()
 
     async def _obey(self, message: Message | None) -> None:
+        """Carry out an order of the coordinator."""
         match message:
             case Formed():
                 await self._start(message)
@@ -318,7 +320,7 @@ class Agent:
                 farthest = self._workers.stop_at(step, sure=sure)
                 if not sure:
                     self._session.send(Reached(round_, max(farthest, 0)))
-            case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self._trains():
+            case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self.is_training():
                 self._base, self._report = LastWorld(new, size, False), None
                 self._session.set_successors(message.successors)
                 self._log_event("spare", {"round": new, "reason": message.reason, "detail": message.detail})
@@ -331,7 +333,7 @@ class Agent:
                 self._move_to(message)
             case _ if isinstance(message, TASKS):
                 self._tasks.begin(self.member, message)
-            case Handover(round=round_) if not self._trains():
+            case Handover(round=round_) if not self.is_training():
                 await self._workers.hand_over(message)
                 if message.shards:
                     self._held_steps = await self._workers.held_steps()
@@ -383,9 +385,10 @@ class Agent:
         self._inbox.put_nowait(WorkersExited(formed.round, await self._workers.ended()))
 
     async def _processes_ended(self, ended: WorkersExited) -> None:
+        """Report how the training processes of this round ended."""
         if ended.round != self._base.round:
             return
-        self._tell_steps(repeat=False)
+        self._report_steps(repeat=False)
         if ended.fault or any(each.failed for each in ended.exited):
             rank, how = (0, ended.fault) if ended.fault else first_failure(ended.exited)
             self._log_event("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
@@ -397,7 +400,7 @@ class Agent:
             self._report = Succeeded(ended.round, self._held_steps)
         self._session.send(self._report)
 
-    def _tell_steps(self, repeat: bool = True) -> None:
+    def _report_steps(self, repeat: bool = True) -> None:
         """Pass the steps and reports for the next heartbeat to the link."""
         if (link := self._session.link) is not None:
             link.report(*self._workers.steps(), self._workers.importing_s())
@@ -424,7 +427,7 @@ class Agent:
         if self._session.link is not None:
             self._session.send(Heartbeat(*self._workers.steps()))  # the stop step lies ahead of where we are now
             self._session.send(Leaving(grace_s))
-        elif not self._trains():
+        elif not self.is_training():
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
     async def _on_timer(self, late: TimerFired) -> None:
@@ -434,7 +437,7 @@ class Agent:
         elif late.what == "coordinator" and self._session.has_lost(late.link):
             await self._fence()
         elif late.what == "steps" and late.link is self._session.link:
-            self._tell_steps()
+            self._report_steps()
 
     async def _on_coordinator_ended(self, how: JobOver | StepDown) -> None:
         """Handle the end of the coordinator in this agent."""

@@ -19,7 +19,7 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.state import JobOver, StepDown
 from turnout.launcher.rendezvous.transport.leadership import Leadership
 from turnout.launcher.rendezvous.transport.listener import Listener, MemberConnection
@@ -128,10 +128,10 @@ class Reception:
             node_checks=node_checks(settings),
             is_member=False,
         )
-        leadership.on_end = self._over
+        leadership.on_end = self._on_coordinator_end
         return leadership
 
-    def _over(self, how: JobOver | StepDown) -> None:
+    def _on_coordinator_end(self, how: JobOver | StepDown) -> None:
         if isinstance(how, StepDown):
             at = f"{how.to.address}:{how.to.port}"
             self._log_event("coordinator_moved", {"coordinator": how.to.coordinator, "at": at})

@@ -28,7 +28,7 @@ from turnout.launcher.health.model import NodeCheckState
 from turnout.launcher.model import PORT, Exit, Member
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.transport.leadership import Leadership
 from turnout.launcher.rendezvous.transport.listener import Listener
 from turnout.launcher.settings import (
@@ -277,7 +277,7 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
     Raises CannotListen.
     """
     rendezvous = settings.rendezvous
-    host = rendezvous.is_host if rendezvous.is_host is not None else _is_host(settings, endpoint)
+    host = rendezvous.is_host if rendezvous.is_host is not None else _is_coordinator_host(settings, endpoint)
     if host and endpoint is not None:
         try:
             return True, await listener.open(endpoint, rendezvous.port)
@@ -286,10 +286,10 @@ async def _listen(listener: Listener, settings: Settings, endpoint: str | None, 
                 raise CannotListen(f"cannot listen at {endpoint}:{rendezvous.port}: {error.strerror}") from error
     # The worker that the endpoint names listens at that port.
     ports = (0,) if endpoint == address else (rendezvous.port or PORT, 0)
-    return host and endpoint is None, await _listen_at_own(listener, address, ports)
+    return host and endpoint is None, await _listen_on_any(listener, address, ports)
 
 
-async def _listen_at_own(listener: Listener, address: str, ports: Iterable[int]) -> int:
+async def _listen_on_any(listener: Listener, address: str, ports: Iterable[int]) -> int:
     """Listen at the first of these ports that is free; return it. Raises CannotListen."""
     for port in ports:
         try:
@@ -300,7 +300,7 @@ async def _listen_at_own(listener: Listener, address: str, ports: Iterable[int])
     raise CannotListen(f"cannot listen at {address}: no port is free")
 
 
-def _is_host(settings: Settings, endpoint: str | None) -> bool:
+def _is_coordinator_host(settings: Settings, endpoint: str | None) -> bool:
     """True if the endpoint names this agent. Without an endpoint, the first worker coordinates first."""
     if not settings.rendezvous.host:
         return settings.place.order == 0

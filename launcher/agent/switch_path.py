@@ -69,7 +69,7 @@ def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
     annotation: the name of the pod's annotation. Raises nothing.
     """
     faults = list(texts.faults)
-    for source, text in ((PathSource.GIVEN, texts.given), (PathSource.FILE, of_file(texts.file, annotation))):
+    for source, text in ((PathSource.GIVEN, texts.given), (PathSource.FILE, path_from_text(texts.file, annotation))):
         try:
             path = read_path(text)
         except BadPath as error:
@@ -77,18 +77,18 @@ def find_path(texts: PodTexts, annotation: str) -> SwitchPath:
             continue
         if path:
             return SwitchPath(path, source, tuple(faults))
-    path, fault = of_map(dict(texts.map), texts.hosts)
+    path, fault = path_from_map(dict(texts.map), texts.hosts)
     if fault:
         faults.append(f"{PathSource.MAP}: {fault}")
     return SwitchPath(path, PathSource.MAP if path else PathSource.NOBODY, tuple(faults))
 
 
-def hosts(environ: Mapping[str, str]) -> tuple[str, ...]:
+def host_names(environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names under which a map may know the host, the most specific first."""
     return tuple(dict.fromkeys(environ[name].strip() for name in HOST_ENVS if environ.get(name, "").strip()))
 
 
-def of_file(text: str, annotation: str) -> str:
+def path_from_text(text: str, annotation: str) -> str:
     """Return a switch path from the text of a file.
 
     If every line is key="value", quoted as Go does it, the text is that of annotations of the pod: return the value of
@@ -101,7 +101,7 @@ def of_file(text: str, annotation: str) -> str:
     return sub(_ESCAPE, lambda escape: _character(*escape.groups()), values.get(annotation, ""))
 
 
-def of_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
+def path_from_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, str]:
     """Return the path above the host in a topology ConfigMap, and the error in the map, "" for none."""
     if not any(text.strip() for text in data.values()):
         return (), ""
@@ -144,7 +144,7 @@ class SwitchPathReader:
         path_file: str = "",
         map_folder: str = "",
     ) -> None:
-        self._given, self._hosts = path_text(path) or environ.get(PATH_ENV, ""), hosts(environ)
+        self._given, self._hosts = path_text(path) or environ.get(PATH_ENV, ""), host_names(environ)
         self._file = pathlib.Path(path_file) if path_file else None
         self._map = pathlib.Path(map_folder) if map_folder else None
         self._texts: PodTexts | None = None

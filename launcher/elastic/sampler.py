@@ -168,6 +168,7 @@ class Plan:
         return zip(self._steps(self.sampler.cursor), loader, strict=True)
 
     def _shares(self, cursor: int) -> Iterator[tuple[int, tuple[MicroStep, ...]]]:
+        """Give the start of each global batch from `cursor` on, and this rank's passes of it."""
         size, length = self.batch.global_batch, self.sampler.length
         batch_share = self.batch.share(self.world, self.rank)
         for first in range(cursor, length - size + 1, size):

@@ -70,6 +70,7 @@ class Steps:
 
     @staticmethod
     def _agree(words: SharedCounters, step: int) -> None:
+        """Wait until the agent confirms the stop step, or names another one."""
         words.write(WAITS, 1)
         while not words.read(SURE):
             if words.read(STOP) > step or words.read(STOP) < 0:

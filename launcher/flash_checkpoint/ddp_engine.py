@@ -19,7 +19,7 @@ from typing import Any
 
 from turnout.launcher.checkpoint.engine import torch_file
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
-from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, broadcast_pair, is_connected
+from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, choose_on_rank_0
 from turnout.launcher.checkpoint.engine.storage_type import DeletionStrategy, StorageType, copies_of, keep_and_every
 from turnout.launcher.checkpoint.format.daemon_messages import Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.elastic.steps import Steps
@@ -28,7 +28,6 @@ from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
 _GENERATIONS, _THREADS = 3, 2
 _OTHERS_S, _LOOK_S = 60.0, 0.01  # seconds for local rank 0 to save the step that this rank has passed
-_NOTHING, _BROKEN = -1, -2
 log = logging.getLogger("turnout.checkpoint")
 
 
@@ -91,7 +90,7 @@ class DdpCheckpointer:
             raise ValueError(f"step is {step}: 0 or more")
         if self._rank.local_rank == 0:
             with in_phase(SAVES):
-                self._opened().save(step, state_dict, self._target(step, path, storage_type))
+                self._memory_saver().save(step, state_dict, self._target(step, path, storage_type))
         self._newest = step
         self._steps.saved(step)
 
@@ -128,24 +127,24 @@ class DdpCheckpointer:
         if not rank.has_agent and rank.world > 1:
             return None  # what the other ranks hold is unknown
         if self._newest >= 0:
-            step = self._await(self._newest)
+            step = self._await_hashed(self._newest)
         elif rank.restore_step is not None:
             step = rank.restore_step
         else:
-            step = self._opened().newest()
+            step = self._memory_saver().newest()
         if step < 0:
             return None
         try:
-            return self._opened().load(step)
+            return self._memory_saver().load(step)
         except BadCheckpoint as error:
             if rank.world > 1:  # the other ranks would not fall back as well
                 raise
             log.warning("memory_passed_over", extra={"step": step, "why": str(error)})
             return None
 
-    def _await(self, step: int) -> int:
+    def _await_hashed(self, step: int) -> int:
         """Wait until the step that all ranks saved last is hashed, since local rank 0 may be slightly behind."""
-        memory, until_s = self._opened(), time.monotonic() + _OTHERS_S
+        memory, until_s = self._memory_saver(), time.monotonic() + _OTHERS_S
         while step not in [each.step for each in memory.client.held_steps(1)]:
             if time.monotonic() > until_s:
                 raise BadCheckpoint(f"local rank 0 has not saved step {step} within {_OTHERS_S:g} s")
@@ -153,33 +152,21 @@ class DdpCheckpointer:
         return step
 
     def _from_files(self) -> object | None:
-        """Load the newest intact file.
+        """Load the newest intact file, or the one that rank 0 chose."""
+        newest = choose_on_rank_0(
+            self._rank.world,
+            lambda: torch_file.newest(self.checkpoint_dir, _log_warning),
+            lambda found: (found[0].number, found[0].step),
+            self._load_same,
+        )
+        return None if newest is None else newest[1]
 
-        If ranks can communicate, rank 0 chooses it, since files may appear meanwhile.
-        """
-        if not is_connected(self._rank.world):
-            newest = torch_file.newest(self.checkpoint_dir, _log_warning)
-            return newest[1] if newest is not None else None
-        if self._rank.rank == 0:
-            return self._choose()
-        number, step = broadcast_pair((_NOTHING, 0))
-        if number == _BROKEN:
-            raise BadCheckpoint("rank 0 could load none of the checkpoints that there are")
-        if number == _NOTHING:
-            return None
+    def _load_same(self, number: int, step: int) -> tuple[torch_file.TorchFile, object]:
+        """Load the file that rank 0 chose. Raises BadCheckpoint if this rank does not find it."""
         for each in torch_file.list_files(self.checkpoint_dir):
             if (each.number, each.step) == (number, step):
-                return torch_file.load(each.path, each.versions)
+                return each, torch_file.load(each.path, each.versions)
         raise BadCheckpoint(f"rank 0 has loaded step {step}: {self.checkpoint_dir} of this rank does not hold it")
-
-    def _choose(self) -> object | None:
-        choice = (_BROKEN, 0)
-        try:
-            newest = torch_file.newest(self.checkpoint_dir, _log_warning)
-            choice = (newest[0].number, newest[0].step) if newest is not None else (_NOTHING, 0)
-        finally:
-            broadcast_pair(choice)
-        return newest[1] if newest is not None else None
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
         """Wait until the last DISK save is in its file. Raises TimeoutError, and StorageFailed if the write failed."""
@@ -195,7 +182,7 @@ class DdpCheckpointer:
             atexit.unregister(self.close)
             memory.close()
 
-    def _opened(self) -> MemorySaver:
+    def _memory_saver(self) -> MemorySaver:
         if self._memory is None:
             self._memory = MemorySaver(
                 self._rank,

@@ -19,14 +19,13 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 
 from turnout.launcher.checkpoint.dcp.reader import process_info
 from turnout.launcher.checkpoint.dcp.writer import FlashLoadPlanner, FlashStorageReader, FlashStorageWriter
-from turnout.launcher.checkpoint.engine.process_info import broadcast_pair, is_connected
+from turnout.launcher.checkpoint.engine.process_info import choose_on_rank_0
 from turnout.launcher.checkpoint.engine.state_dict import flatten
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.checkpoint.storage.store import MOST_STEP, step_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
 from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
-_NOTHING, _FOUND, _BROKEN = range(3)
 log = logging.getLogger("turnout.checkpoint")
 
 
@@ -138,20 +137,10 @@ class FsdpShardCheckpointer:
         It may serve several loads of that step. All ranks call it and get the same step. Raises BadCheckpoint if steps
         exist but none can be read, and StorageFailed.
         """
-        if not is_connected(process_info(str(self.checkpoint_dir), self._environ).world):
-            return self._newest()
-        if torch.distributed.get_rank() == 0:
-            choice, found = (_BROKEN, 0), None
-            try:
-                found = self._newest()
-                choice = (_FOUND, found.step or 0) if found is not None else (_NOTHING, 0)
-            finally:
-                broadcast_pair(choice)
-            return found
-        kind, step = broadcast_pair((_NOTHING, 0))
-        if kind == _BROKEN:
-            raise BadCheckpoint("rank 0 could read none of the steps that there are")
-        return self._at(step) if kind == _FOUND else None
+        world = process_info(str(self.checkpoint_dir), self._environ).world
+        return choose_on_rank_0(
+            world, self._newest, lambda found: (0, found.step or 0), lambda _, step: self._reader_of(step)
+        )
 
     def _newest(self) -> FlashStorageReader | None:
         fault: BadCheckpoint | None = None
@@ -168,7 +157,7 @@ class FsdpShardCheckpointer:
             raise fault
         return None
 
-    def _at(self, step: int) -> FlashStorageReader:
+    def _reader_of(self, step: int) -> FlashStorageReader:
         """Open the step that rank 0 found. Raises BadCheckpoint if this rank does not find it."""
         for _, folder in (each for each in self._candidates() if each[0] == step):
             if reader := FlashStorageReader(folder, step=step, environ=self._environ):

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from turnout.launcher.checkpoint.dcp.reader import named
+from turnout.launcher.checkpoint.dcp.reader import absolute_folder
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NotUsable
@@ -72,7 +72,7 @@ class Megatron:
                 return get()
         return SimpleNamespace()
 
-    def told_samples(self, consumed: int) -> None:
+    def set_consumed_samples(self, consumed: int) -> None:
         """Tell Megatron how many samples were consumed, so that a growing batch size continues at its size."""
         if update := _first("update_num_microbatches"):
             with suppress(AttributeError):  # megatron-core without its own calculator of micro batches
@@ -307,7 +307,7 @@ def load_checkpoint(
         megatron.load_tracked(found.parts)
     for name, value in common["samples"].items():
         setattr(arguments, name, value)
-    megatron.told_samples(common["samples"].get(_SAMPLES[0], 0))
+    megatron.set_consumed_samples(common["samples"].get(_SAMPLES[0], 0))
     return common["iteration"], common["operations"] if counts_operations(megatron.version) else 0
 
 
@@ -331,7 +331,7 @@ def wait_latest_checkpoint(timeout: float = 1800) -> None:
 def _of(folder: str | os.PathLike[str] | None, option: str, copies: int) -> Parts:
     if not folder:
         raise ValueError(f"Megatron was started without {option}: where do checkpoints go? Give it, or checkpoint_dir")
-    return _parts.setdefault((named(folder), copies), Parts(folder, replicas=copies))
+    return _parts.setdefault((absolute_folder(folder), copies), Parts(folder, replicas=copies))
 
 
 def _refuse(megatrons: dict[str, Any], idle: Iterable[str]) -> None:

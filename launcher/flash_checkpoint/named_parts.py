@@ -15,13 +15,12 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import xxhash
 
-from turnout.launcher.checkpoint.dcp.reader import named, process_info
+from turnout.launcher.checkpoint.dcp.reader import absolute_folder, process_info
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStorageWriter
-from turnout.launcher.checkpoint.engine.process_info import broadcast_pair, is_connected
+from turnout.launcher.checkpoint.engine.process_info import choose_on_rank_0
 from turnout.launcher.checkpoint.engine.state_dict import flatten, unflatten
 from turnout.launcher.errors import BadCheckpoint, BadState
 from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
@@ -93,8 +92,6 @@ def _object(name: object, fields: Any, kinds: Kinds) -> object:
     return found
 
 
-_NOTHING, _FOUND, _BROKEN = range(3)
-
 _DICE_BYTES = 64 << 10  # a byte tensor up to this size may be the state of a random generator
 
 
@@ -131,7 +128,7 @@ class Parts:
         replicas: int = 0,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder, self._keep, self._every, self._replicas = named(folder), keep, every, replicas
+        self.folder, self._keep, self._every, self._replicas = absolute_folder(folder), keep, every, replicas
         self._environ = dict(os.environ if environ is None else environ)
         self._writer: FlashStorageWriter | None = None
 
@@ -195,24 +192,13 @@ class Parts:
         return Step(reader.step or 0, {name: _part(state, key) for name, key in chosen.items()}, same)
 
     def _reader(self) -> FlashStorageReader | None:
-        """Open the newest step. If ranks can communicate, rank 0 chooses it, since another step may be committed
-        meanwhile.
-        """
-        if not is_connected(process_info(self.folder, self._environ).world):
-            reader = FlashStorageReader(self.folder, environ=self._environ)
-            return reader if reader else None
-        if dist.get_rank():
-            kind, step = broadcast_pair((_NOTHING, 0))
-            if kind == _BROKEN:
-                raise BadCheckpoint("rank 0 could read none of the steps that there are")
-            return FlashStorageReader(self.folder, step=step, environ=self._environ) if kind == _FOUND else None
-        choice = (_BROKEN, 0)
-        try:
-            reader = FlashStorageReader(self.folder, environ=self._environ)
-            choice = (_FOUND, reader.step or 0) if reader else (_NOTHING, 0)
-        finally:
-            broadcast_pair(choice)
-        return reader if choice[0] == _FOUND else None
+        """Open the newest step, which rank 0 chooses. None if there is none."""
+        return choose_on_rank_0(
+            process_info(self.folder, self._environ).world,
+            lambda: FlashStorageReader(self.folder, environ=self._environ) or None,
+            lambda found: (0, found.step or 0),
+            lambda _, step: FlashStorageReader(self.folder, step=step, environ=self._environ),
+        )
 
     def any(self) -> bool:
         """True if this rank finds any step. Raises BadCheckpoint and StorageFailed."""

@@ -266,22 +266,24 @@ class Evidence:
         """Count the groups with both ends that had this outcome, and that nothing else explains."""
         both = {*self._of[link[0]]} & {*self._of[link[1]]}
         return sum(
-            1 for place in both if self.outcomes[place] is outcome and not self._blamed(self.groups[place], outcome)
+            1
+            for place in both
+            if self.outcomes[place] is outcome and not self._has_known_fault(self.groups[place], outcome)
         )
 
-    def _blamed(self, result: Measured, outcome: Judgement) -> bool:
+    def _has_known_fault(self, result: Measured, outcome: Judgement) -> bool:
         """True if a bad or slow member explains this group's outcome."""
         culprits = self.bad if outcome is Judgement.FAILED else self.bad | self.slow_nodes
         return not culprits.isdisjoint(result.members)
 
     @cached_property
-    def riddles(self) -> list[tuple[Group, Judgement]]:
+    def unexplained(self) -> list[tuple[Group, Judgement]]:
         """List the groups that neither a node nor a link explains, once each. A slow pair that was fine later is left
         out.
         """
         found = dict[tuple[Group, Judgement], None]()
         for result, outcome in zip(self.groups, self.outcomes, strict=True):
-            if outcome is Judgement.FINE or self._blamed(result, outcome):
+            if outcome is Judgement.FINE or self._has_known_fault(result, outcome):
                 continue
             inside = list(combinations(self._ordered(result.members), 2))
             if any(self.links.get(link, Judgement.FINE) >= outcome for link in inside):
@@ -327,6 +329,7 @@ def verdict(evidence: Evidence) -> Verdict:
 
 
 def _bad(evidence: Evidence, node: str) -> Finding:
+    """Say why a node is broken: its own computation, or its network."""
     if node in evidence.broken:
         return Finding((node,), FaultCause.COMPUTE_FAILED, "its own computation failed or got stuck")
     others = " and with ".join(evidence.failed_with(node)[:2])
@@ -360,8 +363,9 @@ def _slow(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]:
 
 
 def _undecided(evidence: Evidence) -> tuple[Undecided, ...]:
+    """Explain each group that failed or was slow without a known culprit."""
     found = []
-    for group, outcome in evidence.riddles:
+    for group, outcome in evidence.unexplained:
         how = "failed" if outcome is Judgement.FAILED else "was slow"
         if not evidence.fast:
             why = f"this group {how}, and no group was fine beside which to tell why"
@@ -418,12 +422,12 @@ class _Round:
     def links(self) -> None:
         """Add pairs of good nodes from groups that were not good: the pair alone, and again if it was the group."""
         evidence = self._evidence
-        for group, outcome in evidence.riddles:
+        for group, outcome in evidence.unexplained:
             good = evidence.working if outcome is Judgement.FAILED else evidence.fast
-            if {*group} <= good and (link := next(self._untold(group), None)):
+            if {*group} <= good and (link := next(self._untested_links(group), None)):
                 self._take(*link)
 
-    def _untold(self, group: Group) -> Iterator[Link]:
+    def _untested_links(self, group: Group) -> Iterator[Link]:
         runs = PROOFS if len(group) == 2 else 1
         for at, one in enumerate(group):
             for other in group[at + 1 :]:
@@ -438,10 +442,10 @@ class _Round:
         """
         evidence = self._evidence
         unsettled = {*evidence.unsettled}
-        for one, other, _ in (group for group, _ in evidence.riddles if len(group) == 3):
+        for one, other, _ in (group for group, _ in evidence.unexplained if len(group) == 3):
             if (one, other) not in evidence.pairs and {one, other} <= unsettled:
                 self._take(one, other)
-        for node in self._by_turns(evidence.unsettled):
+        for node in self._sort_by_slow_partners(evidence.unsettled):
             proven = [evidence.fast] if node in evidence.working else [evidence.fast, evidence.working - evidence.fast]
             for those in proven:
                 if self._free(node) and (
@@ -450,7 +454,7 @@ class _Round:
                     self._take(node, partner)
                     break
 
-    def _by_turns(self, nodes: Group) -> list[str]:
+    def _sort_by_slow_partners(self, nodes: Group) -> list[str]:
         turn, those = dict[str, int](), {*nodes}
         for result in self._evidence.check.rounds[0]:
             turn |= {node: at for at, node in enumerate(node for node in result.members if node in those)}

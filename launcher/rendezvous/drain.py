@@ -177,6 +177,7 @@ def _propose_first(transition: Transition) -> None:
 
 
 def _propose(transition: Transition, step: int) -> None:
+    """Propose a stop step to all members that train; what they reached before no longer counts."""
     for id_, known in transition.members.items():
         if known.reached is not None:
             transition.set_member(id_, replace(known, reached=None))

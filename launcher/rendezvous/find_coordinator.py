@@ -84,13 +84,13 @@ def next_move(seek: Search, now_s: float) -> Move:
         where = seek.endpoint or seek.last
         at = f" at {where[0]}:{where[1]}" if where else ""
         return GiveUp(Reason.JOIN_TIMEOUT, f"no coordinator was found{at} within {seek.join_timeout_s:g} s")
-    for move in _lap(seek, now_s):
+    for move in _moves_of_lap(seek, now_s):
         if not isinstance(move, ConnectTo) or move.to not in seek.refused | seek.silent:
             return move
     return SearchPause(min(FIRST_PAUSE_S * 2**seek.laps, MOST_PAUSE_S))
 
 
-def _lap(seek: Search, now_s: float) -> Iterator[Move]:
+def _moves_of_lap(seek: Search, now_s: float) -> Iterator[Move]:
     endpoint = None if seek.host else seek.endpoint
     yield from _last_world(seek)
     if not seek.base.round and endpoint is not None:

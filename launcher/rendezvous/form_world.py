@@ -70,7 +70,7 @@ def has_enough_places(transition: Transition, chosen: Sequence[MemberState]) -> 
     at = transition.state
     if 2 * at.job.elastic_spec.min_nodes <= at.job.elastic_spec.max_nodes:
         return False
-    if any(_spare(transition, known) for known in transition.members.values()) and not any(
+    if any(has_no_rank(transition, known) for known in transition.members.values()) and not any(
         was_in_last_world(transition, each) for each in chosen
     ):
         return False
@@ -89,12 +89,12 @@ def has_former_place(transition: Transition, known: MemberState) -> bool:
         if transition.state.world is not None and transition.state.world.round == transition.state.fencing.base
         else None
     )
-    return not _spare(transition, known) and (
+    return not has_no_rank(transition, known) and (
         world is None or any(_same_place(known.member, former) for former in world.members)
     )
 
 
-def _spare(transition: Transition, known: MemberState) -> bool:
+def has_no_rank(transition: Transition, known: MemberState) -> bool:
     """True if the member was present when the last world was formed, but not in it."""
     return known.base.round == transition.state.fencing.base and not known.base.inside
 
@@ -273,11 +273,12 @@ def _is_fenced(transition: Transition) -> bool:
 
 
 def _wait_for_min(transition: Transition, present: int) -> None:
+    """Wait for more members until the join timeout, then end the job."""
     at = transition.state
     until_s = _gives_up_s(at)
     if transition.now_s < until_s:
         transition.wake(until_s)
-        if _roams(at):
+        if _may_join_another(at):
             _ask_endpoint(transition)
             _step_down_for_search(transition)
         return
@@ -287,7 +288,7 @@ def _wait_for_min(transition: Transition, present: int) -> None:
     transition.finish(Exit.FAILED, Reason.JOIN_TIMEOUT, detail)
 
 
-def _roams(at: State) -> bool:
+def _may_join_another(at: State) -> bool:
     return (
         bool(at.gathering.searches) and not at.job.has_arbiter and (not at.job.sole_coordinator or at.fencing.base == 0)
     )
@@ -315,7 +316,7 @@ def go_to_endpoint(transition: Transition, answer: EndpointAnswered) -> None:
         (each.member.address, each.member.port) == (answer.address, answer.port) for each in transition.members.values()
     )
     few = at.job.elastic_spec.world_size(len(_candidates(transition))) == 0 or _may_be_second(transition)
-    if at.phase is not Phase.GATHERING or known or not few or not _roams(at):
+    if at.phase is not Phase.GATHERING or known or not few or not _may_join_another(at):
         return
     transition.state = replace(at, phase=Phase.OVER)
     transition.log_event("stepped_down", Reason.BELOW_MIN, round=at.round, at=f"{answer.address}:{answer.port}")
@@ -340,6 +341,7 @@ def _step_down_for_search(transition: Transition) -> None:
 
 
 def _wait_for_majority(transition: Transition) -> None:
+    """Wait for members of the last world, then end the job: others may train elsewhere."""
     at = transition.state
     until_s = at.cause.since_s + at.job.alone_s
     if transition.now_s < until_s:

@@ -102,6 +102,7 @@ def _index(member: Member) -> Index:
 
 
 def _moved(ranked: Sequence[Member], before: Sequence[Member]) -> int:
+    """Count the members whose rank is not the one before; a new member counts as well."""
     was = {member.name: rank for rank, member in enumerate(before)}
     return sum(was.get(member.name, rank) != rank for rank, member in enumerate(ranked))
 

@@ -356,6 +356,7 @@ def _spec_difference(own: ElasticSpec, other_spec: ElasticSpec) -> str:
 
 
 def _handle_loss(transition: Transition, id_: str, reason: Reason) -> None:
+    """Remove a lost member. If its world trains, stop the round and note the loss as its cause."""
     known = transition.members.pop(id_, None)
     if known is None:
         return

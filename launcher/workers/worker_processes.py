@@ -129,7 +129,7 @@ class ForkserverClient:
             return None
         self._started = asyncio.get_running_loop().create_future()
         marked = (msgspec.structs.replace(task, env=task.env | {PARENT: self._mark}) for task in tasks)
-        await self._tell(StartTasks(tuple(marked)))
+        await self._send(StartTasks(tuple(marked)))
         return await asyncio.shield(self._started)
 
     async def stop(self, sig: int, grace_s: float) -> Stopped | None:
@@ -140,7 +140,7 @@ class ForkserverClient:
             return None  # it may not have read a request to start them: those are stopped too
         if self._stopped is None or self._stopped.done():
             self._stopped = asyncio.get_running_loop().create_future()
-        await self._tell(StopTasks(int(sig), grace_s))
+        await self._send(StopTasks(int(sig), grace_s))
         with contextlib.suppress(TimeoutError):
             return await asyncio.wait_for(asyncio.shield(self._stopped), grace_s + self._stuck_s)
         await self._kill()
@@ -162,7 +162,7 @@ class ForkserverClient:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.ended.wait(), self._stuck_s + FAREWELL_S)
 
-    async def _tell(self, message: StartTasks | StopTasks) -> None:
+    async def _send(self, message: StartTasks | StopTasks) -> None:
         with contextlib.suppress(ConnectionError):  # its death is noticed by the reader
             self._writer.write(encode(message))
             await self._writer.drain()
@@ -173,10 +173,10 @@ class ForkserverClient:
         with contextlib.suppress(ConnectionError, BadFrame):
             while more := await self._reader.read(READ_BYTES):
                 for body in frames.split(more):
-                    self._hear(read_report(body))
+                    self._handle_report(read_report(body))
         self._writer.close()
         await asyncio.to_thread(self._reap)
-        await self._bury()
+        await self._end_left_processes()
         for waiting in (self.ready, self._started, self._stopped):
             if waiting is not None and not waiting.done():
                 waiting.set_result(None)
@@ -192,7 +192,7 @@ class ForkserverClient:
             self._process.kill()
             self._process.wait()
 
-    def _hear(self, message: ParentReady | Started | Ended | Stopped) -> None:
+    def _handle_report(self, message: ParentReady | Started | Ended | Stopped) -> None:
         match message:
             case ParentReady():
                 self.ready.set_result(message)
@@ -207,15 +207,15 @@ class ForkserverClient:
                 self._started_pids.clear()  # nothing is left of them
                 _answer(self._stopped, message)
 
-    async def _bury(self) -> None:
+    async def _end_left_processes(self) -> None:
         """End the processes that the dead parent left, and report how each process ended."""
         until_s = time.monotonic() + self._stuck_s
         codes = dict[int, int]()
         leftovers = Leftovers(f"{PARENT}={self._mark}", {self.pid, *self._started_pids})
-        left = leftovers.bury(codes)
+        left = leftovers.kill_and_reap(codes)
         while left and time.monotonic() < until_s:
             await asyncio.sleep(BURIAL_S)
-            left = leftovers.bury(codes)
+            left = leftovers.kill_and_reap(codes)
         for pid, local_rank in self.running.items():
             self._ended(Ended(local_rank, pid, codes.get(pid, -signal.SIGKILL), stuck=pid in left))
         self.running.clear()
@@ -399,9 +399,9 @@ class WorkerProcesses:
             await self._changed.wait()
         if self._tails is not None:
             await self._tails.catch_up()
-        return await self._tell()
+        return await self._report_ended()
 
-    async def _tell(self) -> tuple[Exited, ...]:
+    async def _report_ended(self) -> tuple[Exited, ...]:
         for rank, exited in list(self._ended.items()):
             file = self._orders[rank].error_file
             if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):
@@ -423,7 +423,7 @@ class WorkerProcesses:
             for pid, rank in parent.running.items():  # only if even the parent's death has not ended them
                 self._note(Exited(rank, pid, -signal.SIGKILL, stuck=True))
         await self._close_tails()
-        return await self._tell()
+        return await self._report_ended()
 
     def alive(self) -> int:
         """Return the number of running processes."""

@@ -13,7 +13,7 @@ from hack.gpu.runs import run
 from turnout.launcher.accelerator import CudaRegistrar, used_memory
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
-from turnout.launcher.checkpoint.arena.pinned_pages import PinnedPages
+from turnout.launcher.checkpoint.engine.memory_saver import PinnedPages
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
 from turnout.launcher.health.model import ProbeStage
 from turnout.launcher.health.probe_messages import ProbePlan, encode, read_report

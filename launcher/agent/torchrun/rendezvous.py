@@ -2,16 +2,183 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import api
 
-from turnout.launcher.agent.torchrun.background_agent import BackgroundAgent, settings_of
-from turnout.launcher.coordinator_messages import Formed
-from turnout.launcher.errors import BadSettings
+from turnout.launcher.agent.start_agent import run_agent
+from turnout.launcher.coordinator_messages import Formed, Handover, HeldStep
+from turnout.launcher.errors import BadSettings, LauncherError
+from turnout.launcher.event_log import log_to
+from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
+from turnout.launcher.model import PORT, ElasticSpec, Exit
+from turnout.launcher.settings import Command, LockKind, PlaceSettings, RendezvousSettings, Settings
+from turnout.launcher.workers.worker_spec import AgreeStored, Exited
+
+SHUTDOWN_S = 10.0
+
+
+class TorchAgentWorkers:
+    """Stands for the processes of torch's agent as a WorkerBackend. Used only in the rendezvous' event loop."""
+
+    def __init__(self) -> None:
+        self.formed: asyncio.Queue[Formed] = asyncio.Queue()
+        self.stale = False  # the world has changed: torch's agent should stop and rejoin
+        self._ended: asyncio.Future[tuple[Exited, ...]] | None = None
+        self._free = asyncio.Event()
+        self._free.set()
+
+    async def warm(self) -> None:
+        """Do nothing: no modules are imported ahead."""
+
+    def importing_s(self) -> float:
+        """Return 0: there are no imports to wait for."""
+        return 0.0
+
+    async def start(self, formed: Formed, named: AgreeStored) -> None:
+        """Pass a new world to torch's agent."""
+        self._ended, self.stale = asyncio.get_running_loop().create_future(), False
+        self._free.clear()
+        self.formed.put_nowait(formed)
+
+    async def ended(self) -> tuple[Exited, ...]:
+        """Wait until torch's agent returns by itself, which means that a process failed or all are done."""
+        assert self._ended is not None
+        return await asyncio.shield(self._ended)
+
+    async def stop(self, grace_s: float | None = None, sig: int = signal.SIGTERM) -> tuple[Exited, ...]:
+        """Make torch's agent stop its processes. It checks every --monitor-interval."""
+        self.stale = True
+        await self._free.wait()
+        return ()
+
+    def came_again(self, code: int) -> None:
+        """Record that torch's agent has no processes now. code: 0 if it is done for good."""
+        self._free.set()
+        if self._ended is not None and not self._ended.done() and not self.stale:
+            self._ended.set_result((Exited(0, 0, code, error="" if code == 0 else "torch's agent starts anew"),))
+
+    def steps(self) -> tuple[int, int]:
+        """Return -1, -1: no steps are reported here."""
+        return -1, -1
+
+    def stop_at(self, step: int, *, sure: bool) -> int:
+        """Return -1: a stop step cannot be set here."""
+        return -1
+
+    def hanging(self) -> Mapping[int, str]:
+        """Return nothing: hangs are not watched here."""
+        return {}
+
+    async def capture_stacks(self) -> Mapping[int, CapturedStack]:
+        """Return nothing: the processes are unknown here."""
+        return {}
+
+    async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
+        """Return nothing: there is no checkpoint daemon here."""
+        return ()
+
+    async def hand_over(self, order: Handover) -> None:
+        """Do nothing: there are no checkpoints here."""
+
+    async def persist(self, step: int) -> None:
+        """Do nothing: there are no checkpoints here."""
+
+    async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
+        """Release waiting callers; there is nothing to close."""
+        self._free.set()
+
+
+class BackgroundAgent:
+    """Runs an agent's event loop in a thread beside torch's agent."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.training = TorchAgentWorkers()
+        self.leave: Callable[[], None] = lambda: None
+        self.over: Future[Exit] = Future()
+        self._thread = threading.Thread(target=self._run, args=(settings,), name="turnout", daemon=True)
+        self._thread.start()
+
+    def _run(self, settings: Settings) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.over.set_result(self.loop.run_until_complete(self._attend(settings)))
+        except (LauncherError, OSError) as error:
+            self.over.set_exception(error)
+        finally:
+            self.loop.close()
+
+    async def _attend(self, settings: Settings) -> Exit:
+        def ready(leave: Callable[[], None]) -> None:
+            self.leave = leave
+
+        return await run_agent(settings, os.environ, log_to(log, foreign=True), training=self.training, ready=ready)
+
+    def call(self, work: Coroutine[Any, Any, Formed]) -> Future[Formed]:
+        """Run a coroutine in the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def tell(self, what: Callable[[], None]) -> None:
+        """Call a function in the loop. Nothing happens if the agent has ended."""
+        if not self.over.done():
+            self.loop.call_soon_threadsafe(what)
+
+    def go(self) -> None:
+        """Record that torch's agent is done for good, and leave the job. Called in the loop."""
+        self.training.came_again(0)
+        self.leave()
+
+    def join(self) -> bool:
+        """Wait up to SHUTDOWN_S for the thread to end. True if it has ended."""
+        self._thread.join(SHUTDOWN_S)
+        return not self._thread.is_alive()
+
+
+def settings_of(parameters: Any) -> Settings:
+    """Make settings from torch's RendezvousParameters and TURNOUT_* variables. Raises BadSettings."""
+    host, _, port = (
+        str(parameters.endpoint or "").rpartition(":")
+        if ":" in (parameters.endpoint or "")
+        else (parameters.endpoint, "", "")
+    )
+    lease, folder = os.environ.get("TURNOUT_LEASE", ""), os.environ.get("TURNOUT_ROUND_DIR", "")
+    kind = LockKind.LEASE if lease else LockKind.FILE if folder else LockKind.MAJORITY
+
+    def number(key: str, usual: float) -> float:
+        return float(parameters.get(key, usual))
+
+    return Settings(
+        Command("torch's agent"),
+        ElasticSpec(
+            parameters.min_nodes,
+            parameters.max_nodes,
+            max_restarts=1 << 30,
+            last_call_s=number("last_call_timeout", 30),
+            join_timeout_s=number("join_timeout", 600),
+        ),
+        1,
+        RendezvousSettings(
+            run=parameters.run_id,
+            host=(host or "").strip("[]"),
+            port=int(port or PORT),
+            arbiter=kind,
+            lease=lease,
+            round_dir=folder,
+            token_file=os.environ.get("TURNOUT_TOKEN_FILE", ""),
+            insecure=os.environ.get("TURNOUT_INSECURE_NO_TOKEN", "") == "1",
+        ),
+        PlaceSettings(name=os.environ.get("POD_NAME", ""), address=getattr(parameters, "local_addr", None) or ""),
+    )
+
 
 log = logging.getLogger("turnout.launcher")
 

@@ -74,7 +74,7 @@ def limits(folder: str | Path, groups: Path = _GROUPS, own: Path = _OWN, machine
     return Limits(
         free_bytes=system.f_bavail * system.f_frsize,
         cgroup_left_bytes=left,
-        locked_bytes=_lockable(own),
+        locked_bytes=_lockable_bytes(own),
         size_bytes=system.f_blocks * system.f_frsize,
         cgroup_bytes=most,
         available_bytes=_available(machine) if left is None and _is_memory(folder, own) else None,
@@ -108,11 +108,11 @@ def _groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
         top, names = (root / "memory", _V1) if controllers else (root, _V2)
         inner = top / path.lstrip("/")
         for group in (inner, *inner.parents):
-            if group.is_relative_to(top) and (memory := _left(group, *names)) is not None:
+            if group.is_relative_to(top) and (memory := _left_in_group(group, *names)) is not None:
                 yield memory
 
 
-def _left(group: Path, limit_name: str, use_name: str, cache_name: str) -> tuple[int, int] | None:
+def _left_in_group(group: Path, limit_name: str, use_name: str, cache_name: str) -> tuple[int, int] | None:
     limit, use, cache = _text(group / limit_name), _text(group / use_name), 0
     if not limit.isdecimal() or not use.isdecimal() or int(limit) >= _NO_LIMIT:
         return None
@@ -123,7 +123,7 @@ def _left(group: Path, limit_name: str, use_name: str, cache_name: str) -> tuple
     return max(int(limit) - max(int(use) - cache, 0), 0), int(limit)
 
 
-def _lockable(own: Path) -> int | None:
+def _lockable_bytes(own: Path) -> int | None:
     most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     status = dict(line.partition(":\t")[::2] for line in _text(own / "status").splitlines())
     if most == resource.RLIM_INFINITY or int(status.get("CapEff", "0"), 16) & _MAY_LOCK_ALL:
@@ -365,7 +365,7 @@ def find(
     boot = boot_id()
     found = [
         each
-        for each in _all(Path(folder), on_skipped)
+        for each in _list_arenas(Path(folder), on_skipped)
         if (each.identity.run, each.identity.worker) == (run, worker) and replicas in (None, bool(each.identity.owner))
     ]
     for each in found:
@@ -384,12 +384,12 @@ def leftovers(folder: str | Path, run: str, boot: str = "") -> list[Path]:
     boot = boot or boot_id()
     return [
         each.path
-        for each in _all(Path(folder), _ignore)
+        for each in _list_arenas(Path(folder), _ignore)
         if not each.used and (each.identity.boot != boot or each.identity.run != run)
     ]
 
 
-def _all(folder: Path, on_skipped: Callable[[str], object]) -> list[ArenaFile]:
+def _list_arenas(folder: Path, on_skipped: Callable[[str], object]) -> list[ArenaFile]:
     try:
         names = sorted(name for name in os.listdir(folder) if _ARENA_NAME.fullmatch(name))
     except OSError as error:

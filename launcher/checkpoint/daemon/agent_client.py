@@ -11,12 +11,12 @@ import contextlib
 import math
 import os
 import socket
-import sys
 from pathlib import Path
 
 import msgspec
 
 from turnout.launcher.checkpoint.arena.arena_files import find, socket_in
+from turnout.launcher.checkpoint.daemon.trainer_client import daemon_command
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MOST_BYTES,
     Adopt,
@@ -73,13 +73,8 @@ class AgentClient:
         endpoint: socket.socket | None = None,
         token: bytes = b"",
     ) -> None:
-        self._path, self._memory, self._run, self._worker, self._log_event = (
-            socket_in(folder),
-            memory,
-            run,
-            worker,
-            log_event,
-        )
+        self._path, self._memory, self._run, self._worker = socket_in(folder), memory, run, worker
+        self._log_event = log_event
         self._endpoint, self._trust = endpoint, Trust(token)
         self._listener: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -136,18 +131,8 @@ class AgentClient:
             fds = [each.fileno() for each in (self._listener, self._endpoint) if each is not None]
             endpoint = ("--peer-listen", str(fds[1])) if self._endpoint is not None else ()
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "turnout.launcher.checkpoint.daemon",
-                "--listen",
-                str(fds[0]),
+                *daemon_command(fds[0], self._memory, self._run, self._worker),
                 *endpoint,
-                "--folder",
-                str(self._memory),
-                "--run",
-                self._run,
-                "--worker",
-                self._worker,
                 stdin=asyncio.subprocess.PIPE,
                 pass_fds=fds,
                 start_new_session=True,

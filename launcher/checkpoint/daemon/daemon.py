@@ -1,7 +1,7 @@
 """The checkpoint daemon of one worker: it serves clients, and keeps a rank store for each local rank, and replicas.
 
-It outlives training processes. How one arena is served is known in rank_store.py, and when a step is committed in
-commit.py.
+It outlives training processes. How one arena is served is known in rank_store.py; how its saves reach storage, and when
+a step is committed, in persist.py.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ import traceback
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from turnout.launcher.checkpoint.arena.arena import abandoned_arenas, adopt_arenas
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
-from turnout.launcher.checkpoint.daemon.commit import CommitCoordinator
-from turnout.launcher.checkpoint.daemon.persist import Persister, SaveJob, SaveState, run
+from turnout.launcher.checkpoint.daemon.persist import CommitCoordinator, Persister, SaveJob, SaveState, run
 from turnout.launcher.checkpoint.daemon.rank_store import Preallocator, RankStore
 from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import (
@@ -51,7 +50,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     read_at_daemon,
 )
 from turnout.launcher.checkpoint.replication.replicator import Replicator
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import newest
 from turnout.launcher.coordinator_messages import HeldStep, RestorePlace
 from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, NoMemory, StorageFailed
@@ -59,37 +58,10 @@ from turnout.launcher.event_log import EventLog
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 
-class SessionPort(Protocol):
-    """The part of the daemon that a session uses."""
-
-    run: str
-    worker: str
-
-    replicator: Replicator
-
-    async def register(self, hello: Hello) -> RankStore:
-        """Register a training process and return its rank store."""
-
-    async def commit(self, record: ShardRecord, save: Save) -> bool:
-        """Commit a step when all ranks' shards are stored. False if they do not come."""
-
-    async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
-        """List the steps that all local ranks below `ranks` hold, newest first."""
-
-    async def restore(self, step: int, restore_place: RestorePlace | None, persist_step: int) -> None:
-        """Continue from this step: hold it in memory here, and write it to storage."""
-
-    async def stored_step(self) -> StoredStep:
-        """Return the newest committed step."""
-
-    def start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Run a coroutine in the background."""
-
-
 class Session:
     """Serves one connection. send: writes bytes to the peer."""
 
-    def __init__(self, daemon: SessionPort, send: Callable[[bytes], object], log_event: EventLog) -> None:
+    def __init__(self, daemon: CheckpointDaemon, send: Callable[[bytes], object], log_event: EventLog) -> None:
         self._daemon, self._send, self._log_event = daemon, send, log_event
         self._rank_store: RankStore | None = None
         self._saves: set[asyncio.Task[None]] = set()
@@ -171,6 +143,7 @@ class Session:
         raise BadFrame(f"{type(message).__name__} is not for a daemon")
 
     async def _accept_save(self, rank_store: RankStore, save: Save) -> None:
+        """Pin the save, and start its way to storage."""
         self._newest_epoch = max(self._newest_epoch, save.epoch)
         pinned = await rank_store.pin_save(save)
         if pinned is None:
@@ -281,7 +254,8 @@ class CheckpointDaemon:
         A restarted daemon learns the checkpoint folder here; it then persists the step agreed on before.
         """
         rank_store = self.rank_store(hello.local_rank)
-        rank_store.set_replicas(hello.replicas, self.replicator.replica_bytes, self.replicator.free_earlier_rounds)
+        reserved_bytes = self.replicator.replica_store.reserved_bytes
+        rank_store.set_replicas(hello.replicas, reserved_bytes, self.replicator.free_earlier_rounds)
         self.replicator.register(hello)
         if rank_store.register(hello.target, hello.read_folder) and self._restored_step >= 0:
             self.start_task(self._persist(rank_store, self._restored_step))
@@ -336,7 +310,7 @@ class CheckpointDaemon:
             self.commits.give_up_after(step)
         for rank_store in self._rank_stores.values():
             await rank_store.forget_after(step)
-        await self.replicator.forget_after(step)
+        await self.replicator.replica_store.forget_after(step)
         for rank_store in self._rank_stores.values() if step >= 0 else ():
             self.start_task(self._persist(rank_store, step))
             check = self.start_task(rank_store.verify(step))
@@ -374,6 +348,7 @@ class CheckpointDaemon:
                 self.start_task(self.commit(record, target))
 
     async def _persist_before_loading(self, persist_step: int, restore_place: RestorePlace | None) -> None:
+        """Write the step to storage before training loads from there, within STORED_S."""
         if steps := await self.held_steps(len(self._rank_stores)):
             for rank_store in self._rank_stores.values():
                 self.start_task(self._persist(rank_store, persist_step if persist_step >= 0 else steps[0].step))

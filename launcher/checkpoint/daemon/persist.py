@@ -1,18 +1,20 @@
 """Writes saves to storage: as shards that a manifest commits, or as files that torch.load reads.
 
-`run` is the whole pipeline.
-
-A save comes here pinned: its memory is not overwritten until `run` lets go of it. The memory itself is in
-rank_store.py, the commit of a step in commit.py. Replication runs beside this pipeline: the replicator receives each
-step before `run` begins.
+`run` is the whole pipeline. A save comes here pinned: its memory is not overwritten until `run` lets go of it. The
+memory itself is in rank_store.py. Replication runs beside this pipeline: the replicator receives each step before `run`
+begins.
+A step is committed on behalf of rank 0, once the shards of all other ranks are there. Waiting takes no thread; storage
+is read in a thread, one step at a time. What is removed after a commit is known in storage/garbage_collection.py.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -21,11 +23,22 @@ from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.daemon.rank_store import DroppedSave, RankStore
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import Save
-from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, read_note
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.format.manifest import (
+    MOST_BYTES,
+    Manifest,
+    ShardNote,
+    complete,
+    read_note,
+    rule,
+    write,
+)
+from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter, ShardWrite, persist
-from turnout.launcher.checkpoint.storage.store import note_name, step_name
-from turnout.launcher.errors import BadCheckpoint, LauncherError, StorageFailed
+from turnout.launcher.checkpoint.storage.step_reader import manifest_of
+from turnout.launcher.checkpoint.storage.store import MANIFEST, FileInfo, Store, note_name, rank_of, step_name
+from turnout.launcher.errors import BadCheckpoint, LauncherError, NewerFormat, StorageFailed
+from turnout.launcher.event_log import EventLog
 
 TORCH_S = 3_600.0  # seconds for torch to write its file
 
@@ -156,3 +169,213 @@ async def run(
         store.unpin(job.slot)
     if job.target.kind == "shards" and job.record.rank == 0 and await commit(job.record, job.target):
         report(job.in_state(SaveState.COMMITTED))
+
+
+SOONEST_S, LATEST_S = 0.05, 1.0
+
+POLLS_UNTIL_REREAD = 8  # polls after which notes are read afresh
+
+
+def pauses() -> Iterator[float]:
+    """Give the pauses between looks at storage, in seconds: SOONEST_S first, doubled up to LATEST_S."""
+    pause_s = SOONEST_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, LATEST_S)
+
+
+class Commit:
+    """Commits one step of one round. Only the daemon of rank 0 does this."""
+
+    def __init__(self, store: Store, run: str, step: int, round: int, world: int, log_event: EventLog) -> None:
+        self._store, self._run, self._step, self._round, self._world = store, run, step, round, world
+        self._log_event = log_event
+        self._notes: dict[int, ShardNote] = {}
+        self._other_notes: dict[str, FileInfo] = {}  # notes of other saves, until they change
+        self._logged: set[str] = set()
+        self._polls = 0
+
+    def try_commit(self) -> Manifest | None:
+        """Commit the step if all its shards are there; None if they are not there yet. Raises StorageFailed; call it
+        again then.
+
+        If a later round of the run has committed this step, that manifest stays and is returned.
+        """
+        if (
+            self._polls % POLLS_UNTIL_REREAD == 0
+        ):  # a note rewritten within one tick of the storage's clock looks unchanged
+            self._other_notes.clear()
+        self._polls += 1
+        files = self._store.files(self._step)
+        for name, about in files.items():
+            rank = rank_of(name)
+            if rank is None or name != note_name(rank) or rank >= self._world or rank in self._notes:
+                continue
+            if self._other_notes.get(name) != about or about.modified_s is None:
+                self._read_note(name, rank, about)
+        manifest = complete(self._complete_notes(files), self._step, self._round, self._world)
+        return self._write(manifest) if manifest else None
+
+    def missing(self) -> tuple[int, ...]:
+        """List the ranks without a note, at most 16, for the log."""
+        absent = (rank for rank in range(self._world) if rank not in self._notes)
+        return tuple(rank for rank, _ in zip(absent, range(16), strict=False))
+
+    def _read_note(self, name: str, rank: int, about: FileInfo) -> None:
+        self._other_notes[name] = about
+        try:
+            text = self._store.read(self._step, name, MOST_BYTES)
+            note = read_note(text) if text is not None else None
+        except BadCheckpoint as error:
+            self._log_once(rank, str(error))
+            return
+        ours = (self._run, self._step, self._round, self._world, rank)
+        if note and (note.run, note.step, note.round, note.world, note.shard.rank) == ours:
+            self._notes[rank] = note
+
+    def _complete_notes(self, files: Mapping[str, FileInfo]) -> tuple[ShardNote, ...]:
+        """Return the notes whose shards are complete. If a shard is not, its note is dropped, and another one is waited
+        for.
+        """
+        for rank, note in sorted(self._notes.items()):
+            about = files.get(note.shard.file)
+            if about is None or about.size_bytes != note.shard.bytes:
+                why = f"{note.shard.file} is not there with its {note.shard.bytes} bytes"
+                self._log_once(rank, why)
+                del self._notes[rank]
+        return tuple(self._notes.values())
+
+    def _log_once(self, rank: int, why: str) -> None:
+        if why not in self._logged:
+            self._logged.add(why)
+            self._log_event("note_passed_over", {"step": self._step, "rank": rank, "why": why})
+
+    def _write(self, manifest: Manifest) -> Manifest:
+        try:
+            before = manifest_of(self._store, self._step)
+        except NewerFormat as error:
+            raise StorageFailed(f"it is kept: {error}") from error
+        except BadCheckpoint:
+            before = None
+        if before and before.run == manifest.run and before.round > manifest.round:
+            return before
+        text = memoryview(write(manifest))
+        self._store.put(self._step, MANIFEST, [text], round_number=self._round, replace=True)
+        return manifest
+
+
+COMMIT_S = 1_800.0  # seconds to wait for the notes of all other ranks
+
+SWEEP_S = 600.0  # seconds between two sweeps of a folder: each lists all of its steps
+
+MAX_FINISHED = 16  # finished commits to remember: each save is reported by its process and by the agent
+
+
+class CommitCoordinator:
+    """Commits the steps of one daemon. run: the job's id."""
+
+    def __init__(self, run: str, log_event: EventLog) -> None:
+        self._run, self._log_event = run, log_event
+        self._commits: dict[tuple[str, int, int], asyncio.Task[bool]] = {}
+        self._in_flight: dict[asyncio.Event, int] = {}  # steps by the event that gives them up
+        self._storage_lock = asyncio.Lock()  # hanging storage blocks one thread, not all
+        self._swept_s: dict[str, float] = {}
+        self._sweeps: set[asyncio.Task[None]] = set()
+        self._last_given_up_round, self._until_s = -1, math.inf
+
+    def __len__(self) -> int:
+        """Return the number of commits in flight."""
+        return len(self._in_flight)
+
+    async def commit(self, record: ShardRecord, save: Save) -> bool:
+        """Wait for the other ranks' shards, write the manifest and remove old checkpoints. Runs once for each save.
+
+        Returns False if the step is not committed and will not be.
+        """
+        key = (save.target, record.step, record.round)
+        if key not in self._commits:
+            for known in [known for known, task in self._commits.items() if task.done()][:-MAX_FINISHED]:
+                del self._commits[known]
+            self._commits[key] = asyncio.get_running_loop().create_task(self._commit(record, save))
+        return await asyncio.shield(self._commits[key])
+
+    async def _commit(self, record: ShardRecord, save: Save) -> bool:
+        """Try to commit the step until all shards exist, or until another round or the end gives it up."""
+        if record.round <= self._last_given_up_round:
+            return False
+        given_up, until_s = asyncio.Event(), time.monotonic() + COMMIT_S
+        self._in_flight[given_up] = record.step
+        try:
+            store = await asyncio.to_thread(open_store, save.target)
+            commit = Commit(store, self._run, record.step, record.round, record.world, self._log_event)
+            for pause_s in pauses():
+                if await self._try_commit(commit, store, record, save):
+                    self._sweep(store)
+                    return True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await given_up.wait()
+                if given_up.is_set() or time.monotonic() > min(until_s, self._until_s):
+                    break
+            self._log_event("checkpoint_incomplete", {"step": record.step, "missing": list(commit.missing())})
+        except StorageFailed as error:
+            self._log_event("commit_failed", {"step": record.step, "detail": str(error)})
+        finally:
+            del self._in_flight[given_up]
+        return False
+
+    async def _try_commit(self, commit: Commit, store: Store, record: ShardRecord, save: Save) -> bool:
+        """Check storage once for all shards; if they are there, commit the step and remove old ones. True if it is
+        committed.
+
+        Files that cannot be removed now are removed after a later commit.
+        """
+
+        def look() -> bool:
+            if commit.try_commit() is None:
+                return False
+            self._log_event("checkpoint_committed", {"step": record.step, "store": store.name})
+            if save.keep or save.every:
+                try:
+                    remove_old_steps(store, rule(save.keep, save.every), self._log_event, just_committed=record.step)
+                except StorageFailed as error:
+                    self._log_event("step_not_swept", {"step": record.step, "store": store.name, "why": str(error)})
+            return True
+
+        try:
+            async with self._storage_lock:
+                return await asyncio.to_thread(look)
+        except StorageFailed as error:
+            self._log_event("commit_failed", {"step": record.step, "detail": str(error)})
+            return False
+
+    def _sweep(self, store: Store) -> None:
+        """Remove files left by killed writers, in the background, at most once per SWEEP_S for each folder."""
+        now_s = time.monotonic()
+        if now_s < self._swept_s.get(store.name, -math.inf) + SWEEP_S or self._until_s < math.inf:
+            return
+        self._swept_s[store.name] = now_s
+
+        async def work() -> None:
+            with suppress(StorageFailed):  # the next commit reports it
+                async with self._storage_lock:
+                    await asyncio.to_thread(sweep, store, time.time(), self._log_event)
+
+        task = asyncio.get_running_loop().create_task(work())
+        self._sweeps.add(task)
+        task.add_done_callback(self._sweeps.discard)
+
+    def give_up_after(self, step: int) -> None:
+        """Give up commits of steps newer than `step`: some rank never sealed them, or lost them."""
+        for given_up, commit_step in self._in_flight.items():
+            if commit_step > step:
+                given_up.set()
+
+    def give_up(self, last_round: int) -> None:
+        """Give up all commits of this round and earlier ones. The world continues from another step."""
+        self._last_given_up_round = max(self._last_given_up_round, last_round)
+        self.give_up_after(-1)
+
+    def end_within(self, seconds: float) -> None:
+        """Give up every commit that is not complete after this time."""
+        self._until_s = time.monotonic() + seconds

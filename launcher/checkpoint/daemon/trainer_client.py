@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 from turnout.launcher.checkpoint.arena.arena_files import PrivateDir, private_folder, socket_in
@@ -97,11 +98,22 @@ def _request_shard(daemon: str, request: FetchShard) -> ToClient:
             if time.monotonic() >= until_s:
                 raise TimeoutError(f"no answer within {FETCH_S:g} s")
             log.warning("daemon_awaited", extra={"answer_to": "FetchShard", "step": request.step, "at": daemon})
-        with sock.makefile("rb") as file:
-            body = read_frame(file.read, MOST_BYTES)
+        return _read_answer(sock)
+
+
+def _read_answer(sock: socket.socket) -> ToClient:
+    """Read one message of the daemon. Raises OSError, and BadFrame also if the daemon closes the connection."""
+    with sock.makefile("rb") as file:
+        body = read_frame(file.read, MOST_BYTES)
     if body is None:
         raise BadFrame("the daemon has closed the connection")
     return read_at_client(body)
+
+
+def daemon_command(listens: int, folder: Path, run: str, worker: str) -> list[str]:
+    """Return the command that starts a daemon. listens: its listening socket's file descriptor, which it inherits."""
+    named = {"--listen": str(listens), "--folder": str(folder), "--run": run, "--worker": worker}
+    return [sys.executable, "-m", "turnout.launcher.checkpoint.daemon", *chain.from_iterable(named.items())]
 
 
 class TrainerClient:
@@ -143,19 +155,7 @@ class TrainerClient:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listens:
             listens.bind(path)
             listens.listen()
-            command = [
-                sys.executable,
-                "-m",
-                "turnout.launcher.checkpoint.daemon",
-                "--listen",
-                str(listens.fileno()),
-                "--folder",
-                str(folder),
-                "--run",
-                hello.run,
-                "--worker",
-                hello.worker,
-            ]
+            command = daemon_command(listens.fileno(), folder, hello.run, hello.worker)
             self._own_daemon = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=[listens.fileno()], start_new_session=True, env=environ
             )
@@ -287,9 +287,7 @@ class TrainerClient:
             try:
                 new_socket.connect(self._path)
                 new_socket.sendall(encode(self._hello))
-                with new_socket.makefile("rb") as file:
-                    body = read_frame(file.read, MOST_BYTES)
-                answer = read_at_client(body) if body is not None else None
+                answer = _read_answer(new_socket)
                 if isinstance(answer, ArenaPath) and (answer.path or not self._saves):
                     new_socket.settimeout(None)
                     return self._resume(new_socket, number)

@@ -119,6 +119,7 @@ def table_of(plans: Sequence[SavePlan], save: str) -> Table:
 
 
 def _add(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
+    """Add a chunk, which `rank` saves, to its tensor. Raises BadState for one that cannot be saved."""
     key, about = item.index.fqn, item.tensor_data
     properties = about.properties
     if properties.dtype not in NAMES:

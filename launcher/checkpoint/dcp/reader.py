@@ -36,7 +36,7 @@ from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, Reshard
 from turnout.launcher.checkpoint.engine.state_dict import NAMES, is_bytes, octets, tensor_over
 from turnout.launcher.checkpoint.format.daemon_messages import FetchShard, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.shard_file import Entry
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_manifest, committed, manifest_of
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
@@ -96,7 +96,7 @@ def _log_failed_save(message: ToClient) -> None:
         log.warning("persist_failed", extra={"step": message.step, "reason": message.reason, "detail": message.detail})
 
 
-def named(folder: str | os.PathLike[str]) -> str:
+def absolute_folder(folder: str | os.PathLike[str]) -> str:
     """Return a URL unchanged, and a path as an absolute one."""
     text = os.fspath(folder)
     return text if "://" in text else str(Path(text).absolute())
@@ -110,7 +110,7 @@ def process_info(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
     return rank
 
 
-def _in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
+def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
     """Return the step in memory to load, -1 for none: the one the agent named, or a single rank's newest without an
     agent.
     """
@@ -127,12 +127,12 @@ def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Sav
     Raises BadCheckpoint if steps exist but none can be read, NewerFormat and StorageFailed.
     """
     rank = process_info(folder, environ)
-    memory = rank.resharded_step.step if rank.resharded_step is not None else _in_memory(rank, environ)
+    memory = rank.resharded_step.step if rank.resharded_step is not None else _step_in_memory(rank, environ)
     if memory >= 0 and step in (None, memory):
         try:
             return SavedStep(
-                InMemory.of(rank, memory, _fetch_shard(rank.resharded_step, environ)),
-                lambda: _in_storage(folder, memory),
+                InMemory.of(rank, memory, _shard_fetcher(rank.resharded_step, environ)),
+                lambda: _step_in_storage(folder, memory),
             )
         except (BadCheckpoint, DaemonLost) as error:
             log.warning("memory_passed_over", extra={"step": memory, "why": str(error)})
@@ -163,7 +163,7 @@ def _find_stored(folder: str, rank: ProcessInfo, step: int | None) -> SavedStep 
     return None
 
 
-def _fetch_shard(parts: ReshardedStep | None, environ: Mapping[str, str]) -> FetchRank | None:
+def _shard_fetcher(parts: ReshardedStep | None, environ: Mapping[str, str]) -> FetchRank | None:
     if parts is None:
         return None
 
@@ -174,7 +174,7 @@ def _fetch_shard(parts: ReshardedStep | None, environ: Mapping[str, str]) -> Fet
     return bring
 
 
-def _in_storage(folder: str, step: int) -> InStorage:
+def _step_in_storage(folder: str, step: int) -> InStorage:
     try:
         store = open_store(folder)
         return InStorage(store, manifest_of(store, step))
@@ -193,7 +193,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     def __init__(
         self, folder: str | os.PathLike[str], *, step: int | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
-        self.folder, self._step = named(folder), step
+        self.folder, self._step = absolute_folder(folder), step
         self._environ = os.environ if environ is None else environ
         self._found: SavedStep | None = None
 
@@ -220,8 +220,8 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Start a new read, from another folder if `checkpoint_id` names one."""
-        if checkpoint_id is not None and named(checkpoint_id) != self.folder:
-            self.folder, self._found = named(checkpoint_id), None
+        if checkpoint_id is not None and absolute_folder(checkpoint_id) != self.folder:
+            self.folder, self._found = absolute_folder(checkpoint_id), None
 
     def read_metadata(self) -> Metadata:
         """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, and StorageFailed."""
@@ -290,24 +290,24 @@ def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Ite
         if item.type is LoadItemType.BYTE_IO:
             if key not in saved.table.values:
                 raise BadCheckpoint(f"step {saved.step} has no value {key}")
-            yield WantedItem(key, saved.table.values[key], _value(planner, item), is_value=True)
+            yield WantedItem(key, saved.table.values[key], _plan_value(planner, item), is_value=True)
             continue
         if key not in chunks and key in saved.table.tensors:
             chunks[key] = {each.offsets: each for each in saved.table.tensors[key].chunks}
         chunk = chunks.get(key, {}).get(tuple(item.storage_index.offset or ()))
         if chunk is None:
             raise BadCheckpoint(f"step {saved.step} has no chunk of {key} at {item.storage_index.offset}")
-        yield WantedItem(chunk_name(key, chunk.offsets), chunk.rank, _tensor(planner, item, chunk))
+        yield WantedItem(chunk_name(key, chunk.offsets), chunk.rank, _plan_tensor(planner, item, chunk))
 
 
-def _value(planner: LoadPlanner, item: ReadItem) -> Place:
+def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
     def place(shard: DcpShard) -> None:
         load_text(planner, item, shard.values[item.storage_index.fqn])
 
     return place
 
 
-def _tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
+def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
     """Read the rows that are needed: directly into their tensor, or aside if only some columns are copied from them."""
 
     def place(shard: DcpShard) -> PlannedRead:

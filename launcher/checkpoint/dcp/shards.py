@@ -68,10 +68,10 @@ class WantedItem:
 class ShardSource(Protocol):
     """A place that has shards of a step."""
 
-    def opened(self, rank: int) -> AbstractContextManager[VerifiedReader]:
+    def open_shard(self, rank: int) -> AbstractContextManager[VerifiedReader]:
         """Open the shard of a rank. Raises BadCheckpoint, StorageFailed."""
 
-    def holder(self, want: WantedItem) -> int | None:
+    def find_rank(self, want: WantedItem) -> int | None:
         """Return the rank whose shard should hold the wanted item, or None if this source has no such shard."""
 
     def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
@@ -94,7 +94,7 @@ class InMemory:
             self._read_head(rank)
 
     def _read_head(self, rank: int) -> None:
-        with self.opened(rank) as verified:
+        with self.open_shard(rank) as verified:
             self._shards[rank] = shard_of(verified)
         if len({shard.save for shard in self._shards.values()}) != 1:
             raise BadCheckpoint(f"memory does not hold step {self.step} as one save")
@@ -107,7 +107,7 @@ class InMemory:
         return cls(step, rank.locate_step(step), fetch)
 
     @contextmanager
-    def opened(self, rank: int) -> Iterator[VerifiedReader]:
+    def open_shard(self, rank: int) -> Iterator[VerifiedReader]:
         path, generation, epoch = self._positions[rank]
         arena = Arena.open(path)
         try:
@@ -119,7 +119,7 @@ class InMemory:
         finally:
             arena.close()
 
-    def holder(self, want: WantedItem) -> int | None:
+    def find_rank(self, want: WantedItem) -> int | None:
         if not any(want.is_in(shard) for shard in self._shards.values()):
             self._try_fetch(want.rank)
         return next((rank for rank, shard in self._shards.items() if want.is_in(shard)), None)
@@ -144,7 +144,7 @@ class InMemory:
             self._try_fetch(0)
         for rank, shard in self._shards.items():
             if shard.table is not None:
-                with self.opened(rank) as verified:
+                with self.open_shard(rank) as verified:
                     return _table(shard, verified)
         raise BadCheckpoint(f"no shard of step {self.step} in this memory tells what the others are")
 
@@ -158,7 +158,7 @@ class InStorage:
         self._blocks: dict[int, Blocks | None] = {}
 
     @contextmanager
-    def opened(self, rank: int) -> Iterator[VerifiedReader]:
+    def open_shard(self, rank: int) -> Iterator[VerifiedReader]:
         if rank >= self._manifest.world:
             raise BadCheckpoint(f"step {self.step} has no rank {rank}")
         shard = self._manifest.shards[rank]
@@ -171,7 +171,7 @@ class InStorage:
             else:
                 yield VerifiedReader(file, blocks.sums, name, blocks.block_bytes)
 
-    def holder(self, want: WantedItem) -> int | None:
+    def find_rank(self, want: WantedItem) -> int | None:
         return want.rank
 
     def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
@@ -181,7 +181,7 @@ class InStorage:
 
     def table(self) -> Table:
         """Return the table of this save. Raises BadCheckpoint, StorageFailed."""
-        with self.opened(0) as verified:
+        with self.open_shard(0) as verified:
             table = _table(self.shard(0, verified), verified)
         if table.world != self._manifest.world:
             raise BadCheckpoint(f"step {self.step} was saved by {table.world} ranks, its manifest says otherwise")
@@ -221,14 +221,14 @@ class SavedStep:
         """
         by_rank: dict[int, list[WantedItem]] = {}
         for want in wants:
-            rank = source.holder(want)
+            rank = source.find_rank(want)
             if rank is None:
                 yield want
             else:
                 by_rank.setdefault(rank, []).append(want)
         for rank, items in sorted(by_rank.items()):
             try:
-                with source.opened(rank) as verified:
+                with source.open_shard(rank) as verified:
                     self._read_shard(verified, source.shard(rank, verified), rank, items)
             except BadCheckpoint as error:
                 if not skip_broken:

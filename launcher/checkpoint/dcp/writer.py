@@ -26,7 +26,7 @@ from torch.futures import Future
 
 from turnout.launcher.checkpoint.dcp import metadata as dcp_metadata
 from turnout.launcher.checkpoint.dcp.metadata import FlashLoadPlanner, FlashSavePlanner, chunk_name, table_of, text_of
-from turnout.launcher.checkpoint.dcp.reader import FlashStorageReader, memories, named
+from turnout.launcher.checkpoint.dcp.reader import FlashStorageReader, absolute_folder, memories
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.format.daemon_messages import Save
@@ -89,7 +89,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     ) -> None:
         if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
             raise ValueError(f"step, keep and every are 0 or more, generations 2 to 7, replicas 0 to {MOST_COPIES}")
-        self.folder, self.step, self.disk, self.generations = named(folder), step, disk, generations
+        self.folder, self.step, self.disk, self.generations = absolute_folder(folder), step, disk, generations
         self.home = self.folder  # names the memory if no agent does
         self._keep, self._every, self._replicas = keep, every, replicas
         self._environ = os.environ if environ is None else environ
@@ -98,7 +98,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Change the folder to `checkpoint_id`, if it is given."""
         if checkpoint_id is not None:
-            self.folder = named(checkpoint_id)
+            self.folder = absolute_folder(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Check that the save uses collectives. Raises LauncherError if it does not, since then nobody knows what all

@@ -30,7 +30,7 @@ from turnout.launcher.checkpoint.engine.save_plan import extra_text_of, state_of
 from turnout.launcher.checkpoint.engine.state_dict import plain, restore
 from turnout.launcher.checkpoint.format.daemon_messages import Hashed, Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.checkpoint.format.manifest import Manifest
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed, newest
 from turnout.launcher.checkpoint.storage.step_reader import load as load_shard
 from turnout.launcher.checkpoint.storage.store import Store
@@ -148,7 +148,7 @@ class Checkpointer:
         """
         optimizers = tuple(overlap) if isinstance(overlap, Sequence) else (overlap,)
         copy_policy = CopyPolicy(addresses(optimizers), verify) if optimizers else None
-        if self.saves_here:
+        if optimizers and self.saves_here:
             self._before_steps.watch(optimizers)
         target = Save(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
         with in_phase(SAVES):

@@ -122,6 +122,7 @@ class FrozenParams:
         return SkippedParams(marks, marks.same(last_save.skip.marks))
 
     def _marks_of(self, laid: SavePlan) -> _Marks:
+        """Return the versions and storages of the frozen tensors of a plan."""
         if self._layout is not laid.layout:
             named = zip(laid.layout.entries, laid.tensors, strict=True)
             mask = np.array([self._is_frozen(entry.name, tensor) for entry, tensor in named], np.bool_)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,10 +18,14 @@ from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import find, memory_folder
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, SlotState
 from turnout.launcher.env import DAEMON, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
+from turnout.launcher.errors import BadCheckpoint
 
 # Differs between launches: shards that two launches left in storage are never committed together.
 _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
+
+Found = TypeVar("Found")
+_NOTHING, _BROKEN = -1, -2  # what rank 0 broadcasts instead of the numbers of a checkpoint
 
 ShardPosition: TypeAlias = tuple[Path, int, int]  # the arena's file, generation and epoch
 
@@ -133,12 +137,36 @@ class SaveStats:
     uncopied: int = 0  # saves that were not replicated, since a newer one was
 
 
-def is_connected(world: int) -> bool:
-    """True if the world has other ranks and torch.distributed connects all `world` of them."""
-    return world > 1 and dist.is_available() and dist.is_initialized() and dist.get_world_size() == world
+def choose_on_rank_0(
+    world: int,
+    find_newest: Callable[[], Found | None],
+    numbers_of: Callable[[Found], tuple[int, int]],
+    find_same: Callable[[int, int], Found | None],
+) -> Found | None:
+    """Let rank 0 choose the newest checkpoint, since another one may appear meanwhile. None if there is none.
+
+    A collective of `world` ranks. If ranks are not connected, each one finds its own.
+    find_newest: called on rank 0. numbers_of: two numbers from 0 up that name what it found. find_same: finds that on
+    the other ranks.
+    Raises what `find_newest` raises, and BadCheckpoint on the other ranks then; and what `find_same` raises.
+    """
+    if world == 1 or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() != world:
+        return find_newest()
+    if dist.get_rank():
+        first, second = _broadcast_pair((_NOTHING, 0))
+        if first == _BROKEN:
+            raise BadCheckpoint("rank 0 could load none of the checkpoints that there are")
+        return None if first == _NOTHING else find_same(first, second)
+    choice = (_BROKEN, 0)
+    try:
+        found = find_newest()
+        choice = (_NOTHING, 0) if found is None else numbers_of(found)
+    finally:
+        _broadcast_pair(choice)
+    return found
 
 
-def broadcast_pair(numbers: tuple[int, int]) -> tuple[int, int]:
+def _broadcast_pair(numbers: tuple[int, int]) -> tuple[int, int]:
     """Broadcast two integers from rank 0; return rank 0's numbers on every rank. A collective: every rank has to call
     it.
     """

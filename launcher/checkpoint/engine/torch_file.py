@@ -16,7 +16,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -125,29 +125,39 @@ def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
         raise BadCheckpoint(f"{path}: {first or type(error).__name__}") from error
 
 
-def put(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) -> Version:
+def write_file(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) -> Version:
     """Write a file under a temporary name, sync it, write its note and rename it into place. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with open(aside, "x+b", opener=_opener) as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            file.seek(0)
-            size, total = _version(file)
+    with _replaced_file(path) as file:
+        write(file)
+        file.seek(0)
+        size, total = _version(file)
         notes = tuple(_notes(folder))
         number = 1 + max((each.number for _, note in notes for each in note.versions), default=0)
         version = Version(number, step, size, total)
         relative = _relative(folder, path)
         before = next((note.versions[:1] for _, note in notes if note.path == relative and path.is_file()), ())
         _write_note(folder, TorchFileNote(relative, (version, *before)))
+    return version
+
+
+@contextmanager
+def _replaced_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a private file in a folder, made if it is missing. Afterwards it is synced and renamed to `path`.
+
+    After an error the file is removed instead.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with open(aside, "x+b", opener=_opener) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.rename(aside, path)
     finally:
         with suppress(OSError):
             aside.unlink()
     _sync(path.parent)
-    return version
 
 
 def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, ...]:
@@ -180,20 +190,8 @@ def _notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
 
 
 def _write_note(folder: Path, note: TorchFileNote) -> None:
-    notes = folder / _NOTES
-    notes.mkdir(parents=True, exist_ok=True)
-    file = notes / f"{hashlib.sha256(note.path.encode()).hexdigest()[:32]}.json"
-    aside = file.with_suffix(f".{secrets.token_hex(8)}.tmp")
-    try:
-        with open(aside, "xb", opener=_opener) as target:
-            target.write(msgspec.json.encode(note))
-            target.flush()
-            os.fsync(target.fileno())
-        os.rename(aside, file)
-    finally:
-        with suppress(OSError):
-            aside.unlink()
-    _sync(notes)
+    with _replaced_file(folder / _NOTES / f"{hashlib.sha256(note.path.encode()).hexdigest()[:32]}.json") as target:
+        target.write(msgspec.json.encode(note))
 
 
 def _relative(folder: Path, path: Path) -> str:
@@ -261,7 +259,7 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
     if tuple(sums_of(region)) != arena.sums(generation):
         raise BadCheckpoint(f"step {record.step} in memory is not what was hashed")
     state = _own_storage(state_of(region), {})
-    put(folder, file, record.step, lambda target: torch.save(state, target))
+    write_file(folder, file, record.step, lambda target: torch.save(state, target))
     return record.step
 
 

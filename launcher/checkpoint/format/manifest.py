@@ -294,6 +294,7 @@ def steps_to_remove(
 
 
 def _kept_steps(steps: list[int], keep: Keep) -> set[int]:
+    """Return the steps that a retention rule keeps. steps: sorted, the oldest first."""
     match keep:
         case Latest(count):
             return {*steps[-count:]}

@@ -229,6 +229,7 @@ class _Reader:
         return self._container(skeleton, depth)
 
     def _container(self, skeleton: list[object], depth: int) -> object:
+        """Build a dict, list, tuple or set from its skeleton. Raises BadCheckpoint."""
         match skeleton:
             case ["tensor", str(name)] if name in self._tensors:
                 return self._tensors[name]
@@ -247,6 +248,7 @@ class _Reader:
         raise BadCheckpoint(f"the skeleton holds {str(skeleton[0])[:64]!r}, which is not there or not whole")
 
     def _filled(self, state: dict[object, object], items: list[object], depth: int) -> dict[object, object]:
+        """Fill `state` with keys and values that alternate in `items`. Raises BadCheckpoint."""
         if len(items) % 2:
             raise BadCheckpoint("the skeleton has a key without a value")
         for key, child in zip(items[::2], items[1::2], strict=True):
@@ -413,6 +415,7 @@ def cache_tree(state: object, is_tensor: IsTensor, plain: Plain, identity: Calla
 
 
 def _branch_of(value: Any, is_tensor: IsTensor) -> _Branch | None:
+    """Cache the form of a container. None if a key or a child of it cannot be cached."""
     keys = tuple(value) if isinstance(value, dict) else None
     key_kinds = tuple(map(type, keys or ()))
     if not _EXACT_KEYS.issuperset(key_kinds):
@@ -433,6 +436,7 @@ def _branch_of(value: Any, is_tensor: IsTensor) -> _Branch | None:
 
 
 def _what(value: object, is_tensor: IsTensor) -> int:
+    """Return the kind of a child: _PLAIN, _TENSOR or _BRANCH."""
     if type(value) in PLAIN:
         return _PLAIN
     if is_tensor(value):

@@ -40,8 +40,14 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     packed,
     unpacked,
 )
-from turnout.launcher.checkpoint.replication.ports import DaemonPort, ReplicationContext
-from turnout.launcher.checkpoint.replication.pull_shard import adopt_shards, fetch_for_reader, fetch_step, send_shard
+from turnout.launcher.checkpoint.replication.pull_shard import (
+    DaemonPort,
+    ReplicationContext,
+    adopt_shards,
+    fetch_for_reader,
+    fetch_step,
+    send_shard,
+)
 from turnout.launcher.checkpoint.replication.replica_store import ReplicaStore
 from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter
 from turnout.launcher.coordinator_messages import (
@@ -446,10 +452,6 @@ class Replicator:
         """Stop the replication in progress to free its memory for a save. False if there is none."""
         return self._sender is not None and self._sender.abandon_copy()
 
-    def replica_bytes(self, local_rank: int) -> int:
-        """Return the bytes taken by replicas of that local rank, of all owners."""
-        return self.replica_store.reserved_bytes(local_rank)
-
     def free_earlier_rounds(self) -> bool:
         """Free replicas of earlier rounds, since there is too little memory. False if there are none."""
         return self.replica_store.free_earlier_rounds(self._context.round)
@@ -475,10 +477,6 @@ class Replicator:
         ]
         fetch_disabled = [FETCH_DISABLED] if self._context.fetch_failed else []
         return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MOST_HOLDS - _OWN]
-
-    async def forget_after(self, step: int) -> None:
-        """Discard replicas newer than this step, since the world continues from it."""
-        await self.replica_store.forget_after(step)
 
     def _close_round(self) -> None:
         for each in (self._leader, self._sender):

@@ -68,7 +68,7 @@ def sweep(
             newer_is_whole = newer_is_whole or _is_committed(store, step)
             swept = [
                 *store.sweep(step, now_s, older_than_s, ranks or {}),
-                *_remove_superseded(store, step, now_s - older_than_s, newer_is_whole),
+                *_remove_leftovers(store, step, now_s - older_than_s, newer_is_whole),
             ]
         except StorageFailed as error:
             log_event("step_not_swept", {"step": step, "store": store.name, "why": str(error)})
@@ -79,13 +79,13 @@ def sweep(
     return tuple(removed)
 
 
-def _remove_superseded(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
+def _remove_leftovers(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
     """Remove files of a step that no restore can need, if written before `before_s`. Returns their names."""
     files = store.files(step)
     own_files = [name for name in files if rank_of(name) is not None]
     old = [name for name in own_files if (files[name].modified_s or before_s) < before_s]
     if MANIFEST in files:
-        superseded = _unnamed(store, step, old)
+        superseded = _files_outside_manifest(store, step, old)
     else:  # never committed, or its removal was interrupted
         superseded = old if newer_is_whole and len(old) == len(own_files) and _has_no_manifest(store, step) else []
     superseded.sort(key=lambda name: (is_shard(name), name))  # notes before shards, so that no note outlives its shard
@@ -94,7 +94,7 @@ def _remove_superseded(store: Store, step: int, before_s: float, newer_is_whole:
     return superseded
 
 
-def _unnamed(store: Store, step: int, names: list[str]) -> list[str]:
+def _files_outside_manifest(store: Store, step: int, names: list[str]) -> list[str]:
     """Select the shards that neither the manifest nor a note of a later round names."""
     shards = sorted(name for name in names if is_shard(name))
     try:

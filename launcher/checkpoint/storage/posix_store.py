@@ -19,8 +19,10 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
-from turnout.launcher.checkpoint.storage.store import FileInfo, failed, rank_of, step_name, step_of
+from turnout.launcher.checkpoint.storage.object_store import ObjectStore
+from turnout.launcher.checkpoint.storage.store import FileInfo, Store, failed, rank_of, step_name, step_of
 from turnout.launcher.errors import BadCheckpoint
 
 WINDOW_BYTES = 8 << 20
@@ -223,6 +225,7 @@ class PosixStore:
         return found[3] != self._boot or int(found[2]) != ranks[rank]
 
     def _fill(self, at: int, private: str, pieces: Iterable[memoryview]) -> None:
+        """Write a new private file and sync it to disk. Raises OSError."""
         file = os.open(private, _NEW, 0o600, dir_fd=at)
         try:
             self._failpoint("opened")
@@ -256,6 +259,7 @@ class PosixStore:
 
     @contextmanager
     def _root(self) -> Iterator[int]:
+        """Open the store's folder."""
         root = os.open(self.path, _FOLDER)
         try:
             yield root
@@ -264,6 +268,7 @@ class PosixStore:
 
     @contextmanager
     def _step(self, step: int, make: bool = False) -> Iterator[int]:
+        """Open the folder of a step; `make` creates it. Raises OSError."""
         name = step_name(step)
         with self._root() as root:
             if make:
@@ -365,3 +370,18 @@ def _sync(folder: int) -> None:
     except OSError as error:
         if error.errno not in _NO_SYNC:
             raise
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def open_store(target: str) -> Store:
+    """Open the store of a path, a file:// URL or an fsspec URL. file:// counts as a path, since fsspec does not sync.
+
+    Raises StorageFailed if the URL cannot be opened.
+    """
+    scheme, mark, rest = target.partition("://")
+    if mark and scheme != "file":
+        return ObjectStore(target)
+    path = Path(unquote(rest) if mark else target)
+    return PosixStore(path.absolute(), boot=_BOOT.read_text().strip() if _BOOT.exists() else "")

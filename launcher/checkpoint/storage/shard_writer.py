@@ -1,7 +1,7 @@
 """Writes one rank's shard to storage at a limited rate: each chunk is copied aside, hashed there, then written.
 
 So exactly the bytes that were hashed are written. A region that changes meanwhile raises BadCheckpoint and leaves no
-file. The note is written after the shard. The manifest is written in checkpoint/daemon/commit.py.
+file. The note is written after the shard. The manifest is written in checkpoint/daemon/persist.py.
 """
 
 from __future__ import annotations

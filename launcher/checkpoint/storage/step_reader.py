@@ -166,6 +166,7 @@ def _next(jobs: deque[_BlockRead]) -> _BlockRead | None:
 
 
 def _spread(block: memoryview, start: int, parts: Sequence[ByteRange]) -> None:
+    """Copy the parts of a block, which begins at `start`, into their places."""
     for part in parts:
         _copy(part.into, block[part.start - start : part.end - start])
 

@@ -114,17 +114,17 @@ async def _capture_one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
     if py_spy:
         # Py-spy cannot read native frames on some machines.
         for limit_s, how in ((NATIVE_S, ["--native"]), (PLAIN_S, [])):
-            printed, why = await _spy([py_spy, "dump", "--json", "--pid", str(pid), *how], limit_s)
+            printed, why = await _run_py_spy([py_spy, "dump", "--json", "--pid", str(pid), *how], limit_s)
             if printed:
                 return CapturedStack(write("py-spy", printed, state), True)
-    printed, unheard = await asyncio.to_thread(_ask, pid, Path(stacks_file(progress)))
+    printed, unheard = await asyncio.to_thread(_dump_by_signal, pid, Path(stacks_file(progress)))
     if unheard:
         state = _state(pid)
         why = ", ".join((why, unheard, _STATES.get(state, f"its state is {state or 'gone'}")))
     return CapturedStack(write("faulthandler", printed, state, why), bool(printed), why)
 
 
-async def _spy(command: list[str], limit_s: float) -> tuple[str, str]:
+async def _run_py_spy(command: list[str], limit_s: float) -> tuple[str, str]:
     """Run py-spy; return its output and the reason why it failed."""
     try:
         spy = await asyncio.create_subprocess_exec(
@@ -153,7 +153,7 @@ def _complaint(printed: str) -> str:
     return ": ".join(dict.fromkeys(part for part in parts if part))[:200]
 
 
-def _ask(pid: int, file: Path) -> tuple[str, str]:
+def _dump_by_signal(pid: int, file: Path) -> tuple[str, str]:
     """Make the process write its stacks; return the text, and why it is missing. Waits up to ANSWER_S."""
     try:
         if not _signal(pid, file):

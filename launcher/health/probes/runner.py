@@ -49,6 +49,7 @@ async def probe(
 
 
 async def _one(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) -> Report:
+    """Run one probe process and return its last report. It is killed when its time is over."""
     read_end, write_end = os.pipe()
     words, reader = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MOST_BYTES)
     try:

@@ -128,7 +128,7 @@ def picture(title: str, lines: Sequence[str], root: StackNode, world: int) -> st
             f'<text class="title" x="{_MARGIN}" y="{_MARGIN + 14}">{_xml(title)}</text>',
             *(
                 f'<text x="{_MARGIN}" y="{_MARGIN + 22 + _ROW * (at + 1)}">'
-                f"{_xml(_cut(line, _WIDTH - 2 * _MARGIN))}</text>"
+                f"{_xml(_shorten(line, _WIDTH - 2 * _MARGIN))}</text>"
                 for at, line in enumerate(lines)
             ),
             *(
@@ -172,7 +172,7 @@ def _drawn(box: _Box, top: int, world: int, present: int) -> str:
     lines = f", line {', '.join(map(str, node.lines))}" if node.lines else ""
     rank_count = node.ranks.bit_count()
     colour = _ALL if rank_count == present else _MOST if 2 * rank_count >= present else _FEW
-    words = _cut(label_text, box.width - 8)
+    words = _shorten(label_text, box.width - 8)
     return (
         f"<g><title>{_xml(f'{label_text} ({rank_count} of {world} ranks{lines})')}</title>"
         f'<rect x="{box.x:.2f}" y="{y}" width="{box.width:.2f}" height="{_ROW}" fill="{colour}"/>'
@@ -181,7 +181,7 @@ def _drawn(box: _Box, top: int, world: int, present: int) -> str:
     )
 
 
-def _cut(words: str, width: float) -> str:
+def _shorten(words: str, width: float) -> str:
     """Cut a label to the given width in px. The ranks at its end are kept if the function's name fits too."""
     room = int(width / _LETTER)
     if len(words) <= room:
@@ -269,7 +269,8 @@ def verdict(merged: StackReport) -> list[str]:
     """Describe the result in a few lines, suspect ranks and their evidence first."""
     outliers, world = merged.outliers, merged.world
     lines = [
-        f"{_ranks(group.ranks)} {_stand(group.ranks)} apart: {group}" for group in outliers.suspect_groups[:MOST_GROUPS]
+        f"{_ranks(group.ranks)} {_verb_for(group.ranks)} apart: {group}"
+        for group in outliers.suspect_groups[:MOST_GROUPS]
     ]
     if len(outliers.suspect_groups) > MOST_GROUPS:
         lines.append(f"and {len(outliers.suspect_groups) - MOST_GROUPS} more groups stand apart")
@@ -283,8 +284,8 @@ def verdict(merged: StackReport) -> list[str]:
 
 def _crowd(crowd: tuple[Group, ...]) -> list[str]:
     if len(crowd) == 1:
-        return [f"{_ranks(crowd[0].ranks)} {_stand(crowd[0].ranks)} in one place: {crowd[0]}"]
-    lines = [f"{_ranks(group.ranks)} {_stand(group.ranks)} here: {group}" for group in crowd[:MOST_GROUPS]]
+        return [f"{_ranks(crowd[0].ranks)} {_verb_for(crowd[0].ranks)} in one place: {crowd[0]}"]
+    lines = [f"{_ranks(group.ranks)} {_verb_for(group.ranks)} here: {group}" for group in crowd[:MOST_GROUPS]]
     if lines:
         lines.append("no place holds two thirds of the ranks, so nobody is named")
     return lines
@@ -294,7 +295,7 @@ def _ranks(ranks: int) -> str:
     return f"{'rank' if ranks.bit_count() == 1 else 'ranks'} {folded(ranks)}"
 
 
-def _stand(ranks: int) -> str:
+def _verb_for(ranks: int) -> str:
     return "stands" if ranks.bit_count() == 1 else "stand"
 
 

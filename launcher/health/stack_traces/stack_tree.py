@@ -177,6 +177,7 @@ def fold(threads: Mapping[int, Iterable[Thread]]) -> StackNode:
 
 
 def _grown(frame: Frame, node: _Growing) -> StackNode:
+    """Freeze a growing node and everything below it, its children sorted by frame."""
     children = tuple(_grown(each, node.children[each]) for each in sorted(node.children))
     lines = tuple(sorted(node.lines - {0})[:MOST_LINES])
     return StackNode(frame, node.ranks, node.ends, node.threads, lines, children)

@@ -61,6 +61,7 @@ def _set_hanging(transition: Transition, left: frozenset[tuple[str, int]]) -> No
 
 
 def _request_stacks(transition: Transition, world: World, first: str) -> None:
+    """Ask all members that train for the stacks of their processes."""
     hanging = transition.state.hanging
     members = frozenset(
         id_ for id_, known in transition.members.items() if known.busy == world.round and transition.is_in_world(id_)

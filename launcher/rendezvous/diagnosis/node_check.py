@@ -285,6 +285,8 @@ def _log_speed(transition: Transition, checking: NodeCheckState) -> None:
 
 
 def _log_findings(transition: Transition, check_: Check, verdict: Verdict, faults: Faults) -> None:
+    """Log each finding of a check, and the members that it excludes."""
+
     def names(nodes: Group) -> str:
         return ", ".join(transition.members[id_].member.name for id_ in nodes)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import errno
-import itertools
 import logging
 import os
 import re
@@ -33,7 +32,6 @@ from turnout.launcher.rendezvous.arbiter import (
     MOST_BYTES,
     BadRecord,
     HeldRound,
-    HolderObservation,
     LockRefused,
     LockUnreachable,
     record_to_write,
@@ -41,6 +39,7 @@ from turnout.launcher.rendezvous.arbiter import (
     seal,
     unseal,
 )
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 
 T = TypeVar("T")
 
@@ -249,7 +248,7 @@ class _FolderObservation:
     holder: bytes | None = None  # the last text that its holder wrote
 
 
-class FileLock:
+class FileLock(RoundLock):
     """Gives one member access to its job's round files. All members must name the same folder."""
 
     kind = "round_file"
@@ -258,10 +257,8 @@ class FileLock:
         self, folder: Path, run: str, *, call_s: float = CALL_S, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         """Open the folder and run. call_s: the longest time of a call; slower storage counts as unreachable."""
-        self._folder, self._run, self._monotonic = SharedDir(folder), run, monotonic
-        self._aside = SerialExecutor(call_s)
-        self._beats, self._logged_names = itertools.count(1), set[str]()
-        self._sighting = HolderObservation(None, monotonic())
+        super().__init__(run, monotonic)
+        self._folder, self._aside, self._logged_names = SharedDir(folder), SerialExecutor(call_s), set[str]()
 
     @classmethod
     async def open(cls, folder: Path, run: str, *, call_s: float = CALL_S) -> FileLock:
@@ -400,13 +397,8 @@ class FileLock:
             log.warning("round_unreadable", extra={"file": str(self._folder.path / name), "why": str(error)})
 
     def _held_round(self, observation: _FolderObservation) -> HeldRound:
-        now_s = self._monotonic()
-        self._sighting = self._sighting.observe((observation.number, observation.holder), now_s)
-        ours = observation.record if observation.record and observation.record.run == self._run else None
         token = _name(observation.number) if observation.number else ""
-        return HeldRound(
-            ours, token, now_s - self._sighting.since_s, observation.record.round if observation.record else 0
-        )
+        return self._held(observation.record, token, (observation.number, observation.holder))
 
     def _own_round(self, observation: _FolderObservation) -> HeldRound:
         return replace(self._held_round(observation), quiet_s=0.0)

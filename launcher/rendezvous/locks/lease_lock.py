@@ -8,7 +8,6 @@ alive while its record changes. Source: kube/client/lease.py, whose transport th
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 import time
@@ -24,7 +23,6 @@ from turnout.launcher.rendezvous.arbiter import (
     ROUND,
     BadRecord,
     HeldRound,
-    HolderObservation,
     LockRefused,
     LockUnreachable,
     record_to_write,
@@ -32,6 +30,7 @@ from turnout.launcher.rendezvous.arbiter import (
     seal,
     unseal,
 )
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +82,7 @@ class _Lease(msgspec.Struct):
 _decoder = msgspec.json.Decoder(_Lease)
 
 
-class LeaseLock:
+class LeaseLock(RoundLock):
     """Gives one member access to its job's Lease."""
 
     kind = "lease"
@@ -106,14 +105,13 @@ class LeaseLock:
         namespace, slash, bare = name.partition("/")
         if not slash or not namespace or not bare or "/" in bare:
             raise LockRefused(f"Lease {name!r}", "that is no name of a Lease", "name it as namespace/name")
-        self._client, self._name, self._run = client, name, run
+        super().__init__(run, monotonic)
+        self._client, self._name, self._logged_note = client, name, ""
         self._bare, self._leases = bare, f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._leases}/{bare}"
-        self._hold_s, self._call_s, self._monotonic, self._wall = hold_s, call_s, monotonic, wall
-        self._beats, self._logged_note = itertools.count(1), ""
+        self._hold_s, self._call_s, self._wall = hold_s, call_s, wall
         self._turn = asyncio.Lock()  # one call at a time: a late answer must not hide a newer one
         self._last = _Lease()
-        self._sighting = HolderObservation(None, monotonic())
 
     @classmethod
     async def open(
@@ -242,13 +240,8 @@ class LeaseLock:
 
     def _held_round(self, lease: _Lease) -> HeldRound:
         self._last = lease
-        observation = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
-        now_s = self._monotonic()
-        self._sighting = self._sighting.observe(observation, now_s)
-        record = self._record(lease)
-        ours = record if record and record.run == self._run else None
-        version, quiet_s = lease.metadata.resource_version, now_s - self._sighting.since_s
-        return HeldRound(ours, version, quiet_s, record.round if record else 0)
+        holder = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
+        return self._held(self._record(lease), lease.metadata.resource_version, holder)
 
     def _own_round(self, lease: _Lease) -> HeldRound:
         """Return the round that this member has just written, which counts as seen now."""

@@ -52,7 +52,7 @@ from turnout.launcher.rendezvous.find_coordinator import (
     record_other_holder,
     record_redirect,
 )
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.transport.frame_connection import FrameConnection, next_frame
 
 CONNECT_S = 2.0  # seconds for a living host to accept a connection

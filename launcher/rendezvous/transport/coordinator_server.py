@@ -25,7 +25,7 @@ from turnout.launcher.coordinator_messages import (
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.model import Reason, RoundRecord
 from turnout.launcher.rendezvous.arbiter import HeldRound, LockRefused, LockUnreachable, StaleRound
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.state import (
     SUCCESSORS,
     AskEndpoint,

@@ -15,7 +15,7 @@ from turnout.launcher.health.model import NodeCheckState
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget, RoundRecord
 from turnout.launcher.rendezvous.arbiter import HOLD_S, HeldRound, LockRefused, may_claim, next_round
 from turnout.launcher.rendezvous.find_coordinator import Address, Search
-from turnout.launcher.rendezvous.locks.protocol import RoundLock
+from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.state import EndpointAnswered, HangState, JobOver, State, StepDown
 from turnout.launcher.rendezvous.state_machine import begin, heartbeat_period_s, succeed
 from turnout.launcher.rendezvous.transport.coordinator_link import is_agent_listening

@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from turnout.launcher.health.hang_monitor.prepare_process import make_traceable, traceable_environment
-from turnout.launcher.linux import be_traced_by, die_with, rename
+from turnout.launcher.linux import be_traced_by, die_with, set_process_name
 from turnout.launcher.workers.forkserver.messages import Task
 
 CANNOT_RUN, NOT_FOUND = 126, 127  # exit codes, as in shells
@@ -100,7 +100,7 @@ def run(task: Task, path: list[str]) -> None:
         else:
             _run_script(os.path.abspath(task.argv[0]))
     except BaseException as error:
-        _hide_us(error)
+        _hide_launcher_frames(error)
         raise
 
 
@@ -112,7 +112,7 @@ def _renew(task: Task, path: list[str]) -> None:
     flag = ["-m"] if task.module else []
     sys.argv = ["-m", *task.argv[1:]] if task.module else list(task.argv)
     sys.orig_argv = [sys.executable, "-u", *flag, *task.argv]
-    rename(sys.orig_argv)
+    set_process_name(sys.orig_argv)
     home = os.getcwd() if task.module else os.path.dirname(os.path.realpath(task.argv[0]))
     sys.path[:] = path if sys.flags.safe_path else [home, *path]
     importlib.invalidate_caches()
@@ -151,7 +151,7 @@ def _run_script(path: str) -> None:
     exec(compile(source, path, "exec", dont_inherit=True), main)
 
 
-def _hide_us(error: BaseException) -> None:
+def _hide_launcher_frames(error: BaseException) -> None:
     """Make the interpreter print a traceback that begins with the user's program."""
     hook = sys.excepthook
 

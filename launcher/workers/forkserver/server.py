@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from turnout.launcher.framing import FrameSplitter
-from turnout.launcher.linux import adopt_orphans, code_of, die_with, kill_below, rename
+from turnout.launcher.linux import adopt_orphans, code_of, die_with, kill_below, set_process_name
 from turnout.launcher.workers.forkserver.child_main import execute, look, part, run, why_no_script
 from turnout.launcher.workers.forkserver.messages import (
     MOST_BYTES,
@@ -57,7 +57,7 @@ _SOCK_DIAG, _BY_FAMILY, _DONE, _REQUEST, _DUMP = 4, 20, 3, 0x1, 0x300  # linux/n
 _ANSWER_BYTES = 1 << 13
 
 
-def before_first(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+def wait_before_first(env: Mapping[str, str], most_s: float = MOST_S) -> None:
     """Wait a moment before the first process of a worker without rank 0, so that rank 0 is likely to listen
     elsewhere.
     """
@@ -65,25 +65,25 @@ def before_first(env: Mapping[str, str], most_s: float = MOST_S) -> None:
         time.sleep(most_s)
 
 
-def after(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+def wait_until_listening(env: Mapping[str, str], most_s: float = MOST_S) -> None:
     """Wait after starting rank 0 until it listens, at most `most_s` seconds. Returns at once for other ranks."""
     port = env.get("MASTER_PORT", "")
     if env.get("RANK") != "0" or not port.isdecimal():
         return
     until_s = time.monotonic() + most_s
-    while time.monotonic() < until_s and not listens(int(port)):
+    while time.monotonic() < until_s and not is_listening(int(port)):
         time.sleep(_LOOK_S)
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """True if a socket of this host listens on this TCP port."""
     try:
-        return any(_told_by_kernel(family, port) for family in (socket.AF_INET, socket.AF_INET6))
+        return any(_is_listening_by_netlink(family, port) for family in (socket.AF_INET, socket.AF_INET6))
     except OSError:  # a kernel without sock_diag, as in a sandbox
-        return _found_in_tables(port)
+        return _is_listening_by_proc(port)
 
 
-def _told_by_kernel(family: int, port: int) -> bool:
+def _is_listening_by_netlink(family: int, port: int) -> bool:
     """True if a socket listens on this port, by sock_diag(7). Raises OSError if the kernel has no sock_diag.
 
     The kernel looks at listening sockets only; a busy host has tens of thousands of other sockets.
@@ -100,7 +100,7 @@ def _told_by_kernel(family: int, port: int) -> bool:
     return kind == _BY_FAMILY
 
 
-def _found_in_tables(port: int) -> bool:
+def _is_listening_by_proc(port: int) -> bool:
     local = f":{port:04X}"
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         try:
@@ -163,14 +163,14 @@ class Parent:
                 if why := _import(module):
                     failed[module] = why
                 if module in LATE and (why := _try_a_fork() or why_no_fork()):
-                    self._begin_again([f"{module}{LEFT_OUT}{why}" if name == module else name for name in modules])
+                    self._execute_again([f"{module}{LEFT_OUT}{why}" if name == module else name for name in modules])
         if modules:
             self._never = _try_a_fork()
             gc.collect()
             gc.freeze()  # children share these pages until a collector writes to them
         self._send_report(ParentReady(time.monotonic() - start_s, failed, self._never))
 
-    def _begin_again(self, modules: Sequence[str]) -> NoReturn:
+    def _execute_again(self, modules: Sequence[str]) -> NoReturn:
         """Execute this program again with other modules: nothing else closes a device or ends a thread."""
         os.set_inheritable(self._endpoint.fileno(), True)
         before = len(sys.orig_argv) - len(sys.argv) + _FIRST_MODULE
@@ -194,12 +194,12 @@ class Parent:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, READ_BYTES)
                 self._reap()
-                if self._endpoint.fileno() in ready and (task := self._hear()) is not None:
+                if self._endpoint.fileno() in ready and (task := self._read_orders()) is not None:
                     return task
-                self._go_on_stopping()
+                self._continue_stop()
         except (ConnectionError, EOFError):
             pass
-        self._bury_all()
+        self._kill_all()
         return None
 
     def _patience_ms(self) -> float | None:
@@ -223,7 +223,7 @@ class Parent:
             if (local_rank := self._running.pop(pid, None)) is not None:
                 self._send_report(Ended(local_rank, pid, code_of(status)))
 
-    def _hear(self) -> Task | None:
+    def _read_orders(self) -> Task | None:
         more = self._endpoint.recv(READ_BYTES)
         if not more:
             raise EOFError
@@ -243,8 +243,8 @@ class Parent:
         pids, refused = dict[int, int](), dict[int, str]()
         for at, task in enumerate(tasks):
             if at == 0:
-                before_first(task.env)
-            if not task.spawn and (why := self._never or why_no_fork() or self._odd(task)):
+                wait_before_first(task.env)
+            if not task.spawn and (why := self._never or why_no_fork() or self._why_no_script(task)):
                 refused[task.local_rank] = why
                 continue
             parent = os.getpid()
@@ -257,7 +257,7 @@ class Parent:
                 refused[task.local_rank] = f"cannot fork: {error}"
                 continue
             if pid == 0:
-                self._leave()
+                self._close_files()
                 part(task, parent, self._agent, self._handlers)
                 if task.spawn:
                     execute(task)
@@ -266,15 +266,15 @@ class Parent:
             pids[task.local_rank] = pid
             self._running[pid] = task.local_rank
             if task is not tasks[-1]:
-                after(task.env)
+                wait_until_listening(task.env)
         self._send_report(Started(pids, refused))
         return None
 
     @staticmethod
-    def _odd(task: Task) -> str:
+    def _why_no_script(task: Task) -> str:
         return "" if task.module else why_no_script(os.path.join(task.cwd, task.argv[0]))
 
-    def _leave(self) -> None:
+    def _close_files(self) -> None:
         """Close the parent's files in a forked child."""
         self._endpoint.close()
         os.close(self._wake)
@@ -287,7 +287,7 @@ class Parent:
             except ProcessLookupError:  # it does not lead its process group yet
                 os.kill(pid, sig)
 
-    def _go_on_stopping(self) -> None:
+    def _continue_stop(self) -> None:
         if self._kill_at_s is None:
             return
         if self._running:
@@ -300,7 +300,7 @@ class Parent:
             self._send_report(Stopped(tuple(sorted(self._orphans))))
             self._kill_at_s, self._orphans = None, set()
 
-    def _bury_all(self) -> None:
+    def _kill_all(self) -> None:
         """Kill everything below this process, since the agent is gone."""
         while kill_below(os.getpid()):
             with contextlib.suppress(ChildProcessError):
@@ -368,7 +368,7 @@ def main() -> None:
     if not die_with(int(agent), signal.SIGTERM):
         return
     adopt_orphans()
-    rename(["turnout-run: parent of training processes", *(each for each in modules if each not in DEFAULT)])
+    set_process_name(["turnout-run: parent of training processes", *(each for each in modules if each not in DEFAULT)])
     sys.path.remove(root)
     if not sys.flags.safe_path:
         del sys.path[0]  # added by `python -c`

@@ -15,7 +15,7 @@ import pytest
 from tests.launcher.agent.crew import ENV, running, until
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import SlotState
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import verify
 from turnout.launcher.errors import BadCheckpoint
 

@@ -8,7 +8,7 @@ import pytest
 from turnout.launcher.agent.coordinator_only import Reception
 from turnout.launcher.agent.coordinator_session import CoordinatorSession
 from turnout.launcher.agent.start_agent import member_of, run_agent
-from turnout.launcher.agent.torchrun.background_agent import TorchAgentWorkers
+from turnout.launcher.agent.torchrun.rendezvous import TorchAgentWorkers
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.coordinator_messages import VERSION, Join, LastWorld
 from turnout.launcher.model import RestartBudget

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from turnout.launcher.workers.forkserver import server
-from turnout.launcher.workers.forkserver.server import after, before_first, listens
+from turnout.launcher.workers.forkserver.server import is_listening, wait_before_first, wait_until_listening
 
 LONG_S = 600.0  # a test that waits so long has failed
 
@@ -29,8 +29,8 @@ def env(rank: int, port: int | str) -> dict[str, str]:
 @pytest.mark.parametrize(
     "looks",
     [
-        pytest.param(listens, id="as it is asked"),
-        pytest.param(server._found_in_tables, id="where the kernel does not tell"),
+        pytest.param(is_listening, id="as it is asked"),
+        pytest.param(server._is_listening_by_proc, id="where the kernel does not tell"),
     ],
 )
 def test_a_socket_listens_from_the_moment_that_it_does(bound: socket.socket, looks: Callable[[int], bool]) -> None:
@@ -45,7 +45,7 @@ def test_a_socket_listens_from_the_moment_that_it_does(bound: socket.socket, loo
 
 def test_rank_0_is_waited_for_until_it_listens_and_no_longer(bound: socket.socket) -> None:
     port = bound.getsockname()[1]
-    waits = threading.Thread(target=after, args=(env(0, port), LONG_S), daemon=True)
+    waits = threading.Thread(target=wait_until_listening, args=(env(0, port), LONG_S), daemon=True)
     waits.start()
     assert waits.is_alive()
     bound.listen()
@@ -63,9 +63,9 @@ def test_rank_0_is_waited_for_until_it_listens_and_no_longer(bound: socket.socke
     ],
 )
 def test_nobody_waits_behind(names: dict[str, str]) -> None:
-    after(names, LONG_S)
+    wait_until_listening(names, LONG_S)
 
 
 def test_a_worker_that_has_rank_0_begins_at_once() -> None:
-    before_first(env(0, 1), LONG_S)
-    before_first({}, LONG_S)
+    wait_before_first(env(0, 1), LONG_S)
+    wait_before_first({}, LONG_S)

@@ -16,8 +16,8 @@ from turnout.launcher.agent.switch_path import (
     SwitchPath,
     SwitchPathReader,
     find_path,
-    hosts,
-    of_file,
+    host_names,
+    path_from_text,
 )
 from turnout.topology.switch_paths import path_text
 
@@ -124,7 +124,7 @@ def test_any_path_survives_the_annotation_and_the_downward_api(path):
     ],
 )
 def test_values_are_unquoted_as_go_quotes_them(quoted, value):
-    assert of_file(f'{NOTE}="{quoted}"', NOTE) == value
+    assert path_from_text(f'{NOTE}="{quoted}"', NOTE) == value
 
 
 @given(st.text(), st.text(), st.text(), st.lists(st.sampled_from(["a", "gpu-7"])))
@@ -135,8 +135,8 @@ def test_no_text_stops_anybody(given_, file, map_, names):
 
 def test_the_hosts_names_come_from_the_environment_most_telling_first():
     environ = {"HOST_IP": "10.0.0.1", "NODE_IP": "10.0.0.1", "NODE_NAME": "gpu-7", "POD_IP": "10.9.9.9"}
-    assert hosts(environ) == ("gpu-7", "10.0.0.1")
-    assert hosts({"NODE_NAME": " "}) == ()
+    assert host_names(environ) == ("gpu-7", "10.0.0.1")
+    assert host_names({"NODE_NAME": " "}) == ()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from turnout.launcher.accelerator import CudaRegistrar
 from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
-from turnout.launcher.checkpoint.arena.pinned_pages import PinnedPages
+from turnout.launcher.checkpoint.engine.memory_saver import PinnedPages
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, Identity
 
 SIZE = 16 * PAGE_BYTES

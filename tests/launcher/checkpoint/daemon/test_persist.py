@@ -28,7 +28,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     Stats,
     StoredStep,
 )
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import steps
 from turnout.launcher.coordinator_messages import RestorePlace
 

@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from tests.launcher.checkpoint.dcp.alone import same
 from turnout.launcher.checkpoint.format.manifest import Manifest, write
 from turnout.launcher.checkpoint.format.shard_file import Spec, head_of, pack, read_head, sums_of
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.shard_writer import ShardWrite, persist
 from turnout.launcher.errors import BadCheckpoint
 

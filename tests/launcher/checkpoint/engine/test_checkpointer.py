@@ -20,7 +20,7 @@ from tests.launcher.checkpoint.storage.world import Said
 from tests.support.examples import scaled
 from turnout.launcher.checkpoint.arena.arena import ArenaBusy
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import steps
 from turnout.launcher.errors import BadCheckpoint, BadState, NoMemory
 from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from turnout.launcher.addresses import free_port
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import committed
 
 pytestmark = pytest.mark.slow

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.checkpoint.engine.torch_file import list_files, load, newest, put, remove_old_files
+from turnout.launcher.checkpoint.engine.torch_file import list_files, load, newest, remove_old_files, write_file
 from turnout.launcher.checkpoint.format.manifest import All, Every, Latest
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 
 
 def save(folder, name, step):
-    return put(folder, folder / name, step, lambda file: torch.save({"step": step, "name": name}, file))
+    return write_file(folder, folder / name, step, lambda file: torch.save({"step": step, "name": name}, file))
 
 
 def found(folder):
@@ -91,7 +91,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        put(tmp_path, tmp_path / "latest.pt", 2, full)
+        write_file(tmp_path, tmp_path / "latest.pt", 2, full)
     assert found(tmp_path) == (1, [])
     assert names(tmp_path) == ["latest.pt"]
     assert not list(tmp_path.rglob("*.tmp"))
@@ -103,7 +103,7 @@ def test_no_pickle_is_trusted(tmp_path, noted):
     file.parent.mkdir()
     state = {"step": 7, "code": Code(tmp_path / "was here")}
     if noted:
-        put(tmp_path, file, 7, lambda target: torch.save(state, target))
+        write_file(tmp_path, file, 7, lambda target: torch.save(state, target))
     else:
         torch.save(state, file)
     with pytest.raises(BadCheckpoint, match="none of the checkpoints"):
@@ -133,7 +133,7 @@ def test_which_files_stay(tmp_path, keep, stay):  # DL-50
     folder = tmp_path / "folder"
     (folder / "1").mkdir(parents=True)
     torch.save({"step": 1}, folder / "1" / "rank_0.pt")
-    put(folder, tmp_path / "outside.pt", 2, lambda file: torch.save({}, file))
+    write_file(folder, tmp_path / "outside.pt", 2, lambda file: torch.save({}, file))
     for step in (10, 20, 25, 30):
         save(folder, f"{step}/rank_0.pt", step)
         remove_old_files(folder, keep, step)

@@ -13,7 +13,7 @@ from tests.launcher.agent.test_checkpoints import arenas, arenas_of, committed, 
 from tests.launcher.agent.test_replicas import FLASH, kept, lose, starts
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import SlotState
-from turnout.launcher.checkpoint.storage.open_store import open_store
+from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import verify
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
 

@@ -203,7 +203,7 @@ async def test_what_is_newer_than_what_all_go_on_from_is_thrown_away(job):
     for step in (4, 5):
         await job.save(step)
         await job.copied(step)
-    await job[0].replicator.forget_after(4)
+    await job[0].replicator.replica_store.forget_after(4)
     assert job[0].kept(job[1]) == [4]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[4]))
 
 from tests.launcher.checkpoint.storage.world import RUN, Said, save, small_pieces
-from turnout.launcher.checkpoint.daemon.commit import Commit, pauses
+from turnout.launcher.checkpoint.daemon.persist import Commit, pauses
 from turnout.launcher.checkpoint.format.manifest import Latest
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore

@@ -12,8 +12,7 @@ from turnout.launcher.checkpoint.format.manifest import Latest
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps, sweep
 from turnout.launcher.checkpoint.storage.object_store import ObjectStore
-from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.posix_store import PosixStore
+from turnout.launcher.checkpoint.storage.posix_store import PosixStore, open_store
 from turnout.launcher.checkpoint.storage.shard_writer import ShardWrite, persist
 from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, steps, verify
 from turnout.launcher.errors import BadCheckpoint, StorageFailed

@@ -5,12 +5,11 @@ from itertools import islice
 import pytest
 
 from tests.launcher.checkpoint.storage.world import NOW_S, RUN, Said, commit, region, save, save_all, whole
-from turnout.launcher.checkpoint.daemon.commit import Commit, pauses
+from turnout.launcher.checkpoint.daemon.persist import Commit, pauses
 from turnout.launcher.checkpoint.format.manifest import All, Every, Latest
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.storage.garbage_collection import remove_old_steps
-from turnout.launcher.checkpoint.storage.open_store import open_store
-from turnout.launcher.checkpoint.storage.posix_store import PosixStore
+from turnout.launcher.checkpoint.storage.posix_store import PosixStore, open_store
 from turnout.launcher.checkpoint.storage.shard_writer import ShardWrite, persist
 from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed

@@ -2,7 +2,7 @@
 
 import random
 
-from turnout.launcher.checkpoint.daemon.commit import Commit
+from turnout.launcher.checkpoint.daemon.persist import Commit
 from turnout.launcher.checkpoint.format.shard_file import Spec, head_of, pack, sums_of
 from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimiter, ShardWrite, persist
 from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, verify
