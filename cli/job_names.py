@@ -7,7 +7,7 @@ imports none of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 JOB_KINDS = ("ColossalAIJob", "ElasticJob", "MSJob", "PyTorchJob", "VolcanoJob")  # controllers.kinds.registry.KINDS
@@ -74,9 +74,14 @@ def read(text: str, known: Mapping[str, str]) -> JobName:
     if len(parts) > 3 or not all(parts):
         raise BadJobName(f"{text!r:.90} is no name of a job: it must be {FORMS}")
     if len(parts) > 1 and not kind:
-        if (fixed := kind_of(parts[0], _FIXED_KINDS)) is not None:
-            raise BadJobName(fixed)
-        raise BadJobName(f"{parts[0]!r:.90} is no kind of job here; those are {', '.join(sorted({*known.values()}))}")
+        kinds = ", ".join(sorted({*known.values()}))
+        fixed = kind_of(parts[0], _FIXED_KINDS)
+        raise BadJobName(fixed or f"{parts[0]!r:.90} is no kind of job here; those are {kinds}")
+    return _checked_name(kind, parts)
+
+
+def _checked_name(kind: str, parts: Sequence[str]) -> JobName:
+    """Return the name of these parts: [KIND, NAMESPACE,] NAME. Raises BadJobName."""
     namespace, name = parts[1] if len(parts) == 3 else "", parts[-1]
     if namespace and not _NAMESPACE.fullmatch(namespace):
         raise BadJobName(f"{namespace!r:.90} cannot be a namespace: small letters, digits and dashes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -153,20 +153,23 @@ def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[
         "",
         "Conditions:",
     ]
-    conditions = _mapping(raw.get("status")).get("conditions")
-    lines += [
-        f"  {'='.join(str(each[key]) for key in ('type', 'status') if key in each)}  {each.get('message', '')}".rstrip()
-        for each in (conditions if isinstance(conditions, list) else ())
-        if isinstance(each, Mapping)
-    ]
-    if why := _mapping(_mapping(raw.get("status")).get("state")).get("message"):
-        lines.append(f"  {why}")
-    lines += ["", "Pods:"]
+    lines += [*_condition_lines(_mapping(raw.get("status"))), "", "Pods:"]
     lines += [_pod(each) for each in sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))] or ["  none"]
     lines += ["", "Events:"]
     in_order = sorted(events, key=lambda each: str(each.get("lastTimestamp") or each.get("eventTime") or ""))
     lines += [f"  {each.get('reason')}: {each.get('message', '')}" for each in in_order] or ["  none"]
     return [printable(line) for line in lines]
+
+
+def _condition_lines(status: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each condition of a job, then the message of its state."""
+    conditions = status.get("conditions")
+    for each in conditions if isinstance(conditions, list) else ():
+        if isinstance(each, Mapping):
+            words = "=".join(str(each[key]) for key in ("type", "status") if key in each)
+            yield f"  {words}  {each.get('message', '')}".rstrip()
+    if message := _mapping(status.get("state")).get("message"):
+        yield f"  {message}"
 
 
 def _pod(pod: Object) -> str:

@@ -38,26 +38,28 @@ class NoSuchContainer(Exception):
 def newest(kind: Kind, pods: Iterable[Object], container_name: str = "") -> Run | None:
     """Return the newest run among a rank's pods, as they are listed; None where no worker is among them.
 
-    wanted: of which container, "" for the one that trains. Raises NoSuchContainer.
+    container_name: "" for the container that trains. Raises NoSuchContainer.
     """
     role = kind.child_labels.role
     workers = [each for each in pods if (each["metadata"].get("labels") or {}).get(role) == "worker"]
     if not workers:
         return None
     pod = max(workers, key=_age)
-    names = [each["name"] for each in pod["spec"]["containers"]]
-    if container_name and container_name not in names:
-        raise NoSuchContainer(
-            f"pod {pod['metadata']['name']} has no container {container_name!r}; it has {', '.join(names)}"
-        )
-    container = container_name or (kind.container if kind.container in names else names[0])
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    status: Object = next((each for each in statuses if each.get("name") == container), {})
+    container = _container(kind, pod, container_name)
+    pod_status, meta = pod.get("status") or {}, pod["metadata"]
+    status = {each.get("name"): each for each in pod_status.get("containerStatuses") or ()}.get(container) or {}
     state = status.get("state") or {}
-    meta, phase = pod["metadata"], (pod.get("status") or {}).get("phase")
-    over = "terminated" in state or phase in ("Succeeded", "Failed")
+    over = "terminated" in state or pod_status.get("phase") in ("Succeeded", "Failed")
     begun = over or "running" in state
     return Run(meta["name"], meta["uid"], container, int(status.get("restartCount") or 0), begun, over)
+
+
+def _container(kind: Kind, pod: Object, name: str) -> str:
+    """Return the named container of a pod; for "" the one that trains, else the first. Raises NoSuchContainer."""
+    names = [str(each["name"]) for each in pod["spec"]["containers"]]
+    if name and name not in names:
+        raise NoSuchContainer(f"pod {pod['metadata']['name']} has no container {name!r}; it has {', '.join(names)}")
+    return name or (kind.container if kind.container in names else names[0])
 
 
 def _age(pod: Object) -> tuple[str, bool, Any]:

@@ -54,14 +54,10 @@ def _row(node: Mapping[str, Any], key: str) -> NodeRow | None:
         return NodeRow(name, BY_HAND if tainted else "unreadable", tainted, evidence=f"its record is none: {error}")
     if record is None:
         return NodeRow(name, BY_HAND, tainted) if tainted else None
-    ours = record.state is FaultState.TAINTED
-    state = BY_HAND if tainted and not ours else record.state.value
-    if ours and not tainted:
-        state = FaultState.CLEARED.value  # the autoscaler has not looked yet
     first = record.proofs[0] if record.proofs else None
     return NodeRow(
         name,
-        state,
+        _state(record, tainted),
         tainted,
         rfc3339(record.since.timestamp()),
         "" if record.until is None else rfc3339(record.until.timestamp()),
@@ -71,6 +67,15 @@ def _row(node: Mapping[str, Any], key: str) -> NodeRow | None:
         tuple(proof.pod for proof in record.proofs),
         tuple(sorted({proof.by for proof in record.proofs})),
     )
+
+
+def _state(record: Record, tainted: bool) -> str:
+    """Return the state of a node with a record. Where the taint contradicts the record, a person changed the taint."""
+    if tainted and record.state is not FaultState.TAINTED:
+        return BY_HAND
+    if record.state is FaultState.TAINTED and not tainted:
+        return FaultState.CLEARED.value  # the autoscaler will note it
+    return record.state.value
 
 
 def record_of(node: Mapping[str, Any]) -> Record | None:

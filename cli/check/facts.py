@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,12 +28,6 @@ async def look(client: Client, version: str) -> ClusterFacts:
     deployments = await eyes.all("/apis/apps/v1/deployments")
     ours = None if deployments is None else [each for each in deployments if _is_ours(each)]
     spaces = sorted({each["metadata"]["namespace"] for each in ours or ()})
-    extenders = [
-        pod
-        for space in spaces
-        for pod in await eyes.all(f"/api/v1/namespaces/{space}/pods", OURS) or ()
-        if any(each["name"] == "extender" for each in pod["spec"]["containers"])
-    ]
     return ClusterFacts(
         ours=version,
         now_s=time.time(),
@@ -42,14 +36,14 @@ async def look(client: Client, version: str) -> ClusterFacts:
         nodes=await eyes.all("/api/v1/nodes"),
         deployments=ours,
         others=[_key(each) for each in deployments or () if not _is_ours(each)],
-        leases=[
-            each
-            for space in spaces
-            for each in await eyes.all(f"/apis/coordination.k8s.io/v1/namespaces/{space}/leases", OURS) or ()
-        ],
+        leases=await eyes.all_of("/apis/coordination.k8s.io/v1", spaces, "leases"),
         heartbeats=await eyes.all("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
         maps={space: await eyes.one(f"/api/v1/namespaces/{space}/configmaps/node-topology-config") for space in spaces},
-        pages={pod["metadata"]["name"]: await eyes.page(pod) for pod in extenders},
+        pages={
+            pod["metadata"]["name"]: await eyes.page(pod)
+            for pod in await eyes.all_of("/api/v1", spaces, "pods")
+            if any(each["name"] == "extender" for each in pod["spec"]["containers"])
+        },
         ways=await _ways(eyes),
         refused=eyes.refused,
         unserved=eyes.unserved,
@@ -96,6 +90,11 @@ class FactReader:
 
         found: list[Object] | None = await self._read_or_note(path, read)
         return found
+
+    async def all_of(self, api: str, namespaces: Sequence[str], plural: str) -> list[Object]:
+        """Return our objects of one kind in these namespaces; those that may not be listed are left out."""
+        paths = [f"{api}/namespaces/{namespace}/{plural}" for namespace in namespaces]
+        return [each for path in paths for each in await self.all(path, OURS) or ()]
 
     async def one(self, path: str) -> Object | None:
         async def read() -> Object:

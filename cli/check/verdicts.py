@@ -131,29 +131,20 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[CheckLine]:
-    known = set[str]()
-    lost = list[str]()
-    gpu = 0
-    for node in nodes:
-        addresses = (node.get("status") or {}).get("addresses") or ()
-        names = {node["metadata"]["name"], *(each["address"] for each in addresses)}
-        known |= names
-        if _has_gpus(node):
-            gpu += 1
-            if not names & hosts:
-                lost.append(node["metadata"]["name"])
-    if lost:
-        text = f"{len(lost)} of {gpu} GPU nodes are not on the map: {_some(lost)}"
-        yield CheckLine(Word.WRONG if len(lost) == gpu else Word.DOUBTFUL, "map", text, edit)
-    if strange := sorted(hosts - known):
+    """Compare the hosts of a map with the nodes of the cluster, by name or address. edit: the remedy."""
+    gpu_nodes = [node for node in nodes if _has_gpus(node)]
+    if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
+        text = f"{len(lost)} of {len(gpu_nodes)} GPU nodes are not on the map: {_some(lost)}"
+        yield CheckLine(Word.WRONG if len(lost) == len(gpu_nodes) else Word.DOUBTFUL, "map", text, edit)
+    if strange := sorted(hosts.difference(*map(_names_of, nodes))):
         text = f"{len(strange)} hosts of the map are no nodes of this cluster: {_some(strange)}"
         yield CheckLine(Word.DOUBTFUL, "map", text, edit)
-    if not gpu:
+    if not gpu_nodes:
         yield CheckLine(
             Word.DOUBTFUL, "nodes", f"none of {len(nodes)} nodes offers GPUs", "install the vendor's device plugin"
         )
     elif not lost and not strange:
-        yield CheckLine(Word.FINE, "map", f"all {gpu} GPU nodes are on the map")
+        yield CheckLine(Word.FINE, "map", f"all {len(gpu_nodes)} GPU nodes are on the map")
 
 
 def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
@@ -237,14 +228,19 @@ def _clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
         way = "ahead of" if facts.ahead_s > 0 else "behind"
         text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
         yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
+    yield from _node_clocks(facts)
+
+
+def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Compare the heartbeats of nodes with the API server's clock."""
     now_s = facts.now_s + (facts.ahead_s or 0.0)
-    ahead, silent = [], []
-    for lease in facts.heartbeats or ():
-        renewed_s = unix_s((lease.get("spec") or {}).get("renewTime"))
-        if renewed_s is not None and renewed_s - now_s > CLOCK_S:
-            ahead.append(lease["metadata"]["name"])
-        elif renewed_s is not None and now_s - renewed_s > SILENT_S:
-            silent.append(lease["metadata"]["name"])
+    renewals = [
+        (lease["metadata"]["name"], renewed_s)
+        for lease in facts.heartbeats or ()
+        if (renewed_s := unix_s((lease.get("spec") or {}).get("renewTime"))) is not None
+    ]
+    ahead = [name for name, renewed_s in renewals if renewed_s - now_s > CLOCK_S]
+    silent = [name for name, renewed_s in renewals if now_s - renewed_s > SILENT_S]
     if ahead:
         text = f"clocks of nodes are ahead: {_some(ahead)}"
         yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep them")
@@ -253,6 +249,12 @@ def _clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
         yield CheckLine(Word.DOUBTFUL, "clocks", text, "kubectl get nodes; then look at their clocks")
     if facts.heartbeats and not ahead and not silent:
         yield CheckLine(Word.FINE, "clocks", f"the clocks of {len(facts.heartbeats)} nodes agree")
+
+
+def _names_of(node: Object) -> set[str]:
+    """Return the name and the addresses of a node, by which a map may name it."""
+    addresses = (node.get("status") or {}).get("addresses") or ()
+    return {node["metadata"]["name"], *(each["address"] for each in addresses)}
 
 
 def _component(deployment: Object) -> str:
@@ -332,17 +334,20 @@ def _gates(facts: ClusterFacts) -> _Way:
             text = f"gates: {gated} pods wait behind ours, and no nominator lifts them"
             return _Way(Word.WRONG, text, "helm upgrade --set nominator.gates=true, or turnout release --all")
         return _Way(_UNUSED, f"gates: not used; {_installed_means(facts)}", "helm upgrade --set nominator.gates=true")
-    putters = [*_policies(facts), *_webhooks(facts)]
-    if any("--gate-pods" in _words(each) for each in _deployments_of(facts, "controller")):
-        putters.append("our job controllers")
+    admission = [*_policies(facts), *_webhooks(facts)]
+    putters = [*admission, *(["our job controllers"] if _controllers_gate_pods(facts) else [])]
     text = f"gates: used; {gated} pods wait; put by {' and '.join(putters) or 'templates of pods alone'}"
     labelled = facts.ways.namespaces
-    if (_policies(facts) or _webhooks(facts)) and labelled is not None and not labelled:
+    if admission and labelled == []:
         return _Way(Word.DOUBTFUL, f"{text}, in no namespace", f"kubectl label namespace NAME {GATES}=true")
-    if labelled and not _policies(facts) and not _webhooks(facts) and not facts.refused:
+    if labelled and not admission and not facts.refused:
         detail = f"{text}; namespaces ask for them by a label that nothing obeys: {', '.join(labelled[:3])}"
         return _Way(Word.DOUBTFUL, detail, "helm upgrade --set nominator.gatePods=true")
     return _Way(Word.FINE, text)
+
+
+def _controllers_gate_pods(facts: ClusterFacts) -> bool:
+    return any("--gate-pods" in _words(each) for each in _deployments_of(facts, "controller"))
 
 
 def _installed_means(facts: ClusterFacts) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,6 +97,12 @@ class AutoscalerSnapshot:
     gangs: Mapping[JobKey, UnmanagedGang]
 
 
+def _late_paths(informers: AutoscalerInformers, faults: Container[str] = ()) -> list[str]:
+    """Return what is not listed yet, without the paths that cannot be listed."""
+    unsynced = [each.path for each in informers.reflectors.values() if not each.has_synced]
+    return [path for path in unsynced if path not in faults]
+
+
 async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerSnapshot:
     """List once all that the autoscaler watches. Raises CannotSee.
 
@@ -108,18 +114,16 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
     watching = asyncio.create_task(informers.run())
     try:
         async with asyncio.timeout(LIST_S):
-            while late := [
-                each.path
-                for each in informers.reflectors.values()
-                if not each.has_synced and each.path not in once.faults
-            ] or ([] if informers.map_read or once.faults else [settings.configmap]):
+            while late := _late_paths(informers, once.faults) or (
+                [] if informers.map_read or once.faults else [settings.configmap]
+            ):
                 if late == [_PODS]:
                     once.rest.set()
                 if watching.done():
                     await watching
                 await asyncio.sleep(_LOOK_S)
     except TimeoutError:
-        late = sorted({each.path for each in informers.reflectors.values() if not each.has_synced})
+        late = sorted({*_late_paths(informers)})
         raise CannotSee(f"the API server did not list {', '.join(late)} within {LIST_S:.0f} s") from None
     finally:
         watching.cancel()

@@ -209,13 +209,11 @@ def _pod(raw: Any, role: str, index: str) -> JobPod:
 async def _job_events(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[JobEvent, ...]:
     """Return the Events on this very object, not on one that had its name."""
     from turnout.cli.controller_status import JobEvent
-    from turnout.kube.times import unix_s
+    from turnout.cli.views.cluster_events import read_event
 
     meta = raw["metadata"]
     selector = f"involvedObject.name={meta['name']},involvedObject.kind={kind.kind}"
+    events = map(read_event, await items(client, path, {"fieldSelector": selector}))
     return tuple(
-        JobEvent(str(each.get("reason") or ""), str(each.get("message") or ""), unix_s(when) or 0.0)
-        for each in await items(client, path, {"fieldSelector": selector})
-        if (each.get("involvedObject") or {}).get("uid") == meta["uid"]
-        for when in (each.get("lastTimestamp") or each.get("eventTime") or each["metadata"].get("creationTimestamp"),)
+        JobEvent(event.reason, event.message, event.last_s or 0.0) for event in events if event.uid == meta["uid"]
     )

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from turnout.cli.views.cluster_events import read_event
 from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import Lease, Pod
-from turnout.kube.times import unix_s
 from turnout.scheduler_ext.gates.release import PlacerState, placer_state, silence_s
 
 Object = Mapping[str, Any]
@@ -105,17 +105,15 @@ def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[
     return [*found, ("gate", told_of(gate)), *([("next", remedy)] if remedy else [])]
 
 
-def _report_of(event: Object, uids: set[str]) -> tuple[float, str, str] | None:
-    by = event.get("reportingComponent") or (event.get("source") or {}).get("component")
-    if by != COMPONENT or (event.get("involvedObject") or {}).get("uid") not in uids:
+def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
+    """Return time, reason and message of an Event of the nominator on one of these pods; None for any other Event."""
+    event = read_event(raw)
+    if event.component != COMPONENT or event.uid not in uids:
         return None
-    reason = str(event.get("reason") or "")
-    if not (reason.isascii() and reason.isalnum() and len(reason) <= _MOST_WORD):
+    if not (event.reason.isascii() and event.reason.isalnum() and len(event.reason) <= _MOST_WORD):
         return None
-    created = (event.get("metadata") or {}).get("creationTimestamp")
-    when = event.get("lastTimestamp") or event.get("eventTime") or created
-    message = "".join(each if each.isprintable() else "?" for each in str(event.get("message") or "")[:_MOST_TEXT])
-    return unix_s(when) or 0.0, reason, message
+    message = "".join(each if each.isprintable() else "?" for each in event.message[:_MOST_TEXT])
+    return event.last_s or 0.0, event.reason, message
 
 
 def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:

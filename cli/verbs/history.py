@@ -61,18 +61,13 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
     from turnout.cli.views.history import in_order, listing, of_events, of_notes
     from turnout.cli.why import resolve_job
     from turnout.jobs.kinds.registry import KINDS
-    from turnout.jobs.model import JobKey
 
-    namespace = job_name.namespace
-    place, name = f"namespaces/{quote(namespace, safe='')}", job_name.name.rpartition("/")[2]
-    selector = {"fieldSelector": f"metadata.name={name}"}
-    kinds = [kind for kind in KINDS if not job_name.kind or kind.partition(".")[0] == job_name.kind.partition(".")[0]]
-    lists = await asyncio.gather(*(items(client, _in(place, KINDS[kind].path), selector) for kind in kinds))
-    jobs = {JobKey(kind, namespace, name): found[0] for kind, found in zip(kinds, lists, strict=True) if found}
+    place = f"namespaces/{quote(job_name.namespace, safe='')}"
+    jobs = await _jobs_with_name(client, place, job_name)
     events, pods = await asyncio.gather(
         items(client, f"/api/v1/{place}/events", {}), items(client, f"/api/v1/{place}/pods", {})
     )
-    key = resolve_job(job_name, jobs or _told_of(events, namespace))
+    key = resolve_job(job_name, jobs or _told_of(events, job_name.namespace))
     kind = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else key.kind
     event_rows = of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
     event_rows += of_notes(jobs[key], kind) if key in jobs else []
@@ -84,6 +79,22 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
     return listing(in_order(event_rows), notes)
 
 
+async def _jobs_with_name(client: Client, place: str, job_name: JobName) -> dict[JobKey, Any]:
+    """Return the existing jobs that a name may mean, of one kind or of all kinds. place: namespaces/NAME."""
+    import asyncio
+
+    from turnout.cli.commands.listing import items
+    from turnout.jobs.kinds.registry import KINDS
+    from turnout.jobs.model import JobKey
+
+    name, group = job_name.name.rpartition("/")[2], job_name.kind.partition(".")[0]
+    selector = {"fieldSelector": f"metadata.name={name}"}
+    kinds = [kind for kind in KINDS if not group or kind.partition(".")[0] == group]
+    lists = await asyncio.gather(*(items(client, _in(place, KINDS[kind].path), selector) for kind in kinds))
+    found = zip(kinds, lists, strict=True)
+    return {JobKey(kind, job_name.namespace, name): objects[0] for kind, objects in found if objects}
+
+
 def _in(place: str, path: str) -> str:
     """Narrow the path of a kind to a namespace."""
     group, _, plural = path.rpartition("/")
@@ -92,18 +103,18 @@ def _in(place: str, path: str) -> str:
 
 def _told_of(events: list[Any], namespace: str) -> set[JobKey]:
     """Return the jobs, PodGroups and pods that Events tell of: their objects may be gone."""
+    from turnout.cli.views.cluster_events import read_event
     from turnout.jobs.kinds.registry import KINDS
     from turnout.jobs.model import JobKey
 
     kinds = {(kind.object_kind or kind.kind, kind.api_version): kind.kind for kind in KINDS.values()}
     found = set()
-    for each in events:
-        about = each.get("involvedObject") or {}
-        kind = kinds.get((str(about.get("kind")), str(about.get("apiVersion"))))
-        if kind is None and about.get("kind") in ("Pod", "PodGroup"):
-            kind = str(about["kind"])
+    for event in map(read_event, events):
+        kind = kinds.get((event.kind, event.api_version))
+        if kind is None and event.kind in ("Pod", "PodGroup"):
+            kind = event.kind
         if kind is not None:
-            found.add(JobKey(kind, namespace, str(about.get("name"))))
+            found.add(JobKey(kind, namespace, event.name))
     return found
 
 

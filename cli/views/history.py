@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.autoscaler.reporting.decision_log import BadLine, read_line
+from turnout.cli.views.cluster_events import read_event
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -45,27 +46,12 @@ class HistoryRow:
 def of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: str) -> list[HistoryRow]:
     """Return what Events tell of an object, and those of our components on its pods. kind: as Events have it."""
     found = []
-    for each in events:
-        about = each.get("involvedObject") or {}
-        source = str(each.get("reportingComponent") or (each.get("source") or {}).get("component") or "")
-        its_pod = about.get("kind") == "Pod" and about.get("name") in pods and source in OURS
-        if not its_pod and (about.get("kind"), about.get("name")) != (kind, name):
-            continue
-        last = (
-            each.get("lastTimestamp") or each.get("eventTime") or (each.get("metadata") or {}).get("creationTimestamp")
-        )
-        count, word = each.get("count"), str(each.get("reason") or "")
-        found.append(
-            HistoryRow(
-                _moment(last),
-                source,
-                word,
-                f"{about.get('kind')}/{about.get('name')}",
-                without_pointer(str(each.get("message") or ""), word),
-                count if isinstance(count, int) else 1,
-                _moment(each.get("firstTimestamp")),
-            )
-        )
+    for event in map(read_event, events):
+        is_of_pod = event.kind == "Pod" and event.name in pods and event.component in OURS
+        if is_of_pod or (event.kind, event.name) == (kind, name):
+            about, text = f"{event.kind}/{event.name}", without_pointer(event.message, event.reason)
+            last, first = _rfc3339(event.last_s), _rfc3339(event.first_s)
+            found.append(HistoryRow(last, event.component, event.reason, about, text, event.count, first))
     return found
 
 
@@ -80,7 +66,7 @@ def of_notes(raw: Object, kind: str) -> list[HistoryRow]:
             text += f", submitted with {submitted}"
         if gained := notes.get(labels.GAINED):
             text += f"; lending had won it {gained} s"
-        found.append(HistoryRow(_moment(at), "annotation", "Resized", about, text))
+        found.append(HistoryRow(_rfc3339(unix_s(at)), "annotation", "Resized", about, text))
     for key, word, means in _LASTING:
         if (value := notes.get(key)) and value != "false":
             found.append(HistoryRow("", "annotation", word, about, f"{key}={value}: {means}"))
@@ -105,7 +91,7 @@ def of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
         means = AUTOSCALER[decision.reason].means if decision.reason in AUTOSCALER else ""
         figures = f" ({decision.detail})" if decision.detail else ""
         text = f"{decision.workers} workers{figures}. {means}"
-        rows.append(HistoryRow(_moment(decision.at), "decision-log", decision.reason, job, text))
+        rows.append(HistoryRow(_rfc3339(unix_s(decision.at)), "decision-log", decision.reason, job, text))
     return rows, unread
 
 
@@ -133,7 +119,6 @@ def listing(history_rows: Sequence[HistoryRow], notes: Sequence[str] = ()) -> Li
     )
 
 
-def _moment(text: Any) -> str:
-    """Write a time to the second, in UTC; "" for none."""
-    at_s = unix_s(text) if isinstance(text, str) else None
+def _rfc3339(at_s: float | None) -> str:
+    """Write a time to the second, in UTC; "" for None. at_s: since 1970."""
     return "" if at_s is None else rfc3339(at_s)

@@ -115,16 +115,12 @@ def _table(listing: Listing[Any], wide: bool) -> list[str]:
     columns = [column for column in listing.columns if wide or not column.wide]
     if not listing.rows:
         return []
-    cells = [[column.head for column in columns]]
-    cells += [[printable(column.cell(row)) for column in columns] for row in listing.rows]
-    widths = [max(len(line[at]) for line in cells) for at in range(len(columns))]
-    return [
-        _GAP.join(
-            cell.rjust(width) if column.number else cell.ljust(width)
-            for cell, width, column in zip(line, widths, columns, strict=True)
-        ).rstrip()
-        for line in cells
-    ]
+    padded = []
+    for column in columns:
+        cells = [column.head, *(printable(column.cell(row)) for row in listing.rows)]
+        width = max(map(len, cells))
+        padded.append([cell.rjust(width) if column.number else cell.ljust(width) for cell in cells])
+    return [_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
 
 
 def _yaml(value: Any) -> str:

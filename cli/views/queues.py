@@ -6,7 +6,7 @@ It is told of what the autoscaler sees, or of the ConfigMaps in which the autosc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,9 +58,7 @@ def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: 
 
 def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[UnmanagedGang], gpus: Gpus) -> QueueRow:
     spec = queue or Queue()
-    held = sum(each.bound_workers * each.job.shape.gpus(gpus) + _other_role_gpus(each, gpus) for each in jobs)
-    held += sum(shape.gpus(gpus) for gang in bare for _, shape in gang.bound_pods)
-    used = total(spec.used, gpus) if queue is not None else held
+    used = total(queue.used, gpus) if queue is not None else _held_gpus(jobs, bare, gpus)
     share = bound(spec.deserved, gpus)
     waiting = [each for each in jobs if each.is_waiting]
     return QueueRow(
@@ -74,12 +72,21 @@ def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[Unmana
         free(spec.limit, spec.used, gpus),
         len(jobs) - len(waiting) + len(bare),
         len(waiting),
-        sum(
-            max(0, each.job.bounds.least - each.bound_workers - each.finished) * each.job.shape.gpus(gpus)
-            for each in waiting
-        ),
+        sum(_missing_gpus(each, gpus) for each in waiting),
         _namespaces(name, [*(each.job.key for each in jobs), *(gang.key for gang in bare)]),
     )
+
+
+def _held_gpus(jobs: Sequence[JobState], gangs: Sequence[UnmanagedGang], gpus: Gpus) -> int:
+    """Return the GPUs of the pods with a node, of jobs and of other gangs."""
+    held = sum(each.bound_workers * each.job.shape.gpus(gpus) + _other_role_gpus(each, gpus) for each in jobs)
+    return held + sum(shape.gpus(gpus) for gang in gangs for _, shape in gang.bound_pods)
+
+
+def _missing_gpus(job_state: JobState, gpus: Gpus) -> int:
+    """Return the GPUs that a waiting job needs for its min beyond what it holds."""
+    workers = job_state.job.bounds.least - job_state.bound_workers - job_state.finished
+    return max(0, workers) * job_state.job.shape.gpus(gpus)
 
 
 def _other_role_gpus(job_state: JobState, gpus: Gpus) -> int:

@@ -6,7 +6,7 @@ It counts pods that ask for GPUs and have a node. What they do with them is not 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from turnout.autoscaler.gpu_sums import Gpus
 from turnout.cli.views.listing import Column, Listing
@@ -63,6 +63,15 @@ class _Sum:
     nodes: set[str] = field(default_factory=set)
     queues: set[str] = field(default_factory=set)
 
+    def add(self, held: Held) -> None:
+        """Add one pod."""
+        self.queues.add(held.queue)
+        if not held.node:
+            self.waiting_gpus += held.gpus
+            return
+        self.gpus, self.pods = self.gpus + held.gpus, self.pods + 1
+        self.nodes.add(held.node)
+
 
 def offers(nodes: Iterable[Node], gpus: Gpus) -> list[NodeOffer]:
     """Return the nodes that offer GPUs, by name. gpus: the resources that count as one."""
@@ -93,33 +102,18 @@ _KEYS: Mapping[str, Callable[[Held], str]] = {
 
 def rows(by: str, holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> list[TopRow]:
     """Return who holds most first; of nodes all that offer GPUs, the fullest first. by: one of BY."""
-    sums: dict[str, _Sum] = {each.node: _Sum() for each in offers} if by == "node" else {}
-    for each in holdings:
-        if by == "node" and not each.node:
-            continue
-        one = sums.setdefault(_KEYS[by](each), _Sum())
-        one.queues.add(each.queue)
-        if each.node:
-            one.gpus, one.pods = one.gpus + each.gpus, one.pods + 1
-            one.nodes.add(each.node)
-        else:
-            one.waiting_gpus += each.gpus
-    total_gpus = sum(each.gpus for each in offers)
     offered = {each.node: each for each in offers} if by == "node" else {}
-    found = [
-        TopRow(
-            name,
-            one.gpus,
-            round(one.gpus / total_gpus, 4) if total_gpus else 0.0,
-            one.pods,
-            len(one.nodes),
-            one.waiting_gpus,
-            ",".join(sorted(one.queues)) if by == "job" else "",
-            offered[name].gpus if name in offered else None,
-            offered[name].why if name in offered else "",
-        )
-        for name, one in sums.items()
-    ]
+    sums = {name: _Sum() for name in offered}
+    for each in holdings:
+        if each.node or by != "node":
+            sums.setdefault(_KEYS[by](each), _Sum()).add(each)
+    total_gpus = sum(each.gpus for each in offers)
+    found = []
+    for name, one in sums.items():
+        share = round(one.gpus / total_gpus, 4) if total_gpus else 0.0
+        queue, offer = ",".join(sorted(one.queues)) if by == "job" else "", offered.get(name)
+        row = TopRow(name, one.gpus, share, one.pods, len(one.nodes), one.waiting_gpus, queue)
+        found.append(row if offer is None else replace(row, offered_gpus=offer.gpus, why=offer.why))
     return sorted(found, key=lambda row: (-row.gpus, -row.waiting_gpus, row.name))
 
 

@@ -72,24 +72,30 @@ def rows(paths: Mapping[str, Path], nodes: Sequence[TreeNode], with_nodes: bool)
     paths: of the map, host -> its switches from the root down. with_nodes: every node has a line.
     """
     by_key = {key: each for each in reversed(nodes) for key in each.keys}
-    tier_of = heights(paths.values())
+    tier_of, below = heights(paths.values()), _hosts_below(paths)
+    found = []
+    for path in sorted(below, key=lambda each: [natural(name) for name in each]):
+        found.append(_branch("/".join(path), len(path) - 1, tier_of[path], below[path], by_key))
+        direct = sorted((host for host in below[path] if with_nodes and paths[host] == path), key=natural)
+        found += [_branch(_leaf(path, host, by_key), len(path), 0, [host], by_key) for host in direct]
+    on_map = {by_key[host].node for host in paths if host in by_key}
+    return found + _unmapped([each for each in nodes if each.node not in on_map and each.gpus], with_nodes)
+
+
+def _hosts_below(paths: Mapping[str, Path]) -> dict[Path, list[str]]:
+    """Return the hosts under each switch, by the path of the switch."""
     below: dict[Path, list[str]] = {}
     for host, path in paths.items():
         for depth in range(1, len(path) + 1):
             below.setdefault(path[:depth], []).append(host)
-    found = []
-    for path in sorted(below, key=lambda each: [natural(name) for name in each]):
-        found.append(_branch("/".join(path), len(path) - 1, tier_of[path], below[path], by_key))
-        if with_nodes:
-            direct = sorted((host for host in below[path] if paths[host] == path), key=natural)
-            found += [_branch(_leaf(path, host, by_key), len(path), 0, [host], by_key) for host in direct]
-    on_map = {by_key[host].node for host in paths if host in by_key}
-    strangers = {each.node: each for each in nodes if each.node not in on_map and each.gpus}
-    if strangers:
-        found.append(_branch(OFF_MAP, 0, 1, list(strangers), strangers))
-        if with_nodes:
-            found += [_branch(f"{OFF_MAP}/{name}", 1, 0, [name], strangers) for name in strangers]
-    return found
+    return below
+
+
+def _unmapped(nodes: Sequence[TreeNode], with_nodes: bool) -> list[Branch]:
+    """Return one branch for the nodes that are not on the map; none if there are none."""
+    by_name = {each.node: each for each in nodes}
+    branches = [_branch(OFF_MAP, 0, 1, list(by_name), by_name)] if nodes else []
+    return branches + [_branch(f"{OFF_MAP}/{name}", 1, 0, [name], by_name) for name in (by_name if with_nodes else ())]
 
 
 def _leaf(path: Path, host: str, by_key: Mapping[str, TreeNode]) -> str:

@@ -256,9 +256,9 @@ def _runs(story: Story, moment: StoryMoment) -> str:
 def _rests(story: Story, moment: StoryMoment) -> str:
     """Say how all jobs stand since the autoscaler's last decision on this one."""
     words = [m for m in story.moments if m.decision and m.decision.letter == moment.letter]
-    present = [p.letter for p in story.players if held_gpus(moment.seats, p.letter)]
-    now = {letter: held_gpus(moment.seats, letter) for letter in present}
-    same = bool(words) and all(held_gpus(words[-1].seats, letter) == has for letter, has in now.items())
+    held = {player.letter: held_gpus(moment.seats, player.letter) for player in story.players}
+    now = {letter: gpus for letter, gpus in held.items() if gpus}
+    same = bool(words) and all(held_gpus(words[-1].seats, letter) == gpus for letter, gpus in now.items())
     has = ", ".join(f"{letter} has {count}" for letter, count in now.items())
     idle = story.gpus - len(moment.seats)
     what = "nothing has changed" if same else "this has changed"
