@@ -21,22 +21,26 @@ def collect(store: Store) -> int:
             stored = store.get(kind, namespace, name)
         except ApiRefusal:
             continue
-        done += _look(store, kind, stored)
+        done += _collect_object(store, kind, stored)
     return done
 
 
-def _look(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    meta = stored.obj["metadata"]
+def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
+    """Do what the state of one object asks for. Return the number of changes."""
+    if not stored.obj["metadata"].get("deletionTimestamp"):
+        return 0 if kind is NAMESPACES else _collect_unowned(store, kind, stored)
     if kind is NAMESPACES:
-        return _emptied(store, stored) if meta.get("deletionTimestamp") else 0
-    if meta.get("deletionTimestamp"):
-        finalizers = meta.get("finalizers") or ()
-        if ORPHAN in finalizers:
-            return _orphan(store, kind, stored)
-        if FOREGROUND in finalizers:
-            return _foreground(store, kind, stored)
-        return 0
-    owners = meta.get("ownerReferences") or ()
+        return _emptied(store, stored)
+    finalizers = stored.obj["metadata"].get("finalizers") or ()
+    if ORPHAN in finalizers:
+        return _orphan(store, kind, stored)
+    return _foreground(store, kind, stored) if FOREGROUND in finalizers else 0
+
+
+def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
+    """Delete an object without a living owner, or remove its references to deleted owners."""
+    meta = stored.obj["metadata"]
+    owners = meta.get("ownerReferences")
     if not owners:
         return 0
     living = [owner for owner in owners if store.ties.place(owner["uid"])]

@@ -143,3 +143,10 @@ def readable(kind: str, name: str) -> Iterator[None]:
     except (TypeError, KeyError, AttributeError, ValueError) as error:
         message = f"it is not of the form of its kind: {type(error).__name__}: {error}"
         raise invalid(kind, name, message[:500]) from error
+
+
+def value_at(obj: Any, *path: str) -> Any:
+    """Return the value under a path; None when a step is missing."""
+    for step in path:
+        obj = obj.get(step) if isinstance(obj, dict) else None
+    return obj

@@ -122,13 +122,14 @@ def to_stop(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
     Sidecars get theirs last, once all others have ended.
     """
     running = [each for each in lifecycle.containers if each.state is ContainerState.RUNNING]
-    if lifecycle.leaves_s is None:
-        late = [each for each in running if each.part is Part.SIDECAR] if _mains_are_done(lifecycle) else []
-        return [(each.name, TERM) for each in late if not each.last_signal]
-    if now_s >= lifecycle.leaves_s + lifecycle.grace_s:
+    if lifecycle.leaves_s is not None and now_s >= lifecycle.leaves_s + lifecycle.grace_s:
         return [(each.name, KILL) for each in running if each.last_signal != KILL]
-    others = [each for each in running if each.part is not Part.SIDECAR]
-    return [(each.name, TERM) for each in (others or running) if not each.last_signal]
+    sidecars = [each for each in running if each.part is Part.SIDECAR]
+    if lifecycle.leaves_s is None:
+        ending = sidecars if _mains_are_done(lifecycle) else []
+    else:
+        ending = sidecars if len(sidecars) == len(running) else [each for each in running if each not in sidecars]
+    return [(each.name, TERM) for each in ending if not each.last_signal]
 
 
 def next_look_s(lifecycle: PodLifecycle, now_s: float) -> float | None:

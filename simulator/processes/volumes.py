@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from turnout.simulator.api.model import value_at
 from turnout.simulator.processes.container_spec import (
     NotToBeHad,
     Sources,
@@ -53,23 +54,22 @@ class Volume:
 
 def wanted_objects(pod: Object) -> tuple[set[str], set[str], set[str]]:
     """Return the names of the ConfigMaps, Secrets and claims that a pod refers to, in volumes and environments."""
-    maps, secrets, claims = set(), set(), set()
-    for each in pod["spec"].get("volumes") or ():
-        claims.add((each.get("persistentVolumeClaim") or {}).get("claimName"))
-        for source in [each, *((each.get("projected") or {}).get("sources") or ())]:
-            maps.add((source.get("configMap") or {}).get("name"))
-            secrets.add((source.get("secret") or {}).get("secretName") or (source.get("secret") or {}).get("name"))
-    for container in [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]:
-        for each in container.get("envFrom") or ():
-            maps.add((each.get("configMapRef") or {}).get("name"))
-            secrets.add((each.get("secretRef") or {}).get("name"))
-        for each in container.get("env") or ():
-            origin = each.get("valueFrom") or {}
-            maps.add((origin.get("configMapKeyRef") or {}).get("name"))
-            secrets.add((origin.get("secretKeyRef") or {}).get("name"))
-    named = (maps, secrets, claims)
-    maps, secrets, claims = ({name for name in each if name} for each in named)
-    return maps, secrets, claims
+    volumes = pod["spec"].get("volumes") or []
+    sources = [*volumes, *(source for each in volumes for source in value_at(each, "projected", "sources") or ())]
+    containers = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
+    all_of = [each for container in containers for each in container.get("envFrom") or ()]
+    variables = [each for container in containers for each in container.get("env") or ()]
+    maps = _names(sources, "configMap", "name") | _names(all_of, "configMapRef", "name")
+    secrets = _names(sources, "secret", "secretName") | _names(sources, "secret", "name")
+    return (
+        maps | _names(variables, "valueFrom", "configMapKeyRef", "name"),
+        secrets | _names(all_of, "secretRef", "name") | _names(variables, "valueFrom", "secretKeyRef", "name"),
+        _names(volumes, "persistentVolumeClaim", "claimName"),
+    )
+
+
+def _names(objects: Sequence[Object], *path: str) -> set[str]:
+    return {name for each in objects if (name := value_at(each, *path))}
 
 
 def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
@@ -105,29 +105,23 @@ def _folder_of(persistent: Object | None, claim: str) -> str:
 
 def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:
     if (reference := source.get("configMap")) is not None:
-        found = referenced_object(
-            sources.config_maps, "configmap", reference.get("name", ""), bool(reference.get("optional"))
-        )
-        yield from _chosen(contents(found) if found else {}, reference, "configmap", mode)
+        yield from _chosen(sources.config_maps, reference, "configmap", mode)
     elif (reference := source.get("secret")) is not None:
-        name = reference.get("secretName") or reference.get("name", "")
-        found = referenced_object(sources.secrets, "secret", name, bool(reference.get("optional")))
-        yield from _chosen(contents(found) if found else {}, reference, "secret", mode)
+        yield from _chosen(sources.secrets, reference, "secret", mode)
     elif (reference := source.get("downwardAPI")) is not None:
-        for item in reference.get("items") or ():
-            if (field_ := item.get("fieldRef")) is not None:
-                text = from_field(pod, field_.get("fieldPath", ""))
-            else:
-                text = from_resource(pod, {}, item.get("resourceFieldRef") or {})
-            yield _safe(item["path"]), File(text.encode(), item.get("mode") or reference.get("defaultMode") or mode)
+        yield from _downward_files(pod, reference, mode)
     else:
         kinds = ", ".join(key for key in source if key != "name") or "nothing"
         raise NotToBeHad(f"a volume of {kinds} is not done here")
 
 
-def _chosen(data: dict[str, bytes], reference: Object, kind: str, mode: int) -> Iterator[tuple[str, File]]:
-    """Yield all keys as files, or the listed keys at their own paths."""
-    mode = reference.get("defaultMode") or mode
+def _chosen(
+    objects: Mapping[str, dict[str, Any]], reference: Object, kind: str, mode: int
+) -> Iterator[tuple[str, File]]:
+    """Yield all keys of a referenced object as files, or the listed keys at their own paths. Raises NotToBeHad."""
+    name = reference.get("secretName") or reference.get("name", "")
+    found = referenced_object(objects, kind, name, bool(reference.get("optional")))
+    data, mode = contents(found) if found else {}, reference.get("defaultMode") or mode
     if not reference.get("items"):
         for key, raw in data.items():
             yield _safe(key), File(raw, mode)
@@ -136,10 +130,18 @@ def _chosen(data: dict[str, bytes], reference: Object, kind: str, mode: int) -> 
         if item["key"] not in data:
             if reference.get("optional"):
                 continue
-            raise NotToBeHad(
-                f"{kind} {reference.get('name') or reference.get('secretName')} has no key {item['key']!r}"
-            )
+            raise NotToBeHad(f"{kind} {name} has no key {item['key']!r}")
         yield _safe(item["path"]), File(data[item["key"]], item.get("mode") or mode)
+
+
+def _downward_files(pod: Object, reference: Object, mode: int) -> Iterator[tuple[str, File]]:
+    """Yield the fields of a pod that a downwardAPI volume lists. Raises NotToBeHad."""
+    for item in reference.get("items") or ():
+        if (field_ := item.get("fieldRef")) is not None:
+            text = from_field(pod, field_.get("fieldPath", ""))
+        else:
+            text = from_resource(pod, {}, item.get("resourceFieldRef") or {})
+        yield _safe(item["path"]), File(text.encode(), item.get("mode") or reference.get("defaultMode") or mode)
 
 
 def _safe(path: str) -> str:

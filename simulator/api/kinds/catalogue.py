@@ -33,10 +33,18 @@ from turnout.simulator.api.kinds.printer_columns import (
     UNKNOWN,
     VOLCANO_GROUP,
     VOLCANO_JOB,
-    at,
     since,
 )
-from turnout.simulator.api.model import ApiRefusal, Object, PrinterColumn, ResourceKind, ScaleSubresource, Show, invalid
+from turnout.simulator.api.model import (
+    ApiRefusal,
+    Object,
+    PrinterColumn,
+    ResourceKind,
+    ScaleSubresource,
+    Show,
+    invalid,
+    value_at,
+)
 
 _POD_FIELDS = (
     "spec.nodeName",
@@ -319,7 +327,7 @@ def _show(column: dict[str, Any]) -> Show:
         return since(*steps)
 
     def show(obj: Object, now_s: float) -> str | int:
-        found = at(obj, *steps)
+        found = value_at(obj, *steps)
         if isinstance(found, bool):
             return "true" if found else "false"
         return (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from turnout.simulator.api.model import value_at
+
 _NODE_INFO = (
     "architecture",
     "bootID",
@@ -90,14 +92,15 @@ def _fill_pod(spec: dict[str, Any]) -> None:
 
 def _quality(spec: dict[str, Any]) -> str:
     """Return BestEffort, Burstable or Guaranteed, from the requests and limits of CPU and memory."""
-    has_requests, is_guaranteed = False, True
-    for container in spec.get("containers") or ():
-        resources = container.get("resources") or {}
-        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-        for resource in ("cpu", "memory"):
-            has_requests = has_requests or resource in requests or resource in limits
-            is_guaranteed = is_guaranteed and resource in limits and requests.get(resource) == limits[resource]
-    return "Guaranteed" if has_requests and is_guaranteed else ("Burstable" if has_requests else "BestEffort")
+    amounts = [
+        tuple(value_at(container, "resources", word, resource) for word in ("requests", "limits"))
+        for container in spec.get("containers") or ()
+        for resource in ("cpu", "memory")
+    ]
+    if all(request is None and limit is None for request, limit in amounts):
+        return "BestEffort"
+    is_guaranteed = all(limit is not None and request == limit for request, limit in amounts)
+    return "Guaranteed" if is_guaranteed else "Burstable"
 
 
 def namespace_defaults(obj: dict[str, Any]) -> None:

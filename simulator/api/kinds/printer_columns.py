@@ -6,17 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from turnout.kube.times import unix_s
-from turnout.simulator.api.model import Object, PrinterColumn, ResourceKind
+from turnout.simulator.api.model import Object, PrinterColumn, ResourceKind, value_at
 
 NONE = "<none>"
 UNKNOWN = "<unknown>"
-
-
-def at(obj: Any, *path: str) -> Any:
-    """Return the value under a path; None when a step is missing."""
-    for step in path:
-        obj = obj.get(step) if isinstance(obj, dict) else None
-    return obj
 
 
 def lasted(span_s: float) -> str:
@@ -44,7 +37,7 @@ def since(*path: str) -> Callable[[Object, float], str]:
     """Return the printer of a cell that shows how long ago the time under a path was."""
 
     def show(obj: Object, now_s: float) -> str:
-        then_s = unix_s(at(obj, *path))
+        then_s = unix_s(value_at(obj, *path))
         return UNKNOWN if then_s is None else lasted(now_s - then_s)
 
     return show
@@ -54,7 +47,7 @@ def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
     """Return the printer of a cell that shows the text under a path."""
 
     def show(obj: Object, now_s: float) -> str:
-        found = at(obj, *path)
+        found = value_at(obj, *path)
         return absent if found in (None, "") else str(found)
 
     return show
@@ -62,48 +55,48 @@ def text(*path: str, absent: str = "") -> Callable[[Object, float], str]:
 
 def number(*path: str) -> Callable[[Object, float], int]:
     """Return the printer of a cell that shows the number under a path, 0 when there is none."""
-    return lambda obj, now_s: int(at(obj, *path) or 0)
+    return lambda obj, now_s: int(value_at(obj, *path) or 0)
 
 
 def _fraction(have: tuple[str, ...], of: tuple[str, ...]) -> Callable[[Object, float], str]:
-    return lambda obj, now_s: f"{at(obj, *have) or 0}/{at(obj, *of) or 0}"
+    return lambda obj, now_s: f"{value_at(obj, *have) or 0}/{value_at(obj, *of) or 0}"
 
 
 def _ready(pod: Object, now_s: float) -> str:
-    statuses = at(pod, "status", "containerStatuses") or ()
-    return f"{sum(bool(c.get('ready')) for c in statuses)}/{len(at(pod, 'spec', 'containers') or ())}"
+    statuses = value_at(pod, "status", "containerStatuses") or ()
+    return f"{sum(bool(c.get('ready')) for c in statuses)}/{len(value_at(pod, 'spec', 'containers') or ())}"
 
 
 def _pod_status(pod: Object, now_s: float) -> str:
-    if at(pod, "metadata", "deletionTimestamp"):
+    if value_at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
-    shown = at(pod, "status", "reason") or at(pod, "status", "phase") or UNKNOWN
-    for container in at(pod, "status", "containerStatuses") or ():
+    shown = value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or UNKNOWN
+    for container in value_at(pod, "status", "containerStatuses") or ():
         for state in ("waiting", "terminated"):
-            shown = at(container, "state", state, "reason") or shown
-    gates = at(pod, "spec", "schedulingGates")
+            shown = value_at(container, "state", state, "reason") or shown
+    gates = value_at(pod, "spec", "schedulingGates")
     return "SchedulingGated" if gates and shown == "Pending" else str(shown)
 
 
 def _restarts(pod: Object, now_s: float) -> str:
-    return str(sum(c.get("restartCount", 0) for c in at(pod, "status", "containerStatuses") or ()))
+    return str(sum(c.get("restartCount", 0) for c in value_at(pod, "status", "containerStatuses") or ()))
 
 
 def _node_status(node: Object, now_s: float) -> str:
-    ready: Object = next((c for c in at(node, "status", "conditions") or () if c.get("type") == "Ready"), {})
+    ready: Object = next((c for c in value_at(node, "status", "conditions") or () if c.get("type") == "Ready"), {})
     shown = {"True": "Ready", "False": "NotReady"}.get(ready.get("status", ""), "Unknown")
-    return f"{shown},SchedulingDisabled" if at(node, "spec", "unschedulable") else shown
+    return f"{shown},SchedulingDisabled" if value_at(node, "spec", "unschedulable") else shown
 
 
 def _roles(node: Object, now_s: float) -> str:
     start = "node-role.kubernetes.io/"
-    roles = [key.removeprefix(start) for key in at(node, "metadata", "labels") or {} if key.startswith(start)]
+    roles = [key.removeprefix(start) for key in value_at(node, "metadata", "labels") or {} if key.startswith(start)]
     return ",".join(sorted(roles)) or NONE
 
 
 def _address(kind: str) -> Callable[[Object, float], str]:
     def show(node: Object, now_s: float) -> str:
-        addresses = at(node, "status", "addresses") or ()
+        addresses = value_at(node, "status", "addresses") or ()
         return next((a.get("address", NONE) for a in addresses if a.get("type") == kind), NONE)
 
     return show
@@ -111,7 +104,7 @@ def _address(kind: str) -> Callable[[Object, float], str]:
 
 def _last_seen(event: Object, now_s: float) -> str:
     for path in (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp")):
-        if (then_s := unix_s(at(event, *path))) is not None:
+        if (then_s := unix_s(value_at(event, *path))) is not None:
             return lasted(now_s - then_s)
     return UNKNOWN
 
@@ -122,20 +115,20 @@ def _about(event: Object, now_s: float) -> str:
 
 
 def _job_status(job: Object, now_s: float) -> str:
-    conditions = {c.get("type"): c.get("status") for c in at(job, "status", "conditions") or ()}
+    conditions = {c.get("type"): c.get("status") for c in value_at(job, "status", "conditions") or ()}
     return next((w for w in ("Complete", "Failed", "Suspended") if conditions.get(w) == "True"), "Running")
 
 
 def _completions(job: Object, now_s: float) -> str:
-    done, completions = at(job, "status", "succeeded") or 0, at(job, "spec", "completions")
+    done, completions = value_at(job, "status", "succeeded") or 0, value_at(job, "spec", "completions")
     if completions is not None:
         return f"{done}/{completions}"
-    parallel = at(job, "spec", "parallelism") or 1
+    parallel = value_at(job, "spec", "parallelism") or 1
     return f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
 
 
 def _duration(job: Object, now_s: float) -> str:
-    began_s, ended_s = unix_s(at(job, "status", "startTime")), unix_s(at(job, "status", "completionTime"))
+    began_s, ended_s = unix_s(value_at(job, "status", "startTime")), unix_s(value_at(job, "status", "completionTime"))
     return "" if began_s is None else lasted((now_s if ended_s is None else ended_s) - began_s)
 
 

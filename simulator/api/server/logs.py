@@ -8,11 +8,12 @@ from typing import Any, BinaryIO, Protocol
 
 from aiohttp import web
 
-from turnout.simulator.api.model import ApiRefusal
+from turnout.simulator.api.model import ApiRefusal, value_at
 
 Object = dict[str, Any]
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.1
+_STATUSES = ("containerStatuses", "initContainerStatuses")
 _NOT_DONE = ("sinceSeconds", "sinceTime", "timestamps")
 
 
@@ -86,8 +87,7 @@ def _skip(file: BinaryIO, lines: int | None) -> None:
 
 def _container(pod: Object, container_name: str) -> str:
     """Return the name of the container that is meant. Raises ApiRefusal (400) in the API server's words."""
-    name = pod["metadata"]["name"]
-    spec, status = pod["spec"], pod.get("status") or {}
+    name, spec = pod["metadata"]["name"], pod["spec"]
     mains = [each["name"] for each in spec["containers"]]
     if not container_name and len(mains) > 1:
         raise ApiRefusal(
@@ -96,11 +96,11 @@ def _container(pod: Object, container_name: str) -> str:
     container_name = container_name or mains[0]
     if container_name not in [*mains, *(each["name"] for each in spec.get("initContainers") or ())]:
         raise ApiRefusal("BadRequest", f"container {container_name} is not valid for pod {name}")
-    statuses = [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]
-    state = next((each.get("state") or {} for each in statuses if each["name"] == container_name), {})
-    last = next((each.get("lastState") or {} for each in statuses if each["name"] == container_name), {})
-    if "waiting" in state and not last:
-        why = state["waiting"].get("reason", "ContainerCreating")
+    statuses = [each for key in _STATUSES for each in value_at(pod, "status", key) or ()]
+    status = {each["name"]: each for each in reversed(statuses)}.get(container_name)
+    waiting = value_at(status, "state", "waiting")
+    if waiting is not None and not value_at(status, "lastState"):
+        why = waiting.get("reason", "ContainerCreating")
         raise ApiRefusal("BadRequest", f'container "{container_name}" in pod "{name}" is waiting to start: {why}')
     return container_name
 

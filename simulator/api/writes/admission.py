@@ -9,9 +9,8 @@ from typing import Any
 
 from turnout.kube.errors import KubeError
 from turnout.kube.quantity import milli
-from turnout.simulator.api.kinds.printer_columns import at
 from turnout.simulator.api.kinds.schema import faults, fill, prune
-from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, invalid
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, invalid, value_at
 
 _FIRST = ("kind", "apiVersion")  # at the head of the JSON, from which a list takes them off
 _LEFT_OUT = ("labels", "annotations", "finalizers", "ownerReferences", "managedFields")
@@ -128,14 +127,14 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
 
     pods: all pods of its namespace.
     """
-    if at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
+    if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
-    mine = [budget for budget in budgets if selects(at(budget, "spec", "selector"), pod)]
+    mine = [budget for budget in budgets if selects(value_at(budget, "spec", "selector"), pod)]
     if len(mine) > 1:
         raise ApiRefusal("InternalError", "This pod has more than one PodDisruptionBudget, which is not supported")
     for budget in mine:
-        counted = [p for p in pods if selects(at(budget, "spec", "selector"), p)]
-        counted = [p for p in counted if at(p, "status", "phase") not in _ENDED]
+        counted = [p for p in pods if selects(value_at(budget, "spec", "selector"), p)]
+        counted = [p for p in counted if value_at(p, "status", "phase") not in _ENDED]
         healthy = sum(ready(p) and not p["metadata"].get("deletionTimestamp") for p in counted)
         if ready(pod) and healthy <= _desired_healthy(budget, len(counted)):
             raise ApiRefusal("TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.")
@@ -152,7 +151,7 @@ def with_disruption_condition(pod: Object, now: str) -> Object:
 
 def ready(pod: Object) -> bool:
     """True if the pod has the condition Ready."""
-    conditions = at(pod, "status", "conditions") or ()
+    conditions = value_at(pod, "status", "conditions") or ()
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
@@ -180,7 +179,7 @@ def _holds(rule: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def _desired_healthy(budget: Object, expected: int) -> int:
-    least, most = at(budget, "spec", "minAvailable"), at(budget, "spec", "maxUnavailable")
+    least, most = value_at(budget, "spec", "minAvailable"), value_at(budget, "spec", "maxUnavailable")
     if most is not None:
         return max(0, expected - _count(most, expected))
     return _count(least or 0, expected)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.simulator.api.kinds.printer_columns import at
-from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, value_at
 
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _BY_POLICY = {"Foreground": FOREGROUND, "Orphan": ORPHAN, "Background": ""}
@@ -94,11 +93,11 @@ def last(kind: ResourceKind, obj: Object, now: str) -> Object:
 
 def grace(kind: ResourceKind, obj: Object, options: DeleteOptions) -> int:
     """Return how many seconds the object may still take; 0 for an object that no kubelet runs."""
-    if not kind.graceful or not at(obj, "spec", "nodeName"):
+    if not kind.graceful or not value_at(obj, "spec", "nodeName"):
         return 0
-    if at(obj, "status", "phase") in ("Succeeded", "Failed"):
+    if value_at(obj, "status", "phase") in ("Succeeded", "Failed"):
         return 0
-    own = at(obj, "spec", "terminationGracePeriodSeconds")
+    own = value_at(obj, "spec", "terminationGracePeriodSeconds")
     own = own if isinstance(own, int) else _DEFAULT_GRACE_S
     grace_s = options.grace_s if options.grace_s is not None else own
     meta = obj["metadata"]

@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.simulator.api.kinds.printer_columns import at
-from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, ScaleSubresource, invalid
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, ScaleSubresource, invalid, value_at
 
 _MERGE_KEYS = {
     "containers": "name",
@@ -165,8 +164,8 @@ def scale_of(kind: ResourceKind, obj: Object) -> Object:
     """Return the Scale of an object. Raises ApiRefusal (404) for a kind without one."""
     paths = _paths(kind)
     meta = obj["metadata"]
-    selector = at(obj, *paths.selector) if paths.selector else None
-    status: dict[str, Any] = {"replicas": int(at(obj, *paths.status_replicas_path) or 0)}
+    selector = value_at(obj, *paths.selector) if paths.selector else None
+    status: dict[str, Any] = {"replicas": int(value_at(obj, *paths.status_replicas_path) or 0)}
     if selector_text := _selector(selector):
         status["selector"] = selector_text
     metadata_fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
@@ -174,14 +173,14 @@ def scale_of(kind: ResourceKind, obj: Object) -> Object:
         "kind": "Scale",
         "apiVersion": "autoscaling/v1",
         "metadata": {key: meta[key] for key in metadata_fields if key in meta},
-        "spec": {"replicas": int(at(obj, *paths.replicas) or 0)} if at(obj, *paths.replicas) else {},
+        "spec": {"replicas": int(value_at(obj, *paths.replicas) or 0)} if value_at(obj, *paths.replicas) else {},
         "status": status,
     }
 
 
 def scaled(kind: ResourceKind, obj: Object, scale: Object) -> Object:
     """Return the object with the replicas of a Scale. Raises ApiRefusal (422) for a value that is no number."""
-    replicas = at(scale, "spec", "replicas") or 0
+    replicas = value_at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         raise invalid("Scale", obj["metadata"]["name"], "spec.replicas: must be greater than or equal to 0")
     meta = {**obj["metadata"]}
@@ -209,7 +208,7 @@ def _selector(value: Any) -> str:
     """Return a selector as text: as it is, or made of its matchLabels."""
     if isinstance(value, str):
         return value
-    labels = at(value, "matchLabels") if isinstance(value, dict) else None
+    labels = value_at(value, "matchLabels") if isinstance(value, dict) else None
     return ",".join(f"{key}={label}" for key, label in sorted((labels or {}).items()))
 
 

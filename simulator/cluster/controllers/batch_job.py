@@ -62,6 +62,12 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
     if spec.get("suspend"):
         writes: list[Write] = [Remove("pods", pod) for pod in count.active]
         return Look([*writes, *_status_writes(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])])
+    return _running(job, count, now_s, retry_s)
+
+
+def _running(job: Object, count: _Count, now_s: float, retry_s: tuple[float, float]) -> Look:
+    """Return the writes of a job that is neither over nor suspended."""
+    spec, status = job["spec"], job.get("status") or {}
     changes, again_s = _changes(job, count, now_s, retry_s)
     resumed = [("Suspended", "False", "JobResumed")] if _condition(status, "Suspended") else []
     began = {} if status.get("startTime") and not resumed else {"startTime": rfc3339(now_s)}
@@ -106,20 +112,27 @@ def folded(indexes: Iterable[int]) -> str:
 
 
 def _count(job: Object, pods: Sequence[Object]) -> _Count:
-    status, indexed = job.get("status") or {}, is_indexed(job)
-    good = [pod for pod in pods if phase(pod) == "Succeeded"]
-    bad = [pod for pod in pods if phase(pod) == "Failed"]
-    most = job["spec"].get("completions")
-    done = spread(status.get("completedIndexes") or "") | {index_of(pod) for pod in good} if indexed else frozenset()
-    done = frozenset(index for index in done if index >= 0 and (most is None or index < most))
+    status = job.get("status") or {}
+    succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))
+    unfinished = [pod for pod in pods if not is_over(pod)]
+    done = _completed_indexes(job, succeeded)
     return _Count(
-        active=[pod for pod in pods if not is_over(pod) and not is_leaving(pod)],
-        leaving=sum(is_leaving(pod) and not is_over(pod) for pod in pods),
+        active=[pod for pod in unfinished if not is_leaving(pod)],
+        leaving=sum(map(is_leaving, unfinished)),
         done=done,
-        succeeded=len(done) if indexed else max(len(good), status.get("succeeded") or 0),
-        failed=max(len(bad), status.get("failed") or 0),
-        last_failure_s=max((ended_s(pod) for pod in bad), default=0.0),
+        succeeded=len(done) if is_indexed(job) else max(len(succeeded), status.get("succeeded") or 0),
+        failed=max(len(failed), status.get("failed") or 0),
+        last_failure_s=max(map(ended_s, failed), default=0.0),
     )
+
+
+def _completed_indexes(job: Object, succeeded: Sequence[Object]) -> frozenset[int]:
+    """Return the indexes that have succeeded, now or before; none for a job without indexes."""
+    if not is_indexed(job):
+        return frozenset()
+    status, completions = job.get("status") or {}, job["spec"].get("completions")
+    done = spread(status.get("completedIndexes") or "") | {index_of(pod) for pod in succeeded}
+    return frozenset(index for index in done if index >= 0 and (completions is None or index < completions))
 
 
 def _changes(
@@ -249,13 +262,7 @@ def _status_writes(
     for kind, word, why, *message in conditions:
         if conditions_by_type.get(kind, {}).get("status") != word:
             at = {"lastProbeTime": rfc3339(now_s), "lastTransitionTime": rfc3339(now_s)}
-            conditions_by_type[kind] = {
-                "type": kind,
-                "status": word,
-                **at,
-                "reason": why,
-                "message": message[0] if message else "",
-            }
+            conditions_by_type[kind] = {"type": kind, "status": word, **at, "reason": why, "message": "".join(message)}
     if conditions_by_type:
         status["conditions"] = list(conditions_by_type.values())
     changed = {key: value for key, value in status.items() if before.get(key) != value}

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import aiohttp
 
+from turnout.simulator.api.model import value_at
 from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_job
 from turnout.simulator.cluster.controllers.model import CreateWrite, Look, Object, Remove, Tell, Write
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
@@ -91,16 +92,14 @@ class Controllers:
             self._due.add((plural, obj["metadata"]["uid"]))
         owners = (obj["metadata"].get("ownerReferences") or ()) if plural != NODES else ()
         self._due.update((_plural_of(owner), owner["uid"]) for owner in owners)
-        if plural == PODS and (group := (obj["metadata"].get("annotations") or {}).get(_GROUP_OF)):
-            where = (obj["metadata"]["namespace"], group)
-            for each in self._cache.all(volcano_job.GROUPS):
-                if (each["metadata"]["namespace"], each["metadata"]["name"]) == where:
-                    self._due.add((volcano_job.GROUPS, each["metadata"]["uid"]))
+        group = value_at(obj, "metadata", "annotations", _GROUP_OF) if plural == PODS else None
         was_bound = plural == PODS and before is not None and before["spec"].get("nodeName")
-        if plural == NODES or was_bound:  # there may be more room now
-            for each in self._cache.all(volcano_job.GROUPS):
-                if (each.get("status") or {}).get("phase", "Pending") == "Pending":
-                    self._due.add((volcano_job.GROUPS, each["metadata"]["uid"]))
+        has_more_room = plural == NODES or was_bound
+        for each in self._cache.all(volcano_job.GROUPS) if group or has_more_room else ():
+            meta = each["metadata"]
+            is_its_group = group and (meta["namespace"], meta["name"]) == (obj["metadata"]["namespace"], group)
+            if is_its_group or (has_more_room and (value_at(each, "status", "phase") or "Pending") == "Pending"):
+                self._due.add((volcano_job.GROUPS, meta["uid"]))
 
     # Doing.
 
