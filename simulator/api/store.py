@@ -128,29 +128,30 @@ class Store:
 
     # Writing.
 
+    def _named(self, kind: ResourceKind, namespace: str, meta: dict[str, Any]) -> dict[str, Any]:
+        """Return a new object's metadata with a generated name, if it asks for one, and with its namespace."""
+        if not meta.get("name") and meta.get("generateName"):
+            meta["name"] = meta["generateName"] + self._new_uid()[:5]
+        if kind.namespaced:
+            meta["namespace"] = meta.get("namespace") or namespace
+        return meta
+
     def create(self, kind: ResourceKind, namespace: str, obj: Object, manager: str = "unknown") -> Stored:
         """Store a new object.
 
         Raises ApiRefusal: 409 for a name in use, 422 for a bad one, 404 for an unknown namespace.
         """
         obj = as_kind(kind, obj)
-        meta = obj["metadata"] = tidied(obj.get("metadata") or {})
-        if not meta.get("name") and meta.get("generateName"):
-            meta["name"] = meta["generateName"] + self._new_uid()[:5]
-        if kind.namespaced:
-            meta["namespace"] = meta.get("namespace") or namespace
+        meta = obj["metadata"] = self._named(kind, namespace, tidied(obj.get("metadata") or {}))
         check_metadata(kind, meta, namespace)
         self._check_namespace(kind, namespace)
         if (namespace, meta["name"]) in self._objects_of(kind):
             raise ApiRefusal("AlreadyExists", f'{kind.resource} "{meta["name"]}" already exists')
         if meta.get("resourceVersion"):
             raise ApiRefusal("", "resourceVersion should not be set on objects to be created")
-        for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields"):
+        for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields", "generation"):
             meta.pop(key, None)
-        meta.update(uid=self._new_uid(), creationTimestamp=self._now(0))
-        meta.pop("generation", None)
-        if kind.counted:
-            meta["generation"] = 1
+        meta.update(uid=self._new_uid(), creationTimestamp=self._now(0), **({"generation": 1} if kind.counted else {}))
         if kind.status and not kind.status_at_birth:
             obj.pop("status", None)
         with readable(kind.kind, meta["name"]):

@@ -124,11 +124,10 @@ def to_stop(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
     running = [each for each in lifecycle.containers if each.state is ContainerState.RUNNING]
     if lifecycle.leaves_s is not None and now_s >= lifecycle.leaves_s + lifecycle.grace_s:
         return [(each.name, KILL) for each in running if each.last_signal != KILL]
-    sidecars = [each for each in running if each.part is Part.SIDECAR]
-    if lifecycle.leaves_s is None:
-        ending = sidecars if _mains_are_done(lifecycle) else []
-    else:
-        ending = sidecars if len(sidecars) == len(running) else [each for each in running if each not in sidecars]
+    if lifecycle.leaves_s is None and not _mains_are_done(lifecycle):
+        return []
+    others = [each for each in running if each.part is not Part.SIDECAR] if lifecycle.leaves_s is not None else []
+    ending = others or [each for each in running if each.part is Part.SIDECAR]
     return [(each.name, TERM) for each in ending if not each.last_signal]
 
 

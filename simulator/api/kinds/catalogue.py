@@ -235,29 +235,11 @@ _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 
 def kind_of(crd: Object) -> ResourceKind:
     """Return the kind that a CRD defines. Raises ApiRefusal: 422 for a CRD with faults, 501 for an unsupported one."""
-    spec, name = crd.get("spec") or {}, crd["metadata"]["name"]
-    names, group = spec.get("names") or {}, spec.get("group", "")
-    for path, value in (
-        ("spec.group", group),
-        ("spec.names.plural", names.get("plural")),
-        ("spec.names.kind", names.get("kind")),
-    ):
-        if not value:
-            raise invalid("CustomResourceDefinition", name, f"{path}: Required value")
-    if name != f"{names['plural']}.{group}":
-        raise invalid("CustomResourceDefinition", name, 'metadata.name: must be spec.names.plural+"."+spec.group')
-    served = [version for version in spec.get("versions") or () if version.get("served")]
-    if len(served) != 1:
-        raise ApiRefusal("NotImplemented", f"CRD {name} serves {len(served)} versions; the embedded API does one")
-    (version,) = served
-    schema = (version.get("schema") or {}).get("openAPIV3Schema")
-    if schema is None:
-        raise invalid("CustomResourceDefinition", name, "spec.versions[0].schema.openAPIV3Schema: Required value")
-    if any(_has_rules(schema)):
-        raise ApiRefusal("NotImplemented", f"CRD {name} has x-kubernetes-validations, which need a real API server")
-    parts = version.get("subresources") or {}
+    version = _served_version(crd)
+    spec, parts = crd["spec"], version.get("subresources") or {}
+    names = spec["names"]
     return ResourceKind(
-        group,
+        spec["group"],
         version["name"],
         names["kind"],
         names["plural"],
@@ -269,9 +251,29 @@ def kind_of(crd: Object) -> ResourceKind:
         custom=True,
         scaling=_scaling(parts["scale"]) if "scale" in parts else None,
         columns=_columns(version.get("additionalPrinterColumns") or ()),
-        schema=schema,
+        schema=version["schema"]["openAPIV3Schema"],
         singular=names.get("singular", ""),
     )
+
+
+def _served_version(crd: Object) -> dict[str, Any]:
+    """Return the only version that a CRD serves. Raises ApiRefusal, as `kind_of` does."""
+    name = crd["metadata"]["name"]
+    for path in (("group",), ("names", "plural"), ("names", "kind")):
+        if not value_at(crd, "spec", *path):
+            raise invalid("CustomResourceDefinition", name, f"spec.{'.'.join(path)}: Required value")
+    if name != f"{crd['spec']['names']['plural']}.{crd['spec']['group']}":
+        raise invalid("CustomResourceDefinition", name, 'metadata.name: must be spec.names.plural+"."+spec.group')
+    served = [version for version in crd["spec"].get("versions") or () if version.get("served")]
+    if len(served) != 1:
+        raise ApiRefusal("NotImplemented", f"CRD {name} serves {len(served)} versions; the embedded API does one")
+    version: dict[str, Any] = served[0]
+    schema = value_at(version, "schema", "openAPIV3Schema")
+    if schema is None:
+        raise invalid("CustomResourceDefinition", name, "spec.versions[0].schema.openAPIV3Schema: Required value")
+    if any(_has_rules(schema)):
+        raise ApiRefusal("NotImplemented", f"CRD {name} has x-kubernetes-validations, which need a real API server")
+    return version
 
 
 def established(crd: Object, now: str) -> Object:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from turnout.simulator.api.kinds import volcano
-from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, invalid
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, invalid, value_at
 
 Schema = Mapping[str, Any]
 _KEEP = "x-kubernetes-preserve-unknown-fields"
@@ -165,16 +165,22 @@ def check_metadata(kind: ResourceKind, meta: dict[str, Any], namespace: str) -> 
         raise invalid(kind.kind, str(name), "metadata.name: must be a lowercase RFC 1123 subdomain")
     if kind.namespaced and meta["namespace"] != namespace:
         raise ApiRefusal("BadRequest", "the namespace of the provided object does not match the namespace of the URL")
+    if fault := next(_metadata_faults(meta), None):
+        raise invalid(kind.kind, name, fault)
+
+
+def _metadata_faults(meta: dict[str, Any]) -> Iterator[str]:
+    """Yield the faults of labels and owners. Raises ApiRefusal (400) for a label or annotation that is no string."""
     for where in ("labels", "annotations"):
         for key, value in (meta.get(where) or {}).items():
             if not isinstance(value, str):
                 raise ApiRefusal("BadRequest", f"metadata.{where}[{key}]: {value!r} is not a string")
             if where == "labels" and not _LABEL_VALUE.fullmatch(value):
-                raise invalid(kind.kind, name, f"metadata.labels: Invalid value: {value!r}")
+                yield f"metadata.labels: Invalid value: {value!r}"
     for at, owner in enumerate(meta.get("ownerReferences") or ()):
         for key in ("apiVersion", "kind", "name", "uid"):
-            if not isinstance(owner, dict) or not isinstance(owner.get(key), str):
-                raise invalid(kind.kind, name, f"metadata.ownerReferences[{at}].{key}: Required value")
+            if not isinstance(value_at(owner, key), str):
+                yield f"metadata.ownerReferences[{at}].{key}: Required value"
 
 
 def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> None:

@@ -5,8 +5,11 @@ Source: docs/facts/job-kinds.md 1.5.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+
+from turnout.simulator.api.model import value_at
 
 _RETRIES = 3
 _CHANGEABLE = ("minAvailable", "priorityClassName")
@@ -37,20 +40,18 @@ def faults(spec: dict[str, Any]) -> Iterator[str]:
     if not tasks:
         yield "No task specified in job spec"
         return
-    names = [task["name"] for task in tasks]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"duplicated task name {name}"
+    counts = Counter(task["name"] for task in tasks)
+    yield from (f"duplicated task name {name}" for name in sorted(counts) if counts[name] > 1)
     for task in tasks:
-        if not (task.get("template") or {}).get("spec", {}).get("containers"):
+        if not value_at(task, "template", "spec", "containers"):
             yield f"spec.task[{task['name']}].template.spec.containers: Required value"
         if task["minAvailable"] > task["replicas"]:
             yield f"'minAvailable' is greater than 'replicas' in task: {task['name']}"
     total = sum(task["replicas"] for task in tasks)
     if spec["minAvailable"] > total:
         yield "job 'minAvailable' should not be greater than total replicas in tasks"
-    for plugin in spec.get("plugins") or {}:
-        if plugin not in _PLUGINS:
-            yield f"unable to find job plugin: {plugin}"
+    unknown = [plugin for plugin in spec.get("plugins") or {} if plugin not in _PLUGINS]
+    yield from (f"unable to find job plugin: {plugin}" for plugin in unknown)
 
 
 def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:

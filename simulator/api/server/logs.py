@@ -96,13 +96,18 @@ def _container(pod: Object, container_name: str) -> str:
     container_name = container_name or mains[0]
     if container_name not in [*mains, *(each["name"] for each in spec.get("initContainers") or ())]:
         raise ApiRefusal("BadRequest", f"container {container_name} is not valid for pod {name}")
+    if why := _waiting_reason(pod, container_name):
+        raise ApiRefusal("BadRequest", f'container "{container_name}" in pod "{name}" is waiting to start: {why}')
+    return container_name
+
+
+def _waiting_reason(pod: Object, container_name: str) -> str:
+    """Return why a container has not run yet; "" if it has."""
     statuses = [each for key in _STATUSES for each in value_at(pod, "status", key) or ()]
     status = {each["name"]: each for each in reversed(statuses)}.get(container_name)
     waiting = value_at(status, "state", "waiting")
-    if waiting is not None and not value_at(status, "lastState"):
-        why = waiting.get("reason", "ContainerCreating")
-        raise ApiRefusal("BadRequest", f'container "{container_name}" in pod "{name}" is waiting to start: {why}')
-    return container_name
+    has_run = waiting is None or value_at(status, "lastState")
+    return "" if has_run else str(waiting.get("reason", "ContainerCreating"))
 
 
 def _number(query: Any, key: str) -> int | None:

@@ -33,18 +33,17 @@ def delete_options(options: dict[str, Any], query: dict[str, str]) -> DeleteOpti
     policy = options.get("propagationPolicy") or query.get("propagationPolicy") or "Background"
     if policy not in _BY_POLICY:
         raise ApiRefusal("Invalid", f"DeleteOptions: propagationPolicy: Unsupported value: {policy!r}")
+    preconditions = [(key, value_at(options, "preconditions", key)) for key in ("uid", "resourceVersion")]
+    return DeleteOptions(_grace_s(grace), policy, tuple((key, value) for key, value in preconditions if value))
+
+
+def _grace_s(text: Any) -> int | None:
+    """Read a grace in seconds; None for none. Raises ApiRefusal (400)."""
     try:
-        grace_s = None if grace is None else int(grace)
+        grace_s = None if text is None else int(text)
     except (TypeError, ValueError) as error:
-        raise ApiRefusal("BadRequest", f"gracePeriodSeconds {grace!r} is no number") from error
-    if grace_s is not None and grace_s < 0:
-        grace_s = 1  # as the API server reads a negative one
-    preconditions = options.get("preconditions") or {}
-    return DeleteOptions(
-        grace_s,
-        policy,
-        tuple((key, preconditions[key]) for key in ("uid", "resourceVersion") if preconditions.get(key)),
-    )
+        raise ApiRefusal("BadRequest", f"gracePeriodSeconds {text!r} is no number") from error
+    return 1 if grace_s is not None and grace_s < 0 else grace_s  # as the API server reads a negative one
 
 
 def check(kind: ResourceKind, obj: Object, options: DeleteOptions) -> None:

@@ -25,15 +25,13 @@ def look(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> Look
 
 
 def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> str:
-    least = group["spec"].get("minMember", 0)
-    now = (group.get("status") or {}).get("phase") or "Pending"
-    living = [pod for pod in pods if not is_leaving(pod)]
-    done = sum(phase(pod) in ("Running", "Succeeded") for pod in living)
-    if living and all(phase(pod) in ("Succeeded", "Failed") for pod in living):
+    """Return the phase of a group. free: the cluster's free resources, in the units of `amounts_of`."""
+    phases = [phase(pod) for pod in pods if not is_leaving(pod)]
+    if phases and {*phases} <= {"Succeeded", "Failed"}:
         return "Completed"
-    if living and done >= least:
+    if phases and phases.count("Running") + phases.count("Succeeded") >= group["spec"].get("minMember", 0):
         return "Running"
-    if now != "Pending":
-        return "Inqueue"
-    pod_infos = amounts_of(group["spec"].get("minResources") or {})
-    return "Inqueue" if all(amount <= free.get(resource, 0) for resource, amount in pod_infos.items()) else "Pending"
+    requested = amounts_of(group["spec"].get("minResources") or {})
+    fits = all(amount <= free.get(resource, 0) for resource, amount in requested.items())
+    is_pending = ((group.get("status") or {}).get("phase") or "Pending") == "Pending"
+    return "Pending" if is_pending and not fits else "Inqueue"

@@ -92,13 +92,16 @@ class Controllers:
             self._due.add((plural, obj["metadata"]["uid"]))
         owners = (obj["metadata"].get("ownerReferences") or ()) if plural != NODES else ()
         self._due.update((_plural_of(owner), owner["uid"]) for owner in owners)
-        group = value_at(obj, "metadata", "annotations", _GROUP_OF) if plural == PODS else None
         was_bound = plural == PODS and before is not None and before["spec"].get("nodeName")
-        has_more_room = plural == NODES or was_bound
+        self._mark_groups(obj if plural == PODS else None, has_more_room=bool(plural == NODES or was_bound))
+
+    def _mark_groups(self, pod: Object | None, has_more_room: bool) -> None:
+        """Mark the PodGroup of a changed pod, and the pending ones if there may be more room now."""
+        group = value_at(pod, "metadata", "annotations", _GROUP_OF)
+        place = (value_at(pod, "metadata", "namespace"), group)
         for each in self._cache.all(volcano_job.GROUPS) if group or has_more_room else ():
-            meta = each["metadata"]
-            is_its_group = group and (meta["namespace"], meta["name"]) == (obj["metadata"]["namespace"], group)
-            if is_its_group or (has_more_room and (value_at(each, "status", "phase") or "Pending") == "Pending"):
+            meta, phase = each["metadata"], value_at(each, "status", "phase") or "Pending"
+            if (meta["namespace"], meta["name"]) == place or (has_more_room and phase == "Pending"):
                 self._due.add((volcano_job.GROUPS, meta["uid"]))
 
     # Doing.
