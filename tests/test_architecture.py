@@ -72,29 +72,12 @@ def test_the_contracts_of_imports_have_the_floors_of_the_plan():
 @pytest.mark.parametrize(
     ("path", "text", "contract"),
     [
-        pytest.param("topology/a.py", "import turnout.kube", "floors", id="the map does not know the wire"),
-        pytest.param("kube/a.py", "from turnout.topology import model", "floors", id="the wire does not know the map"),
         pytest.param("topology/a.py", "import turnout.jobs", "floors", id="nobody looks upwards"),
-        pytest.param("jobs/a.py", "from turnout import launcher", "floors", id="jobs and the launcher are strangers"),
-        pytest.param(
-            "scheduler_ext/a.py", "import turnout.autoscaler", "floors", id="the extender never imports the autoscaler"
-        ),
-        pytest.param(
-            "autoscaler/a.py", "import turnout.scheduler_ext", "floors", id="the autoscaler never imports the extender"
-        ),
-        pytest.param(
-            "simulator/a.py",
-            "def f():\n from turnout import cli",
-            "floors",
-            id="the simulator does not know the command",
-        ),
         pytest.param(
             "cli/a.py", "def f():\n from tests import world", "beside", id="nobody imports tests, even lazily"
         ),
-        pytest.param("kube/client/a.py", "import hack.bench", "beside", id="nobody imports hack, even a room for I/O"),
         pytest.param("hack/a.py", "import tests.world", "hack", id="hack does not import tests"),
         pytest.param("jobs/a.py", "import topology.plan", "whole-names", id="a room by less than its whole name"),
-        pytest.param("hack/a.py", "from kube import x", "whole-names", id="hack, too, uses whole names"),
         pytest.param("apart/__init__.py", "", "floors", id="a room on no floor"),
     ],
 )
@@ -113,27 +96,12 @@ def test_an_import_that_points_up_or_sideways_breaks_a_contract(tmp_path, path, 
         pytest.param(
             {
                 "p/a.py": "import turnout.kube.q.b",
-                "q/b.py": "",
-                "q/c.py": "def f():\n import turnout.kube.p.d",
-                "p/d.py": "",
-            },
-            {"rooms"},
-            id="both ways, by other modules and lazily",
-        ),
-        pytest.param(
-            {
-                "p/a.py": "import turnout.kube.q.b",
                 "q/b.py": "import turnout.kube.m",
                 "m.py": "import turnout.kube.p.d",
                 "p/d.py": "",
             },
             {"rooms"},
             id="a way round by a module",
-        ),
-        pytest.param(
-            {"p/x/a.py": "import turnout.kube.p.y.b", "p/y/b.py": "import turnout.kube.p.x.c", "p/x/c.py": ""},
-            {"rooms"},
-            id="two rooms of a room",
         ),
     ],
 )
@@ -164,8 +132,6 @@ def test_imports_that_point_down_break_no_contract(tmp_path):
         pytest.param(
             "topology/a.py", "f('')\ng = lambda: import_module('turnout.kube.client.api_client')", id="sideways"
         ),
-        pytest.param("kube/a.py", "__import__('turnout.cli')", id="upwards"),
-        pytest.param("cli/a.py", "import_module('hack.bench')", id="what stands beside"),
         pytest.param("jobs/a.py", "import_module('topology.plan')", id="by less than the whole name"),
     ],
 )
@@ -178,7 +144,6 @@ def test_an_import_by_a_string_keeps_the_floors(tmp_path, path, text):
     [
         pytest.param("launcher/a.py", "def f():\n    import turnout.kube.client.lease", id="its pure part"),
         pytest.param("launcher/event_log.py", "import turnout.kube.client.lease", id="its I/O, at once"),
-        pytest.param("launcher/event_log.py", "import_module('turnout.kube.client.lease')", id="its I/O, by a string"),
     ],
 )
 def test_only_the_launchers_io_imports_kube_and_lazily(tmp_path, path, text):
@@ -199,20 +164,12 @@ def test_tests_import_from_the_package_as_users_may_have_such_folders(tmp_path):
     "text",
     [
         pytest.param("import asyncio", id="asyncio"),
-        pytest.param("from time import monotonic", id="the clock"),
         pytest.param("def f():\n    import logging", id="a log, lazily"),
-        pytest.param("from os import environ", id="the environment"),
-        pytest.param("from prometheus_client import Counter", id="a metric"),
-        pytest.param("import aiohttp.web", id="the network"),
-        pytest.param("import urllib.request", id="the network, by its old name"),
         pytest.param("async def f():\n    pass", id="waiting"),
         pytest.param("def f(p):\n    return open(p)", id="a file"),
         pytest.param("def f(p):\n    return p.read_text()", id="a file, by its path"),
-        pytest.param("import datetime\nAT = datetime.datetime.now()", id="the clock, by the calendar"),
         pytest.param("import random\nN = random.random()", id="dice"),
-        pytest.param("from random import choice", id="dice, by name"),
         pytest.param("import random\nDICE = random.Random()", id="dice that the machine seeds"),
-        pytest.param("import numpy as np\nN = np.random.default_rng()", id="numpy's dice"),
         pytest.param("def f(x):\n    print(x)", id="the terminal"),
     ],
 )
@@ -225,10 +182,8 @@ def test_a_pure_module_that_touches_the_world_is_told(tmp_path, text):
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("import random\ndef f(dice: random.Random):\n    return dice.random()", id="dice passed in"),
         pytest.param("from random import Random\nDICE = Random(7)", id="dice with a seed"),
         pytest.param("from urllib.parse import quote", id="the text part of urllib"),
-        pytest.param("from pathlib import Path\nclass S:\n    cert: Path", id="a path as a noun"),
     ],
 )
 def test_what_is_only_a_value_is_pure(tmp_path, text):
@@ -242,15 +197,7 @@ def test_what_is_only_a_value_is_pure(tmp_path, text):
             {"kube/a.py": "import turnout.kube.b", "kube/b.py": "from turnout.kube import a"}, id="two modules"
         ),
         pytest.param(
-            {"kube/a.py": "from .b import x", "kube/b.py": "from .c import x", "kube/c.py": "from .a import x"},
-            id="three modules, relatively",
-        ),
-        pytest.param(
             {"kube/a.py": "def f():\n    import turnout.kube.b", "kube/b.py": "import turnout.kube.a"}, id="a lazy one"
-        ),
-        pytest.param(
-            {"kube/__init__.py": "from turnout.kube.a import x", "kube/a.py": "from turnout.kube import y"},
-            id="by the door",
         ),
     ],
 )
@@ -268,12 +215,10 @@ def test_a_circle_is_told_by_the_names_on_it(tmp_path):
     [
         pytest.param({"kube/a.py": "x = 1\n" * 601}, [("size", "kube/a.py", 1)], id="a module of 601 lines"),
         pytest.param({"kube/a.py": "x = 1\n" * 600}, [], id="a module of 600 lines"),
-        pytest.param({"tests/a.py": "x = 1\n" * 601}, [("size", "tests/a.py", 1)], id="a test module of 601 lines"),
         pytest.param(
             {"kube/a.py": "\n\ndef f():\n" + "    x = 1\n" * 40}, [("size", "kube/a.py", 3)], id="a function of 41"
         ),
         pytest.param({"kube/a.py": "def f():\n" + "    x = 1\n" * 39}, [], id="a function of 40 lines"),
-        pytest.param({f"kube/m{number}.py": "" for number in range(40)}, [], id="forty modules in one folder"),
     ],
 )
 def test_a_room_that_is_too_large_is_told(tmp_path, files, expected):

@@ -127,22 +127,17 @@ def drawn(table: Table) -> RichTable:
     rich = RichTable(title=table.title, title_justify="left")
     for at, column in enumerate(table.columns):
         rich.add_column(column, justify="left" if at == 0 else "right")
-    for row in table.rows:
+    for row in table.texts():
         rich.add_row(*row)
     return rich
 
 
 def _targets(outcome: Outcome) -> Table:
     rows = [
-        (
-            target.name,
-            f"{target.value:.4g}" if math.isfinite(target.value) else "-",
-            f"{target.op} {target.limit:g}",
-            "met" if target.met else "NOT MET",
-        )
+        (target.name, target.value, f"{target.op} {target.limit:g}", "met" if target.met else "NOT MET")
         for target in outcome.targets
     ]
-    return Table("targets", ("target", "value", "limit", ""), rows)
+    return Table("targets", {"target": "", "value": ".4g", "limit": "", "": ""}, rows)
 
 
 def _number(value: float) -> float | None:

@@ -1,7 +1,7 @@
 """Strikes kinds of faults under seeds: `python -m hack.chaos --seed N --seeds M --faults K`.
 
 A training job on the local cluster meets K faults of a schedule; each other kind has a scenario. Prints what was done,
-a table of times, a table of fault kinds, seeds and invariants, and one line of JSON. Exit code 1 where an invariant was
+a table of fault kinds, seeds and invariants, and one line of JSON. Exit code 1 where an invariant was
 violated, or a kind that was asked for never struck; the history stays in the folder then.
 """
 
@@ -13,17 +13,17 @@ import json
 import logging
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hack.chaos import downtime, job_strikes, strike_table
+from hack.chaos import job_strikes, strike_table
 from hack.chaos.fault_kinds import OF_JOB, TITLES, Kind
 from hack.chaos.fault_schedule import Fault, FaultEvent, schedule
 from hack.chaos.runner import Outcome, run
 from hack.chaos.scenarios import registry
 from hack.chaos.strike_table import Strike
-from hack.chaos.testbed.manifests import COOLDOWN_S, LEASE_S, SHORT, Plan
+from hack.chaos.testbed.manifests import Plan
 from turnout.cli.commands.terminal import ended_by_sigterm
 
 _JOB = "job"  # all faults of the training job
@@ -128,7 +128,6 @@ def _told(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
 
 
 def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> int:
-    times = _times(outcomes) if outcomes else {}
     records = [record for outcome in outcomes for record in outcome.records]
     asked = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}
     asked |= {each.kind for each in strikes}
@@ -140,19 +139,8 @@ def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[St
     never = [kind.name.lower() for kind in strike_table.never_struck(asked, strikes)]
     last = {"seed": settings.seed, "seeds": settings.seeds, "faults": settings.faults, "struck": struck}
     kinds = {"kinds_struck": len({each.kind for each in strikes if each.times}), "never_struck": never}
-    print(json.dumps({**last, **kinds, "broken": broken, "took_s": round(sum(o.took_s for o in outcomes), 1), **times}))
+    print(json.dumps({**last, **kinds, "broken": broken, "took_s": round(sum(o.took_s for o in outcomes), 1)}))
     return 1 if missed else strike_table.code(asked, strikes)
-
-
-def _times(outcomes: Sequence[Outcome]) -> Mapping[str, float]:
-    """Print how long training stood still, by what was done to it. Returns the same for machines."""
-    rows = downtime.table([outcome.records for outcome in outcomes])
-    print(f"\n{'':34}{'':30}{'times':>6}{'median s':>10}{'worst s':>9}")
-    for row in sorted(rows, key=lambda row: (row.what, row.kind)):
-        print(f"{row.kind:34}{row.what:30}{len(row.times_s):>6}{row.median_s:>10.2f}{row.worst_s:>9.2f}")
-    beats = f"heartbeats {SHORT.heartbeat_s:g} s, silence {SHORT.silence_s:g} s"
-    print(f"shortened: {beats}, the autoscaler's Lease {LEASE_S:g} s, its cooldown {COOLDOWN_S:g} s")
-    return downtime.figures(rows)
 
 
 def _is_kind(word: str) -> bool:

@@ -18,7 +18,6 @@ class Kind(Enum):
     API_RESTART = 1
     NODES = 9
     EXTENDER_KILLED = 10
-    LEADER_PAUSED = 12
     PARTITION = 14
     WORKER = 15
     STORAGE = 17
@@ -30,7 +29,6 @@ TITLES: Mapping[Kind, str] = {
     Kind.API_RESTART: "API server restarts",
     Kind.NODES: "a node is lost",
     Kind.EXTENDER_KILLED: "extender killed",
-    Kind.LEADER_PAUSED: "leader paused, then resumed",
     Kind.PARTITION: "network cut, one way and both",
     Kind.WORKER: "worker killed, stopped or lost",
     Kind.STORAGE: "storage full or gone",
@@ -38,7 +36,7 @@ TITLES: Mapping[Kind, str] = {
     Kind.UPGRADE: "chart upgraded and rolled back",
 }
 
-# The kind of each fault of the training job. A leader that is killed is of none: the table has one that comes back.
+# The kind of each fault of the training job. A leader that is killed is of none: kind 12 is one that comes back.
 OF_JOB: Mapping[Fault, Kind] = {
     Fault.PROCESS: Kind.WORKER,
     Fault.AGENT: Kind.WORKER,

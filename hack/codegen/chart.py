@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 CHART = Path("deploy/charts/turnout")
 MANIFESTS = Path("deploy/manifests")
 GOLDEN = Path("tests/deploy/chart/golden")
+WHOLE = ("default", "everything")  # profiles whose golden is whole; the others are diffs to the default's
 NAMESPACE, RELEASE = "turnout-system", "turnout"
 KUBERNETES = "1.35.0"
 PROGRAMS = ("extender", "nominator", "autoscaler", "controller", "scheduler")  # each has a Deployment and values
@@ -149,8 +151,12 @@ def files() -> dict[Path, str]:
     found = {CHART / "README.md": before + TABLE[0] + table() + TABLE[1] + after}
     for path, each in manifests().items():
         found[MANIFESTS / path] = rendered(each)
+    default = golden(PROFILES["default"])
     for name, profile in PROFILES.items():
-        found[GOLDEN / f"{name}.yaml"] = golden(profile)
+        if name in WHOLE:
+            found[GOLDEN / f"{name}.yaml"] = golden(profile)
+        else:
+            found[GOLDEN / f"{name}.diff"] = _difference(default, golden(profile))
     return found
 
 
@@ -195,6 +201,11 @@ def golden(profile: Profile) -> str:
     made = r"ca\.crt|tls\.crt|tls\.key|caBundle|turnout\.dev/valid-until"
     kept = re.sub(rf"(?m)^(\s*(?:{made}): ).*$", r"\1MADE-BY-HELM", told)
     return f"# Rendered from {CHART} by `python -m hack.codegen.chart`: change it there.\n{kept}"
+
+
+def _difference(default: str, text: str) -> str:
+    """Give how a text differs from that of the default profile, with a line around each change."""
+    return "\n".join(unified_diff(default.splitlines(), text.splitlines(), n=1, lineterm="")) + "\n"
 
 
 def documents(text: str) -> list[Object]:

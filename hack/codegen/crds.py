@@ -1,9 +1,12 @@
-"""Write deploy/crds from controllers/schemas: `python -m hack.codegen.crds`. A test holds that they are up to date."""
+"""Write deploy/crds from controllers/schemas: `python -m hack.codegen.crds`. A test holds that they are up to date.
+
+`python -m hack.codegen.crds FILE...` writes definitions of other projects anew, without descriptions, for tests/crds.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +41,22 @@ def _text(body: object) -> str:
     return str(yaml.dump(body, Dumper=_Plain, sort_keys=False, width=120))
 
 
-def main() -> int:
-    """Write them all."""
+def without_descriptions(body: Any) -> Any:
+    """Leave out the texts that describe a schema: what it accepts stays the same."""
+    if isinstance(body, list):
+        return [without_descriptions(each) for each in body]
+    if not isinstance(body, dict):
+        return body
+    texts = [key for key, value in body.items() if key == "description" and isinstance(value, str)]
+    return {key: without_descriptions(value) for key, value in body.items() if key not in texts}
+
+
+def main(files_of_others: Sequence[str]) -> int:
+    """Write them all, or these definitions of other projects without descriptions."""
+    for path in map(Path, files_of_others):
+        path.write_text(_text(without_descriptions(yaml.load(path.read_text(), yaml.CSafeLoader))))
+    if files_of_others:
+        return 0
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, whole in files().items():
         (FOLDER / name).parent.mkdir(exist_ok=True)
@@ -48,4 +65,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

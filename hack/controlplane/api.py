@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -110,6 +112,33 @@ class Api:
                         yield list(items.values())
                 finally:
                     _hang_up(answer)
+
+    async def events(self, path: str) -> AsyncGenerator[tuple[bytes, float]]:
+        """Give each line of one watch as it came, and when, by the monotonic clock, until the server ends the watch.
+
+        path: holds the query of the watch. Raises ApiError when the server refuses it.
+        """
+        buffer = b""
+        async with self._session.get(self.url + path, read_bufsize=1 << 22) as answer:
+            if answer.status != 200:
+                raise ApiError("GET", path, answer.status, await answer.text())
+            try:
+                async for chunk in answer.content.iter_any():
+                    *lines, buffer = (buffer + chunk).split(b"\n")
+                    now_s = time.monotonic()
+                    for line in lines:
+                        yield line, now_s
+            finally:
+                _hang_up(answer)
+
+    async def served(self, path: str, within_s: float = 60.0) -> None:
+        """Wait until a kind that was just defined can be watched."""
+        async with asyncio.timeout(within_s):
+            while True:
+                with suppress(ApiError):
+                    await self.get(f"{path}?watch=1&resourceVersion=0&timeoutSeconds=1")
+                    return
+                await asyncio.sleep(0.05)
 
     async def until(self, path: str, seen: Callable[[list[Object]], Found], within_s: float = 90.0) -> Found:
         """Watch a collection until `seen` answers something true, and give that.

@@ -108,7 +108,7 @@ def decide_questions() -> Iterator[Question]:
     """One elastic job on a cluster with room: observe it and decide."""
     import msgspec
 
-    from hack.bench.decide import cluster as objects
+    from hack.bench.autoscaler import cluster as objects
     from turnout.autoscaler.cache import Cache
     from turnout.autoscaler.decide import decide
     from turnout.autoscaler.model import Policy

@@ -1,4 +1,4 @@
-"""Results from histories of jobs, and a quick run that tells every row."""
+"""Results from histories of jobs, jobs that are really killed, and a quick run that tells every row."""
 
 import json
 import math
@@ -7,10 +7,12 @@ import sys
 
 import pytest
 
-from hack.bench.recovery.driver import Trial
-from hack.bench.recovery.recovery import Act, Recovery, may_begin, went_on
-from hack.bench.recovery.results import OURS, Results
-from hack.bench.recovery.run import QUICK
+from hack.bench.recovery import jobs, restarts
+from hack.bench.recovery.acts import Act, Recovery, Trial, may_begin, went_on
+from hack.bench.recovery.events import OURS, QUICK, outcome
+from hack.bench.recovery.phase_times import LOST, WORDS, Fault, Mark, fault, middle, stepped
+from hack.bench.recovery.survival import lives, split
+from hack.bench.rendezvous.mount_namespace import Names
 from hack.chaos.history import Record
 from hack.chaos.testbed.manifests import ROOT
 
@@ -103,27 +105,21 @@ def trials(*new_s, again=0, source="memory"):
 
 
 def found(**of):
-    return Results({side: dict.fromkeys(Act, each) for side, each in of.items()}, 120)
+    return outcome({side: dict.fromkeys(Act, each) for side, each in of.items()})
 
 
-def test_a_time_out_is_no_number():
-    figures = found(torchrun=trials(3, math.inf, math.inf)).figures()
-    assert math.isnan(figures["torchrun_killed_new_step_s"])
-    assert figures["torchrun_killed_timed_out"] == 2
-    assert figures["limit_s"] == 120
-    rows = found(torchrun=trials(math.inf)).table().rows
-    assert rows[0] == (Act.KILLED.what, "torchrun", "time-out, 120 s", "-", "-", "-", "1 of 1")
-
-
-def test_a_median_counts_what_timed_out_as_longer_than_all():
-    assert found(torchrun=trials(3, math.inf, 5)).figures()["torchrun_lost_new_step_s"] == 5
-
-
-def test_every_row_has_a_cell_for_each_column():
-    table = found(torchrun=trials(3, 4), ours=trials(1)).table()
-    assert [row[:2] for row in table.rows] == [(act.what, side) for act in Act for side in ("torchrun", "ours")]
-    assert all(len(row) == len(table.columns) for row in table.rows)
-    assert table.rows[0][2:] == ("3.50", "3.50", "0", "memory", "0 of 2")
+@pytest.mark.parametrize(
+    ("new_s", "row"),
+    [
+        pytest.param((3, 4), ["3.50", "3.50", "0", "memory", "0", "2"], id="medians"),
+        pytest.param((3, math.inf, 5), ["5.00", "5.00", "0", "memory", "1", "3"], id="a time-out is longer than all"),
+        pytest.param((math.inf,), ["never", "never", "never", "-", "1", "1"], id="nothing came of it"),
+    ],
+)
+def test_the_row_of_an_event(new_s, row):
+    (table,) = found(torchrun=trials(*new_s)).tables
+    assert table.texts()[0] == [f"{Act.KILLED.what}, torchrun", *row]
+    assert len(table.rows) == len(Act)
 
 
 @pytest.mark.parametrize(
@@ -137,12 +133,12 @@ def test_every_row_has_a_cell_for_each_column():
     ],
 )
 def test_what_ours_is_held_to(mine, met):
-    story = Results({OURS[0]: dict.fromkeys(Act, mine), "torchrun": dict.fromkeys(Act, trials(9, again=9))}, 120)
-    assert [target.met for target in story.targets()] == met
+    story = {OURS[0]: dict.fromkeys(Act, mine), "torchrun": dict.fromkeys(Act, trials(9, again=9))}
+    assert [target.met for target in outcome(story).targets] == met
 
 
 def test_why_a_job_never_came_to_an_act_is_told():
-    assert found(torchrun=[Trial(None, "no world")]).notes()[0] == f"torchrun, {Act.KILLED.what}: no world"
+    assert f"torchrun, {Act.KILLED.what}: no world" in found(torchrun=[Trial(None, "no world")]).notes
 
 
 @pytest.mark.long
@@ -151,6 +147,104 @@ def test_the_quick_run_tells_every_row(tmp_path):
     command = [sys.executable, "-m", "hack.bench", "recovery", "--quick"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1_150, check=True)
     figures = json.loads(done.stdout.splitlines()[-1])["figures"]
-    assert len([name for name in figures if name.endswith("_new_step_s")]) == len(QUICK) * len(Act)
+    assert len([name for name in figures if name.endswith(": next new step s")]) == len(QUICK) * len(Act)
     for act in Act:
         assert done.stdout.count(act.what) >= len(QUICK)
+
+
+def marks(pid, rank, restart, began_s, words=WORDS):
+    return [Mark(pid, rank, restart, word, began_s + at) for at, word in enumerate(words)]
+
+
+MARKS = [*marks(1, 0, 0, 0), *marks(2, 1, 0, 0)]
+
+
+def test_a_mark_is_read_as_it_was_written():
+    mark = Mark(7, 1, 2, "loaded", 12.25)
+    assert Mark.read(mark.written()) == mark
+
+
+@pytest.mark.parametrize(
+    ("after", "stepped_s", "burned"),
+    [
+        pytest.param([], None, None, id="nobody is back"),
+        pytest.param(marks(3, 0, 1, 20), None, None, id="one is not all"),
+        pytest.param([*marks(3, 0, 1, 20), *marks(4, 1, 1, 21)], 15, 1, id="the last one counts"),
+        pytest.param(
+            [*marks(3, 0, 1, 20, WORDS[:2]), *marks(5, 0, 2, 30), *marks(6, 1, 2, 30)], 24, 2, id="a start that fails"
+        ),
+        pytest.param([*marks(3, 0, 1, 20), *marks(4, 1, 2, 25)], 19, 2, id="agents that count for themselves"),
+    ],
+)
+def test_what_a_kill_cost(after, stepped_s, burned):
+    found = fault([*MARKS, *after], {1, 2}, 2, 10.0, {"detected": 10.5})
+    assert (found and found.took_s, found and found.burned) == (stepped_s, burned)
+    assert found is None or found.after_s["detected"] == 0.5
+
+
+def test_phases_are_those_of_the_processes_that_went_on():
+    after = [*marks(3, 0, 1, 20, WORDS[:3]), *marks(5, 0, 2, 30), *marks(6, 1, 2, 31)]
+    found = fault([*MARKS, *after], {1, 2}, 2, 10.0, {})
+    assert [found.after_s[word] for word in WORDS] == [21, 22, 23, 24, 25]
+
+
+def test_of_each_rank_the_newest_process_counts():
+    assert {rank: mark.pid for rank, mark in stepped([*marks(4, 1, 1, 9), *MARKS], ()).items()} == {0: 1, 1: 4}
+
+
+def test_medians_are_those_of_the_jobs_that_survived():
+    faults = [LOST, *(Fault({"stopped": math.nan, "stepped": took_s}, 1) for took_s in (1.0, 2.0, 9.0))]
+    assert middle(faults)["stepped"] == 2.0
+    assert math.isnan(middle(faults)["stopped"])
+    row = restarts.outcome({"torchrun": faults}).tables[0].rows[0]
+    assert row[:4] == ("torchrun", 4, 1, 1)
+
+
+def test_restarts_are_held_against_torchrun_at_its_best():
+    names = {"turnout-run": 0.1, "torchrun at its best": 1.7}
+    found = restarts.outcome({name: [Fault({"stepped": took_s}, 1)] for name, took_s in names.items()})
+    assert all(target.met for target in found.targets)
+    assert not any(target.met for target in restarts.outcome({}).targets)
+
+
+def test_a_job_that_never_starts_is_lost(tmp_path):
+    ends = jobs.Launcher("ends", lambda port, folder: [[sys.executable, "-c", "raise SystemExit(3)"]])
+    assert jobs.faults(ends, Names.MACHINE, tmp_path, 2, 5.0) == [LOST, LOST]
+
+
+@pytest.mark.long
+def test_a_killed_process_of_ours_costs_one_restart(tmp_path):
+    found = jobs.faults(jobs.OURS, Names.MACHINE, tmp_path, 2, 30.0)
+    assert [each.burned for each in found] == [1, 1]
+    assert [[*each.after_s] for each in found] == [["detected", "stopped", *WORDS]] * 2
+
+
+@pytest.mark.long
+def test_the_loss_of_an_agent_of_ours_leaves_a_world_of_one(tmp_path):
+    assert jobs.lost_agent(jobs.OURS_SHRINKS, Names.MACHINE, tmp_path, 60.0).took_s < 60
+
+
+def note(folder, round_, rank, size, began_s, alive_s):
+    pid = 100 * round_ + rank
+    (folder / f"life-{round_}-{rank}-{pid}").write_text(f"{round_} {rank} {size} {pid} 0 {began_s} {alive_s}\n")
+
+
+@pytest.mark.parametrize(
+    ("notes", "found"),
+    [
+        pytest.param([(1, 0, 2, 1, 5), (1, 1, 2, 1, 5), (2, 0, 1, 6, 9)], False, id="one round after the other"),
+        pytest.param([(1, 0, 2, 1, 5), (1, 1, 2, 1, 3), (2, 0, 1, 4, 9)], False, id="a rank of the first was gone"),
+        pytest.param([(1, 0, 2, 1, 5), (1, 1, 2, 1, 5), (2, 0, 1, 4, 9)], True, id="both whole at once"),
+        pytest.param([(1, 0, 2, 1, 5), (2, 0, 1, 4, 9)], False, id="the first was never whole"),
+    ],
+)
+def test_a_world_is_split_when_two_whole_rounds_live_at_once(tmp_path, notes, found):
+    for each in notes:
+        note(tmp_path, *each)
+    assert split(lives(tmp_path)) is found
+
+
+def test_a_note_that_is_being_written_is_no_life(tmp_path):
+    note(tmp_path, 1, 0, 1, 1, 2)
+    (tmp_path / "life-1-0-100.part").write_text("1 0")
+    assert [life.rank for life in lives(tmp_path)] == [0]

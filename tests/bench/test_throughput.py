@@ -2,8 +2,8 @@
 
 import pytest
 
-from hack.bench.throughput.run import SETUPS, WORKLOADS
-from hack.bench.throughput.trials import Cluster
+from hack.bench.scheduler.matrix import SETUPS, WORKLOADS
+from hack.bench.scheduler.throughput import Cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.slow]
 

@@ -5,6 +5,7 @@ back and wait.
 """
 
 import asyncio
+import json
 import math
 import re
 import sys
@@ -16,11 +17,11 @@ import pytest_asyncio
 import yaml
 from aiohttp import web
 
-from hack.codegen import dashboard
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
 from tests.deploy.test_alerts import BY_PROGRAM
+from tests.deploy.test_manifests import MANIFESTS
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
@@ -28,7 +29,7 @@ from turnout.simulator.local_cluster import local_cluster
 
 pytestmark = pytest.mark.real
 
-BOARD = dashboard.made()
+BOARD = json.loads((MANIFESTS.parent / "grafana/queue.json").read_text())
 PANELS = BOARD["panels"]
 TARGETS = [
     pytest.param(panel, target, id=f"{panel['title']}: {target['legendFormat']}")

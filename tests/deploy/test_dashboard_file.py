@@ -1,22 +1,18 @@
-"""The queue owner's board as a file: what its code makes, and clear to read."""
+"""The queue owner's board as a file: it can be imported as it is, and is clear to read."""
 
 import json
 import re
 
 import pytest
 
-from hack.codegen import dashboard
-from hack.codegen.grafana import COLUMNS, SCHEMA
 from tests.deploy.test_manifests import MANIFESTS
 
 FILE = MANIFESTS.parent / "grafana/queue.json"
-BOARD = dashboard.made()
+BOARD = json.loads(FILE.read_text())
+SCHEMA = 39  # of Grafana 10.4 and 11; a later Grafana brings a board of it up to date when it reads it
+COLUMNS = 24
 PANELS = BOARD["panels"]
 EVERY_PANEL = pytest.mark.parametrize("panel", PANELS, ids=[panel["title"] for panel in PANELS])
-
-
-def test_the_file_is_what_the_code_makes():
-    assert FILE.read_text() == dashboard.text(), "python -m hack.codegen.dashboard writes it"
 
 
 def test_the_board_can_be_imported_as_it_is():

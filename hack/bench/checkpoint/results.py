@@ -7,7 +7,7 @@ minutes. What is not built has no number, and no number meets no target.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hack.bench.checkpoint.ours import NOT_BUILT
@@ -35,17 +35,16 @@ from hack.bench.checkpoint.scenes.stalls import (
 from hack.bench.support.outcome import Table, Target
 
 BROKE = "broke"  # the notes say how
-COLUMNS = ("", "times", "best ms", "median ms", "best / floor", "")
-WORLDS = (
-    "ranks",
-    "times",
-    *(f"{name} ms" for name in (floor(1), floor(2), NOTHING, DCP)),
-    "ours best ms",
-    "median ms",
-    *(f"/ {name}" for name in (floor(1), floor(2), DCP)),
-    "",
-)
-Row = tuple[str, ...]
+COLUMNS = {"": "", "times": "d", "best ms": ",.1f", "median ms": ",.1f", "best / floor": ".2f", "floor": "", "said": ""}
+WORLDS = {
+    "ranks": "",
+    "times": "d",
+    **{f"{name} ms": ",.1f" for name in (floor(1), floor(2), NOTHING, DCP)},
+    "ours best ms": ",.1f",
+    "median ms": ",.1f",
+    **{f"/ {name}": ".2f" for name in (floor(1), floor(2), DCP)},
+    "said": "",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +85,6 @@ class Results:
             Target("step rate while replicas are sent, paced / alone", self.over("sockets", PLAIN, PACED), ">=", 0.97),
         ]
 
-    def figures(self) -> dict[str, float]:
-        """Give the figures for the JSON line."""
-        told: dict[str, float] = {}
-        for scene, seen in self.seen.items():
-            told[f"{scene}_bytes"] = float(seen.state_bytes)
-            for name in seen.times_s:
-                word = f"{scene}_{_word(name)}"
-                told |= {f"{word}_s": seen.best_s(name), f"{word}_median_s": seen.median_s(name)}
-            told |= {f"{scene}_{_word(name)}": value for name, value in seen.figures.items()}
-        return told
-
     def tables(self) -> list[Table]:
         """Give the tables. What is not built yet has its row, too."""
         one, two, part = floor(1), floor(2), floor(2, CHANGED)
@@ -125,36 +113,32 @@ class Results:
 
     def _table(self, scene: str, title: str, names: Iterable[str], beneath: Mapping[str, str]) -> Table:
         """Make a table with a row per name. beneath: what a row is compared with; "" for all that are not named."""
-        seen = self.seen[scene]
         rows = [self._row(scene, name, beneath.get(name, beneath[""])) for name in names]
-        return Table(f"{title}: {seen.state_bytes / 1e6:,.0f} MB", COLUMNS, rows)
+        size = f"{self.seen[scene].state_bytes / 1e6:,.0f} MB"
+        return Table(f"{title}: {size}", COLUMNS, rows, key=f"{title.partition(':')[0]}:")
 
-    def _row(self, scene: str, name: str, beneath: str) -> Row:
+    def _row(self, scene: str, name: str, beneath: str) -> Sequence[object]:
         seen = self.seen[scene]
         times = seen.times_s.get(name, [])
-        if not times:
-            return (name, "0", "-", "-", "-", self._why(scene, name))
-        ratio = self.over(scene, name, beneath)
         equal = "loaded again, equal" if seen.figures.get(of(name, EQUAL)) else ""
+        said = equal if times else self._why(scene, name)
         best_ms, median_ms = seen.best_s(name) * 1e3, seen.median_s(name) * 1e3
-        return (name, str(len(times)), f"{best_ms:,.1f}", f"{median_ms:,.1f}", f"{ratio:.2f} x {beneath}", equal)
+        return (name, len(times), best_ms, median_ms, self.over(scene, name, beneath), f"x {beneath}", said)
 
     def _why(self, scene: str, name: str) -> str:
         """Say why a row is empty."""
         return BROKE if name.partition(":")[0] in self.seen[scene].faults else NOT_BUILT
 
     def _worlds(self) -> Table:
-        one, seen = floor(1), self.seen["worlds"]
-        rows: list[Row] = []
+        seen = self.seen["worlds"]
+        rows = []
         for each in self._pairs():
-            best = [f"{seen.best_s(pair(name, *each)) * 1e3:,.1f}" for name in (one, floor(2), NOTHING, DCP)]
-            name, times = pair(OURS, *each), seen.times_s.get(pair(OURS, *each), [])
-            if times:
-                ratios = [f"{self.over('worlds', name, pair(other, *each)):.2f}" for other in (one, floor(2), DCP)]
-                found = [f"{seen.best_s(name) * 1e3:,.1f}", f"{seen.median_s(name) * 1e3:,.1f}", *ratios, ""]
-            else:
-                found = ["-", "-", "-", "-", "-", self._why("worlds", OURS)]
-            rows.append((f"{each[0]} -> {each[1]}", str(len(times)), *best, *found))
+            ours = pair(OURS, *each)
+            best_ms = [seen.best_s(pair(name, *each)) * 1e3 for name in (floor(1), floor(2), NOTHING, DCP, OURS)]
+            ratios = [self.over("worlds", ours, pair(name, *each)) for name in (floor(1), floor(2), DCP)]
+            times = len(seen.times_s.get(ours, ()))
+            said = "" if times else self._why("worlds", OURS)
+            rows.append((f"{each[0]} -> {each[1]}", times, *best_ms, seen.median_s(ours) * 1e3, *ratios, said))
         equal = ", loaded equal to dcp.load" if self._equal_in_other_worlds() == 1 else ""
         title = f"load what another number of ranks saved: {seen.state_bytes / 1e6:,.0f} MB{equal}"
         return Table(title, WORLDS, rows)
@@ -172,9 +156,5 @@ class Results:
         """Tell what could not be measured."""
         faults = {f"{scene}, {name}: {why}" for scene, seen in self.seen.items() for name, why in seen.faults.items()}
         rows = [row for table in self.tables() for row in table.rows if row[-1] == NOT_BUILT]
-        told = [f"{NOT_BUILT}: {', '.join(dict.fromkeys(row[0] for row in rows))}."] if rows else []
+        told = [f"{NOT_BUILT}: {', '.join(dict.fromkeys(str(row[0]) for row in rows))}."] if rows else []
         return [*sorted(faults), *told]
-
-
-def _word(name: str) -> str:
-    return "_".join("".join(letter if letter.isalnum() else " " for letter in name.lower()).split())

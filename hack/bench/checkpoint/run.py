@@ -7,7 +7,6 @@ process. What is saved goes to tmpfs, what is persisted to a disk. No GPU takes 
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import tempfile
@@ -21,6 +20,7 @@ from hack.bench.checkpoint.plan import Places, Plan
 from hack.bench.checkpoint.results import Results
 from hack.bench.checkpoint.scenes.runner import played
 from hack.bench.checkpoint.state import Size
+from hack.bench.support.measure import load_note
 from hack.bench.support.outcome import Outcome, Scale
 
 MEMORY, DISK = Path("/dev/shm"), Path("/var/tmp")
@@ -88,15 +88,14 @@ def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
             folders.append(Path(tempfile.mkdtemp(prefix="turnout-bench-", dir=parent)))
             ends.callback(_remove, folders[-1])
         found = Results(played(plan, Places(*folders)))
-    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     notes = [
         *found.missing(),
         f"Baseline: torch {metadata.version('torch')}, as many threads as there are cores where nothing else runs.",
         "floor 1, floor 2: memcpy of the same tensors by 1 and 2 plain threads, in turn with the rest of its table.",
-        f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.",
+        load_note(),
     ]
     title = "checkpoint: saves that stop training, saves beside training, loads"
-    return Outcome(title, found.tables(), found.figures(), found.targets(), notes)
+    return Outcome(title, found.tables(), found.targets(), notes)
 
 
 def _ended(number: int, frame: object) -> None:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 
@@ -20,6 +18,7 @@ from hack.bench.controllers.results import Results
 from hack.bench.controllers.scene import FULL, QUICK, SMALLEST, Size
 from hack.bench.controllers.sides import Side
 from hack.bench.controllers.trials import Rest, Trial, deletions, opened, rest, trial
+from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
@@ -63,7 +62,7 @@ async def _both_deleted(api: Api, sides: tuple[Side, Side], size: Size, again: i
     found = {}
     for side in sides if again % 2 == 0 else reversed(sides):
         found[side.name] = median(await deletions(side, api, size))
-        print(f"{side.name}: a deleted job's children gone after {found[side.name] * 1e3:.0f} ms", file=sys.stderr)
+        progress(f"{side.name}: a deleted job's children gone after {found[side.name] * 1e3:.0f} ms")
     theirs, ours = (found[side.name] for side in sides)
     return theirs, ours
 
@@ -71,9 +70,9 @@ async def _both_deleted(api: Api, sides: tuple[Side, Side], size: Size, again: i
 def _progress(side: Side, found: Trial) -> None:
     told = f"all running after {found.running_s:.1f} s, CPU {found.used.cpu_s:.1f} s, {found.used.peak_mib:.0f} MiB"
     asked = ", ".join(f"{name} {count}" for name, count in found.requests.most_common())
-    print(f"{time.strftime('%H:%M:%S')} {side.name}: {told}; {asked}", file=sys.stderr, flush=True)
+    progress(f"{side.name}: {told}; {asked}")
 
 
 def _progress_at_rest(side: Side, found: Rest) -> None:
     told = f"at rest {found.cores:.2%} of a core, {found.peak_mib:.0f} MiB, caught up after {found.caught_up_s:.1f} s"
-    print(f"{time.strftime('%H:%M:%S')} {side.name}: {told}", file=sys.stderr, flush=True)
+    progress(f"{side.name}: {told}")

@@ -7,16 +7,15 @@ defaults, ours with those of its Deployment.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 
 from hack.bench.controllers.scene import NAMESPACE
+from hack.bench.support.measure import cpu_s, memory_mib
 from hack.controlplane.plane import ControlPlane, free_ports
 
 READY_WITHIN_S = 300.0
@@ -52,13 +51,8 @@ class Side:
 
     def usage(self) -> Usage:
         """Read what the process has used since it began."""
-        folder = Path(f"/proc/{self._plane.pid(self.name)}")
-        fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        ticks = int(fields[11]) + int(fields[12])
-        kib = next(
-            int(line.split()[1]) for line in (folder / "status").read_text().splitlines() if line.startswith("VmHWM")
-        )
-        return Usage(ticks / os.sysconf("SC_CLK_TCK"), kib / 1024)
+        pid = self._plane.pid(self.name)
+        return Usage(cpu_s(pid), memory_mib(pid, "VmHWM"))
 
     async def caught_up(self, jobs: int) -> None:
         """Wait until it has looked at so many jobs since its start, and none waits."""

@@ -10,7 +10,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from hack.bench.controllers.audit import Audit, writes
@@ -18,7 +18,6 @@ from hack.bench.controllers.scene import JOBS, OF_JOB, PODS, SERVICES, Size, clu
 from hack.bench.controllers.sides import Ours, Side, Theirs, Usage, restarted
 from hack.bench.controllers.watching import all_running, watched_pods
 from hack.controlplane.api import Api
-from hack.controlplane.errors import ApiError
 from hack.controlplane.plane import ControlPlane
 
 GIVE_UP_S = 1500.0
@@ -72,7 +71,7 @@ async def opened(plane: ControlPlane) -> AsyncIterator[tuple[Api, Theirs, Ours]]
             await api.create(each)
         await theirs.start()
         await theirs.stop()
-        await _served(api, JOBS)
+        await api.served(JOBS)
         # Not before: the garbage collector looks for kinds that are new every 30 s only.
         await asyncio.to_thread(plane.start_controller_manager, ("garbage-collector-controller",))
         yield api, theirs, ours
@@ -131,16 +130,6 @@ async def rest(side: Side, other: Side, api: Api, audit: Audit, size: Size) -> t
     finally:
         await other.stop()
     return found, Rest(0.0, cores, peak_mib, caught_up_s, wrote, wrote_again)
-
-
-async def _served(api: Api, path: str) -> None:
-    """Wait until a kind that was just defined can be watched."""
-    async with asyncio.timeout(GIVE_UP_S):
-        while True:
-            with suppress(ApiError):
-                await api.get(f"{path}?watch=1&resourceVersion=0&timeoutSeconds=1")
-                return
-            await asyncio.sleep(0.1)
 
 
 async def _made(api: Api, wanted: Sequence[dict[str, object]], workers: int) -> float:

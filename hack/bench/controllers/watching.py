@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
-import aiohttp
 import msgspec
 
 from hack.bench.controllers.scene import JOBS, PODS
@@ -129,26 +127,11 @@ async def _followed(api: Api, path: str, note: Callable[[bytes, float], None]) -
 
 
 async def _follow(api: Api, path: str, note: Callable[[bytes, float], None]) -> None:
-    """Tell of each line, until cancelled. Raises RuntimeError when the server refuses the watch.
+    """Tell of each line, until cancelled. Raises ApiError when the server refuses the watch.
 
     The server ends a watch that falls behind; the next one tells everything that is there again.
     """
-    address = f"{api.url}{path}?watch=1&resourceVersion=0&timeoutSeconds=3600"
     while True:
-        async with api._session.get(address, timeout=aiohttp.ClientTimeout(total=None), read_bufsize=1 << 22) as answer:
-            if answer.status != 200:
-                raise RuntimeError(f"no watch of {path}: {await answer.text()}")
-            try:
-                await _tell(answer, note)
-            finally:
-                if answer.connection is not None and answer.connection.transport is not None:
-                    answer.connection.transport.abort()
-
-
-async def _tell(answer: aiohttp.ClientResponse, note: Callable[[bytes, float], None]) -> None:
-    buffer = b""
-    async for chunk in answer.content.iter_any():
-        *lines, buffer = (buffer + chunk).split(b"\n")
-        now_s = time.monotonic()
-        for line in lines:
-            note(line, now_s)
+        async with aclosing(api.events(f"{path}?watch=1&resourceVersion=0&timeoutSeconds=3600")) as events:
+            async for line, now_s in events:
+                note(line, now_s)

@@ -117,13 +117,5 @@ def ready(port: int) -> str:
         caller.close()
 
 
-def memory_mib(process: subprocess.Popen[bytes], field: str = "VmRSS") -> float:
-    """Measure the memory of a child in MiB; VmHWM is the most that it ever held."""
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"no {field} of {process.args!r}")
-
-
 def _die_with_parent() -> None:
     die_with(os.getppid(), signal.SIGKILL)

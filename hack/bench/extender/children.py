@@ -13,20 +13,17 @@ import random
 import sys
 import time
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hack.bench.extender import cluster
+from hack.bench.scheduler.noop import Noop
 from turnout.kube.client import logs
 from turnout.kube.client.run_until_signal import run_until_signal
-from turnout.kube.objects import Pod
 from turnout.scheduler_ext.__main__ import serve as serve_extender
-from turnout.scheduler_ext.model import Answer, Victims
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.ports import Listen, Listeners
 from turnout.scheduler_ext.settings import extender_settings
-from turnout.scheduler_ext.wire.pod_messages import Review
 from turnout.simulator.api.kinds.catalogue import ROWS
 from turnout.simulator.api.server.serve import serve as serve_api
 from turnout.simulator.api.store import Store
@@ -59,40 +56,6 @@ class TimedMetrics(Metrics):
         self.phase = self.times  # type: ignore[assignment]
 
 
-class NoOp:
-    """An extender without an opinion."""
-
-    def filter(self, pod: Pod, names: Sequence[str]) -> Answer:
-        """Accept every node."""
-        return Answer()
-
-    def prioritize(self, pod: Pod, names: Sequence[str]) -> Sequence[tuple[str, int]]:
-        """Give every node the same score."""
-        return ()
-
-    def preempt(self, pod: Pod, victims: Mapping[str, Victims]) -> Mapping[str, Victims]:
-        """Return the victims as offered."""
-        return victims
-
-    def refusal_of_pod(self, pod: Pod) -> Answer:
-        return Answer()
-
-    def refusal_of_gang(self, namespace: str, name: str) -> Answer:
-        return Answer()
-
-    def gates(self, review: Review) -> bool:
-        """Gate no pod."""
-        return False
-
-    def unready(self) -> str | None:
-        """Give nothing: it is ready at once."""
-        return None
-
-    def describe(self) -> dict[str, Any]:
-        """Give nothing to describe."""
-        return {}
-
-
 async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
     """Run the extender until SIGTERM."""
     await serve_extender(extender_settings(flags), metrics)
@@ -100,7 +63,7 @@ async def ours(metrics: Metrics, flags: Sequence[str]) -> None:
 
 async def noop(metrics: Metrics, port_file: Path) -> None:
     """Run the server with nothing to say until SIGTERM."""
-    async with Listeners(NoOp(), metrics, Listen(port=0, health_port=0)) as opened:
+    async with Listeners(Noop(), metrics, Listen(port=0, health_port=0)) as opened:
         _show(port_file, str(opened.port))
         await run_until_signal()
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from random import Random
 
 from hack.bench.extender import cluster
-from hack.bench.extender.caller import Caller, appears, child, memory_mib, ready, until, url_of
+from hack.bench.extender.caller import Caller, appears, child, ready, until, url_of
 from hack.bench.extender.cluster import Gang, Raw
+from hack.bench.support.measure import memory_mib
 from turnout.cli.commands.child_programs import free_port
 
 LIVING = 12  # gangs at a time; the oldest leaves when another comes
@@ -75,8 +76,8 @@ def measure(size: Size) -> Measured:
             runs, rss_mib = [], 0.0
             for _ in range(size.runs):
                 runs.append(stream.send(Run(), size.requests))
-                rss_mib = max(rss_mib, memory_mib(process))
-            peak_mib = memory_mib(process, "VmHWM")
+                rss_mib = max(rss_mib, memory_mib(process.pid))
+            peak_mib = memory_mib(process.pid, "VmHWM")
             _check_advised(pages)
         for who in ("ours", "noop"):
             handler_s = _handler_times(folder / f"{who}.times")

@@ -17,6 +17,22 @@ from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from turnout.simulator.replay import trace_files
 
 QUICK_JOBS, SEEDS = 700, 3
+MEASURES = (  # heading, field of a Result, format
+    ("jobs", "jobs", ",d"),
+    ("busy without", "busy_before", ".3f"),
+    ("busy", "busy", ".3f"),
+    ("faster", "faster", ".3f"),
+    ("of the oracle's gain", "capture", ".3f"),
+    ("late", "late", "d"),
+    ("latest s", "worst_s", ".0f"),
+    ("p99 wait", "p99_ratio", ".3f"),
+    ("undisturbed", "undisturbed", ".3f"),
+    ("harm", "harm", ".2f"),
+    ("> 60 s worse", "worse", ".2%"),
+    ("restarts a job", "restarts", ".2f"),
+    ("looks/s", "looks_per_s", ".0f"),
+)
+COLUMNS = {"cluster": "", **{heading: form for heading, _, form in MEASURES}}
 Results = Mapping[Scene, Sequence[Result]]
 
 
@@ -33,64 +49,14 @@ def run(scale: Scale) -> Outcome:
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         found = list(pool.map(replayed, tasks))
     of = {scene: [each for each in found if each.task.scene == scene] for scene in SCENES}
-    return Outcome(
-        "lending: what it gives, and whom it harms",
-        tuple(_table(scene, rows) for scene, rows in of.items()),
-        dict(_figures(of)),
-        tuple(_targets(of)),
-        tuple(_notes(names, of[scenes.ALL], quick)),
-    )
+    tables = [Table(scene.name, COLUMNS, [_row(each) for each in rows], f"{scene.name},") for scene, rows in of.items()]
+    notes = list(_notes(names, of[scenes.ALL], quick))
+    return Outcome("lending: what it gives, and whom it harms", tables, list(_targets(of)), notes)
 
 
-def _table(scene: Scene, rows: Sequence[Result]) -> Table:
-    columns = (
-        "cluster",
-        "jobs",
-        "busy without",
-        "busy",
-        "faster",
-        "of the oracle's gain",
-        "late",
-        "latest s",
-        "p99 wait",
-    )
-    more = ("undisturbed", "harm", "> 60 s worse", "restarts a job", "looks/s")
-    return Table(scene.name, (*columns, *more), [_row(each) for each in rows])
-
-
-def _row(found: Result) -> tuple[str, ...]:
+def _row(found: Result) -> tuple[object, ...]:
     name = f"{found.task.cluster} #{found.task.seed}" if found.task.scene.thrown else found.task.cluster
-    return (
-        name,
-        f"{found.jobs:,}",
-        f"{found.busy_before:.3f}",
-        f"{found.busy:.3f}",
-        f"{found.faster:.3f}",
-        "" if found.capture is None else f"{found.capture:.3f}",
-        f"{found.late}",
-        f"{found.worst_s:.0f}",
-        f"{found.p99_ratio:.3f}",
-        f"{found.undisturbed:.3f}",
-        f"{found.harm:.2f}",
-        f"{found.worse:.2%}",
-        f"{found.restarts:.2f}",
-        f"{found.looks_per_s:.0f}",
-    )
-
-
-def _figures(of: Results) -> Iterator[tuple[str, float]]:
-    for scene, rows in of.items():
-        for each in rows:
-            name = f"{scene.name} {each.task.cluster} #{each.task.seed}"
-            yield f"{name} busy", each.busy
-            yield f"{name} busy without", each.busy_before
-            yield f"{name} faster", each.faster
-            yield f"{name} late", each.late
-            yield f"{name} harm", each.harm
-            yield f"{name} worse", each.worse
-            yield f"{name} restarts", each.restarts
-            if each.capture is not None:
-                yield f"{name} capture", each.capture
+    return (name, *(getattr(found, field) for _, field, _ in MEASURES))
 
 
 def _targets(of: Results) -> Iterator[Target]:

@@ -17,6 +17,8 @@ from typing import Any
 
 import aiohttp
 
+from hack.bench.support.measure import memory_mib
+
 WATCHERS = 20
 _AT_ONCE = 32
 _GPUS = 16  # of a node, so that a thousand nodes hold ten thousand pods
@@ -92,8 +94,8 @@ async def _fill(url: str, pid: int, pods: int) -> Load:
         behind_s=max(done) - min(done),
         cut_off=told["cut_off"],
         seen_mib=told["mib"],
-        mib=_peak_mib(pid),
-        extender_mib=max((_peak_mib(child) for child in _children(pid)), default=0.0),
+        mib=memory_mib(pid, "VmHWM"),
+        extender_mib=max((memory_mib(child, "VmHWM") for child in _children(pid)), default=0.0),
     )
 
 
@@ -120,12 +122,6 @@ def _pod(number: int) -> dict[str, Any]:
     container = {"name": "main", "image": "registry.example.com/train:1", "resources": {"limits": asks}}
     labels = {"app": "bench", "index": str(number)}
     return {"metadata": {"name": f"pod-{number:05d}", "labels": labels}, "spec": {"containers": [container]}}
-
-
-def _peak_mib(pid: int) -> float:
-    text = Path(f"/proc/{pid}/status").read_text()
-    line = next(line for line in text.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
 
 
 def _children(pid: int) -> list[int]:

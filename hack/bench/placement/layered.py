@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hack.bench.placement import exact
 from hack.bench.placement.baselines import Room
-from hack.bench.support.outcome import Target
+from hack.bench.support.outcome import Outcome, Target
 from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.mesh import hosts_of
@@ -23,39 +22,8 @@ _SIZES = ((2, 1), (4, 2), (6, 2), (6, 3), (8, 4), (12, 4))  # of a spine's runs,
 _DEEP = ((2, 64), (1, 8))  # of 512 pods
 
 
-@dataclass(frozen=True, slots=True)
-class LayeredRun:
-    """Totals over instances that CP-SAT closed, and the time of one large ask."""
-
-    closed: int
-    ours: int
-    optimum: int
-    missed: int  # instances that fit and that we refused
-    worst: float
-    p99_ms: float
-
-    def figures(self) -> dict[str, float]:
-        """Return the numbers by name."""
-        ratio = self.ours / max(self.optimum, 1)
-        return {
-            "layered_closed": self.closed,
-            "layered_ours_to_optimum": ratio,
-            "layered_missed": self.missed,
-            "layered_worst_ratio": self.worst,
-            "layered_512_of_50000_p99_ms": self.p99_ms,
-        }
-
-    def targets(self) -> tuple[Target, ...]:
-        """Return what the figures have to reach."""
-        return (
-            Target("layered asks: cost to exact optimum", self.ours / max(self.optimum, 1), "<=", 1.02),
-            Target("layered asks that fit and are refused", self.missed, "<=", 0),
-            Target("512 members in two layers on 50,000 hosts, p99 ms", self.p99_ms, "<=", 50.0),
-        )
-
-
-def measure(count: int, repeats: int) -> LayeredRun:
-    """Place one gang a seed in two layers, and time large ones."""
+def measure(count: int, repeats: int) -> Outcome:
+    """Place one gang a seed in two layers, and time large ones. Instances count that CP-SAT closed."""
     paid: list[tuple[int, int]] = []
     missed = 0
     for seed in range(count):
@@ -70,9 +38,18 @@ def measure(count: int, repeats: int) -> LayeredRun:
             missed += 1
             continue
         paid.append((cost(fabric, hosts_of(found)).total, least))
-    worst = max(((ours + 1) / (least + 1) for ours, least in paid), default=1.0)
     ours, optimum = (sum(column) for column in zip(*paid, strict=True))
-    return LayeredRun(len(paid), ours, optimum, missed, worst, _p99_ms(repeats))
+    worst, p99_ms = max(((ours + 1) / (least + 1) for ours, least in paid), default=1.0), _p99_ms(repeats)
+    return Outcome(
+        "layers",
+        (),
+        [
+            Target("layered asks: cost to exact optimum", ours / max(optimum, 1), "<=", 1.02),
+            Target("layered asks that fit and are refused", missed, "<=", 0),
+            Target("512 members in two layers on 50,000 hosts, p99 ms", p99_ms, "<=", 50.0),
+        ],
+        more={"layered asks, closed": len(paid), "layered asks, worst to optimum": worst},
+    )
 
 
 def draw(seed: int) -> tuple[Fabric, Room, int, tuple[tuple[int, int], ...]]:

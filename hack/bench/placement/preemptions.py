@@ -10,63 +10,36 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
-from hack.bench.support.outcome import Target
+from hack.bench.support.outcome import Outcome, Target
 from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 
 _SIZES = ((8, 4), (4, 1), (8, 1), (4, 2), (3, 2), (5, 3))
 _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Clusters in which one leaf holds two shapes, and in how many of them the gang was spread or not placed whole.
-
-    paid, least: GPU-seconds lost to preemption, ours and the optimum's, over `preempted` clusters. worst: the largest
-    ratio.
-    """
-
-    held: int
-    spread: int
-    preempted: int
-    refused: int
-    paid: int
-    least: int
-    worst: float
-
-    def figures(self) -> dict[str, float]:
-        """Return the numbers by name."""
-        return {
-            "shapes_one_leaf_holds": self.held,
-            "shapes_spread": self.spread,
-            "preempted": self.preempted,
-            "preemption_refused": self.refused,
-            "preemption_price_to_optimum": self.paid / max(self.least, 1),
-            "preemption_worst": self.worst,
-        }
-
-    def targets(self) -> tuple[Target, ...]:
-        """Return what the figures have to reach."""
-        return (
-            Target("two shapes spread where one leaf holds all", self.spread, "<=", 0),
-            Target("preemption: GPU-seconds lost to the optimum's", self.paid / max(self.least, 1), "<=", 1.05),
-            Target("preemptions that could be and were refused", self.refused, "<=", 0),
-        )
-
-
-def measure(count: int) -> Found:
+def measure(count: int) -> Outcome:
     """Look at so many clusters of each kind."""
     shapes = [spread(seed) for seed in range(count)]
     prices = [preempted(seed) for seed in range(count)]
     known = [(paid, least) for paid, least in prices if least]
     both = [(paid, least) for paid, least in known if paid is not None]
     paid, least = (sum(column) for column in zip(*both, strict=True))
-    worst = max(one / other for one, other in both)
     able = [each for each in shapes if each is not None]
-    return Found(len(able), sum(able), len(both), len(known) - len(both), paid, least, worst)
+    more: dict[str, float] = {"two shapes, clusters where one leaf holds all": len(able), "preemptions": len(both)}
+    more["preemption, worst to the optimum's"] = max(one / other for one, other in both)
+    return Outcome(
+        "preemptions",
+        (),
+        [
+            Target("two shapes spread where one leaf holds all", sum(able), "<=", 0),
+            Target("preemption: GPU-seconds lost to the optimum's", paid / max(least, 1), "<=", 1.05),
+            Target("preemptions that could be and were refused", len(known) - len(both), "<=", 0),
+        ],
+        more=more,
+    )
 
 
 def spread(seed: int) -> bool | None:

@@ -29,7 +29,8 @@ from hack.bench.placement import (
 )
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import gangs as meshes
-from hack.bench.support.outcome import Outcome, Scale, Table, Target
+from hack.bench.support.measure import ratio
+from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
 from turnout.topology.distance import cost
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.model import Ask, Entry, Placement
@@ -44,62 +45,40 @@ def run(scale: Scale) -> Outcome:
     single = _single(scale.pick(800, 80, 2))
     flowing = {full: _streams(full) for full in scale.pick(_CEILINGS, (streams.FULL,), (streams.FULL,))}
     trickled = trickling.measure(ours, scale.pick(streams.SEEDS, range(1, 4), range(1, 2)))
-    inner = _within_and_beside(scale)
     speed = _speed(*scale.pick((31, 200), (9, 20), (1, 1)))
-    worst = max(flowing[streams.FULL], key=lambda row: row.ours - row.best_fit)
-    figures = {
-        **single.figures(),
-        **_stream_figures(flowing),
-        **{f"trickle_{row.seed}_shuffled": row.shuffled for row in trickled},
-        "trickle_seeds_worse": sum(max(row.in_order, row.shuffled) > row.together for row in trickled),
-        "stream_worst_seed": worst.seed,
-        "stream_worst_seed_ours_minus_best_fit": worst.ours - worst.best_fit,
-        **inner.figures,
-        **dict(speed),
-    }
-    worse = single.worse + sum(row.worse for rows in flowing.values() for row in rows)
-    slowest = max(value for name, value in speed if name.startswith("p99_512_of_50000"))
-    return Outcome(
-        title="placement: rings that cross few switches",
-        tables=(
-            single.table(),
-            *(_stream_table(full, rows) for full, rows in flowing.items()),
-            trickling.table(trickled),
-            *inner.tables,
-            _speed_table(speed),
+    rows = flowing[streams.FULL]
+    worst = max(rows, key=lambda row: row.ours[0] - row.best_fit[0])
+    worse = single.worse + sum(row.worse for some in flowing.values() for row in some)
+    slowest = max(p99 for name, _, p99 in speed if p99 is not None)
+    trickled_worse = sum(max(row.in_order, row.shuffled) > row.together for row in trickled)
+    to_best_fit = _mean(row.ours[0] for row in rows) / _mean(row.best_fit[0] for row in rows)
+    columns = {"one plan, members of hosts": "", "median ms": ".3f", "p99 ms": ".3f"}
+    return combined(
+        "placement: rings that cross few switches",
+        Outcome(
+            "whole gangs",
+            (single.table(), *(_stream_table(full, some) for full, some in flowing.items()), trickling.table(trickled),
+             Table("speed", columns, speed)),
+            (
+                Target("mean cost to exact optimum, where CP-SAT closed", single.ratio, "<=", 1.02),
+                Target("instances on which best fit by level is cheaper", worse, "<=", 0),
+                Target("streams: mean ring crossings to best fit's, 20 seeds", to_best_fit, "<=", 0.97),
+                Target("seeds on which pods that trickle in cost a ring more", trickled_worse, "<=", 0),
+                Target("512 members on 50,000 hosts, slowest scene's p99 ms", slowest, "<=", 50.0),
+            ),
+            _notes(single, worst),
         ),
-        figures=figures,
-        targets=(
-            Target("mean cost to exact optimum, where CP-SAT closed", single.ratio, "<=", 1.02),
-            Target("instances on which best fit by level is cheaper", worse, "<=", 0),
-            _of_streams(figures["stream_90_ours_to_best_fit"]),
-            Target("seeds on which pods that trickle in cost a ring more", figures["trickle_seeds_worse"], "<=", 0),
-            *inner.targets,
-            Target("512 members on 50,000 hosts, slowest scene's p99 ms", slowest, "<=", 50.0),
-        ),
-        notes=_notes(single, worst),
-    )
-
-
-def _within_and_beside(scale: Scale) -> Outcome:
-    """Measure what is within one gang, and gangs beside others."""
-    meshed = meshes.measure(range(scale.pick(400, 60, 2)))
-    runs = layered.measure(*scale.pick((500, 200), (60, 40), (2, 2)))
-    many = many_streams.measure(many_streams.SEEDS[: scale.pick(None, 50, 2)])
-    found = preemptions.measure(scale.pick(1_000, 60, 2))
-    figures = {**meshes.figures(meshed), **runs.figures(), **many.figures(), **found.figures()}
-    targets = (*meshes.targets(meshed), *runs.targets(), *many.targets(), *found.targets())
-    return Outcome("within gangs and beside others", (meshes.table(meshed),), figures, targets)
-
-
-def _of_streams(ratio: float) -> Target:
-    return Target("streams: mean ring crossings to best fit's, 20 seeds", ratio, "<=", 0.97)
+        meshes.outcome(meshes.measure(range(scale.pick(400, 60, 2)))),
+        layered.measure(*scale.pick((500, 200), (60, 40), (2, 2))),
+        many_streams.measure(many_streams.SEEDS[: scale.pick(None, 50, 2)]),
+        preemptions.measure(scale.pick(1_000, 60, 2)),
+    )  # fmt: skip
 
 
 def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:
     return (
         f"CP-SAT proved {single.closed} of {single.count} instances, {_CLOSES_S:g} s each at most.",
-        f"Worst of the 20 seeds for us: {worst.seed}, ours {worst.ours:.3f}, best fit {worst.best_fit:.3f} a gang.",
+        f"Worst of the 20 seeds for us: {worst.seed}, {worst.ours[0]:.3f} a gang, best fit {worst.best_fit[0]:.3f}.",
         f"Inputs: instances {single.digest}, streams {streams.digest(streams.committed().values())}.",
         "Ours planned every instance and gang twice and answered alike.",
     )
@@ -126,43 +105,18 @@ class _Single:
     costs: dict[str, list[tuple[int, ...]]]
     leaves: dict[str, list[tuple[int, ...]]]
 
-    def figures(self) -> dict[str, float]:
-        ours_, best_fit, spread, least = np.mean([row for rows in self.costs.values() for row in rows], axis=0)
-        return {
-            "instances": self.count,
-            "closed": self.closed,
-            "instances_best_fit_cheaper": self.worse,
-            "cost_ours": ours_,
-            "cost_best_fit": best_fit,
-            "cost_spread": spread,
-            "cost_optimum": least,
-            "cost_ours_to_optimum": self.ratio,
-            "cost_best_fit_to_optimum": best_fit / least,
-        }
-
     def table(self) -> Table:
         rows = []
-        for kind, costs in [
-            *sorted(self.costs.items()),
-            ("all", [row for part in self.costs.values() for row in part]),
-        ]:
-            leaf = self.leaves.get(kind) or [row for part in self.leaves.values() for row in part]
-            means = np.mean(costs, axis=0)
-            rows.append(
-                (
-                    kind,
-                    str(len(costs)),
-                    *(f"{value:.2f}" for value in means),
-                    f"{means[0] / means[3]:.4f}",
-                    "/".join(f"{value:.2f}" for value in np.mean(leaf, axis=0)),
-                )
-            )
-        columns = ("fabric", "n", "ours", "fit", "spread", "opt", "ours/opt", "leaf: ours/fit/spread")
-        return Table(
-            "mean ring crossings of one gang on a fragmented fabric (fit: best fit by level; opt: exact optimum)",
-            columns,
-            rows,
-        )
+        costs, leaves = dict(sorted(self.costs.items())), dict(self.leaves)
+        for every in (costs, leaves):
+            every["all"] = [row for part in every.values() for row in part]
+        for kind in costs:
+            means = np.mean(costs[kind], axis=0).tolist()
+            in_leaves = "/".join(f"{value:.2f}" for value in np.mean(leaves[kind], axis=0))
+            rows.append((kind, len(costs[kind]), *means, ratio(means[0], means[3]), in_leaves))
+        columns = {"fabric": "", "n": "d", **dict.fromkeys(("ours", "fit", "spread", "opt"), ".2f"), "ours/opt": ".4f"}
+        title = "mean ring crossings of one gang on a fragmented fabric (fit: best fit by level; opt: exact optimum)"
+        return Table(title, {**columns, "leaf: ours/fit/spread": ""}, rows)
 
 
 def _single(count: int) -> _Single:
@@ -198,20 +152,14 @@ def _legal(one: instances.Instance, hosts: Hosts | None) -> Hosts:
 
 @dataclass(frozen=True, slots=True)
 class _Seed:
-    """One stream: mean crossings a gang, those of leaves alone in *_leaf.
-
-    worse: how often best fit, asked from our very state, had the cheaper answer.
-    """
+    """One stream: mean crossings a gang of each policy, of all switches and of leaves alone."""
 
     seed: int
     full: float
-    worse: int
-    ours: float
-    best_fit: float
-    spread: float
-    ours_leaf: float
-    best_fit_leaf: float
-    spread_leaf: float
+    worse: int  # how often best fit, asked from our very state, had the cheaper answer
+    ours: tuple[float, float]
+    best_fit: tuple[float, float]
+    spread: tuple[float, float]
 
 
 def _streams(full: float) -> list[_Seed]:
@@ -230,77 +178,42 @@ def _streams(full: float) -> list[_Seed]:
         def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random = dice) -> Hosts | None:
             return baselines.spread(fabric, room, pods, dice)
 
-        mine, theirs, default = (
-            streams.replay(tree, events, policy) for policy in (ours_beside_best_fit, baselines.best_fit, spread)
-        )
-        found = [_mean(run.total) for run in (mine, theirs, default)] + [
-            _mean(run.leaf) for run in (mine, theirs, default)
-        ]
-        rows.append(_Seed(seed, mine.full, worse[0], *found))
+        runs = [streams.replay(tree, events, policy) for policy in (ours_beside_best_fit, baselines.best_fit, spread)]
+        rows.append(_Seed(seed, runs[0].full, worse[0], *((_mean(run.total), _mean(run.leaf)) for run in runs)))
     return rows
 
 
-def _stream_figures(flowing: dict[float, list[_Seed]]) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    for full, rows in flowing.items():
-        for name in ("ours", "best_fit", "spread", "ours_leaf", "best_fit_leaf", "spread_leaf"):
-            figures[f"stream_{full * 100:.0f}_{name}"] = _mean(getattr(row, name) for row in rows)
-        mine, theirs = (_mean(getattr(row, name) for row in rows) for name in ("ours", "best_fit"))
-        figures[f"stream_{full * 100:.0f}_ours_to_best_fit"] = mine / theirs
-        figures[f"stream_{full * 100:.0f}_seeds_worse"] = sum(row.ours > row.best_fit for row in rows)
-        figures[f"stream_{full * 100:.0f}_taken"] = _mean(row.full for row in rows)
-    return figures
-
-
 def _stream_table(full: float, rows: list[_Seed]) -> Table:
-    columns = ("seed", "ours", "fit", "spread", "ours/fit", "leaf: ours/fit/spread", "taken")
+    of_each = [(str(row.seed), *row.ours, *row.best_fit, *row.spread, row.full) for row in rows]
+    means = ("mean", *np.mean([row[1:] for row in of_each], axis=0).tolist())
     lines = [
-        (
-            str(row.seed),
-            f"{row.ours:.3f}",
-            f"{row.best_fit:.3f}",
-            f"{row.spread:.3f}",
-            f"{row.ours / row.best_fit:.3f}",
-            f"{row.ours_leaf:.2f}/{row.best_fit_leaf:.2f}/{row.spread_leaf:.2f}",
-            f"{row.full:.0%}",
-        )
-        for row in rows
+        (name, ours_, fit, spread, ours_ / fit, f"{ours_leaf:.2f}/{fit_leaf:.2f}/{spread_leaf:.2f}", taken)
+        for name, ours_, ours_leaf, fit, fit_leaf, spread, spread_leaf, taken in (*of_each, means)
     ]
-    means = [_mean(getattr(row, name) for row in rows) for name in ("ours", "best_fit", "spread")]
-    leaf = [_mean(getattr(row, name) for row in rows) for name in ("ours_leaf", "best_fit_leaf", "spread_leaf")]
-    mine, theirs, default = (f"{value:.3f}" for value in means)
-    in_leaves = "/".join(f"{value:.2f}" for value in leaf)
-    taken = f"{_mean(row.full for row in rows):.0%}"
-    lines.append(("mean", mine, theirs, default, f"{means[0] / means[1]:.3f}", in_leaves, taken))
+    columns = {"seed": "", **dict.fromkeys(("ours", "fit", "spread", "ours/fit"), ".3f")}
     title = f"ring crossings a gang, {streams.GANGS} gangs on {streams.NODES} nodes, at most {full:.0%} taken"
-    return Table(title, columns, lines)
+    columns |= {"leaf: ours/fit/spread": "", "taken": ".0%"}
+    return Table(title, columns, lines, key=f"stream, {full:.0%}, seed")
 
 
-def _speed(repeats: int, often: int) -> list[tuple[str, float]]:
-    """Return (name, median ms) per scene, one view a call: sums of room are made anew each time, as in a request.
+def _speed(repeats: int, often: int) -> list[tuple[str, float, float | None]]:
+    """Return (name, median ms, p99 ms) per scene, one view a call: sums of room are made anew each time.
 
-    often: repeats of the largest ask, whose 99th percentile is told, too.
+    often: repeats of the largest ask, which alone has a 99th percentile.
     """
-    few, many = _tree(1, 25, 25), _tree(10, 25, 25)
-    found = []
-    for name, fabric, hosts in (("5000", few, 5_000), ("50000", many, 50_000)):
+    found: list[tuple[str, float, float | None]] = []
+    for fabric, hosts in ((_tree(1, 25, 25), 5_000), (_tree(10, 25, 25), 50_000)):
         dice = np.random.default_rng(hosts)
         empty = np.full(hosts, 8, np.int32)
         crumbs = np.where(dice.random(hosts) < 0.5, 0, dice.integers(0, 4, hosts)).astype(np.int32)
         nodes = (dice.random(hosts) < 0.3).astype(np.int32)
-        scenes: list[tuple[str, Room, int]] = [
-            (f"plan_8_of_{name}_empty_ms", empty, 8),
-            (f"plan_8_of_{name}_crumbs_ms", crumbs, 8),
-            (f"plan_512_of_{name}_empty_ms", empty, 512),
-            (f"plan_512_of_{name}_crumbs_ms", crumbs, 512),
-            (f"plan_512_of_{name}_whole_nodes_ms", nodes, 512),
-        ]
+        few = [("empty", empty, 8), ("crumbs", crumbs, 8)]
+        scenes = [*few, ("empty", empty, 512), ("crumbs", crumbs, 512), ("whole nodes", nodes, 512)]
         for scene, room, pods in scenes:
             large = (pods, hosts) == (512, 50_000)
             taken = _times_ms(partial(plan, fabric, room, Ask(pods, pods, pods)), often if large else repeats)
-            found.append((scene, statistics.median(taken)))
-            if large:
-                found.append((scene.replace("plan_", "p99_"), float(np.percentile(taken, 99))))
+            p99 = float(np.percentile(taken, 99)) if large else None
+            found.append((f"{pods} of {hosts:,}, {scene}", statistics.median(taken), p99))
     return found
 
 
@@ -317,11 +230,6 @@ def _times_ms(call: Callable[[], object], repeats: int) -> list[float]:
         call()
         taken.append((time.perf_counter() - begun) * 1e3)
     return taken
-
-
-def _speed_table(speed: list[tuple[str, float]]) -> Table:
-    rows = [(name.removesuffix("_ms").replace("_", " "), f"{value:.3f}") for name, value in speed]
-    return Table("one plan, median and 99th percentile ms", ("scene: members of hosts", "ms"), rows)
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -56,11 +56,10 @@ def measure(together: streams.Policy, seeds: Iterable[int], gangs: int = 40) -> 
 
 def table(rows: Sequence[Trickle]) -> Table:
     """Show them beside each other."""
-    columns = ("seed", "together", "in order", "shuffled")
-    lines = [(str(row.seed), f"{row.together:.3f}", f"{row.in_order:.3f}", f"{row.shuffled:.3f}") for row in rows]
-    return Table(
-        f"ring crossings a gang, its pods {APART_S * 1e3:.0f} ms apart and each asked about at once", columns, lines
-    )
+    columns = {"seed": "", **dict.fromkeys(("together", "in order", "shuffled"), ".3f")}
+    lines = [(str(row.seed), row.together, row.in_order, row.shuffled) for row in rows]
+    title = f"ring crossings a gang, its pods {APART_S * 1e3:.0f} ms apart and each asked about at once"
+    return Table(title, columns, lines, key="trickling, seed")
 
 
 class SimulatedClock(RealClock):

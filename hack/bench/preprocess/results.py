@@ -7,16 +7,17 @@ round, in which every side ran once, and their median counts. A missing measurem
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 
 from hack.bench.preprocess.measure import Usage
 from hack.bench.preprocess.sides import AUTO, DATATROVE, FAST, GIGATOKEN, OLD, OURS, SPARK, WORKERS
+from hack.bench.support.measure import middle, middle_ratio, ratio
 from hack.bench.support.outcome import Table, Target
 
 MEMORY_LIMIT_MIB = 512 + 200 * WORKERS
-_COLUMNS = ("", "MB of text", "runs", "MB/s", "spread", "MB per CPU s", "start s", "ours / it", "by CPU", "tokens")
+_COLUMNS = {"": "", "MB of text": ",.0f", "runs": "d", "MB/s": ",.1f", "spread": "", "MB per CPU s": ",.1f"}
+_COLUMNS |= {"start s": ".1f", "ours / it": ".2f", "by CPU": ".2f", "tokens": ""}
 _MISSING = "-"
 _OWN = (OURS, AUTO, SPARK)
 _NOT_COUNTED = (DATATROVE, SPARK)  # their workers' CPU time
@@ -31,11 +32,11 @@ class Run:
 
     def rate(self, start: Usage) -> float:
         """Return MB a second after start-up; NaN if the run was not longer than a run over one document."""
-        return _ratio(self.size_bytes / 1e6, self.usage.wall_s - start.wall_s)
+        return ratio(self.size_bytes / 1e6, self.usage.wall_s - start.wall_s)
 
     def cpu_rate(self, start: Usage) -> float:
         """Return MB for each second of CPU time after start-up."""
-        return _ratio(self.size_bytes / 1e6, self.usage.cpu_s - start.cpu_s)
+        return ratio(self.size_bytes / 1e6, self.usage.cpu_s - start.cpu_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class Findings:
         if not own or not other:
             return math.nan
         if len(own) != len(other):  # a slow side runs once, on less text
-            return _ratio(median(own), median(other))
-        return median(_ratio(mine, its) for mine, its in zip(own, other, strict=True))
+            return ratio(middle(own), middle(other))
+        return middle_ratio(own, other)
 
     def cpu_rates(self, side: str) -> list[float]:
         """Return MB for each second of CPU time of a side, one each round. Another load changes them less."""
@@ -79,19 +80,19 @@ class Findings:
 
     def over_by_cpu(self, side: str, ours: str = OURS) -> float:
         """Return how many times as much text ours takes for each second of CPU time as a side does."""
-        return _ratio(_median(self.cpu_rates(ours)), _median(self.cpu_rates(side)))
+        return ratio(middle(self.cpu_rates(ours)), middle(self.cpu_rates(side)))
 
     def peak_mib(self, side: str) -> float:
         """Return the largest memory of a side over all sizes; NaN if it was not measured."""
         return max((run.usage.peak_mib for run in self.memory.get(side, ())), default=math.nan)
 
-    def long_ratio(self) -> float:
+    def longratio(self) -> float:
         """Return the time with the long document beside the time of the same text in small documents."""
-        return _median(_ratio(joined.usage.wall_s, small.usage.wall_s) for joined, small in self.long_document)
+        return middle(ratio(joined.usage.wall_s, small.usage.wall_s) for joined, small in self.long_document)
 
-    def merge_ratio(self) -> float:
+    def mergeratio(self) -> float:
         """Return the rate of the merge beside the rate of cp."""
-        return _median(_ratio(merge.copy_s, merge.merge_s) for merge in self.merges)
+        return middle(ratio(merge.copy_s, merge.merge_s) for merge in self.merges)
 
 
 def targets(findings: Findings, *, full: bool) -> list[Target]:
@@ -104,104 +105,54 @@ def targets(findings: Findings, *, full: bool) -> list[Target]:
         Target("rate, --engine auto, beside preprocess_data.py", findings.over(OLD, AUTO), ">=", 8.0),
         Target("rate, --engine auto, beside datatrove's writer", findings.over(DATATROVE, AUTO), ">=", 8.0),
         Target(f"memory for {sizes}, MiB", findings.peak_mib(OURS), "<=", MEMORY_LIMIT_MIB),
-        Target("merge, beside cp of the same bytes", findings.merge_ratio(), ">=", 0.8),
-        Target("a long document, beside the same bytes in small ones", findings.long_ratio(), "<=", 1.2),
+        Target("merge, beside cp of the same bytes", findings.mergeratio(), ">=", 0.8),
+        Target("a long document, beside the same bytes in small ones", findings.longratio(), "<=", 1.2),
         Target("Spark on local[2], beside the local runner", findings.over(OURS, SPARK), ">=", 0.8),
     ]
 
 
 def tables(findings: Findings) -> list[Table]:
     """Return the tables. A side that did not run has no row; the notes say why."""
-    found = [_rates(findings)]
-    if findings.memory:
-        found.append(_memory(findings))
-    if findings.long_document:
-        found.append(_long_document(findings))
-    if findings.merges:
-        merges = [
-            (f"{merge.size_bytes / 1e6:,.0f} MB of tokens", f"{merge.merge_s:.2f}", f"{merge.copy_s:.2f}")
-            for merge in findings.merges
-        ]
-        found.append(Table("merge beside cp of the same files", ("", "merge s", "cp s"), merges))
-    return found
-
-
-def figures(findings: Findings) -> dict[str, float]:
-    """Return the figures for the JSON line."""
-    told: dict[str, float] = {}
-    for side in findings.rounds:
-        rates = findings.rates(side)
-        told[f"{side} MB/s"] = _median(rates)
-        told[f"{side} start s"] = _start_s(findings, side)
-        told[f"{side} MB per CPU s"] = _median(findings.cpu_rates(side))
-        told[f"{side} tokens equal"] = float(findings.equal[side]) if side in findings.equal else math.nan
-        if side not in _OWN:
-            told |= {f"{OURS} / {side}": findings.over(side), f"{AUTO} / {side}": findings.over(side, AUTO)}
-            told[f"{AUTO} / {side}, by CPU"] = findings.over_by_cpu(side, AUTO)
-    for side, runs in findings.memory.items():
-        told |= {f"{side} MiB for {run.size_bytes / 1e9:.2f} GB": run.usage.peak_mib for run in runs}
-    told |= {"merge / cp": findings.merge_ratio(), "long document / small ones": findings.long_ratio()}
-    return told | {"Spark / local": findings.over(OURS, SPARK)}
-
-
-def _rates(findings: Findings) -> Table:
-    rows = []
-    for side, runs in findings.rounds.items():
-        rates = findings.rates(side)
-        rows.append(
-            (
-                side,
-                f"{runs[0].size_bytes / 1e6:,.0f}",
-                f"{len(runs)}",
-                _number(_median(rates), ",.1f"),
-                f"{min(rates):,.1f}..{max(rates):,.1f}" if rates else _MISSING,
-                _number(_median(findings.cpu_rates(side)), ",.1f"),
-                _number(_start_s(findings, side), ".1f"),
-                _MISSING if side in _OWN else _number(findings.over(side, AUTO), ".2f"),
-                _MISSING if side in _OWN else _number(findings.over_by_cpu(side, AUTO), ".2f"),
-                {True: "equal", False: "DIFFERENT", None: _MISSING}[findings.equal.get(side)],
-            )
-        )
-    return Table(f"end to end, {WORKERS} processes or threads; 'ours' is --engine auto", _COLUMNS, rows)
-
-
-def _start_s(findings: Findings, side: str) -> float:
-    return _median(start.wall_s for start in findings.starts.get(side, ()))
-
-
-def _memory(findings: Findings) -> Table:
-    rows = [
-        (side, f"{run.size_bytes / 1e9:,.2f}", f"{run.usage.peak_mib:,.0f}", f"{run.usage.wall_s:,.1f}")
+    columns = {"": "", "GB of text": ",.2f", "peak MiB": ",.0f", "seconds": ",.1f"}
+    memory = [
+        (f"{side}, {run.size_bytes / 1e9:,.2f} GB", run.size_bytes / 1e9, run.usage.peak_mib, run.usage.wall_s)
         for side, runs in findings.memory.items()
         for run in runs
     ]
-    return Table("memory of all processes together (PSS)", ("", "GB of text", "peak MiB", "seconds"), rows)
+    title = f"end to end, {WORKERS} processes or threads; 'ours' is --engine auto"
+    found = [
+        Table(title, _COLUMNS, [_rates(findings, side) for side in findings.rounds]),
+        Table("memory of all processes together (PSS)", columns, memory, key="memory:"),
+        _long_document(findings),
+        Table(
+            "merge beside cp of the same files", {"": "", "MB of tokens": ",.0f", "merge s": ".2f", "cp s": ".2f"},
+            [(f"merge {at}", one.size_bytes / 1e6, one.merge_s, one.copy_s)
+             for at, one in enumerate(findings.merges, 1)],
+        ),
+    ]  # fmt: skip
+    return [table for at, table in enumerate(found) if table.rows or at == 0]
+
+
+def _rates(findings: Findings, side: str) -> tuple[object, ...]:
+    runs, rates = findings.rounds[side], findings.rates(side)
+    own = side in _OWN
+    return (
+        *(side, runs[0].size_bytes / 1e6, len(runs), middle(rates)),
+        f"{min(rates):,.1f}..{max(rates):,.1f}" if rates else _MISSING,
+        *(middle(findings.cpu_rates(side)), middle(start.wall_s for start in findings.starts.get(side, ()))),
+        *((_MISSING,) * 2 if own else (findings.over(side, AUTO), findings.over_by_cpu(side, AUTO))),
+        {True: "equal", False: "DIFFERENT", None: _MISSING}[findings.equal.get(side)],
+    )
 
 
 def _long_document(findings: Findings) -> Table:
     rows = [
         (
-            f"round {at}",
-            f"{joined.size_bytes / 1e6:,.0f}",
-            f"{joined.usage.wall_s:.1f}",
-            f"{small.usage.wall_s:.1f}",
-            f"{joined.usage.cpu_s:.1f}",
-            f"{small.usage.cpu_s:.1f}",
+            *(f"round {at}", joined.size_bytes / 1e6, joined.usage.wall_s, small.usage.wall_s),
+            *(joined.usage.cpu_s, small.usage.cpu_s),
         )
         for at, (joined, small) in enumerate(findings.long_document, 1)
     ]
-    columns = ("", "MB of text", "one long document s", "small documents s", "CPU s", "CPU s")
+    columns = {"": "", "MB of text": ",.0f", "one long document s": ".1f", "small documents s": ".1f"}
+    columns |= {"long, CPU s": ".1f", "small, CPU s": ".1f"}
     return Table("half of the text in one document, beside the same text in small documents", columns, rows)
-
-
-def _ratio(one: float, other: float) -> float:
-    return one / other if other > 0 else math.nan  # also where `other` is no number
-
-
-def _median(values: Iterable[float]) -> float:
-    found = list(values)
-    return float(median(found)) if found else math.nan
-
-
-def _number(value: float, form: str) -> str:
-    return f"{value:{form}}" if math.isfinite(value) else _MISSING

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -20,8 +19,9 @@ from pathlib import Path
 from hack.bench.preprocess import measure, sides
 from hack.bench.preprocess.corpus import Corpus
 from hack.bench.preprocess.measure import CommandFailed, Usage
-from hack.bench.preprocess.results import Findings, Merge, Run, figures, tables, targets
+from hack.bench.preprocess.results import Findings, Merge, Run, tables, targets
 from hack.bench.preprocess.sides import DATATROVE, FAST, OLD, OURS, NotRun, Side
+from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 
 DISK = Path("/var/tmp")
@@ -73,7 +73,6 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
     return Outcome(
         title="preprocess: text to Megatron's indexed datasets",
         tables=tables(findings),
-        figures=figures(findings) | {"load average before": busy},
         targets=targets(findings, full=full),
         notes=notes,
     )
@@ -188,10 +187,10 @@ class Bench:
                 usage = measure.run(command, sides.environment(side), Path(folder) / "log", memory=memory)
             except CommandFailed as error:
                 self.faults.append(f"{side.name}: {error}")
-                _progress(self.faults[-1])
+                progress(self.faults[-1])
                 return None
             size_bytes = sum(path.stat().st_size for path in read)
-            _progress(f"{side.name}: {size_bytes / MB:,.0f} MB, {_usage_text(usage)}")
+            progress(f"{side.name}: {size_bytes / MB:,.0f} MB, {_usage_text(usage)}")
             if side.outputs and (paths is None or paths == [text]):
                 self._digests.setdefault((side.name, text), _digest([Path(f"{out}{name}") for name in side.outputs]))
         return Run(size_bytes, usage)
@@ -219,7 +218,3 @@ def _digest(paths: Sequence[Path]) -> str:
 def _usage_text(usage: Usage) -> str:
     peak = f", {usage.peak_mib:,.0f} MiB" if usage.peak_mib else ""
     return f"{usage.wall_s:.1f} s, CPU {usage.cpu_s:.1f} s{peak}"
-
-
-def _progress(line: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)

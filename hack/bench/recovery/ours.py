@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from hack.bench.recovery.driver import PLAN
-from hack.bench.recovery.recovery import Act
+from hack.bench.recovery.acts import PLAN, Act
 from hack.chaos.fault_schedule import Fault, FaultEvent
 from hack.chaos.history import Record
 from hack.chaos.testbed import manifests

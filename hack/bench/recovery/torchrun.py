@@ -14,9 +14,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from hack.bench.recovery.driver import PLAN
-from hack.bench.recovery.recovery import Act
-from hack.bench.rendezvous.jobs import OWN_STORE, served, torchrun
+from hack.bench.recovery.acts import PLAN, Act
+from hack.bench.recovery.jobs import OWN_STORE, served, torchrun
 from hack.chaos.history import Record
 from hack.chaos.testbed.history_tail import Written
 from hack.chaos.testbed.manifests import LEAST, MARK, MOST, ROOT

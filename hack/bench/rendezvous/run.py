@@ -1,103 +1,154 @@
-"""The time in which agents meet and notice a death, and the cost of a killed training process.
+"""The time in which agents meet, and in which they notice a death and form the next world.
 
 Ours beside NVRx's barrier, torch's c10d and the floor of the machine's loopback, in one run and interleaved, where
 names come from files only; then with a name server that is silent. The agents are many in a few processes of one
-machine, not as many nodes. Restarts are those of whole jobs: turnout-run and torchrun, with the same training process.
+machine, not as many nodes. Meetings are compared by their best time, since a busy machine only ever adds to it; deaths
+by the worst.
 """
 
 from __future__ import annotations
 
-import os
+import math
 import resource
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
+from typing import NamedTuple
 
-from hack.bench.rendezvous import jobs, mount_namespace
+from hack.bench.rendezvous import mount_namespace
 from hack.bench.rendezvous.agents import PROCESSES, WorldTimes
 from hack.bench.rendezvous.baselines import NoBaselines, folder, nvrx
-from hack.bench.rendezvous.jobs import Launcher
 from hack.bench.rendezvous.mount_namespace import Names
 from hack.bench.rendezvous.ours import KNOCKING
-from hack.bench.rendezvous.phase_times import Fault
-from hack.bench.rendezvous.results import FULL_CROWDS, MOST_GROWTH, MOST_SLOWED, Crowds, Results, best_s, ratio
 from hack.bench.rendezvous.testbed import Testbed
-from hack.bench.support.outcome import Outcome, Scale
+from hack.bench.support.measure import load_note, middle, ratio
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
 
 LIMITS_S = {"floor": 20.0, "ours": 60.0, "nvrx": 60.0, "c10d": 60.0}
-LIMIT_OF_A_FAULT_S = 30.0
-LIMIT_OF_A_LOST_AGENT_S = 90.0
 BATCHES = 3  # a ratio of ours to ours that fails is measured twice again: the machine may have been busy
+KINDS = {
+    "floor": "floor: connect, 64 bytes each way",
+    "ours": "ours: connect and join",
+    "nvrx": "baseline: NVRx barrier, connected before",
+    "c10d": "baseline: c10d of torch, connected before",
+}
+MOST_GROWTH, MOST_SLOWED = 4, 1.02  # from 1,024 to 4,096; by a silent name server
+COLUMNS = {"from the word to the last agent, s": "", "times": "d", "best": ".3f", "median": ".3f", "ready in": ".3f"}
+COLUMNS |= {"": ""}
+
+
+class Crowds(NamedTuple):
+    """How many agents meet where a target is about their number."""
+
+    together: int = 1_024
+    large: int = 4_096
+    largest: int = 10_000
+
+
+FULL_CROWDS = Crowds()
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How often each is done. sizes: meetings of ours, the floor and NVRx; c10d: meetings of torch's.
+    """How often each is done."""
 
-    large: meetings of crowds.large, each beside one of crowds.together. deaths: meetings in which one agent dies.
-    named: pairs of meetings, with names and without. faults: kills by launcher. shrinks: launchers that lose a whole
-    agent.
-    """
-
-    sizes: Sequence[int]
-    times: int
-    c10d: Sequence[int]
-    large: int
-    deaths: int
-    named: int
-    faults: Sequence[tuple[Launcher, int]]
-    shrinks: Sequence[Launcher] = ()
+    sizes: Sequence[int]  # of meetings of ours, the floor and NVRx
+    times: int  # of each of these
+    c10d: Sequence[int]  # sizes of meetings of torch's
+    large: int  # meetings of crowds.large, each beside one of crowds.together
+    deaths: int  # meetings in which one agent dies
+    named: int  # pairs of meetings, with names and without
     crowds: Crowds = FULL_CROWDS
 
 
-QUICK = Plan((64, FULL_CROWDS.together), 3, (64,), 2, 2, 3, ((jobs.OURS, 3), (jobs.TORCH, 3)))
-SMALLEST = Plan((4,), 1, (4,), 1, 1, 1, ((jobs.OURS, 1),), crowds=Crowds(4, 6, 8))
-FULL = Plan(
-    sizes=(64, 256, FULL_CROWDS.together, 2_048),
-    times=7,
-    c10d=(64, 128),
-    large=5,
-    deaths=7,
-    named=9,
-    faults=((jobs.OURS, 21), (jobs.TORCH, 12), (jobs.OURS_TWO, 6), (jobs.TORCH_TWO, 3), (jobs.TORCH_SHIPPED, 3)),
-    shrinks=(jobs.OURS_SHRINKS, jobs.TORCH_SHRINKS),
-)
+QUICK = Plan((64, FULL_CROWDS.together), 3, (64,), 2, 2, 3)
+SMALLEST = Plan((4,), 1, (4,), 1, 1, 1, Crowds(4, 6, 8))
+FULL = Plan((64, 256, FULL_CROWDS.together, 2_048), times=7, c10d=(64, 128), large=5, deaths=7, named=9)
+
+
+@dataclass(slots=True)
+class Results:
+    """The meetings of one run."""
+
+    meetings: Mapping[tuple[str, int], Sequence[WorldTimes]] = field(default_factory=dict)  # by kind and agents
+    beside: Sequence[WorldTimes] = ()  # of crowds.together, in the minutes of crowds.large
+    deaths: Sequence[WorldTimes] = ()  # one of them dies
+    named: Sequence[WorldTimes] = ()  # where names come from files
+    unnamed: Sequence[WorldTimes] = ()  # where nobody answers
+    crowds: Crowds = FULL_CROWDS
+
+    def best_s(self, kind: str, agents: int) -> float:
+        """Return the shortest rendezvous; NaN if there was none."""
+        return best_s(self.meetings.get((kind, agents), ()))
+
+    def targets(self) -> list[Target]:
+        """Return what docs/launcher.md promises."""
+        together, large, largest = self.crowds
+        ours_s, nvrx_s, large_s = (
+            self.best_s(*each) for each in (("ours", together), ("nvrx", together), ("ours", large))
+        )
+        done = float(math.isfinite(self.best_s("ours", largest)))
+        noticed_s, renewed_s = (
+            max((getattr(met, name) for met in self.deaths), default=math.nan) for name in ("noticed_s", "renewed_s")
+        )
+        slowed = ratio(best_s(self.unnamed), best_s(self.named))
+        return [
+            Target(f"{together:,} agents meet, s", ours_s, "<=", 0.35),
+            Target(f"{together:,} agents / NVRx's barrier", ratio(ours_s, nvrx_s), "<=", 0.5),
+            Target(f"{large:,} agents / {together:,}", ratio(large_s, best_s(self.beside)), "<=", MOST_GROWTH),
+            Target(f"{largest:,} agents meet (1: they do)", done, ">=", 1),
+            Target("a death is noticed, s", noticed_s, "<=", 1.5),
+            Target("then the others hold a world, s", renewed_s, "<=", 1.0),
+            Target("with a silent name server / without", slowed, "<=", MOST_SLOWED),
+        ]
+
+    def table(self) -> Table:
+        """Return a row for each kind and number of agents."""
+        rows = [
+            (f"{agents:,} agents, {KINDS[kind]}", *_times(mets))
+            for (kind, agents), mets in sorted(
+                self.meetings.items(), key=lambda each: (each[0][1], [*KINDS].index(each[0][0]))
+            )
+        ]
+        for words, mets in (("beside the large crowd", self.beside), ("names from files", self.named)):
+            rows.append((f"{self.crowds.together:,} agents, ours, {words}", *_times(mets)))
+        rows.append((f"{self.crowds.together:,} agents, ours, no name server answers", *_times(self.unnamed)))
+        return Table(f"agents that meet over loopback, in {PROCESSES} processes", COLUMNS, rows)
+
+
+def _times(mets: Sequence[WorldTimes]) -> tuple[int, float, float, float, str]:
+    why = next((met.why for met in mets if met.why), "")
+    ready_s = min((met.ready_s for met in mets), default=math.nan)
+    return len(mets), best_s(mets), middle(met.took_s for met in mets), ready_s, why
+
+
+def best_s(mets: Sequence[WorldTimes]) -> float:
+    """Return the shortest time; infinite if none was done, NaN if there was none."""
+    return min((met.took_s for met in mets), default=math.nan)
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure everything."""
+    """Measure everything. What cannot be had on this machine is told in the notes, and its targets are not met."""
     plan = scale.pick(FULL, QUICK, SMALLEST)
-    with tempfile.TemporaryDirectory(prefix="turnout-bench-") as name:
-        return measured(plan, Path(name))
-
-
-def measured(plan: Plan, scratch: Path) -> Outcome:
-    """One run. What cannot be had on this machine is told in the notes, and its targets are not met."""
     notes = [_files_told(), _crowd_told(), _versions_told()]
-    names = Names.QUIET
-    if why := mount_namespace.permitted(names, scratch):
-        names = Names.MACHINE
-        notes.append(f"No private mount namespace ({why}): names are looked up as this machine does it.")
-    path: list[Path] = []
-    try:
-        path = [folder()]
-    except NoBaselines as error:
-        notes.append(f"NVRx is not here: {error}")
-    meetings, beside, deaths = _meetings(plan, names, scratch, path)
-    named, unnamed, why = _with_names_and_without(plan, scratch)
-    notes.append(why)
-    restarts = _restarts(plan, names, scratch)
-    shrinks = {
-        launcher.name: jobs.lost_agent(launcher, names, scratch, LIMIT_OF_A_LOST_AGENT_S) for launcher in plan.shrinks
-    }
-    found = Results(meetings, beside, deaths, named, unnamed, restarts, shrinks, crowds=plan.crowds)
-    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
-    notes.append(f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores.")
-    title = "rendezvous: agents that meet, deaths that are noticed, processes that start again"
-    return Outcome(title, found.tables(), found.figures(), found.targets(), notes)
+    with tempfile.TemporaryDirectory(prefix="turnout-bench-") as name:
+        scratch, names = Path(name), Names.QUIET
+        if why := mount_namespace.permitted(names, scratch):
+            names = Names.MACHINE
+            notes.append(f"No private mount namespace ({why}): names are looked up as this machine does it.")
+        path: list[Path] = []
+        try:
+            path = [folder()]
+        except NoBaselines as error:
+            notes.append(f"NVRx is not here: {error}")
+        found = Results(
+            *_meetings(plan, names, scratch, path), *_with_names_and_without(plan, scratch, notes), plan.crowds
+        )
+    title = "rendezvous: agents that meet, and deaths that are noticed"
+    return Outcome(title, [found.table()], found.targets(), [*notes, load_note()])
 
 
 def _meetings(
@@ -132,10 +183,11 @@ def _meetings(
     return dict(meetings), beside, deaths
 
 
-def _with_names_and_without(plan: Plan, scratch: Path) -> tuple[list[WorldTimes], list[WorldTimes], str]:
-    """Run the agents where names come from files and where each look-up fails; say how the latter went."""
+def _with_names_and_without(plan: Plan, scratch: Path, notes: list[str]) -> tuple[list[WorldTimes], list[WorldTimes]]:
+    """Run the agents where names come from files and where each look-up fails; note how the latter went."""
     if why := mount_namespace.permitted(Names.SILENT, scratch):
-        return [], [], f"A silent name server cannot be had here: {why}"
+        notes.append(f"A silent name server cannot be had here: {why}")
+        return [], []
     named: list[WorldTimes] = []
     unnamed: list[WorldTimes] = []
     with Testbed([], Names.ALONE, scratch) as files, Testbed([], Names.SILENT, scratch) as silent:
@@ -146,17 +198,8 @@ def _with_names_and_without(plan: Plan, scratch: Path) -> tuple[list[WorldTimes]
                 unnamed.append(silent.meet("ours", plan.crowds.together, LIMITS_S["ours"]))
             if ratio(best_s(unnamed), best_s(named)) <= MOST_SLOWED:
                 break
-    return named, unnamed, f"One plain look-up with the silent name server: {answer.why or f'{answer.took_s:.3f} s'}."
-
-
-def _restarts(plan: Plan, names: Names, scratch: Path) -> dict[str, list[Fault]]:
-    """Run a job of each launcher in turn, until each has been killed as often as planned."""
-    found: dict[str, list[Fault]] = {launcher.name: [] for launcher, _ in plan.faults}
-    while due := [(launcher, left) for launcher, kills in plan.faults if (left := kills - len(found[launcher.name]))]:
-        for launcher, left in due:
-            times = min(left, jobs.RESTARTS)
-            found[launcher.name] += jobs.faults(launcher, names, scratch, times, LIMIT_OF_A_FAULT_S)
-    return found
+    notes.append(f"One plain look-up with the silent name server: {answer.why or f'{answer.took_s:.3f} s'}.")
+    return named, unnamed
 
 
 def _crowd_told() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,23 +47,72 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows for people, one text per column."""
+    """Measurements: a table for people, whose numbers are also the figures of the JSON line, as "LABEL: HEADING".
+
+    columns: the format of each column's numbers by its heading; the first column has the labels of the rows.
+    rows: a label and its cells. A text is no figure. NaN is shown as "-", infinity as "never", None as nothing.
+    key: stands before the figures' names where tables have labels in common.
+    """
 
     title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    columns: Mapping[str, str]
+    rows: Sequence[Sequence[object]]
+    key: str = ""
+
+    def texts(self) -> list[list[str]]:
+        """Return the rows as they are shown."""
+        return [[_text(cell, form) for cell, form in zip(row, self.columns.values(), strict=True)] for row in self.rows]
+
+    def figures(self) -> dict[str, float]:
+        """Return every number by its name."""
+        return {
+            " ".join(filter(None, (self.key, f"{label}: {heading}" if heading else str(label)))): cell
+            for label, *cells in self.rows
+            for heading, cell in zip(list(self.columns)[1:], cells, strict=True)
+            if isinstance(cell, float | int)
+        }
+
+
+def _text(cell: object, form: str) -> str:
+    if not isinstance(cell, float | int):
+        return "" if cell is None else str(cell)
+    if math.isfinite(cell):
+        return format(cell, form)
+    return "-" if math.isnan(cell) else "never"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Everything a run found. figures: name -> number. notes: lines under the tables, what a reader must know.
+    """The results of a run.
 
-    strict: a target that is missed is a failure, which ends the program with MISSED.
+    more: figures that no table has. notes: lines under the tables that a reader must know.
+    strict: a missed target is a failure, which ends the program with MISSED.
     """
 
     title: str
     tables: Sequence[Table]
-    figures: Mapping[str, float]
     targets: Sequence[Target] = ()
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
     strict: bool = False
+    more: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Return all figures by name. Raises ValueError where two have one name."""
+        parts = [*(table.figures() for table in self.tables), self.more]
+        found = {name: value for part in parts for name, value in part.items()}
+        if len(found) != sum(map(len, parts)):
+            raise ValueError(f"{self.title}: two figures have one name")
+        return found
+
+
+def combined(title: str, *outcomes: Outcome) -> Outcome:
+    """Return the outcomes of several parts as one."""
+    return Outcome(
+        title,
+        [table for each in outcomes for table in each.tables],
+        [target for each in outcomes for target in each.targets],
+        list(dict.fromkeys(note for each in outcomes for note in each.notes)),
+        any(each.strict for each in outcomes),
+        {name: value for each in outcomes for name, value in each.more.items()},
+    )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from hack.chaos.chart import changes, upgrades
-from hack.chaos.controllers import strikes
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios import arbiter_cut, partition
 from hack.chaos.strike_table import Strike
@@ -33,18 +32,12 @@ def _partition(seed: int, folder: Path) -> Sequence[Strike]:
     return [partition.play(seed, folder / "agents"), asyncio.run(arbiter_cut.play(seed, folder / "arbiter"))]
 
 
-def _controllers(seed: int, folder: Path) -> Sequence[Strike]:
-    folder.mkdir(parents=True)
-    return [asyncio.run(ended_by_sigterm(strikes.play(seed, folder)))]
-
-
 def _chart(seed: int, folder: Path) -> Sequence[Strike]:
     asked = asyncio.run(ended_by_sigterm(changes.play(seed, folder / "asked")))
     return [asked, upgrades.play(seed, folder / "training")]
 
 
 SCENARIOS: Mapping[Kind, tuple[str, Play]] = {
-    Kind.LEADER_PAUSED: ("controllers", _controllers),
     Kind.PARTITION: ("partition", _partition),
     Kind.UPGRADE: ("chart", _chart),
 }

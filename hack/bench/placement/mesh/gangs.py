@@ -16,7 +16,7 @@ import numpy as np
 
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import annealed
-from hack.bench.support.outcome import Table, Target
+from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.fabric import Fabric, build
 from turnout.topology.mesh import Mesh, cheapest_order, hosts_of, outer_axes, place_mesh, price_of
 from turnout.topology.model import Ask, Entry, Placement
@@ -106,49 +106,45 @@ def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
     return [given[rank] for rank in range(len(along))]
 
 
-def figures(rows: list[MeshRow]) -> dict[str, float]:
-    """Return the ratios of all gangs that are on several leaves at all."""
+def outcome(rows: list[MeshRow]) -> Outcome:
+    """Return GB across leaves by layout, and the ratios of all gangs that are on several leaves at all."""
     spread = [row for row in rows if row.ring > 0]
-    searched = [(row, row.least) for row in spread if row.least is not None]
-    return {
-        "mesh_gangs": len(spread),
-        "mesh_bytes_ours_to_ring": sum(row.ours for row in spread) / max(sum(row.ring for row in spread), 1e-9),
-        "mesh_ours_to_ring_mean": sum(row.ours / row.ring for row in spread) / max(len(spread), 1),
-        "mesh_ours_to_ring_max": max((row.ours / row.ring for row in spread), default=0.0),
-        "mesh_bytes_ours_to_annealed": sum(row.ours for row, _ in searched)
-        / max(sum(least for _, least in searched), 1e-9),
-        "mesh_annealed_to_ring_mean": sum(least / row.ring for row, least in searched) / max(len(searched), 1),
-        "mesh_ours_to_rerank_max": max((row.ours / row.rerank for row in spread if row.rerank), default=0.0),
-    }
-
-
-def targets(rows: list[MeshRow]) -> tuple[Target, ...]:
-    """Return what the figures have to reach."""
-    found = figures(rows)
-    return (
-        Target("meshes: GB across leaves to the ring's", found["mesh_bytes_ours_to_ring"], "<=", 0.6),
-        Target("meshes: mean of the gangs' ratios to the ring's", found["mesh_ours_to_ring_mean"], "<=", 0.6),
-        Target(
-            "meshes: GB across leaves to the least annealing found", found["mesh_bytes_ours_to_annealed"], "<=", 1.05
-        ),
-        Target("meshes: the worst gang's to the ring's", found["mesh_ours_to_ring_max"], "<=", 1.0),
-        Target("meshes: the worst gang's to DLRover's", found["mesh_ours_to_rerank_max"], "<=", 1.0),
+    searched = [(row.ours, row.least, row.ring) for row in spread if row.least is not None]
+    to_ring = [row.ours / row.ring for row in spread]
+    whole = sum(row.ours for row in spread) / max(sum(row.ring for row in spread), 1e-9)
+    least = sum(ours for ours, _, _ in searched) / max(sum(least for _, least, _ in searched), 1e-9)
+    to_theirs = max((row.ours / row.rerank for row in spread if row.rerank), default=0.0)
+    return Outcome(
+        "meshes",
+        [_table(rows)],
+        [
+            Target("meshes: GB across leaves to the ring's", whole, "<=", 0.6),
+            Target("meshes: mean of the gangs' ratios to the ring's", sum(to_ring) / max(len(spread), 1), "<=", 0.6),
+            Target("meshes: GB across leaves to the least annealing found", least, "<=", 1.05),
+            Target("meshes: the worst gang's to the ring's", max(to_ring, default=0.0), "<=", 1.0),
+            Target("meshes: the worst gang's to DLRover's", to_theirs, "<=", 1.0),
+        ],
+        more={
+            "meshes, gangs": len(spread),
+            "meshes, annealed to the ring's, mean": sum(each / ring for _, each, ring in searched)
+            / max(len(searched), 1),
+        },
     )
 
 
-def table(rows: list[MeshRow]) -> Table:
+def _table(rows: list[MeshRow]) -> Table:
     """Return GB across leaves by layout, mean over its gangs."""
     by_layout: dict[str, list[MeshRow]] = {}
     for row in rows:
         by_layout.setdefault(row.layout, []).append(row)
     lines = []
     for layout, each in by_layout.items():
-        sums = [sum(getattr(row, name) for row in each) / len(each) for name in ("ring", "rerank", "ours")]
+        means = [sum(getattr(row, name) for row in each) / len(each) for name in ("ring", "rerank", "ours")]
         pairs = [(row.ours, row.least) for row in each if row.least is not None]
-        ratio = sum(ours for ours, _ in pairs) / max(sum(least for _, least in pairs), 1e-9)
-        lines.append((layout, str(len(each)), *(f"{value:.0f}" for value in sums), f"{ratio:.3f}" if pairs else ""))
-    heads = ("mesh", "gangs", "ring", "re-rank", "ours", "ours to annealed")
-    return Table("GB across leaves in a step", heads, tuple(lines))
+        ratio = sum(ours for ours, _ in pairs) / max(sum(least for _, least in pairs), 1e-9) if pairs else None
+        lines.append((layout, len(each), *means, ratio))
+    columns = {"mesh": "", "gangs": "d", "ring": ".0f", "re-rank": ".0f", "ours": ".0f", "ours to annealed": ".3f"}
+    return Table("GB across leaves in a step", columns, lines)
 
 
 def _cluster(dice: random.Random) -> tuple[Fabric, Room]:

@@ -1,0 +1,180 @@
+"""How long the autoscaler takes to decide: one full decision with a reason for each of 10,000 jobs on 100,000 GPUs.
+
+Three scenes: a cluster at rest, whose queues are full; one in which a hundred jobs wait and elastic workers have to
+leave for them; and one that has just lost a tenth of its pods, and hundreds of jobs grow. Then a whole autoscaler of
+that size, in a process of its own and with the shipped program's settings of the garbage collector, which is fed with
+twice the changes that it has to bear: how many a second it takes in, what its looks take, and what memory it holds.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from hack.bench.autoscaler import cluster, feeder
+from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
+from hack.bench.support.percentiles import interpolated
+from turnout.autoscaler.__main__ import freeze_objects
+from turnout.autoscaler.capacity import Capacity
+from turnout.autoscaler.decide import decide
+from turnout.autoscaler.model import ORDER, JobState, Observation, Policy, Worker
+from turnout.jobs.model import Bounds, Job, JobKey, Life
+from turnout.jobs.queues.model import Queue
+from turnout.kube.pod_shape import PodShape
+
+GPU = "nvidia.com/gpu"
+NODES, PER_NODE, JOBS, QUEUES, RUNS = 12_500, 8, 10_000, 50, 40
+WAITERS = 3
+NOW_S = 1_000_000.0
+MS = {"p50": ".1f", "p99": ".1f"}
+FED = {"observation_s": "what was seen", "decision_s": "the decision", "look_s": "a look as a whole"}
+SCENES = ("at rest", "a hundred wait", "a tenth is free")
+
+
+def measure(scale: Scale) -> Outcome:
+    """Decide many times on clusters of several seeds; then feed an autoscaler."""
+    rows = []
+    for scene in SCENES:
+        times, steps = zip(*_timed(scene, scale.pick(RUNS, 10, 1)), strict=True)
+        rows.append((scene, *_ms(times), len(times), statistics.mean(steps)))
+    columns = {"cluster": "", **MS, "times": "d", "jobs changed": ".0f"}
+    slowest_ms = max(row[2] for row in rows)
+    jobs, nodes = scale.pick((JOBS, NODES), (JOBS, NODES), (20, 25))
+    return combined(
+        "decide",
+        Outcome(
+            "a full decision",
+            [Table("milliseconds a decision", columns, rows)],
+            [Target("p99 of a full decision, ms, worst scene", slowest_ms, "<=", 50)],
+            [f"{JOBS:,} jobs, {NODES * PER_NODE:,} GPUs on {NODES:,} nodes, {QUEUES} queues."],
+        ),
+        _fed(jobs, nodes, scale.pick(40_000, 12_000, 4_000)),
+    )
+
+
+def _ms(times_s: Sequence[float]) -> tuple[float, float]:
+    """Return the median and the 99th percentile in milliseconds."""
+    return statistics.median(times_s) * 1e3, interpolated(times_s, 0.99) * 1e3
+
+
+def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
+    """Run an autoscaler that reads this many changes of a full cluster in which a few jobs always wait."""
+    dice = random.Random(1)
+    full = cluster.built(jobs, nodes, dice, WAITERS)
+    with tempfile.TemporaryDirectory() as folder:
+        feeder.write(Path(folder), full, islice(cluster.changes(full, dice), changes))
+        told = feeder.told(Path(folder))
+    rate = told["changes"] / told["took_s"]
+    rows = [(word, *_ms(told[name]), len(told[name])) for name, word in FED.items()]
+    more = {"changes a second": rate, **{f"fed {name}": told[name] for name in ("start_s", "mib", "peak_mib", "pods")}}
+    return Outcome(
+        "fed",
+        [Table("an autoscaler that is fed: milliseconds of CPU time", {"part": "", **MS, "times": "d"}, rows)],
+        [
+            Target("changes a second, a look after each burst", rate, ">=", 1000),
+            Target("peak MiB of the process", told["peak_mib"], "<=", 400),
+        ],
+        [
+            f"Fed: {told['jobs']:,} jobs, {told['pods']:,} pods, {told['nodes']:,} nodes, taken in within "
+            f"{told['start_s']:.1f} s; then {told['changes']:,} changes in {told['took_s']:.1f} s; "
+            f"{told['peak_mib']:.0f} MiB at most, of which {told['before_mib']:.0f} before the first list."
+        ],
+        more=more,
+    )
+
+
+def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
+    """Give (seconds, jobs changed) of each decision; each fourth one has a new cluster."""
+    policy = Policy()
+    for number in range(runs):
+        if number % 4 == 0:
+            seen = _cluster(scene, random.Random(number))
+            decide(seen, policy, NOW_S)  # what a job was told before is told again, look by look
+            freeze_objects()
+        seen = replace(seen, room=_as_seen_anew(seen.room))
+        began = time.perf_counter()
+        steps = decide(seen, policy, NOW_S)
+        yield time.perf_counter() - began, sum(step.changes for step in steps)
+        assert len(steps) == len(seen.jobs)
+
+
+def _as_seen_anew(room: Capacity) -> Capacity:
+    """Copy the capacity without its cached counts, as at each look."""
+    return Capacity(room.names, room.free, room.takes, room.admits, room.switches)
+
+
+def _cluster(scene: str, dice: random.Random) -> Observation:
+    """Make a full cluster of elastic jobs, changed as the scene requires."""
+    shapes = [PodShape(requests=((GPU, gpus), ("pods", 1))) for gpus in (1, 2, 4, 8)]
+    takes = {shape: np.array([dict(shape.requests)[GPU], 1], dtype=np.int64) for shape in shapes}
+    free = np.full((NODES, 2), (PER_NODE, 110), dtype=np.int64)
+    next_free = _filler(free, takes)
+    jobs = [_job(number, dice, shapes, next_free) for number in range(JOBS)]
+    if scene == "a tenth is free":
+        jobs = [_smaller(each, takes, free) if dice.random() < 0.1 else each for each in jobs]
+    if scene == "a hundred wait":
+        jobs[:100] = [_waiting(each) for each in jobs[:100]]
+        free[:, 0] = 0
+    admits = {shape: np.ones(NODES, dtype=bool) for shape in shapes}
+    used: dict[str, int] = {}
+    for each in jobs:
+        gpus = dict(each.job.shape.requests)[GPU]
+        used[each.job.queue] = used.get(each.job.queue, 0) + gpus * each.bound_workers
+    spare = 0 if scene == "at rest" else 500
+    queues = {name: Queue({GPU: count + spare}, {GPU: count}, {GPU: count}) for name, count in used.items()}
+    jobs.sort(key=ORDER)  # as the autoscaler's view keeps them
+    return Observation(tuple(jobs), queues, Capacity((GPU, "pods"), free, takes, admits), is_sorted=True)
+
+
+def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[PodShape], int | None]:
+    """Return a function that gives the next node for a pod of a shape and charges it; None once all are full."""
+    at = dict.fromkeys(takes, 0)
+
+    def next_free(shape: PodShape) -> int | None:
+        while at[shape] < len(free):
+            row = at[shape]
+            if (free[row] >= takes[shape]).all():
+                free[row] -= takes[shape]
+                return row
+            at[shape] += 1
+        return None
+
+    return next_free
+
+
+def _job(
+    number: int, dice: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]
+) -> JobState:
+    shape, least = dice.choice(shapes), dice.randint(1, 2)
+    size = least + dice.randint(0, 2)
+    rows = [row for row in (next_free(shape) for _ in range(size)) if row is not None]
+    key = JobKey("Job", f"team-{number % QUEUES}", f"job-{number:05d}")
+    created = f"2026-01-{1 + number % 28:02}T00:00:00Z"
+    life = Life.LIVE if rows else Life.SUSPENDED  # the cluster was full before its turn came
+    bounds = Bounds(min(least, max(1, len(rows))), size + dice.randint(0, 4))
+    job = Job(
+        key, str(number), "1", f"q{number % QUEUES}", max(1, len(rows)), bounds, shape, created=created, life=life
+    )
+    return JobState(job, tuple(Worker(index, row) for index, row in enumerate(rows)))
+
+
+def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
+    """Shrink a job to its min, and free its capacity."""
+    kept = seen.workers[: seen.job.bounds.least]
+    for worker in seen.workers[len(kept) :]:
+        free[worker.row] += takes[seen.job.shape]
+    return replace(seen, job=replace(seen.job, replicas=max(1, len(kept))), workers=kept)
+
+
+def _waiting(seen: JobState) -> JobState:
+    """Make a job wait: none of it runs, and another job has the capacity."""
+    least = seen.job.bounds.least
+    return replace(seen, job=replace(seen.job, replicas=least), workers=())

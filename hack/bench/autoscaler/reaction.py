@@ -1,0 +1,136 @@
+"""How soon a job is told to shrink for one that comes to wait, on a real API server, the autoscaler as it is shipped.
+
+From when a gang is first seen (its first pod without a node, or its PodGroup that is Pending or Inqueue) on a watch
+until the job that shrinks for it is. Every GPU is lent, so each gang needs a shrink. Beside it, in the same run: what
+the API server takes to show a new pod, and what a watcher that patches at once without a thought would take.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from hack.bench.autoscaler.scene import Size
+from hack.bench.autoscaler.testbed import Testbed, opened
+from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
+from hack.bench.support.percentiles import interpolated
+from hack.controlplane.plane import ControlPlane
+
+SIZE = Size(jobs=1000, workers=4, gpus=1)
+LARGE = Size(jobs=10_000, workers=2, gpus=4, others=5000)
+FORMS = ("pods", "Pending", "Inqueue")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many gangs come of each form: one by one, and in bursts of so many. baselines: times of each baseline."""
+
+    singles: int
+    bursts: int
+    baselines: int
+    together: int = 10
+
+
+FULL, QUICK, LARGE_PLAN = Plan(100, 10, 100), Plan(20, 2, 40), Plan(30, 3, 0)
+SMALLEST = Size(jobs=12, workers=3, gpus=2, others=4), Plan(singles=1, bursts=1, baselines=2, together=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Seconds, by what was timed. decide_s: the mean of a decision. mib, peak_mib: its memory now and at most."""
+
+    times_s: dict[str, list[float]]
+    start_s: float
+    decide_s: float
+    looks: int
+    mib: float
+    peak_mib: float
+
+
+def measure(scale: Scale) -> Outcome:
+    """Measure at 1,000 jobs; in full, then at 10,000 jobs and 100,000 GPUs as well."""
+    size, plan = scale.pick((SIZE, FULL), (SIZE, QUICK), SMALLEST)
+    found = asyncio.run(one_plane(size, plan))
+    outcomes = [_outcome(found, size, list(_targets(found, f"{SIZE.jobs:,} jobs")))]
+    if scale is Scale.FULL:
+        large = asyncio.run(one_plane(LARGE, LARGE_PLAN))
+        name = f"peak MiB of the autoscaler, {LARGE.jobs:,} jobs and {LARGE.nodes * 8:,} GPUs"
+        outcomes.append(_outcome(large, LARGE, [Target(name, large.peak_mib, "<=", 400)]))
+    return combined("reaction", *outcomes)
+
+
+async def one_plane(size: Size, plan: Plan) -> Results:
+    """One control plane from its start to its end."""
+    plane = await asyncio.to_thread(ControlPlane().start)
+    try:
+        return await measured(plane, size, plan, random.Random(1))
+    finally:
+        await asyncio.to_thread(plane.stop)
+
+
+async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Random) -> Results:
+    """One cluster on a plane that has none yet."""
+    async with opened(plane, size, rng) as testbed:
+        times = {"floor": await testbed.floor(plan.baselines), "trivial": await testbed.trivial(plan.baselines)}
+        start_s = await testbed.start_autoscaler()
+        for form in FORMS:
+            await testbed.react(form)  # the first ones warm it up
+        looks, taken_s = await _decisions(testbed)
+        for form in FORMS:
+            times[form], times[f"{form}, bursts"] = await _reactions(testbed, form, plan)
+        more, after_s = await _decisions(testbed)
+        decide_s = (after_s - taken_s) / max(1, more - looks)
+        return Results(times, start_s, decide_s, int(more - looks), testbed.memory_mib(), testbed.memory_mib("VmHWM"))
+
+
+async def _reactions(testbed: Testbed, form: str, plan: Plan) -> tuple[list[float], list[float]]:
+    """Time gangs that come alone, and those that come at once."""
+    alone = [took for _ in range(plan.singles) for took in await testbed.react(form)]
+    return alone, [took for _ in range(plan.bursts) for took in await testbed.react(form, plan.together)]
+
+
+async def _decisions(testbed: Testbed) -> tuple[float, float]:
+    name = "turnout_autoscaler_decide_seconds"
+    return await testbed.metric(f"{name}_count"), await testbed.metric(f"{name}_sum")
+
+
+_WORDS = {
+    "floor": "baseline: a pod is created and seen",
+    "trivial": "baseline: a pod is seen, a job patched at once",
+    "pods": "pods of a gang",
+}
+
+
+def _outcome(found: Results, size: Size, targets: Sequence[Target]) -> Outcome:
+    rows = []
+    for name, times in found.times_s.items():
+        if times:
+            form, _, more = name.partition(", ")
+            word = _WORDS.get(form, f"PodGroup that is {form}") + (f", {more}" if more else "")
+            high = (interpolated(times, share) for share in (0.9, 0.99))
+            ms = [each * 1e3 for each in (median(times), *high, max(times))]
+            rows.append((f"{size.jobs:,} jobs: {word}", len(times), *ms))
+    columns = {"what": "", "times": "d", "median": ".1f", "p90": ".1f", "p99": ".1f", "most": ".1f"}
+    table = Table("milliseconds from the first event of a gang to that of a job that shrinks", columns, rows)
+    return Outcome("reaction", [table], targets, [_note(found, size)])
+
+
+def _targets(found: Results, where: str) -> Iterator[Target]:
+    """Give what docs/autoscaler.md promises: of gangs that come alone and in bursts together."""
+    groups = ("Pending", "Inqueue")
+    of = found.times_s
+    pods = [*of["pods"], *of["pods, bursts"]]
+    held = [took for form in groups for name in (form, f"{form}, bursts") for took in of[name]]
+    yield Target(f"p99 with {where}, pods of a gang, s", interpolated(pods, 0.99), "<=", 1)
+    yield Target(f"p99 with {where}, PodGroups Pending and Inqueue, s", interpolated(held, 0.99), "<=", 1)
+
+
+def _note(found: Results, size: Size) -> str:
+    return (
+        f"{size.jobs:,} Indexed Jobs, {size.pods:,} pods, {size.nodes * 8:,} GPUs: the autoscaler started, saw "
+        f"everything and led after {found.start_s:.1f} s; {found.looks} decisions, {found.decide_s * 1e3:.1f} ms each "
+        f"on average; {found.mib:.0f} MiB held, {found.peak_mib:.0f} at most."
+    )

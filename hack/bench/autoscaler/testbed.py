@@ -1,0 +1,240 @@
+"""The testbed: a control plane with a full cluster, an autoscaler as a process, and gangs that arrive in turn.
+
+All times are of this process's one clock, of when its watches show a thing. In place of the controllers that are not
+here it deletes the pods of a job that shrank and puts the gang's pods on their nodes, so that the cluster stays full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from hack.bench.autoscaler import scene
+from hack.bench.autoscaler.scene import GROUPS, JOBS, PODS, Raw, Size
+from hack.bench.support.measure import memory_mib
+from hack.controlplane.api import Api
+from hack.controlplane.plane import ControlPlane, free_ports
+
+GIVE_UP_S = 60.0
+MARKER = "bench.turnout.dev/marker"
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    annotations: dict[str, str] = {}
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    parallelism: int = 0
+    node_name: str = ""
+
+
+class _Thing(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec = msgspec.field(default_factory=_Spec)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Thing
+
+
+_event = msgspec.json.Decoder(_Event)
+
+
+@dataclass(slots=True)
+class Observed:
+    """The objects that the watches have shown, and when.
+
+    first_s: of each pod and PodGroup by name; shrunk: (job, size, when).
+    """
+
+    first_s: dict[str, float] = field(default_factory=dict)
+    shrunk: asyncio.Queue[tuple[str, int, float]] = field(default_factory=asyncio.Queue)
+    sizes: dict[str, int] = field(default_factory=dict)
+    anchored: asyncio.Queue[float] = field(default_factory=asyncio.Queue)
+    on_pod: Callable[[str], None] = lambda _: None
+    marker: str = ""
+
+    def note(self, event: _Event, now_s: float) -> None:
+        """One line of a watch of pods or PodGroups."""
+        name = event.object.metadata.name
+        if event.type == "ADDED" and name not in self.first_s:
+            self.first_s[name] = now_s
+            self.on_pod(name)
+
+    def note_job(self, event: _Event, now_s: float) -> None:
+        """One line of the watch of jobs."""
+        name, size = event.object.metadata.name, event.object.spec.parallelism
+        if size < self.sizes.get(name, size):
+            self.shrunk.put_nowait((name, size, now_s))
+        self.sizes[name] = size
+        told = event.object.metadata.annotations.get(MARKER, "")
+        if told != self.marker:
+            self.marker = told
+            self.anchored.put_nowait(now_s)
+
+
+class Testbed:
+    """One cluster of one size. `open` it, then `start_autoscaler`, then `react` as often as there are jobs left."""
+
+    def __init__(self, plane: ControlPlane, size: Size, api: Api, seen: Observed, rng: random.Random) -> None:
+        self._plane, self._size, self._api, self._seen, self._rng = plane, size, api, seen, rng
+        self._number = 0
+        self._port = 0
+        self.seen = seen
+
+    # The autoscaler.
+
+    async def start_autoscaler(self) -> float:
+        """Start it, and wait until it leads; how long that took, seconds."""
+        began_s = time.monotonic()
+        (self._port,) = free_ports(1)
+        argv = [sys.executable, "-m", "turnout.autoscaler", "--kubeconfig", str(self._plane.kubeconfig), "--act"]
+        argv += ["--lease", "default/turnout-autoscaler", "--log-level", "warning"]
+        argv += ["--metrics-bind", f"127.0.0.1:{self._port}"]
+        url = f"http://127.0.0.1:{self._port}/readyz"
+        await asyncio.to_thread(self._plane.start_program, "autoscaler", argv, url)
+        async with asyncio.timeout(GIVE_UP_S):
+            while True:
+                if await self.metric("turnout_autoscaler_decide_seconds_count"):
+                    return time.monotonic() - began_s
+                await asyncio.sleep(0.1)
+
+    async def metric(self, series: str) -> float:
+        """A number of its metrics page; 0.0 for one that is not there."""
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self._port}/metrics") as answer:
+            for line in (await answer.text()).splitlines():
+                if line.startswith(f"{series} "):
+                    return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def memory_mib(self, field: str = "VmRSS") -> float:
+        """Measure its memory in MiB; VmHWM is the most that it ever held."""
+        return memory_mib(self._plane.pid("autoscaler"), field)
+
+    # What is timed, in seconds.
+
+    async def floor(self, times: int) -> list[float]:
+        """Time from the call that creates a pod until a watch shows it."""
+        took = []
+        for at in range(times):
+            pod = scene.members(f"floor-{at}", self._size, [""])[0]
+            began_s = time.monotonic()
+            await self._api.create(pod)
+            took.append(await self._first_s(pod["metadata"]["name"]) - began_s)
+            await self._api.delete(f"{PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")
+        return took
+
+    async def trivial(self, times: int) -> list[float]:
+        """Do as `react`, with a watcher that patches a job as soon as it sees a pod, whatever there is to decide."""
+        took, tasks = [], set[asyncio.Task[Any]]()
+
+        def patch(name: str) -> None:
+            body = {"metadata": {"annotations": {MARKER: name}}}
+            tasks.add(asyncio.create_task(self._api.patch(f"{JOBS}/job-00000", body)))
+
+        self._seen.on_pod = patch
+        for at in range(times):
+            pod = scene.members(f"marker-{at}", self._size, [""])[0]
+            name = pod["metadata"]["name"]
+            await self._api.create(pod)
+            async with asyncio.timeout(GIVE_UP_S):
+                ended_s = await self._seen.anchored.get()
+            took.append(ended_s - await self._first_s(name))
+            await self._api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
+        self._seen.on_pod = lambda _: None
+        await asyncio.gather(*tasks)
+        return took
+
+    async def react(self, form: str, together: int = 1) -> list[float]:
+        """Let gangs come at once; time each from when it is first seen until the job that shrank for it is.
+
+        form: "pods", or the phase of a PodGroup. In the order in which they came the earliest shrink is the first's.
+        """
+        await asyncio.sleep(self._rng.uniform(0.02, 0.25))
+        names = [f"gang-{self._number + at:05d}" for at in range(together)]
+        self._number += together
+        if form == "pods":
+            firsts = [f"{name}-0" for name in names]
+            wanted = [pod for name in names for pod in scene.gang(name, self._size)]
+        else:
+            firsts, wanted = names, [scene.group(name, self._size, form) for name in names]
+        made = asyncio.create_task(self._api.create_all(wanted))
+        async with asyncio.timeout(GIVE_UP_S):
+            shrunk = [await self._seen.shrunk.get() for _ in names]
+            began_s = sorted([await self._first_s(name) for name in firsts])
+        await made
+        for name, (job, size, _) in zip(names, shrunk, strict=True):
+            await self._obey(name, job, size, form)
+        return [ended_s - began for began, (_, _, ended_s) in zip(began_s, shrunk, strict=True)]
+
+    # In place of controllers.
+
+    async def _obey(self, gang: str, job: str, size: int, form: str) -> None:
+        """Delete the pods above a job's size, and run a gang's pods in their place."""
+        names = [f"{job}-{index}" for index in range(size, self._size.workers)]
+        places = [pod["spec"]["nodeName"] for pod in [await self._api.get(f"{PODS}/{name}") for name in names]]
+        for name in names:
+            await self._api.delete(f"{PODS}/{name}?gracePeriodSeconds=0")
+        if form == "pods":
+            for rank, place in enumerate(places):
+                await self._api.call("POST", f"{PODS}/{gang}-{rank}/binding", _binding(f"{gang}-{rank}", place))
+            return
+        await self._api.create_all(scene.members(gang, self._size, places))
+        await self._api.patch(f"{GROUPS}/{gang}", {"status": {"phase": "Running"}})
+
+    async def _first_s(self, name: str) -> float:
+        """When an object was first seen; it is there, so a watch will show it."""
+        async with asyncio.timeout(GIVE_UP_S):
+            while True:
+                if name in self._seen.first_s:
+                    return self._seen.first_s[name]
+                await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def opened(plane: ControlPlane, size: Size, rng: random.Random) -> AsyncIterator[Testbed]:
+    """Open a testbed with its cluster and its watches, until the block ends."""
+    async with plane.api() as api:
+        await api.create(scene.group_crd())
+        await api.create_all(scene.nodes(size))
+        jobs = await api.create_all(scene.jobs(size))
+        await api.create_all(scene.pods(size, jobs))
+        await api.served(GROUPS)
+        seen = Observed(sizes={job["metadata"]["name"]: size.workers for job in jobs})
+        watched = ((JOBS, seen.note_job), (PODS, seen.note), (GROUPS, seen.note))
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_follow(api, path, await _version(api, path), note)) for path, note in watched]
+            try:
+                yield Testbed(plane, size, api, seen, rng)
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+
+async def _follow(api: Api, path: str, version: str, note: Callable[[_Event, float], None]) -> None:
+    """Tell of each change from a version on. Raises RuntimeError when the server ends the watch."""
+    async with aclosing(api.events(f"{path}?watch=1&resourceVersion={version}")) as events:
+        async for line, now_s in events:
+            note(_event.decode(line), now_s)
+    raise RuntimeError(f"the watch of {path} ended")
+
+
+async def _version(api: Api, path: str) -> str:
+    listed = await api.get(f"{path}?limit=1")
+    return str(listed["metadata"]["resourceVersion"])
+
+
+def _binding(pod: str, place: str) -> Raw:
+    target = {"apiVersion": "v1", "kind": "Node", "name": place}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}

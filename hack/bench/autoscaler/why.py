@@ -1,0 +1,196 @@
+"""Measure how long `turnout why` takes at 1,000 jobs on a real API server, as a person types it; and each `--help`.
+
+Beside it, in the same run: the same lists fetched by a client that does nothing with them, one after the other and at
+once, and a Python process that only starts. The lists at once are the lower bound of anything that looks afresh.
+Targets are of CPU time, which other people's load moves least. Modules are compiled beforehand, as pip installs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from hack.bench.autoscaler import scene
+from hack.bench.autoscaler.scene import Size
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
+from hack.bench.support.percentiles import nearest_rank
+from hack.controlplane.api import Api
+from hack.controlplane.plane import ControlPlane
+from turnout.autoscaler.controller.informers import AutoscalerInformers
+from turnout.autoscaler.settings import Settings
+from turnout.cli.__main__ import COMMANDS
+from turnout.cli.commands.autoscaler_view import AutoscalerView, look
+from turnout.cli.verbs.why import found
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import JobKey
+from turnout.kube.client.api_client import Client
+from turnout.kube.client.clock import RealClock
+from turnout.kube.errors import NotFound
+
+SIZE, QUICK = Size(jobs=1000, workers=4, gpus=1), Size(jobs=200, workers=4, gpus=1)
+SMALLEST = Size(jobs=8, workers=4, gpus=1)
+TIMES = 10
+GANG = "needs"
+TARGETS_S = {SMALLEST.jobs: 0.5, QUICK.jobs: 0.5, SIZE.jobs: 1.0}  # of CPU
+HELP_S, HELPS = 0.15, 3
+ASKED = {"a job that runs": "Job/default/job-00007", "a gang that waits": f"Pod/default/{GANG}"}
+Timed = dict[str, list[float]]
+
+
+def measure(scale: Scale) -> Outcome:
+    """Measure. Quick: 200 jobs."""
+    size = scale.pick(SIZE, QUICK, SMALLEST)
+    plane = ControlPlane().start()
+    try:
+        with tempfile.TemporaryDirectory() as compiled:
+            return _outcome(size, asyncio.run(measured(plane, size, compiled)), asyncio.run(helps(compiled)))
+    finally:
+        plane.stop()
+
+
+async def helps(compiled: str) -> Timed:
+    """Take the CPU time of the help of each command HELPS times, after one that does not count."""
+    taken: Timed = {}
+    for command in sorted(COMMANDS):
+        for again in range(HELPS + 1):
+            before_s = _cpu_s()
+            await _process(compiled, "-m", "turnout.cli", command, "--help")
+            if again:
+                taken.setdefault(command, []).append(_cpu_s() - before_s)
+    return taken
+
+
+async def measured(plane: ControlPlane, size: Size, compiled: str) -> Timed:
+    """Fill a cluster and time each thing TIMES times, in turn, after one of each that does not count.
+
+    compiled: the folder of compiled modules.
+    """
+    async with plane.api() as api:
+        await _fill(api, size)
+    kubeconfig = str(plane.kubeconfig)
+    async with await Client.open(kubeconfig, minimal=True) as client:
+        works: dict[str, Callable[[], Awaitable[float]]] = {
+            "lists, at once": lambda: _lists(client, together=True),
+            "lists, one by one": lambda: _lists(client, together=False),
+            "look and decide, in a process that runs": lambda: _look(client, ASKED["a gang that waits"]),
+            "python starts": lambda: _process(compiled, "-c", "pass"),
+            "turnout --version": lambda: _process(compiled, "-m", "turnout.cli", "--version"),
+            **{
+                f"why, of {what}": lambda job=job: _process(  # type: ignore[misc]
+                    compiled, "-m", "turnout.cli", "why", job, "-o", "json", "--kubeconfig", kubeconfig
+                )
+                for what, job in ASKED.items()
+            },
+        }
+        taken: Timed = {name: [] for name in works}
+        for again in range(TIMES + 1):
+            for name, work in works.items():
+                before_s = _cpu_s()
+                took_s = await work()
+                if again:
+                    taken[name].append(took_s)
+                if again and name.startswith("why"):
+                    taken.setdefault(f"CPU of {name}", []).append(_cpu_s() - before_s)
+    return taken
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of all children that have ended, in seconds: other people's load moves it least."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+async def _fill(api: Api, size: Size) -> None:
+    await api.create_all(scene.nodes(size))
+    jobs = await api.create_all(scene.jobs(size))
+    await api.create_all(scene.pods(size, jobs))
+    await api.create_all(scene.gang(GANG, size))
+
+
+def paths() -> list[str]:
+    """Return what `why` lists."""
+    settings = Settings()
+    maps = (settings.configmap, settings.orders)
+    informers = AutoscalerInformers(AutoscalerView(()), _Nobody(), KINDS, RealClock(), random.Random(), maps)  # type: ignore[arg-type]
+    return sorted({each.path for each in informers.reflectors.values()})
+
+
+class _Nobody:
+    """Stands for an API server that is never asked."""
+
+
+async def _lists(client: Client, *, together: bool) -> float:
+    async def one(path: str) -> None:
+        with suppress(NotFound):
+            async for _ in client.pages(path):
+                pass
+
+    began_s = time.perf_counter()
+    if together:
+        await asyncio.gather(*(one(path) for path in paths()))
+    else:
+        for path in paths():
+            await one(path)
+    return time.perf_counter() - began_s
+
+
+async def _look(client: Client, job: str) -> float:
+    began_s = time.perf_counter()
+    settings = Settings()
+    view = await look(client, settings, "default")
+    kind, namespace, name = job.split("/")
+    told = found(settings, view, JobKey(kind, namespace, name))
+    if isinstance(told, str):
+        raise RuntimeError(f"{job} does not wait: {told}")
+    return time.perf_counter() - began_s
+
+
+async def _process(compiled: str, *argv: str) -> float:
+    environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
+    began_s = time.perf_counter()
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *argv, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, complaint = await child.communicate()
+    took_s = time.perf_counter() - began_s
+    if child.returncode:
+        raise RuntimeError(f"{argv}: {complaint.decode()}")
+    if "json" in argv and not json.loads(out)["job"]:
+        raise RuntimeError(f"{argv}: nothing was decided: {out.decode()}")
+    return took_s
+
+
+def _outcome(size: Size, taken: Timed, helped: Timed) -> Outcome:
+    columns = {"milliseconds": "", "median": ".0f", "p90": ".0f", "most": ".0f"}
+    rows = [
+        (name, *(1e3 * nearest_rank(times, share) for share in (0.5, 0.9, 1.0)))
+        for name, times in {**taken, **{f"CPU of {command} --help": times for command, times in helped.items()}}.items()
+    ]
+    medians = {name: nearest_rank(times, 0.5) for name, times in (taken | helped).items()}
+    worst_s = max(medians[f"CPU of why, of {what}"] for what in ASKED)
+    slowest = max(helped, key=lambda command: medians[command])
+    words = f"CPU of why at {size.jobs:,} jobs, median of the slower question, s"
+    return Outcome(
+        "why",
+        [Table(f"turnout why: {size.jobs:,} jobs, {size.pods:,} pods, {size.nodes:,} nodes", columns, rows)],
+        [
+            Target(words, worst_s, "<=", TARGETS_S[size.jobs]),
+            Target(f"CPU of the slowest help ({slowest}), median, s", medians[slowest], "<=", HELP_S),
+        ],
+        _notes(medians),
+    )
+
+
+def _notes(medians: dict[str, float]) -> Sequence[str]:
+    bound_s = medians["lists, at once"] + medians["python starts"]
+    why_s = max(medians[f"why, of {what}"] for what in ASKED)
+    bound = f"Lower bound, a process that starts and lists at once: {bound_s * 1000:.0f} ms"
+    return (f"{bound}; why takes {why_s / bound_s:.1f} times that.",)

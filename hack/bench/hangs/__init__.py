@@ -1,1 +1,0 @@
-"""A small world that trains, is recorded, and hangs on request."""

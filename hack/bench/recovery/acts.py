@@ -1,0 +1,157 @@
+"""Acts on a job that trains, one after the other, and how the job recovered, read from what its processes have written.
+
+Each act begins with a whole world, in the middle of two checkpoints.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from hack.chaos.history import Record, rounds_of
+from hack.chaos.testbed.manifests import MOST, Plan
+from hack.chaos.train_script import DISK_EVERY
+
+FEWER = MOST - 1
+QUIET = 5  # steps of a round: then it trains
+
+
+class Act(Enum):
+    """One thing that is done: in words, to a world of how many, and of how many the next one has to be, 0 for any.
+
+    A node is lost with its memory. The first one is where all meet.
+    """
+
+    KILLED = ("a process is killed", MOST, 0)
+    GIVES_WAY = ("a worker is told to go", MOST, FEWER)
+    GROWS = ("a worker more", FEWER, MOST)
+    LOST = ("a node is lost", MOST, 0)
+    HEAD = ("the first node is lost", MOST, 0)
+
+    def __init__(self, what: str, before: int, after: int) -> None:
+        self.what, self.before, self.after = what, before, after
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How a job went on. new: of a step that nobody had made before, in a round that began after the act.
+
+    new_s: from the act to the first new step. still_s: from the last step that was new before to that one. again: steps
+    that were made twice until then. sources: where the round that made it had its state from; "replica holder" is
+    memory of another worker. world: how many made it.
+    """
+
+    new_s: float
+    still_s: float
+    again: int
+    sources: tuple[str, ...]
+    world: int
+
+
+def went_on(records: Sequence[Record], act: Act, at_s: float) -> Recovery | None:
+    """Measure the recovery; None until a world of the full size makes a new step."""
+    rounds = rounds_of(records)
+    began_s = {each.number: min((record.at_s for record in each.all("begun")), default=at_s) for each in rounds}
+    stepped = sorted((record for record in records if record.event == "stepped"), key=lambda record: record.at_s)
+    older = [record for record in stepped if began_s[record.round] <= at_s]
+    later = [record for record in stepped if began_s[record.round] > at_s]
+    reached = max((record.step for record in older), default=0)
+    new = next((each for each in later if each.step > reached and act.after in (0, each.world)), None)
+    if new is None:
+        return None
+    last_s = min((record.at_s for record in older if record.step == reached), default=at_s)
+    last_s = max([last_s, *(each.at_s for each in later if each.step > reached and each.at_s < new.at_s)])
+    again = {(each.round, each.step) for each in later if each.step <= reached and each.at_s < new.at_s}
+    return Recovery(new.at_s - at_s, new.at_s - last_s, len(again), _sources(records, new.round), new.world)
+
+
+def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
+    """A worker that was in no round before has nothing in its own memory: what it has comes from another's."""
+    known = {record.home for record in records if record.event == "begun" and record.round < number}
+    found = {
+        "buddy" if record.source == "memory" and record.home not in known else record.source
+        for record in records
+        if record.event == "begun" and record.round == number
+    }
+    return tuple(sorted(found, reverse=True))
+
+
+def may_begin(records: Sequence[Record], act: Act, every: int) -> bool:
+    """True if a whole world trains, and is in the middle of two checkpoints on disk.
+
+    every: steps between two of them.
+    """
+    newest = max((record.round for record in records), default=0)
+    begun = {record.rank for record in records if record.event == "begun" and record.round == newest}
+    mine = [record for record in records if record.round == newest and record.event == "stepped"]
+    steps = {record.step for record in mine if record.world == act.before}
+    if len(begun) < act.before or len(steps) < QUIET:
+        return False
+    return max(steps) > every and max(steps) % every == every // 2
+
+
+PLAN = Plan(epochs=100_000)  # never at its end, so that each step takes as long as the others
+SETTLES_S = 180.0
+_LOOK_S = 0.02
+
+
+class Job(Protocol):
+    """A training job. records: what its processes have written so far."""
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """Read all records so far."""
+
+    async def strike(self, act: Act) -> float:
+        """Carry the act out; give its time by the monotonic clock."""
+
+
+Begin = Callable[[int], AbstractAsyncContextManager[Job]]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One act. back: None if the job did not recover in time. why: the reason if the act never began, else ""."""
+
+    back: Recovery | None
+    why: str = ""
+
+
+async def told(begin: Begin, acts: Sequence[Act], limit_s: float) -> dict[Act, Trial]:
+    """Play these acts. begin: starts a job of so many workers. limit_s: for what comes of each.
+
+    After an act of which nothing came, the next one has a job of its own.
+    """
+    found, left = dict[Act, Trial](), list(acts)
+    while left:
+        async with begin(left[0].before) as job:
+            while left:
+                act = left.pop(0)
+                found[act] = await _tried(job, act, limit_s)
+                if found[act].back is None:
+                    break
+    return found
+
+
+async def _tried(job: Job, act: Act, limit_s: float) -> Trial:
+    if not await _comes(lambda: may_begin(job.records, act, DISK_EVERY), SETTLES_S):
+        return Trial(None, f"no world of {act.before} trained within {SETTLES_S:g} s")
+    at_s = await job.strike(act)
+    if not await _comes(lambda: went_on(job.records, act, at_s) is not None, limit_s):
+        return Trial(None)
+    return Trial(went_on(job.records, act, at_s))
+
+
+async def _comes(so: Callable[[], bool], limit_s: float) -> bool:
+    try:
+        async with asyncio.timeout(limit_s):
+            while True:
+                if so():
+                    return True
+                await asyncio.sleep(_LOOK_S)
+    except TimeoutError:
+        return False

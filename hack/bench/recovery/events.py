@@ -1,0 +1,115 @@
+"""The time for which a job stands still when it is resized, a process is killed or a node is lost.
+
+Both train the model of hack/chaos, three workers of a thread each, a step each 0.1 s. Ours are pods of the embedded
+local cluster, which schedules and restarts them, and save to memory after each step. torchrun's are agents on loopback
+that are there at once, and save to disk every 20 steps. Each is measured with default timeouts and with short ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import metadata
+from statistics import median
+
+from hack.bench.recovery import ours, torchrun
+from hack.bench.recovery.acts import PLAN, Act, Begin, Trial, told
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
+from hack.chaos.testbed.manifests import LEAST, MOST, SHORT, USUAL
+from hack.chaos.train_script import DISK_EVERY
+from turnout.cli.commands.terminal import ended_by_sigterm
+
+LIMIT_S, TIMES = 120.0, 5
+MOST_AGAIN = 1  # the step that was in flight
+KEEP_ALIVE = 3  # of torch's: so many of its intervals are a silence
+TORCH_SHORT = (
+    f"last_call_timeout={SHORT.last_call_s:g},keep_alive_interval={SHORT.silence_s / KEEP_ALIVE:g},"
+    f"keep_alive_max_attempt={KEEP_ALIVE}"
+)
+OURS = ("turnout-run", "turnout-run, usual")
+QUICK: Mapping[str, Begin] = {
+    OURS[0]: partial(ours.begun, clocks=SHORT),
+    "torchrun": partial(torchrun.begun, conf=TORCH_SHORT),
+}
+SMALLEST: Mapping[str, Begin] = {OURS[0]: QUICK[OURS[0]]}
+FULL: Mapping[str, Begin] = {
+    **QUICK,
+    OURS[1]: partial(ours.begun, clocks=USUAL),
+    "torchrun, usual": partial(torchrun.begun, conf=""),
+}
+Trials = Mapping[str, Mapping[Act, Sequence[Trial]]]  # of each side, by its name, of each act
+COLUMNS = {"what happens, launcher": "", "next new step s": ".2f", "stood still s": ".2f", "steps again": "g"}
+COLUMNS |= {"from": "", "timed out": "d", "times": "d"}
+
+
+def measure(scale: Scale) -> Outcome:
+    """Cause all events, with each launcher in turn; unless in full once, with short clocks. Smallest: ours alone."""
+    logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
+    return outcome(asyncio.run(ended_by_sigterm(_played(scale.pick(FULL, QUICK, SMALLEST), scale.pick(TIMES, 1, 1)))))
+
+
+async def _played(sides: Mapping[str, Begin], times: int) -> Trials:
+    trials: dict[str, dict[Act, list[Trial]]] = {side: {act: [] for act in Act} for side in sides}
+    for _ in range(times):
+        for side, begin in sides.items():
+            for act, trial in (await told(begin, tuple(Act), LIMIT_S)).items():
+                trials[side][act].append(trial)
+    return trials
+
+
+def outcome(trials: Trials) -> Outcome:
+    """Return the medians of what each event took. What timed out is longer than all else, and no number."""
+    of_ours = [trial for side in OURS for some in trials.get(side, {}).values() for trial in some]
+    again = [trial.back.again if trial.back else math.inf for trial in of_ours]
+    disk = [trial for trial in of_ours if trial.back and {*trial.back.sources} - {"memory", "buddy"}]
+    return Outcome(
+        "events",
+        [
+            Table(
+                "median of what each event took",
+                COLUMNS,
+                [_row(act, side, trials[side][act]) for act in Act for side in trials],
+            )
+        ],
+        [
+            Target(
+                "steps that ours made again after any event, at most", max(again, default=math.nan), "<=", MOST_AGAIN
+            ),
+            Target("events after which ours read its state from disk", len(disk) if of_ours else math.nan, "<=", 0),
+        ],
+        [*_notes(), *_never_begun(trials)],
+    )
+
+
+def _row(act: Act, side: str, trials: Sequence[Trial]) -> tuple[object, ...]:
+    backs = [trial.back for trial in trials if trial.back]
+    late = len(trials) - len(backs)
+    values = [(each.new_s, each.still_s, each.again) for each in backs] + [(math.inf,) * 3] * late
+    medians = (median(each) for each in zip(*values, strict=True)) if values else (math.nan,) * 3
+    whence = ", ".join(sorted({" and ".join(each.sources) for each in backs})) or "-"
+    return (f"{act.what}, {side}", *medians, whence, late, len(trials))
+
+
+def _never_begun(trials: Trials) -> list[str]:
+    return [
+        f"{side}, {act.what}: {trial.why}"
+        for side, acts in trials.items()
+        for act, some in acts.items()
+        for trial in some
+        if trial.why
+    ]
+
+
+def _notes() -> Sequence[str]:
+    return (
+        f"{LEAST} to {MOST} workers of one thread, steps of {PLAN.pace_s:g} s, torch {metadata.version('torch')}; "
+        f"torchrun's checkpoint is made every {DISK_EVERY} steps, and each event falls in the middle of two.",
+        "A new step is one that nobody had made before. Told to go: ours by the size of its job, torchrun by SIGTERM. "
+        f"An event without a new step within {LIMIT_S:g} s is a time-out: never.",
+        "Ours waits for its pod to be made, placed and started; torchrun's agent is started at once.",
+        f"Short clocks of both: silence {SHORT.silence_s:g} s, last call {SHORT.last_call_s:g} s; usual ones of ours: "
+        f"{USUAL.silence_s:g} s and {USUAL.last_call_s:g} s, of torch: 5 s x 3 and 30 s.",
+    )

@@ -1,0 +1,245 @@
+"""Jobs of two training processes, of which parts are killed, and the time until they step again.
+
+A job is one or two agents of some launcher. The state lies in memory; what a launcher prints tells when it noticed.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from hack.bench.recovery import worker
+from hack.bench.recovery.phase_times import LOST, Fault, Mark, fault, stepped
+from hack.bench.rendezvous import mount_namespace
+from hack.bench.rendezvous.mount_namespace import Names
+from turnout.cli.commands.child_programs import free_port
+
+RANKS = 2
+RESTARTS = 3
+LOOK_S = 0.005
+START_S = 60.0
+WORKER = ["-m", "hack.bench.recovery.worker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A launcher, and how it starts the agents of a job.
+
+    agents(port, folder): the command of each, without the worker's words; the folder is one that they share.
+    """
+
+    name: str
+    agents: Callable[[int, str], Sequence[Sequence[str]]]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def torchrun(*options: str) -> list[str]:
+    """The command of an agent of torch."""
+    common = [f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1"]
+    return [sys.executable, "-m", "torch.distributed.run", *common, *options]
+
+
+def turnout(*options: str) -> list[str]:
+    """The command of an agent of ours."""
+    return [sys.executable, "-m", "turnout.launcher", f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1", *options]
+
+
+def _members(nnodes: str, port: int, folder: str) -> list[list[str]]:
+    at = [
+        f"--round-dir={folder}",
+        "--nproc-per-node=1",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint=127.0.0.1:{port}",
+        "--rdzv-id=bench",
+    ]
+    return [turnout(f"--nnodes={nnodes}", *at, f"--node-rank={rank}") for rank in range(2)]
+
+
+def _joined(nnodes: str, port: int) -> list[str]:
+    meeting = ["--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=bench"]
+    return torchrun(f"--nnodes={nnodes}", "--nproc-per-node=1", *meeting)
+
+
+# As shipped, torch 2.15 keeps one store over all restarts: processes read the addresses of the dead there, which burns
+# restarts or hangs for good. With a store for each restart it is at its best, and that is what ours is held against.
+OWN_STORE = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+
+TORCH_SHIPPED = Launcher(
+    "torchrun as shipped", lambda port, folder: [torchrun("--standalone", f"--nproc-per-node={RANKS}")]
+)
+TORCH = Launcher("torchrun at its best", TORCH_SHIPPED.agents, OWN_STORE)
+TORCH_TWO = Launcher("torchrun, 2 agents", lambda port, folder: [_joined("2", port)] * 2, OWN_STORE)
+OURS = Launcher("turnout-run", lambda port, folder: [turnout("--standalone", f"--nproc-per-node={RANKS}")])
+OURS_TWO = Launcher("turnout-run, 2 agents", lambda port, folder: _members("2", port, folder))
+OURS_SHRINKS = Launcher("turnout-run, --nnodes=1:2", lambda port, folder: _members("1:2", port, folder))
+TORCH_SHRINKS = Launcher("torchrun, --nnodes=1:2", lambda port, folder: [_joined("1:2", port)] * 2, OWN_STORE)
+
+
+class Job:
+    """A running job. Use it in a `with` block, which ends whatever the job started."""
+
+    def __init__(self, launcher: Launcher, names: Names, folder: Path) -> None:
+        self._launcher, self._names, self._folder = launcher, names, folder
+        self._ends = ExitStack()
+        self._agents: list[subprocess.Popen[str]] = []
+        self._printed_s: list[float] = []
+
+    def __enter__(self) -> Self:
+        """Start the agents one after the other: the first one hosts the rendezvous."""
+        memory = tempfile.mkdtemp(prefix="turnout-bench-", dir="/dev/shm")
+        self._ends.callback(shutil.rmtree, memory, ignore_errors=True)
+        self._memory = Path(memory)
+        (self._memory / worker.STATE).write_bytes(os.urandom(1 << 20) * (worker.STATE_BYTES >> 20))
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd(), "GLOO_SOCKET_IFNAME": "lo"}
+        env |= {"PYTHONUNBUFFERED": "1", **self._launcher.env}
+        port = free_port()
+        for at, words in enumerate(self._launcher.agents(port, memory)):
+            if at:
+                served(port)
+            command = mount_namespace.command([*words, *WORKER, memory], self._names, self._folder)
+            agent = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            self._ends.callback(_end, agent)
+            self._agents.append(agent)
+            threading.Thread(target=self._listen, args=(agent,), daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End the agents, then whatever they left behind."""
+        left = self._born()
+        self._ends.close()
+        for pid, began in left.items():
+            if worker.born(pid) == began:
+                os.kill(pid, signal.SIGKILL)
+
+    def marks(self) -> list[Mark]:
+        """Read all marks of the processes; an unfinished line is left for the next time."""
+        texts = [path.read_text() for path in self._memory.glob("marks-*")]
+        return [Mark.read(line) for text in texts for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def _born(self) -> dict[int, str]:
+        """Give every training process that ever ran, and when it began."""
+        names = [path.name.split("-") for path in self._memory.glob("marks-*")]
+        return {int(pid): began for _, pid, began in names}
+
+    def going(self) -> dict[int, int]:
+        """Give the process of each rank that steps now, by rank."""
+        began = self._born()
+        last = stepped(self.marks(), ())
+        return {rank: mark.pid for rank, mark in last.items() if worker.born(mark.pid) == began[mark.pid]}
+
+    def runs(self, limit_s: float = START_S) -> bool:
+        """Wait until every rank has made a step and lives."""
+        give_up_s = time.monotonic() + limit_s
+        while len(self.going()) < RANKS:
+            if time.monotonic() > give_up_s or any(agent.poll() is not None for agent in self._agents):
+                return False
+            time.sleep(LOOK_S)
+        return True
+
+    def kill_process(self, rank: int, limit_s: float) -> Fault:
+        """Kill the process of a rank, without warning."""
+        return self._killed([self.going()[rank]], RANKS, limit_s)
+
+    def kill_agent(self, limit_s: float) -> Fault:
+        """Kill the last agent and all that it started together, as a node that is lost. The others go on without."""
+        agent = self._agents.pop()
+        victims = [agent.pid, *_below(agent.pid)]
+        return self._killed(victims, RANKS - len({*self.going().values()} & {*victims}), limit_s)
+
+    def _killed(self, victims: Sequence[int], ranks: int, limit_s: float) -> Fault:
+        with ExitStack() as stack:
+            old = self._born().keys()
+            ends = [os.pidfd_open(pid) for pid in self.going().values()]
+            for end in ends:
+                stack.callback(os.close, end)
+            printed, killed_s = len(self._printed_s), time.monotonic()
+            for pid in victims:
+                os.kill(pid, signal.SIGKILL)
+            told: dict[str, float] = {}
+            while time.monotonic() < killed_s + limit_s:
+                if "stopped" not in told and len(select.select(ends, [], [], 0)[0]) == len(ends):
+                    told["stopped"] = time.monotonic()
+                if "detected" not in told and len(self._printed_s) > printed:
+                    told["detected"] = self._printed_s[printed]
+                if found := fault(self.marks(), old, ranks, killed_s, told):
+                    return found
+                if all(agent.poll() is not None for agent in self._agents):
+                    return LOST
+                time.sleep(LOOK_S)
+            return LOST
+
+    def _listen(self, agent: subprocess.Popen[str]) -> None:
+        """Note when an agent prints; what it prints goes to a file."""
+        assert agent.stderr
+        with agent.stderr as lines, (self._folder / "agents.err").open("a") as file:
+            for line in lines:
+                self._printed_s.append(time.monotonic())
+                file.write(line)
+
+
+def faults(launcher: Launcher, names: Names, folder: Path, times: int, limit_s: float) -> list[Fault]:
+    """Kill processes, in as many jobs as the restart budgets need. A job that is lost counts, too."""
+    found: list[Fault] = []
+    while len(found) < times:
+        with Job(launcher, names, folder) as job:
+            if not job.runs():
+                return [*found, *[LOST] * (times - len(found))]
+            left = RESTARTS
+            while left > 0 and len(found) < times:
+                found.append(job.kill_process(RANKS - 1, limit_s))
+                left -= max(1, found[-1].burned)
+                if found[-1] is LOST:
+                    break
+    return found
+
+
+def lost_agent(launcher: Launcher, names: Names, folder: Path, limit_s: float) -> Fault:
+    """Kill one agent of two, with its process."""
+    with Job(launcher, names, folder) as job:
+        return job.kill_agent(limit_s) if job.runs() else LOST
+
+
+def _end(agent: subprocess.Popen[str]) -> None:
+    agent.terminate()
+    try:
+        agent.wait(10)
+    except subprocess.TimeoutExpired:
+        agent.kill()
+        agent.wait()
+
+
+def _below(pid: int) -> list[int]:
+    """Give the processes that this one has started, and their descendants."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found = [*children.get(pid, ())]
+    for each in found:  # grows as it goes
+        found += children.get(each, ())
+    return found
+
+
+def served(port: int) -> None:
+    """Wait until the first agent listens, so that the last one does not become the host."""
+    give_up_s = time.monotonic() + START_S
+    while time.monotonic() < give_up_s:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(LOOK_S)

@@ -1,0 +1,70 @@
+"""The cost of a killed training process, phase by phase, under turnout-run and under torchrun.
+
+Whole jobs of two processes, with the same training script. Medians are compared: a busy machine only ever adds.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hack.bench.recovery import jobs
+from hack.bench.recovery.phase_times import PHASES, Fault, middle
+from hack.bench.rendezvous import mount_namespace
+from hack.bench.rendezvous.mount_namespace import Names
+from hack.bench.support.measure import middle as median
+from hack.bench.support.measure import ratio
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
+from hack.bench.support.percentiles import interpolated_up
+
+LIMIT_S = 30.0
+LIMIT_OF_A_LOST_AGENT_S = 90.0
+FULL = ((jobs.OURS, 21), (jobs.TORCH, 12), (jobs.OURS_TWO, 6), (jobs.TORCH_TWO, 3), (jobs.TORCH_SHIPPED, 3))
+QUICK, SMALLEST = ((jobs.OURS, 3), (jobs.TORCH, 3)), ((jobs.OURS, 1),)
+COLUMNS = {"SIGKILL, then s until": "", "kills": "d", "lost": "d", "burned": "d", **dict.fromkeys(PHASES, ".3f")}
+COLUMNS |= {"p95": ".3f"}
+Faults = Mapping[str, Sequence[Fault]]  # by the name of the launcher
+
+
+def measure(scale: Scale) -> Outcome:
+    """Kill processes as often as the scale asks; in full, whole agents of two as well."""
+    with tempfile.TemporaryDirectory(prefix="turnout-bench-") as folder:
+        scratch = Path(folder)
+        names = Names.MACHINE if mount_namespace.permitted(Names.QUIET, scratch) else Names.QUIET
+        killed = _killed(scale.pick(FULL, QUICK, SMALLEST), names, scratch)
+        for launcher in scale.pick((jobs.OURS_SHRINKS, jobs.TORCH_SHRINKS), (), ()):
+            lost = jobs.lost_agent(launcher, names, scratch, LIMIT_OF_A_LOST_AGENT_S)
+            killed[f"{launcher.name}: an agent"] = [lost]
+    return outcome(killed)
+
+
+def _killed(plan: Sequence[tuple[jobs.Launcher, int]], names: Names, scratch: Path) -> dict[str, Sequence[Fault]]:
+    """Run a job of each launcher in turn, until each has been killed as often as planned."""
+    found: dict[str, list[Fault]] = {launcher.name: [] for launcher, _ in plan}
+    while due := [(launcher, left) for launcher, kills in plan if (left := kills - len(found[launcher.name]))]:
+        for launcher, left in due:
+            found[launcher.name] += jobs.faults(launcher, names, scratch, min(left, jobs.RESTARTS), LIMIT_S)
+    return dict(found)
+
+
+def outcome(killed: Faults) -> Outcome:
+    """Return what the kills cost."""
+    ours, torch = ([fault.took_s for fault in killed.get(each.name, ())] for each in (jobs.OURS, jobs.TORCH))
+    title = "two processes with 64 MiB of state: medians; the most restarts that one kill burned"
+    return Outcome(
+        "restarts",
+        [Table(title, COLUMNS, [_row(name, faults) for name, faults in killed.items()])],
+        [
+            Target("restart, median / torchrun's", ratio(median(ours), median(torch)), "<=", 0.1),
+            Target("restart, p95 / torchrun's median", ratio(interpolated_up(ours, 0.95), median(torch)), "<=", 0.3),
+        ],
+    )
+
+
+def _row(name: str, faults: Sequence[Fault]) -> tuple[object, ...]:
+    after_s = middle(faults)
+    lost = sum(not fault.after_s for fault in faults)
+    burned = max((fault.burned for fault in faults), default=0)
+    p95_s = interpolated_up([fault.took_s for fault in faults], 0.95)
+    return (name, len(faults), lost, burned, *(after_s[phase] for phase in PHASES), p95_s)

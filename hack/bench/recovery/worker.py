@@ -1,0 +1,61 @@
+"""A training process that records when it reaches each phase: `-m hack.bench.recovery.worker FOLDER`.
+
+It loads a state that lies in memory, then makes steps, each a collective of all, until it is ended. Whatever happens,
+it ends by itself after some minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from hack.bench.recovery.phase_times import Mark
+
+STATE = "state.bin"
+STATE_BYTES = 64 << 20
+STEP_S = 0.02
+LIFE_S = 180
+
+
+def born(pid: int | str) -> str:
+    """Give when a process began, in ticks; "" if it has ended. With its pid that names it uniquely."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in "ZX" else fields[19]
+
+
+def main(folder: Path) -> None:
+    """Mark each phase; then step until the end."""
+    signal.alarm(LIFE_S)
+    with (folder / f"marks-{os.getpid()}-{born('self')}").open("a", buffering=1) as marks:
+
+        def mark(word: str) -> None:
+            rank, restart = (int(os.environ[name]) for name in ("RANK", "TORCHELASTIC_RESTART_COUNT"))
+            marks.write(Mark(os.getpid(), rank, restart, word, time.monotonic()).written())
+
+        mark("started")
+        import torch
+        import torch.distributed as dist
+
+        mark("imported")
+        dist.init_process_group("gloo")
+        mark("met")
+        state = torch.empty(STATE_BYTES // 4)
+        state.copy_(torch.from_file(str(folder / STATE), size=STATE_BYTES // 4))
+        mark("loaded")
+        ones = torch.ones(256)
+        dist.all_reduce(ones)
+        state[:256].add_(ones)
+        mark("stepped")
+        while True:
+            time.sleep(STEP_S)
+            dist.all_reduce(ones)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

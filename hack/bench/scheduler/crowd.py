@@ -1,0 +1,76 @@
+"""Many gangs that wait behind their gates on a full cluster: memory, and how soon and by whom freed room is used."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from hack.bench.scheduler.cluster import PODS, UNLIMITED, build, pod, start_nominator, switches
+from hack.bench.support.measure import memory_mib
+from hack.controlplane.api import Api
+from hack.controlplane.plane import ControlPlane
+
+SIZE, HOSTS_PER_LEAF, LEAVES = 20, 20, 2
+FREED = 3  # how often a leaf is freed
+_BOUND = f"{PODS}?fieldSelector=spec.nodeName!%3D"
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """How much memory the nominator has, and the longest time from freed room to its being bound.
+
+    out_of_order: how many gangs went that were not the first by age.
+    """
+
+    pods: int
+    mib: float
+    used_s: float
+    out_of_order: int
+
+
+async def crowd(gangs: int) -> Crowd:
+    """Let so many gangs of 20 wait, and free a leaf a few times."""
+    plane = await asyncio.to_thread(lambda: ControlPlane(apiserver_flags=UNLIMITED).start())
+    try:
+        async with plane.api() as api:
+            await _build(api)
+            await asyncio.to_thread(plane.start_scheduler)
+            await asyncio.to_thread(start_nominator, plane, "--gates")
+            for number in range(gangs):
+                await api.create_all([pod(f"gang-{number:03d}", at, SIZE, gated=True) for at in range(SIZE)])
+            await asyncio.sleep(3)
+            mib = memory_mib(plane.pid("nominator"))
+            used_s, wrong = [], 0
+            for number in range(FREED):
+                held = "stranger" if number == 0 else f"gang-{number - 1:03d}"
+                taken_s, went = await _freed(api, [f"{held}-{at}" for at in range(HOSTS_PER_LEAF)])
+                used_s.append(taken_s)
+                wrong += went != f"gang-{number:03d}"
+            return Crowd(gangs * SIZE, max(mib, memory_mib(plane.pid("nominator"))), max(used_s), wrong)
+    finally:
+        await asyncio.to_thread(plane.stop)
+
+
+async def _build(api: Api) -> None:
+    """Create two leaves, full: one of strangers that leave, one of those that stay."""
+    count = HOSTS_PER_LEAF * LEAVES
+    await build(api, switches(count, HOSTS_PER_LEAF))
+    for at in range(count):
+        made = pod("stranger" if at < HOSTS_PER_LEAF else "stays", at % HOSTS_PER_LEAF, 1, gated=False)
+        made["spec"]["nodeName"] = f"node-{at:05d}"
+        await api.create(made)
+
+
+async def _freed(api: Api, names: list[str]) -> tuple[float, str]:
+    """Delete the pods of a leaf. Return how long until it is full again, and which gang is there."""
+    await asyncio.gather(*(api.delete(f"{PODS}/{name}") for name in names))
+    began_s = time.monotonic()
+
+    def full(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return pods if len(pods) == HOSTS_PER_LEAF * LEAVES else []
+
+    bound = await api.until(_BOUND, full, 60)
+    there = {each["metadata"]["labels"]["gang"] for each in bound} - {"stranger", "stays"}
+    return time.monotonic() - began_s, "+".join(sorted(there))

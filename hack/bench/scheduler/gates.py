@@ -1,0 +1,104 @@
+"""Gangs on a real kube-scheduler that knows no extender: behind our gates, and as it schedules them itself.
+
+Crossings of a gang's ring are held against best fit by level in memory, which sees each gang whole. Both ways meet the
+same streams in one run. Source: docs/managed-clusters.md
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import subprocess
+from collections.abc import Iterator, Sequence
+
+from hack.bench.scheduler import kueue_beside
+from hack.bench.scheduler.crowd import crowd
+from hack.bench.scheduler.stream import APART_S, Cell, best_fit, events_of, mean, send
+from hack.bench.scheduler.takeover import takeovers
+from hack.bench.support.measure import progress
+from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
+from hack.controlplane.tools import cache
+from hack.controlplane.tools.parts import NEXT
+
+WAYS = {"default": False, "gates": True}
+RELEASES = ("", NEXT)
+TAKEOVER_S = 5.0  # within which a replica takes over
+
+
+def measure(scale: Scale) -> Outcome:
+    """Measure. Quick: one seed of 15 gangs; in full: ten seeds of 40 gangs.
+
+    Kueue runs beside where the environment names its manager, over the first three seeds.
+    """
+    seeds, gangs = scale.pick((tuple(range(1, 11)), 40), ((1,), 15), ((1,), 4))
+    cells = [
+        _cell(way, apart, seeds, gangs, release)
+        for release in RELEASES
+        for apart in APART_S
+        for way in WAYS
+        if scale is Scale.FULL or not release or (way, apart) == ("gates", "together")
+    ]
+    least = best_fit(seeds, gangs)
+    return combined(
+        f"gates, kube-scheduler {' and '.join(dict.fromkeys(cell.kubernetes for cell in cells))}",
+        Outcome("streams", [_table(least, cells, gangs)], list(_targets(least, cells))),
+        kueue_beside.run(os.environ, cells, seeds[: kueue_beside.SEEDS], gangs),
+        _waiting(scale.pick(500, 20, 20), scale.pick(10, 1, 1)),
+    )
+
+
+def _cell(way: str, apart: str, seeds: Sequence[int], gangs: int, release: str) -> Cell:
+    kubernetes, sent = _version(release), []
+    for seed in seeds:
+        sent.append(asyncio.run(send(events_of(seed, gangs), seed, APART_S[apart], WAYS[way], release)))
+        progress(f"{kubernetes}, {way}, {apart}, seed {seed}: {mean(sent[-1].crossings):.3f}")
+    return Cell(way, apart, kubernetes, tuple(sent))
+
+
+def _version(release: str) -> str:
+    """Ask a kube-scheduler for its version."""
+    argv = [str(cache.binary(f"kube-scheduler{release}")), "--version"]
+    said = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    return said.split()[-1].removeprefix("v")
+
+
+def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
+    columns = {"behind gates: pods, way": "", "crossings a gang": ".3f", "failed": "d", "obeyed": ".4f"}
+    columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
+    rows = [
+        (f"{cell.kubernetes}, {cell.apart}, {cell.way}", *(cell.crossings, cell.failed, cell.obeyed),
+         *(cell.bound_s(0.5), cell.bound_s(0.99), cell.patches))
+        for cell in cells
+    ]  # fmt: skip
+    title = f"{gangs} gangs a seed, {len(cells[0].sent)} seeds, 128 nodes"
+    return Table(title, columns, [("best fit in memory", least, *["-"] * 5), *rows])
+
+
+def _targets(least: float, cells: Sequence[Cell]) -> Iterator[Target]:
+    for cell in cells:
+        if cell.way == "gates":
+            where = f"{cell.kubernetes}, {cell.apart}"
+            yield Target(f"{where}: crossings to best fit's in memory", cell.crossings / least, "<=", 1.02)
+            yield Target(f"{where}: gangs that failed", cell.failed, "<=", 0)
+            yield Target(f"{where}: nominations obeyed", cell.obeyed, ">=", 0.999)
+            yield Target(f"{where}: last pod created to last bound, p99 s", cell.bound_s(0.99), "<=", 0.25)
+            yield Target(f"{where}: patches a pod", cell.patches, "<=", 2.0)
+
+
+def _waiting(gangs: int, times: int) -> Outcome:
+    """Measure a crowd behind gates, and leaders that are killed."""
+    waiting = asyncio.run(crowd(gangs))
+    killed = asyncio.run(takeovers(times))
+    rows = [
+        (f"{waiting.pods:,} gated pods: MiB of the nominator", waiting.mib),
+        ("a freed domain is bound again, s", waiting.used_s),
+        ("gangs that went out of their order", waiting.out_of_order),
+        ("killed leader to all bound, median s", statistics.median(killed)),
+        ("killed leader to all bound, the slowest, s", max(killed)),
+    ]
+    limits = (150, 1.0, 0, None, TAKEOVER_S)
+    targets = [
+        Target(name, value, "<=", most) for (name, value), most in zip(rows, limits, strict=True) if most is not None
+    ]
+    return Outcome("waiting", [Table("gangs that wait behind gates", {"what": "", "": ".2f"}, rows)], targets)

@@ -1,0 +1,72 @@
+"""Kueue's manager beside ours on the same streams.
+
+Ours, and default scheduling, are the cells that the benchmark has measured in the same run, over the peer's seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from hack.bench.scheduler import kueue
+from hack.bench.scheduler.kueue import NotRun, Peer
+from hack.bench.scheduler.stream import APART_S, Cell, best_fit, events_of, mean
+from hack.bench.support.measure import progress
+from hack.bench.support.outcome import Outcome, Table
+
+SEEDS = 3  # the first of the benchmark's: Kueue takes more than a second for each gang
+WAY = "kueue"
+
+
+def run(environ: Mapping[str, str], ours: Sequence[Cell], seeds: Sequence[int], gangs: int) -> Outcome:
+    """Measure Kueue where the environment names its manager, with the scheduler of the first of our cells."""
+    peer = kueue.find(environ)
+    if isinstance(peer, NotRun):
+        return Outcome("Kueue", (), notes=[f"Kueue's manager is not run: {peer.reason}."])
+    version, peers = _measured(peer, seeds, gangs, ours[0].kubernetes)
+    least = [best_fit((seed,), gangs) for seed in seeds]
+    note = f"Kueue's manager {version} is run over {len(seeds)} seeds, ours beside it over the same."
+    return Outcome("Kueue", [table(version, least, cells_beside(ours, peers), gangs)], notes=[note])
+
+
+def _measured(peer: Peer, seeds: Sequence[int], gangs: int, kubernetes: str) -> tuple[str, list[Cell]]:
+    """Send the streams to Kueue. Return its version, and a cell for each spacing."""
+    version, cells = "", []
+    for apart, apart_s in APART_S.items():
+        sent = []
+        for seed in seeds:
+            version, one = asyncio.run(kueue.send(peer, events_of(seed, gangs), seed, apart_s))
+            sent.append(one)
+            progress(f"Kueue {version}, {apart}, seed {seed}: {mean(one.crossings):.3f}, {one.failed} failed")
+        cells.append(Cell(WAY, apart, kubernetes, tuple(sent)))
+    return version, cells
+
+
+def cells_beside(ours: Sequence[Cell], peers: Sequence[Cell]) -> list[Cell]:
+    """Put each spacing of a peer after what the same scheduler's binary did without it, over as many seeds."""
+    found = []
+    for peer in peers:
+        alike = (each for each in ours if (each.apart, each.kubernetes) == (peer.apart, peer.kubernetes))
+        found += [*(each.first(len(peer.sent)) for each in alike), peer]
+    return found
+
+
+def table(version: str, least: Sequence[float], cells: Sequence[Cell], gangs: int) -> Table:
+    """Show cells below each other; least: best fit's crossings, by seed."""
+    columns = {"pods, way": "", "crossings a gang": ".3f", "by seed": "", "failed": "d"}
+    columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
+    rows = [("best fit in memory", fmean(least), _spread(least), *["-"] * 4)]
+    for cell in cells:
+        way = f"Kueue {version}" if cell.way == WAY else cell.way
+        by_seed = _spread([mean(one.crossings) for one in cell.sent])
+        times = cell.bound_s(0.5), cell.bound_s(0.99)
+        rows.append((f"{cell.apart}, {way}", cell.crossings, by_seed, cell.failed, *times, cell.patches))
+    seeds = f"{len(least)} seeds"
+    return Table(
+        f"Kueue beside: {gangs} gangs a seed, {seeds}, 128 nodes", columns, rows, key=f"Kueue beside, {seeds}:"
+    )
+
+
+def _spread(by_seed: Sequence[float]) -> str:
+    return " ".join(f"{each:.3f}" for each in by_seed)

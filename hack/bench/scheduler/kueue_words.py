@@ -1,0 +1,124 @@
+"""Gangs, queues and the manager's settings in the words of Kueue 0.16, so that it places the benchmark's streams.
+
+Pure. What is shipped comes from the manifests of a release; only what differs on loopback is said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from hack.bench.scheduler.cluster import pod
+from hack.controlplane.nodes import GPU
+from turnout.topology.fabric import Fabric
+
+NAMESPACE, SERVICE, SECRET = "kueue-system", "kueue-webhook-service", "kueue-webhook-server-cert"
+BLOCK, RACK, HOST = "example.com/block", "example.com/rack", "kubernetes.io/hostname"
+QUEUE = "gangs"
+VERSION = "kueue.x-k8s.io/v1beta2"
+_FLAVOR = {"example.com/gpus": "true"}  # a flavor with a topology must say by a label which nodes are its own
+_RANK = "rank"  # label of a pod
+_GROUP = "kueue.x-k8s.io"
+_SETTINGS = "kueue-manager-config"
+# What a manager outside a cluster needs: it runs as the administrator, so no roles; nobody asks for its own API.
+_KINDS = ("Namespace", "Secret", "CustomResourceDefinition", "Service")
+_HOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
+
+
+def installed(release: Iterable[Mapping[str, Any]], port: int) -> list[dict[str, Any]]:
+    """Choose what the manager needs of a release's objects, in the order of creation; webhooks on this port.
+
+    Left out: roles, the Deployment, the visibility API and every Service but that of the webhooks.
+    """
+    found: list[dict[str, Any]] = []
+    for each in release:
+        kind = each["kind"]
+        if kind in _HOOKS:
+            found.append({**each, "webhooks": [_at_port(hook, port) for hook in each["webhooks"]]})
+        elif kind == "Service" and each["metadata"]["name"] == SERVICE:
+            found.append({**each, "spec": {"ports": [{"port": port}]}})
+        elif kind == "CustomResourceDefinition" and "webhook" in each["spec"].get("conversion", {}):
+            conversion = each["spec"]["conversion"]
+            conversion = {**conversion, "webhook": _at_port(conversion["webhook"], port)}
+            found.append({**each, "spec": {**each["spec"], "conversion": conversion}})
+        elif kind in _KINDS and kind != "Service":
+            found.append(dict(each))
+    order = (*_KINDS, *_HOOKS)
+    return sorted(found, key=lambda each: order.index(each["kind"]))
+
+
+def _at_port(hook: Mapping[str, Any], port: int) -> dict[str, Any]:
+    client = hook["clientConfig"]
+    return {**hook, "clientConfig": {**client, "service": {**client["service"], "port": port}}}
+
+
+def settings(
+    release: Iterable[Mapping[str, Any]], host: str, port: int, health: str, certificates: str
+) -> dict[str, Any]:
+    """Take the Configuration that a release ships, for one manager that answers on loopback and reads pods alone.
+
+    host, port: of its webhooks. health: host:port of its probes. certificates: the folder of its own.
+    Its client may ask as often as kube-controller-manager's does here: shipped are 50 a second.
+    """
+    (shipped,) = (
+        each["data"]["controller_manager_config.yaml"]
+        for each in release
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == _SETTINGS
+    )
+    return {
+        **yaml.safe_load(shipped),
+        "namespace": NAMESPACE,
+        "health": {"healthProbeBindAddress": health},
+        "metrics": {"bindAddress": "0"},
+        "webhook": {"host": host, "port": port, "certDir": certificates},
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {"qps": 500, "burst": 1000},
+        "integrations": {"frameworks": ["pod"]},
+        # The visibility API would write its certificate to the root of the disk.
+        "featureGates": {"TopologyAwareScheduling": True, "VisibilityOnDemand": False},
+    }
+
+
+def node_labels(tree: Fabric, host: str) -> dict[str, str]:
+    """Say by labels where a host of the streams' fabric stands: its spine is a block, its leaf a rack."""
+    block, rack = tree.paths[host]
+    return {**_FLAVOR, BLOCK: block, RACK: rack}
+
+
+def queues(gpus: int) -> list[tuple[str, dict[str, Any]]]:
+    """Write one queue that may use so many GPUs of one flavor with a topology, each object after its resource."""
+    levels = [{"nodeLabel": label} for label in (BLOCK, RACK, HOST)]
+    quota = {"name": GPU, "nominalQuota": str(gpus)}
+    flavors = [{"name": QUEUE, "resources": [quota]}]
+    whole = {"namespaceSelector": {}, "resourceGroups": [{"coveredResources": [GPU], "flavors": flavors}]}
+    flavor = {"topologyName": QUEUE, "nodeLabels": _FLAVOR}
+    return [
+        ("topologies", _object("Topology", {"levels": levels})),
+        ("resourceflavors", _object("ResourceFlavor", flavor)),
+        ("clusterqueues", _object("ClusterQueue", whole)),
+        ("namespaces/default/localqueues", _object("LocalQueue", {"clusterQueue": QUEUE})),
+    ]
+
+
+def _object(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": VERSION, "kind": kind, "metadata": {"name": QUEUE}, "spec": dict(spec)}
+
+
+def member(gang: str, index: int, size: int) -> dict[str, Any]:
+    """Build a pod of a gang: a pod group that prefers one rack, its ranks told so that Kueue keeps their order."""
+    made = pod(gang, index, size, gated=False)
+    made["metadata"]["labels"] |= {f"{_GROUP}/queue-name": QUEUE, f"{_GROUP}/pod-group-name": gang, _RANK: str(index)}
+    made["metadata"]["annotations"] = {
+        f"{_GROUP}/pod-group-total-count": str(size),
+        f"{_GROUP}/pod-group-pod-index-label": _RANK,
+        f"{_GROUP}/podset-preferred-topology": RACK,
+    }
+    return made
+
+
+def pods_gone(events: Sequence[int]) -> int:
+    """Count the pods of a stream's gangs that leave: the benchmark patches each to succeed, which is not Kueue's."""
+    sizes = [event for event in events if event > 0]
+    return sum(sizes[-event] for event in events if event <= 0)

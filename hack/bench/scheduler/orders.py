@@ -1,0 +1,92 @@
+"""Streams of gangs on a real kube-scheduler that asks our extender, held against best fit in memory.
+
+Each gang's pods are created together or some milliseconds apart, in the order of their ranks or shuffled, as no job
+controller promises an order; the next gang comes when all are bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+from hack.bench.placement import baselines, streams
+from hack.bench.placement.baselines import Hosts, Room
+from hack.bench.scheduler.stream import APART_S, events_of, send
+from hack.bench.support.measure import progress
+from hack.bench.support.outcome import Outcome, Scale, Table, Target
+from turnout.topology.distance import cost
+from turnout.topology.fabric import Fabric
+
+ORDERS = {"in order": False, "shuffled": True}
+_ROOM = 8  # nodes of a leaf
+COLUMNS = {
+    "pods": "",
+    "best fit": ".3f",
+    "ours": ".3f",
+    "leaves to fewest, best fit": ".3f",  # leaves used over the fewest that could hold the gang
+    "leaves to fewest, ours": ".3f",
+    "wider than its span": "d",  # gangs whose ring crosses more than it spans
+    "failed": "d",
+}
+
+
+def measure(scale: Scale) -> Outcome:
+    """Send the first gangs of the streams through real schedulers; unless in full: one seed, fewer gangs, shuffled."""
+    seeds, gangs = scale.pick((tuple(streams.SEEDS)[:10], 40), ((1,), 10), ((1,), 4))
+    ways = [(apart, order) for apart in APART_S for order in ORDERS if scale is Scale.FULL or ORDERS[order]]
+    rows = [_measured(seeds, gangs, apart, order) for apart, order in ways]
+    _, fit, ours, fit_leaves, leaves, wider, failed = zip(*rows, strict=True)
+    return Outcome(
+        "streams that ask us",
+        [Table(f"ring crossings a gang, {gangs} gangs, {len(seeds)} seeds, the scheduler asks us", COLUMNS, rows)],
+        [
+            Target("crossings to best fit's in memory, worst way", _worst(ours, fit), "<=", 1.02),
+            Target("leaves to best fit's, worst way", _worst(leaves, fit_leaves), "<=", 1.01),
+            Target("gangs whose ring crosses more than it spans", sum(wider), "<=", 0),
+            Target("gangs that failed", sum(failed), "<=", 0),
+        ],
+    )
+
+
+def _worst(ours: Sequence[float], base: Sequence[float]) -> float:
+    return max(one / other for one, other in zip(ours, base, strict=True))
+
+
+def _measured(
+    seeds: Sequence[int], gangs: int, apart: str, order: str
+) -> tuple[str, float, float, float, float, int, int]:
+    """Send every seed's stream with pods created in one way. Return a row of the table."""
+    tree = streams.fabric()
+    crossings, of_best = list[int](), list[int]()
+    hosts, hosts_of_best = list[Sequence[int]](), list[Sequence[int]]()
+    failed = 0
+
+    def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
+        found = baselines.best_fit(fabric, room, pods)
+        hosts_of_best.append(list(found or ()))
+        return found
+
+    for seed in seeds:
+        progress(f"{apart}, {order}: seed {seed}")
+        events = events_of(seed, gangs)
+        sent = asyncio.run(send(events, seed if ORDERS[order] else None, APART_S[apart], gated=False, asks=True))
+        of_best += streams.replay(tree, events, best_fit).total
+        crossings += sent.crossings
+        hosts += sent.hosts
+        failed += sent.failed
+    best, ours = (fmean(_over_fewest(tree, each) for each in some) for some in (hosts_of_best, hosts))
+    wider = sum(_is_wider(tree, each) for each in hosts)
+    return f"{apart}, {order}", fmean(of_best), fmean(crossings), best, ours, wider, failed
+
+
+def _over_fewest(tree: Fabric, hosts: Sequence[int]) -> float:
+    """Return how many leaves some hosts are under, over the fewest that could have held as many."""
+    return len({int(tree.switch_of[1][host]) for host in hosts}) / math.ceil(len(hosts) / _ROOM)
+
+
+def _is_wider(tree: Fabric, hosts: Sequence[int]) -> bool:
+    """True if a ring leaves switches of some tier more often than a ring over as many of them must."""
+    paid = cost(tree, hosts)
+    return any(crossed > (used if used > 1 else 0) for crossed, used in zip(paid.crossings, paid.switches, strict=True))

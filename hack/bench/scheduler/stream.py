@@ -1,0 +1,233 @@
+"""Streams of gangs on a real kube-scheduler: what each gang's ring costs, and how soon it is bound."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import re
+import statistics
+import time
+import urllib.request
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
+
+from hack.bench.placement import baselines, streams, trickling
+from hack.bench.scheduler.cluster import (
+    PODS,
+    build,
+    pod,
+    start_extender,
+    start_nominator,
+    start_scheduler,
+    switches_of,
+)
+from hack.bench.support.measure import ratio
+from hack.bench.support.percentiles import nearest_rank
+from hack.controlplane.api import Api
+from hack.controlplane.plane import ControlPlane
+from turnout.topology.distance import cost
+
+BOUND_S = 60.0  # a gang's pods are all bound by then, or it has failed
+_PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb="PATCH"[^}]*\} (\S+)$', re.M)
+
+
+@dataclass(slots=True)
+class Sent:
+    """One stream: crossings and hosts by rank of each gang, seconds from its last pod's creation to its last binding.
+
+    failed: gangs not bound in time. obeyed, placed: pods on their nominated node, and pods counted. patches: of pods,
+    by whomever. pods: bound ones.
+    """
+
+    crossings: list[int] = field(default_factory=list)
+    hosts: list[list[int]] = field(default_factory=list)
+    bound_s: list[float] = field(default_factory=list)
+    failed: int = 0
+    obeyed: float = 0.0
+    placed: float = 0.0
+    patches: float = 0.0
+    pods: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One way to place gangs, with one spacing of their pods, over all seeds."""
+
+    way: str
+    apart: str
+    kubernetes: str  # of the scheduler's binary
+    sent: tuple[Sent, ...]
+
+    @property
+    def crossings(self) -> float:
+        """The mean over gangs; NaN where every gang failed."""
+        return mean([each for one in self.sent for each in one.crossings])
+
+    def bound_s(self, share: float) -> float:
+        """Return a percentile of the time from a gang's last pod to its last binding."""
+        return nearest_rank([each for one in self.sent for each in one.bound_s], share)
+
+    @property
+    def failed(self) -> int:
+        """The gangs that were not bound in time."""
+        return sum(one.failed for one in self.sent)
+
+    @property
+    def obeyed(self) -> float:
+        """The share of nominations that the scheduler took."""
+        return ratio(sum(one.obeyed for one in self.sent), sum(one.placed for one in self.sent))
+
+    @property
+    def patches(self) -> float:
+        """The patches of a pod, by whomever."""
+        return sum(one.patches for one in self.sent) / max(1, sum(one.pods for one in self.sent))
+
+    def first(self, seeds: int) -> Self:
+        """Return the cell over its first seeds alone."""
+        return replace(self, sent=self.sent[:seeds])
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean; NaN for no values."""
+    return statistics.fmean(values) if values else math.nan
+
+
+def events_of(seed: int, gangs: int) -> list[int]:
+    """Return the first gangs of a committed stream."""
+    return streams.first(streams.committed()[seed], gangs)
+
+
+def best_fit(seeds: Sequence[int], gangs: int) -> float:
+    """Compute the crossings a gang of best fit by level in memory, over the same streams."""
+    tree = streams.fabric()
+    runs = (streams.replay(tree, events_of(seed, gangs), baselines.best_fit) for seed in seeds)
+    return statistics.fmean(crossed for run in runs for crossed in run.total)
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a gang is written, and how it goes: pod(gang, rank, size), leave(api, gang, size)."""
+
+    pod: Callable[[str, int, int], dict[str, Any]]
+    leave: Callable[[Api, str, int], Awaitable[None]]
+
+
+async def send(
+    events: Sequence[int], seed: int | None, apart_s: float, gated: bool, release: str = "", *, asks: bool = False
+) -> Sent:
+    """Send one stream through a fresh control plane. gated: our nominator lifts gates. asks: the scheduler asks us.
+
+    seed: of the order in which each gang's pods come; None for that of their ranks. release: of Kubernetes, as
+    ControlPlane takes it.
+    """
+    dice, found = None if seed is None else random.Random(seed), Sent()
+    plane = await asyncio.to_thread(lambda: ControlPlane(release=release).start())
+    try:
+        async with plane.api() as api:
+            await build(api, switches_of(streams.fabric()))
+            await asyncio.to_thread(start_asking if asks else ControlPlane.start_scheduler, plane)
+            health = await asyncio.to_thread(start_nominator, plane, "--gates") if gated else 0
+            await warm(api, gated)
+            before = await patches(api)
+            await follow(api, events, dice, apart_s, Words(partial(pod, gated=gated), _leave), found)
+            found.patches = await patches(api) - before
+            if health:
+                await asyncio.sleep(0.5)  # the last bindings are counted
+                found.obeyed, every = obeyed(health)
+                found.placed = every
+            return found
+    finally:
+        await asyncio.to_thread(plane.stop)
+
+
+async def follow(
+    api: Api, events: Sequence[int], dice: random.Random | None, apart_s: float, words: Words, found: Sent
+) -> None:
+    """Let the gangs of a stream come and leave, and note what each ring costs and when it was bound."""
+    tree, sizes = streams.fabric(), list[int]()
+    for event in events:
+        if event <= 0:
+            await words.leave(api, f"gang-{-event}", sizes[-event])
+            continue
+        sizes.append(event)
+        gang = f"gang-{len(sizes) - 1}"
+        try:
+            nodes, bound_s = await come(api, gang, event, dice, apart_s, words.pod)
+        except TimeoutError:
+            found.failed += 1
+            continue
+        found.bound_s.append(bound_s)
+        found.pods += event
+        found.hosts.append([tree.index[nodes[f"{gang}-{at}"]] for at in range(event)])
+        found.crossings.append(cost(tree, found.hosts[-1]).total)
+
+
+async def _leave(api: Api, gang: str, size: int) -> None:
+    await asyncio.gather(*(api.delete(f"{PODS}/{gang}-{at}") for at in range(size)))
+
+
+async def warm(api: Api, gated: bool) -> None:
+    """Let one pod come and go, so that everybody is connected and the nominator leads."""
+    await api.create(pod("warm", 0, 1, gated))
+    await api.until(PODS, lambda pods: bool(pods) and bool(pods[0]["spec"].get("nodeName")), BOUND_S)
+    await api.delete(f"{PODS}/warm-0")
+
+
+def start_asking(plane: ControlPlane) -> None:
+    """Start our extender, and a scheduler in the shipped configuration that asks it."""
+    start_scheduler(plane, start_extender(plane))
+
+
+async def come(
+    api: Api,
+    gang: str,
+    size: int,
+    dice: random.Random | None,
+    apart_s: float,
+    written: Callable[[str, int, int], dict[str, Any]],
+) -> tuple[dict[str, str], float]:
+    """Create a gang's pods. Return their nodes, and the seconds from the last creation to all bound.
+
+    dice: for the order in which they come; None for that of their ranks. written: as in Words.pod.
+    Raises TimeoutError when they are not bound in time.
+    """
+    order = range(size) if dice is None else dice.sample(range(size), size)
+    pods = [written(gang, index, size) for index in order]
+    if apart_s:
+        for each in pods:
+            await api.create(each)
+            await asyncio.sleep(apart_s)
+    else:
+        await api.create_all(pods)
+    return await bound_since(api, gang, size, time.monotonic() - apart_s)
+
+
+async def bound_since(api: Api, gang: str, size: int, began_s: float) -> tuple[dict[str, str], float]:
+    """Wait until a gang is bound. Return its pods' nodes, and the seconds since a moment of the monotonic clock."""
+
+    def bound(pods_: list[dict[str, Any]]) -> dict[str, str]:
+        nodes = {each["metadata"]["name"]: each["spec"].get("nodeName", "") for each in pods_}
+        return nodes if len(nodes) == size and all(nodes.values()) else {}
+
+    nodes = await api.until(f"{PODS}?labelSelector=gang%3D{gang}", bound, BOUND_S)
+    return nodes, max(0.0, time.monotonic() - began_s)
+
+
+async def patches(api: Api) -> float:
+    """Count the patches of pods that the API server has answered."""
+    return sum(float(found) for found in _PATCHED.findall(str(await api.get("/metrics"))))
+
+
+def obeyed(health: int) -> tuple[float, float]:
+    """Return how many pods let go are bound on their nominated node, and how many are bound."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    series = dict(re.findall(r'^turnout_gate_nominations_total\{obeyed="(\w+)"\} (\S+)$', text, re.M))
+    yes = float(series.get("true", 0))
+    return yes, yes + float(series.get("false", 0))
+
+
+APART_S = {"together": 0.0, "20 ms apart": trickling.APART_S}

@@ -1,1 +1,0 @@
-"""Gangs that trickle in, on a real kube-scheduler."""

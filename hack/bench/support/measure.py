@@ -1,0 +1,53 @@
+"""Measurements of processes and of the machine, and ratios, which several benchmarks need."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+
+
+def memory_mib(pid: int | None, field: str = "VmRSS") -> float:
+    """Return the memory of a process in MiB. VmHWM: the most that it ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{field}:"))
+
+
+def cpu_s(pid: int | None) -> float:
+    """Return the user and system time of a process so far, in seconds; 0.0 for one that has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def load_note() -> str:
+    """Return a line about the load of the machine, which every time depends on."""
+    load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
+    return f"Load of the machine over the last 1, 5 and 15 minutes: {load} on {os.cpu_count()} cores."
+
+
+def progress(line: str) -> None:
+    """Tell a person who waits what has just been done."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
+
+
+def middle(values: Iterable[float]) -> float:
+    """Return the median; NaN for no values."""
+    found = list(values)
+    return float(median(found)) if found else math.nan
+
+
+def ratio(ours: float, base: float) -> float:
+    """Return a ratio; NaN if one side is unknown or the base was not done."""
+    return ours / base if math.isfinite(base) and base > 0 else math.nan
+
+
+def middle_ratio(ours: Sequence[float], base: Sequence[float]) -> float:
+    """Return the median of the ratios within each repetition: a slow minute of the machine hits both sides."""
+    return middle(ratio(one, other) for one, other in zip(ours, base, strict=True))

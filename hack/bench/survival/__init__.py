@@ -1,1 +1,0 @@
-"""Trials of `hack.bench survival`: whole jobs of real agents, in each of which a process is killed."""

@@ -1,1 +1,0 @@
-"""The throughput benchmark: clusters, configurations, and pods counted as they are bound."""

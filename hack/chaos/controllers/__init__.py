@@ -1,1 +1,0 @@
-"""The job controllers under seeded faults, on a real API server."""
