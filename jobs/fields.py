@@ -1,0 +1,223 @@
+"""Typed fields of an object. A value of another type raises BadJob, which names the field by its full path.
+
+A field that is null counts as absent, as in the API server. `decode` reads the fields that a struct declares; Part
+reads single fields of objects that have no struct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from turnout.jobs.model import BadJob
+
+MAX_PODS = 1_000_000  # of one job: a larger number is a mistake, or means "no limit"
+MAX_INT32 = 2**31 - 1
+
+
+class FieldStruct(msgspec.Struct, frozen=True, rename="camel"):
+    """Fields of an object, in camelCase on the wire. A field without a default is required."""
+
+
+Fields = TypeVar("Fields", bound=FieldStruct)
+Word = TypeVar("Word", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an object."""
+
+    value: Mapping[str, Any]
+    where: str = ""  # its path, as in `spec.tasks[0]`; "" for the object itself
+
+    def at(self, key: str) -> str:
+        """Return the path of a field of this part."""
+        return f"{self.where}.{key}" if self.where else key
+
+    def has(self, key: str) -> bool:
+        """True if the field is set."""
+        return self.value.get(key) is not None
+
+    def part(self, key: str) -> Part:
+        """Return the object in a field, an empty one if it is absent. Raises BadJob."""
+        return Part(self._typed(key, dict, "an object") or {}, self.at(key))
+
+    def parts(self, key: str) -> tuple[Part, ...]:
+        """Return the objects of a list, none if it is absent. Raises BadJob."""
+        found = []
+        for number, each in enumerate(self._typed(key, list, "a list") or ()):
+            where = f"{self.at(key)}[{number}]"
+            if not isinstance(each, dict):
+                raise BadJob(f"{where} is {each!r:.40}: it must be an object")
+            found.append(Part(each, where))
+        return tuple(found)
+
+    def by_name(self, key: str) -> dict[str, Part]:
+        """Return the objects of an object by name. Raises BadJob."""
+        inner = self.part(key)
+        return {name: inner.part(name) for name in inner.value if inner.has(name)}
+
+    def text(self, key: str) -> str:
+        """Return a text, "" if it is absent. Raises BadJob."""
+        found: str = self._typed(key, str, "a text") or ""
+        return found
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts. Raises BadJob."""
+        found = tuple(self._typed(key, list, "a list of texts") or ())
+        if not all(isinstance(each, str) for each in found):
+            raise BadJob(f"{self.at(key)} is {list(found)!r:.60}: it must be a list of texts")
+        return found
+
+    def words(self, key: str) -> dict[str, str]:
+        """Return an object of texts, such as labels. Raises BadJob."""
+        inner = self.part(key)
+        return {name: inner.text(name) for name in inner.value if inner.has(name)}
+
+    def flag(self, key: str) -> bool:
+        """Return a boolean, False if it is absent. Raises BadJob."""
+        return bool(self._typed(key, bool, "true or false"))
+
+    def word(self, key: str, words: type[Word], default: Word) -> Word:
+        """Return the member of an Enum that a field names, the default if it is absent or empty. Raises BadJob."""
+        text = self.text(key)
+        try:
+            return words(text) if text else default
+        except ValueError:
+            raise BadJob(f"{self.at(key)} is {text!r:.40}: it must be one of {', '.join(_words(words))}") from None
+
+    def count(self, key: str, default: int, least: int = 0) -> int:
+        """Return a number of pods, >= `least`. Raises BadJob."""
+        value = self.value.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_PODS:
+            raise BadJob(f"{self.at(key)} is {value!r:.40}: it must be a whole number from {least} to {MAX_PODS}")
+        return value
+
+    def _typed(self, key: str, kind: type, what: str) -> Any:
+        value = self.value.get(key)
+        if value is not None and not isinstance(value, kind):
+            raise BadJob(f"{self.at(key)} is {value!r:.40}: it must be {what}")
+        return value
+
+
+def decode(type_: type[Fields], part: Part) -> Fields:
+    """Return the declared fields of a part. A null, and an empty text instead of a word of an Enum, count as absent.
+
+    Raises BadJob, which names the first wrong field by its full path.
+    """
+    try:
+        return msgspec.convert(part.value, type_)
+    except msgspec.ValidationError:
+        info = _type_info(type_)
+    value = _without_absent(info, part.value)
+    for fault in _faults(info, value, part.where):
+        raise BadJob(fault)
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise BadJob(f"{part.where}: {error}") from error
+
+
+@cache
+def _type_info(type_: type[FieldStruct]) -> inspect.Type:
+    return inspect.type_info(type_)
+
+
+def bare_type(info: inspect.Type) -> inspect.Type:
+    """Return a type without its annotation, and without None."""
+    while True:
+        if isinstance(info, inspect.Metadata):
+            info = info.type
+        elif isinstance(info, inspect.UnionType):
+            info = next(each for each in info.types if not isinstance(each, inspect.NoneType))
+        else:
+            return info
+
+
+def _without_absent(info: inspect.Type, value: Any) -> Any:
+    """Return a value without the fields that count as absent, as deep as its type is declared."""
+    match bare_type(info), value:
+        case inspect.StructType(fields=fields), dict():
+            present = ((each.type, each.encode_name, value.get(each.encode_name)) for each in fields)
+            return {name: _without_absent(type_, each) for type_, name, each in present if not _is_absent(type_, each)}
+        case inspect.DictType(value_type=inner), dict():
+            return {name: _without_absent(inner, each) for name, each in value.items() if not _is_absent(inner, each)}
+        case inspect.ListType(item_type=inner), list():
+            return [_without_absent(inner, each) for each in value]
+    return value
+
+
+def _is_absent(info: inspect.Type, value: Any) -> bool:
+    return value is None or (value == "" and isinstance(bare_type(info), inspect.EnumType))
+
+
+def _faults(info: inspect.Type, value: Any, where: str) -> Iterator[str]:
+    """Yield a sentence for each wrong value, in the order of the declared fields."""
+    info = bare_type(info)
+    if not _fits(info, value):
+        yield f"{where} is {value!r:.40}: it must be {_expected(info)}"
+        return
+    match info:
+        case inspect.StructType(fields=fields):
+            for each in fields:
+                path = f"{where}.{each.encode_name}"
+                if each.encode_name in value:
+                    yield from _faults(each.type, value[each.encode_name], path)
+                elif each.required:
+                    yield f"{path} is missing"
+        case inspect.DictType(value_type=inner):
+            for name, each in value.items():
+                yield from _faults(inner, each, f"{where}.{str(name)[:60]}")
+        case inspect.ListType(item_type=inner):
+            for number, each in enumerate(value):
+                yield from _faults(inner, each, f"{where}[{number}]")
+
+
+def _fits(info: inspect.Type, value: Any) -> bool:
+    """True if a value is of a type, whatever the values inside it are."""
+    match info:
+        case inspect.StructType() | inspect.DictType():
+            return isinstance(value, dict)
+        case inspect.ListType(min_length=least, max_length=most):
+            return isinstance(value, list) and (least or 0) <= len(value) <= (len(value) if most is None else most)
+        case inspect.IntType(ge=least, le=most):
+            return _is_whole(value) and not (least is not None and value < least) and not (most and value > most)
+        case inspect.StrType():
+            return isinstance(value, str)
+        case inspect.BoolType():
+            return isinstance(value, bool)
+        case inspect.EnumType(cls=cls):
+            return value in _words(cls)
+    return True
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _words(cls: type[Enum]) -> list[str]:
+    return [each.value for each in cls]
+
+
+def _expected(info: inspect.Type) -> str:
+    """Return the values that a type allows, for an error message."""
+    match info:
+        case inspect.IntType(ge=least, le=most):
+            return f"a whole number from {least} to {most}"
+        case inspect.EnumType(cls=cls):
+            return f"one of {', '.join(filter(None, _words(cls)))}"
+        case inspect.ListType(min_length=least, max_length=most):
+            return "a list" if most is None else f"a list of {least or 0} to {most} items"
+        case inspect.StrType():
+            return "a text"
+        case inspect.BoolType():
+            return "true or false"
+    return "an object"
