@@ -34,7 +34,7 @@ from turnout.controllers.model import (
     Wanted,
     Write,
 )
-from turnout.jobs.gate import wants_gate
+from turnout.jobs.gang import wants_gate
 from turnout.jobs.kinds.job_kind import Restart
 from turnout.kube.errors import BadQuantity
 from turnout.kube.labels import PLACEMENT_GATE

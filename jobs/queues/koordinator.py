@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, added_up, share_by_weight, top_down
 from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
-from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
 
 LABEL = "quota.scheduling.koordinator.sh/"
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
@@ -132,7 +131,7 @@ def _share_out(
     """Divide an amount among the quotas of one group. A tree of its own has its pool, or its min, instead."""
     sharing = [queue for queue in group if queue.pool is None]
     claims = [_claim(queue, what, request[queue.name].get(what, 0)) for queue in sharing]
-    found = zip(sharing, fill(claims, shared_amount), strict=True)
+    found = zip(sharing, share_by_weight(claims, shared_amount), strict=True)
     most = {queue.name: amount for queue, (_, amount) in found}
     for queue in group:
         if queue.pool is not None and (what in queue.pool or what in queue.capability):

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from turnout.jobs.queues.accounting import CIRCLE, top_down
 from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.hierarchy import CIRCLE, top_down
 from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Flavor, Object, Queue, QueueDialect, QueueSpec
 from turnout.kube import labels
 

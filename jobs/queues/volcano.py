@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, added_up, share_by_weight, top_down
 from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
-from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
 from turnout.kube import labels
 
 ROOT = "root"
@@ -128,7 +127,7 @@ def _by_weight(known: Mapping[str, QueueSpec], real: _Level, demand: Demand) -> 
     found: _Level = {}
     for what in sorted(what for what in named - {_PODS} if demand.total.get(what)):
         claims = [_claim(queue, what, real[queue.name], demand) for queue in queues]
-        for queue, (own, most) in zip(queues, fill(claims, demand.total[what]), strict=True):
+        for queue, (own, most) in zip(queues, share_by_weight(claims, demand.total[what]), strict=True):
             mine = real[queue.name]
             found.setdefault(queue.name, {})[what] = own
             mine[what] = min(mine.get(what, most), most)

@@ -21,8 +21,7 @@ from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from turnout.jobs.gang import GangKey
-from turnout.jobs.repair import Remedy
+from turnout.jobs.gang import GangKey, Remedy
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import Clock
 from turnout.kube.errors import CallError, Conflict, NotFound

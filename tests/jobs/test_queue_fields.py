@@ -6,11 +6,10 @@ import pytest
 
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
+from turnout.jobs.queues.accounting import QueueClaim, charge, holds, room, share_by_weight
 from turnout.jobs.queues.field_reader import Fields
 from turnout.jobs.queues.model import POOL, Amounts, Demand, Flavor, Queue, QueueDialect, QueueSpec, bounds_several
-from turnout.jobs.queues.quota_accounting import charge, holds, room
 from turnout.jobs.queues.registry import limits, shares
-from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
 
 
 @pytest.mark.parametrize(
@@ -143,13 +142,16 @@ def claim(asked, weight=1, least=0, own=None):
     ],
 )
 def test_a_whole_is_shared_as_water_fills_vessels(claims, whole, found):
-    assert fill(claims, whole) == found
+    assert share_by_weight(claims, whole) == found
 
 
 def test_a_third_of_three_is_one_for_whatever_weights():
     for weight in (1, 3, 7, 49):
-        assert fill([claim(9, weight)] * 3, 3) == [(1, 1)] * 3
-    assert fill([claim(10**9, 3), claim(10**9, 7)], 10**9) == [(300_000_000, 300_000_000), (700_000_000, 700_000_000)]
+        assert share_by_weight([claim(9, weight)] * 3, 3) == [(1, 1)] * 3
+    assert share_by_weight([claim(10**9, 3), claim(10**9, 7)], 10**9) == [
+        (300_000_000, 300_000_000),
+        (700_000_000, 700_000_000),
+    ]
 
 
 LOW, TOP = Queue({GPU: 5}, parent="top", guaranteed={GPU: 2}), Queue({GPU: 4})

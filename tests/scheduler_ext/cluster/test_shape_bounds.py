@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from turnout.jobs.fields import Part
-from turnout.jobs.gate import wants_gate
+from turnout.jobs.gang import wants_gate
 from turnout.jobs.kinds.job_kind import worker_shape
 from turnout.jobs.model import BadJob
 from turnout.kube import labels, pod_shape
