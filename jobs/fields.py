@@ -1,11 +1,12 @@
-"""Typed fields of an object. A value of another type raises BadJob, which names the field by its full path.
+"""Typed fields of an object that anybody may have written. A fault names the field by its full path.
 
 A field that is null counts as absent, as in the API server. `decode` reads the fields that a struct declares; Part
-reads single fields of objects that have no struct.
+reads single fields of objects that have no struct; the annotation functions read values of annotations.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,9 +18,12 @@ import msgspec
 from msgspec import inspect
 
 from turnout.jobs.model import BadJob
+from turnout.kube.errors import KubeError
+from turnout.kube.pod_shape import amount
 
 MAX_PODS = 1_000_000  # of one job: a larger number is a mistake, or means "no limit"
 MAX_INT32 = 2**31 - 1
+_MAX_DIGITS = 9  # of a number that is written as a text
 
 
 class FieldStruct(msgspec.Struct, frozen=True, rename="camel"):
@@ -32,81 +36,140 @@ Word = TypeVar("Word", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of an object."""
+    """A part of an object. A wrong field raises BadJob, or adds a sentence to `faults` and counts as absent."""
 
     value: Mapping[str, Any]
     where: str = ""  # its path, as in `spec.tasks[0]`; "" for the object itself
+    faults: list[str] | None = None  # of the whole object; None to raise BadJob
+
+    @classmethod
+    def lenient(cls, value: Any, where: str = "", faults: list[str] | None = None) -> Part:
+        """Return a part that collects the faults of its fields. value: may be of any type."""
+        part = cls(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
+        if value is not None and not isinstance(value, Mapping):
+            part.fault("", value, "it must be an object")
+        return part
 
     def at(self, key: str) -> str:
         """Return the path of a field of this part."""
-        return f"{self.where}.{key}" if self.where else key
+        return f"{self.where}.{key}" if self.where and key else self.where or key
+
+    def fault(self, key: str, value: Any, why: str) -> None:
+        """Report a wrong field. Raises BadJob unless this part collects faults, each once."""
+        shown = repr(value[:40]) if isinstance(value, str) else f"{value!r:.40}"
+        sentence = f"{self.at(key)} is {shown}: {why}"
+        if self.faults is None:
+            raise BadJob(sentence)
+        if sentence not in self.faults:
+            self.faults.append(sentence)
 
     def has(self, key: str) -> bool:
         """True if the field is set."""
         return self.value.get(key) is not None
 
     def part(self, key: str) -> Part:
-        """Return the object in a field, an empty one if it is absent. Raises BadJob."""
-        return Part(self._typed(key, dict, "an object") or {}, self.at(key))
+        """Return the object in a field, an empty one if it is absent."""
+        return Part(self._typed(key, Mapping, "an object") or {}, self.at(key), self.faults)
 
     def parts(self, key: str) -> tuple[Part, ...]:
-        """Return the objects of a list, none if it is absent. Raises BadJob."""
+        """Return the objects of a list, none if it is absent."""
         found = []
         for number, each in enumerate(self._typed(key, list, "a list") or ()):
-            where = f"{self.at(key)}[{number}]"
-            if not isinstance(each, dict):
-                raise BadJob(f"{where} is {each!r:.40}: it must be an object")
-            found.append(Part(each, where))
+            name = f"{key}[{number}]"
+            if isinstance(each, Mapping):
+                found.append(Part(each, self.at(name), self.faults))
+            else:
+                self.fault(name, each, "it must be an object")
         return tuple(found)
 
     def by_name(self, key: str) -> dict[str, Part]:
-        """Return the objects of an object by name. Raises BadJob."""
+        """Return the objects of an object by name."""
         inner = self.part(key)
         return {name: inner.part(name) for name in inner.value if inner.has(name)}
 
-    def text(self, key: str) -> str:
-        """Return a text, "" if it is absent. Raises BadJob."""
-        found: str = self._typed(key, str, "a text") or ""
+    def text(self, key: str, default: str = "") -> str:
+        """Return a text, the default if it is absent or empty."""
+        found: str = self._typed(key, str, "a text") or default
         return found
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts. Raises BadJob."""
-        found = tuple(self._typed(key, list, "a list of texts") or ())
-        if not all(isinstance(each, str) for each in found):
-            raise BadJob(f"{self.at(key)} is {list(found)!r:.60}: it must be a list of texts")
-        return found
+        """Return the texts of a list."""
+        listed = self._typed(key, list, "a list of texts") or ()
+        texts = tuple(each for each in listed if isinstance(each, str))
+        if len(texts) < len(listed):
+            self.fault(key, listed, "it must be a list of texts")
+        return texts
 
     def words(self, key: str) -> dict[str, str]:
-        """Return an object of texts, such as labels. Raises BadJob."""
+        """Return an object of texts, such as labels."""
         inner = self.part(key)
         return {name: inner.text(name) for name in inner.value if inner.has(name)}
 
     def flag(self, key: str) -> bool:
-        """Return a boolean, False if it is absent. Raises BadJob."""
+        """Return a boolean, False if it is absent."""
         return bool(self._typed(key, bool, "true or false"))
 
     def word(self, key: str, words: type[Word], default: Word) -> Word:
-        """Return the member of an Enum that a field names, the default if it is absent or empty. Raises BadJob."""
+        """Return the member of an Enum that a field names, the default if it is absent or empty."""
         text = self.text(key)
-        try:
+        if not text or text in _words(words):
             return words(text) if text else default
-        except ValueError:
-            raise BadJob(f"{self.at(key)} is {text!r:.40}: it must be one of {', '.join(_words(words))}") from None
+        self.fault(key, text, f"it must be one of {', '.join(_words(words))}")
+        return default
 
-    def count(self, key: str, default: int, least: int = 0) -> int:
-        """Return a number of pods, >= `least`. Raises BadJob."""
+    def count(self, key: str, default: int, least: int = 0, most: int = MAX_PODS) -> int:
+        """Return a whole number from `least` to `most`."""
         value = self.value.get(key)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_PODS:
-            raise BadJob(f"{self.at(key)} is {value!r:.40}: it must be a whole number from {least} to {MAX_PODS}")
-        return value
+        if _is_whole(value) and least <= value <= most:
+            return int(value)
+        self.fault(key, value, f"it must be a whole number from {least} to {most}")
+        return default
 
-    def _typed(self, key: str, kind: type, what: str) -> Any:
+    def count_in_text(self, key: str, default: int) -> int:
+        """Return a whole number >= 0 that is written as a text of up to nine digits, as in an annotation."""
+        text = self.text(key)
+        if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+            return int(text)
+        if self.has(key):
+            self.fault(key, self.value[key], "it must be a whole number, 0 or more")
+        return default
+
+    def quantity(self, key: str, resource: str) -> int | None:
+        """Return an amount of a resource; None if it is absent or wrong."""
         value = self.value.get(key)
-        if value is not None and not isinstance(value, kind):
-            raise BadJob(f"{self.at(key)} is {value!r:.40}: it must be {what}")
-        return value
+        if value is None:
+            return None
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            try:
+                return amount(resource, value)
+            except (KubeError, ValueError):
+                pass
+        self.fault(key, value, "it is no Kubernetes quantity")
+        return None
+
+    def amounts(self, key: str) -> dict[str, int]:
+        """Return the amounts in a field by resource."""
+        part = self.part(key)
+        sizes = {str(what): part.quantity(what, str(what)) for what in part.value}
+        return {what: size for what, size in sizes.items() if size is not None}
+
+    def json(self, key: str) -> Any:
+        """Return the JSON value of a text; None if it is absent or wrong."""
+        text = self.text(key)
+        try:
+            return json.loads(text) if text else None
+        except (ValueError, RecursionError):
+            self.fault(key, text, "it must be JSON")
+            return None
+
+    def _typed(self, key: str, kind: type, expected: str) -> Any:
+        value = self.value.get(key)
+        if value is None or isinstance(value, kind):
+            return value
+        self.fault(key, value, f"it must be {expected}")
+        return None
 
 
 def decode(type_: type[Fields], part: Part) -> Fields:

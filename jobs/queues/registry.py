@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from turnout.jobs.fields import Part
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import room
-from turnout.jobs.queues.field_reader import Fields
 from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
 from turnout.kube import labels
 
@@ -89,7 +89,7 @@ class StrictQueue:
 
 
 def _has_strict_annotation(raw: Object) -> bool:
-    return Fields(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
+    return Part.lenient(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
 
 
 def _volcano(raw: Object) -> StrictQueue | None:
