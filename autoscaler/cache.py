@@ -25,7 +25,8 @@ from turnout.autoscaler.observe.job_reader import JobReader, OtherAutoscalers, p
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
 from turnout.autoscaler.observe.queues import QueueUsage, Shares, as_queues_allow
 from turnout.autoscaler.observe.unmanaged_gangs import TerminatingPods, UnmanagedGangs
-from turnout.jobs.model import Job, JobKey, JobKind, Life
+from turnout.jobs.kinds.job_kind import JobKind
+from turnout.jobs.model import Job, JobKey, Life
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod

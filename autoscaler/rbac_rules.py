@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from turnout.jobs.kinds.registry import KINDS as JOB_KINDS
 from turnout.kube import labels
 
 READ = ("list", "watch")
@@ -46,22 +47,7 @@ class KindRights:
         return (*patched, *(Rule(self.group, (resource,), ("create",)) for resource in self.creates))
 
 
-# Source of the fields: docs/facts/autoscaling.md 5.
-KINDS = {
-    "Job": KindRights("batch", "jobs", ("spec.parallelism", "spec.completions")),
-    "PyTorchJob": KindRights("kubeflow.org", "pytorchjobs", ("spec.pytorchReplicaSpecs.Worker.replicas",)),
-    "PyTorchJob.ctyun.cn": KindRights("ctyun.cn", "pytorchjobs", ("spec.pytorchReplicaSpecs.Worker.replicas",)),
-    "MSJob": KindRights("mindspore.gitee.com", "msjobs", ("spec.msReplicaSpecs.Worker.replicas",)),
-    "VolcanoJob": KindRights("batch.volcano.sh", "jobs", ("spec.tasks[].replicas", "spec.tasks[].minAvailable")),
-    "MPIJob": KindRights("kubeflow.org", "mpijobs", ("spec.mpiReplicaSpecs.Worker.replicas",)),
-    "RayCluster": KindRights(
-        "ray.io", "rayclusters", ("spec.workerGroupSpecs[].replicas", "spec.workerGroupSpecs[].scaleStrategy")
-    ),
-    "LeaderWorkerSet": KindRights("leaderworkerset.x-k8s.io", "leaderworkersets", ("spec.replicas",)),
-    # Its size is said by a ScalePlan, a new one for each change.
-    "ElasticJob": KindRights("elastic.iml.github.io", "elasticjobs", (), creates=("scaleplans",)),
-    "ColossalAIJob": KindRights("batch.tensorstack.dev", "colossalaijobs"),
-}
+KINDS = {name: KindRights(kind.group, kind.plural, kind.sizes, kind.creates) for name, kind in JOB_KINDS.items()}
 
 _QUEUES = (
     Rule("scheduling.volcano.sh", ("podgroups", "queues")),

@@ -11,12 +11,13 @@ from typing import Any
 
 from turnout.cli.why import count, lasting
 from turnout.controllers import conditions
-from turnout.controllers.kinds.colossalaijob_pods import ANSWER_S, LAUNCHER
-from turnout.controllers.kinds.colossalaijob_pods import KIND as COLOSSALAI
-from turnout.controllers.kinds.msjob import KIND as MINDSPORE
-from turnout.controllers.kinds.msjob import SCHEDULER
+from turnout.controllers.kinds.colossalaijob import ANSWER_S
 from turnout.controllers.model import JobView, Kind, Object, Reason, RefusedJob, Role
 from turnout.controllers.role_pods import BackOff
+from turnout.jobs.kinds.colossalaijob import KIND as COLOSSALAI
+from turnout.jobs.kinds.colossalaijob import LAUNCHER
+from turnout.jobs.kinds.msjob import KIND as MINDSPORE
+from turnout.jobs.kinds.msjob import SCHEDULER
 from turnout.kube import labels
 from turnout.kube.client.logs import printable
 from turnout.kube.times import unix_s

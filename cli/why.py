@@ -10,9 +10,9 @@ from turnout.autoscaler.model import JobState
 from turnout.autoscaler.reporting.forecast import NEVER, Estimate
 from turnout.autoscaler.reporting.why import Chain, Holder, QueueLink, ResourceNeed, RoomLink, SizeLink, UnmanagedGang
 from turnout.cli.job_names import GANG_KINDS, JobName, words_of
+from turnout.jobs.gang import Remedy, most_patient, repair_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
-from turnout.jobs.repair import Remedy, most_patient, repair_of
 from turnout.kube import labels
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import amount_text

@@ -3,7 +3,7 @@
 Children are created in order and deleted with the highest index first. reconcile.py, or a kind with a lifecycle of its
 own, decides which children a job needs. One reconciliation creates a bounded number of children, so that no job holds
 the loop or the memory; the next ones create the rest. The bytes of all children together are bounded when a job is read
-(kinds/fields.py).
+(kinds/job_reader.py).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from turnout.controllers.model import (
     Object,
     PodState,
     Replica,
-    Restart,
     Role,
     Setup,
     Update,
     Wanted,
     Write,
 )
-from turnout.jobs.gate import wants_gate
+from turnout.jobs.gang import wants_gate
+from turnout.jobs.kinds.job_kind import Restart
 from turnout.kube.errors import BadQuantity
 from turnout.kube.labels import PLACEMENT_GATE
 from turnout.kube.objects import Pod

@@ -7,25 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from turnout.jobs.kinds.job_kind import CleanPods, Restart
+
 Object = Mapping[str, Any]
 JUMP_S = 10.0  # between readings of the clock; decisions that a jump delays are made again after it
-
-
-class Restart(Enum):
-    """Whether a role's failed pod is recreated."""
-
-    NEVER = "Never"
-    ON_FAILURE = "OnFailure"
-    ALWAYS = "Always"
-    EXIT_CODE = "ExitCode"  # 128 and above only, as a signal leaves it
-
-
-class CleanPods(Enum):
-    """Which pods are deleted once the job has ended."""
-
-    NONE = "None"
-    RUNNING = "Running"  # and pending ones, which would run later
-    ALL = "All"
 
 
 class Reason(Enum):
@@ -148,7 +133,7 @@ class JobView:
     roles: tuple[Role, ...]
     policy: RunPolicy
     gang: GangSpec
-    spec: Object  # fields that only one kind reads, checked by its `read`
+    spec: Any  # what only one kind reads, as its `read` returns it
     elastic: bool = False
     elsewhere: str = ""  # another controller that the job names as its own
 

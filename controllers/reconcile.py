@@ -15,7 +15,6 @@ from turnout.controllers import children, conditions
 from turnout.controllers.model import (
     JUMP_S,
     ChildKey,
-    CleanPods,
     Counts,
     Delete,
     JobPhase,
@@ -27,7 +26,6 @@ from turnout.controllers.model import (
     Reason,
     ReconcileOutcome,
     RefusedJob,
-    Restart,
     Role,
     Say,
     Setup,
@@ -36,6 +34,7 @@ from turnout.controllers.model import (
     as_mapping,
 )
 from turnout.controllers.role_pods import Reconciliation, RoleDecision, decide_role, not_offered, soonest
+from turnout.jobs.kinds.job_kind import CleanPods, Restart
 from turnout.kube.times import rfc3339, unix_s
 
 NOTHING = ReconcileOutcome()

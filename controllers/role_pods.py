@@ -27,12 +27,12 @@ from turnout.controllers.model import (
     PodState,
     Reason,
     Replica,
-    Restart,
     Role,
     Say,
     Setup,
     Write,
 )
+from turnout.jobs.kinds.job_kind import Restart
 from turnout.kube.errors import BadQuantity
 from turnout.kube.pod_shape import amount
 

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from turnout.controllers import conditions
-from turnout.controllers.kinds.fields import MOST_REPLICAS
 from turnout.controllers.model import Object
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds.elasticjob import JOB_NAME
+from turnout.jobs.kinds.job_kind import MAX_REPLICAS
 from turnout.jobs.model import BadJob
-from turnout.jobs.typed_fields import Part
 from turnout.kube import labels
 from turnout.kube.times import rfc3339
 
 DONE, FAILED = "Succeeded", "Failed"
 TYPE_LABEL, MANUAL = "scale-type", "manual"
-OWNER_FORM = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # of an ElasticJob's name
-_NAME = re.compile(OWNER_FORM)
+_NAME = re.compile(JOB_NAME)
 _OTHER_FIELDS = ("createPods", "removePods", "migratePods", "psHosts")
 
 
@@ -89,8 +89,8 @@ def _workers(spec: Part) -> tuple[int, str]:
     worker = roles["worker"]
     if not worker.has("replicas"):
         raise BadJob(f"{worker.at('replicas')} is missing")
-    if (count := worker.count("replicas", 0)) > MOST_REPLICAS:
-        raise BadJob(f"{worker.at('replicas')} is {count}: at most {MOST_REPLICAS} are made")
+    if (count := worker.count("replicas", 0)) > MAX_REPLICAS:
+        raise BadJob(f"{worker.at('replicas')} is {count}: at most {MAX_REPLICAS} are made")
     return count, "; what each of them gets is its template's" if worker.value.get("resource") else ""
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from turnout.jobs.model import ANY_SIZE, BadJob, Bounds, Order, Pause, ResizeBudget, Sizes, Spread
 from turnout.jobs.scaling_curve import DEFAULT_POWER, capped
-from turnout.jobs.wishes.read import wish_of
-from turnout.jobs.wishes.tier_words import by_name
+from turnout.jobs.wishes.merge import wish_of
+from turnout.jobs.wishes.model import by_name
 from turnout.kube import labels
 from turnout.kube.times import unix_s
 

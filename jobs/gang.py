@@ -1,21 +1,24 @@
-"""The gang of a pod in every dialect, and what the pod itself tells about its gang.
+"""The gang of a pod in every dialect, by the pod itself, whether the pod waits behind our gate, and the gang's repair.
 
-`sized` adds the numbers that only a PodGroup or an owner knows (min, replicas). Contract: CS-11, DL-123…129.
+Only a PodGroup or an owner knows some of the numbers (min, replicas). Contract: CS-11, DL-123…129.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from turnout.jobs.repair import Repair, repair_of
+from turnout.jobs.fields import annotation_count
 from turnout.jobs.wishes import kai, koordinator, sets
+from turnout.jobs.wishes.merge import wish_of
 from turnout.jobs.wishes.model import NOTHING, Wish
-from turnout.jobs.wishes.notes import count
-from turnout.jobs.wishes.read import wish_of
 from turnout.kube import labels
+from turnout.kube.errors import BadQuantity, TooComplex
+from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE
 from turnout.kube.objects import OwnerReference, Pod
+from turnout.kube.pod_shape import shape_of
 
 _MAX_LABELS = 32
 
@@ -82,14 +85,14 @@ def membership(pod: Pod) -> Membership:
     notes = pod.metadata.annotations or {}
     key = _key(pod)
     koord = key.dialect == Dialect.KOORDINATOR.value
-    least = count(notes, labels.KOORD_MIN, faults) if koord else None
-    total = count(notes, labels.KOORD_TOTAL, faults) if koord else None
+    least = annotation_count(notes, labels.KOORD_MIN, faults) if koord else None
+    total = annotation_count(notes, labels.KOORD_TOTAL, faults) if koord else None
     if least is None:
-        least = count(notes, labels.MIN_WORKERS, faults)
-    most = count(notes, labels.MAX_WORKERS, faults)
+        least = annotation_count(notes, labels.MIN_WORKERS, faults)
+    most = annotation_count(notes, labels.MAX_WORKERS, faults)
     if key.dialect == Dialect.OWNER.value:
         env_least, env_total, env_most = _sizes_in_env(pod)
-        total = count(notes, labels.LWS_SIZE, faults)
+        total = annotation_count(notes, labels.LWS_SIZE, faults)
         least, total, most = least or env_least, total or env_total, most or env_most
     wish = wish_of(notes, faults)
     return Membership(
@@ -217,3 +220,67 @@ def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
         size = max(1, int(env["WORLD_SIZE"]) // per_node)
         return size, size, None
     return None, None, None
+
+
+def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool:
+    """True if a pod lacks our gate, requests an accelerator and belongs to a gang.
+
+    False for a pod that cannot be read: the API server rejects it with its own message.
+    """
+    if any(each.get("name") == PLACEMENT_GATE for each in pod.spec.scheduling_gates or ()):
+        return False
+    try:
+        return membership(pod).key.dialect != Dialect.ALONE.value and shape_of(pod).gpus(tuple(gpu_resources)) > 0
+    except (BadQuantity, TooComplex):
+        return False
+
+
+DEFAULT_AFTER_S = 120
+MIN_AFTER_S, MAX_AFTER_S = 10, 86_400
+
+
+class Remedy(Enum):
+    """A remedy for a gang below its min, the most patient first."""
+
+    WAIT = "wait"  # its members stay until room becomes free near them
+    MOVE = "move"  # its members are evicted when the whole gang fits elsewhere
+    GIVE_UP = "give-up"  # its members are evicted, so that others get their nodes; the whole gang waits again
+
+
+_ORDER = tuple(Remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A remedy and its delay."""
+
+    remedy: Remedy = Remedy.WAIT
+    after_s: int = DEFAULT_AFTER_S  # seconds below the min, MIN_AFTER_S to MAX_AFTER_S
+
+    def __str__(self) -> str:
+        return self.remedy.value if self.remedy is Remedy.WAIT else f"{self.remedy.value} after {self.after_s} s"
+
+
+WAIT = Repair()
+
+
+def repair_of(notes: Mapping[str, str], faults: list[str]) -> Repair | None:
+    """Return the repair of a pod's annotation, such as "move" or "move/300"; None if it is absent or unreadable."""
+    text = notes.get(labels.REPAIR)
+    if text is None:
+        return None
+    name, slash, number = text.partition("/")
+    after = re.fullmatch(r"[1-9][0-9]{0,5}", number) is not None and MIN_AFTER_S <= int(number) <= MAX_AFTER_S
+    if name not in {each.value for each in _ORDER} or (slash and not after):
+        words = ", ".join(each.value for each in _ORDER[:-1])
+        expected = (
+            f"{words} or {_ORDER[-1].value}, or one with seconds from {MIN_AFTER_S} to {MAX_AFTER_S}, as move/300"
+        )
+        faults.append(f"{labels.REPAIR} is {text[:40]!r}: it must be {expected}")
+        return None
+    return Repair(Remedy(name), int(number) if slash else DEFAULT_AFTER_S)
+
+
+def most_patient(repairs: Iterable[Repair]) -> Repair:
+    """Return the repair for a gang whose members disagree: the most patient remedy, after the longest delay."""
+    return min(repairs, key=lambda each: (_ORDER.index(each.remedy), -each.after_s), default=WAIT)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from turnout.jobs.pod_identity import DEFAULT_IDENTITY, PodIdentity
 from turnout.kube.pod_shape import PodShape
 
 Object = Mapping[str, Any]
@@ -178,35 +177,6 @@ class Change:
     body: Any  # JSON values
     form: str = "application/merge-patch+json"  # the media type of the body
     then: Change | None = None  # written after a success; its object has a fixed name, so a repetition has no effect
-
-
-@dataclass(frozen=True, slots=True)
-class JobKind:
-    """A kind of job: where its objects are, how to read one, and how to resize one."""
-
-    kind: str  # unique among all kinds
-    path: str  # lists the objects
-    read: Callable[[Object], Job]  # raises BadJob
-    resize: Callable[[Object, int], Change]  # called only for jobs that are not refused
-    # Resizes a job of which a shrink must name the pods that leave; None for other kinds.
-    resize_with_names: Callable[[Object, int, tuple[str, ...]], Change] | None = None
-    # Returns what may be lost after our last resize, to write it again; None if nothing is.
-    recreate: Callable[[Object], Change | None] | None = None
-    pods: PodIdentity = DEFAULT_IDENTITY  # how its pods tell their job, role and index
-    object_kind: str = ""  # the kind in the objects, if several groups share it; `kind` separates them
-
-    @property
-    def api_version(self) -> str:
-        """Return the `GROUP/VERSION` of the objects."""
-        return self.path.removeprefix("/apis/").rpartition("/")[0]
-
-    def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
-        """Return the change to this number of workers. leaving: the names of the pods that should leave."""
-        return (
-            self.resize(raw, workers)
-            if self.resize_with_names is None
-            else self.resize_with_names(raw, workers, leaving)
-        )
 
 
 class BadJob(Exception):

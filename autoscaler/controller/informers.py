@@ -15,7 +15,7 @@ from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.observe import unmanaged_gangs
 from turnout.autoscaler.observe.job_pods import drop_unused_fields
 from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
-from turnout.jobs.model import JobKind
+from turnout.jobs.kinds.job_kind import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.model import Object, QueueSpec
 from turnout.kube.client.clock import Clock

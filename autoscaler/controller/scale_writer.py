@@ -18,7 +18,8 @@ import msgspec
 
 from turnout.autoscaler.model import Observation, Reason, Step
 from turnout.autoscaler.scaling.resize_cost import is_overruled
-from turnout.jobs.model import Change, JobKey, JobKind
+from turnout.jobs.kinds.job_kind import JobKind
+from turnout.jobs.model import Change, JobKey
 from turnout.kube import labels
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.leased_calls import Calls

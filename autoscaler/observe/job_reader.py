@@ -16,7 +16,8 @@ from typing import Any
 
 from turnout.autoscaler.memory import Terms, trimmed
 from turnout.jobs.annotations import unknown_names
-from turnout.jobs.model import BadJob, Bounds, Job, JobKey, JobKind, ResizeBudget
+from turnout.jobs.kinds.job_kind import JobKind
+from turnout.jobs.model import BadJob, Bounds, Job, JobKey, ResizeBudget
 from turnout.kube import labels
 from turnout.kube.times import unix_s
 

@@ -17,7 +17,7 @@ from turnout.jobs.annotations import spread
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
 from turnout.jobs.wishes import kai
-from turnout.jobs.wishes.podgroups import native_min
+from turnout.jobs.wishes.merge import native_min
 from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, amount

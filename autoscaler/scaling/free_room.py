@@ -10,8 +10,8 @@ import numpy as np
 
 from turnout.autoscaler.capacity import Capacity, Charges
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Pool
+from turnout.jobs.queues.accounting import charge, holds
 from turnout.jobs.queues.model import Queue
-from turnout.jobs.queues.quota_accounting import charge, holds
 from turnout.kube.pod_shape import PodShape
 
 Needs = tuple[tuple[str, int], ...]  # (resource, amount) of a request to a queue

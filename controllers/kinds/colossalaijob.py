@@ -1,22 +1,22 @@
-"""ColossalAIJobs: what their objects say. Source: docs/facts/job-kinds.md 1.3; contract CA-01 to CA-42.
+"""ColossalAIJobs. Source: docs/facts/job-kinds.md 1.3; contract CA-01 to CA-59.
 
 Workers run sshd and wait; the launcher runs `colossalai run`, which reaches them by SSH. The host list is fixed when
-training starts, so a worker that starts again is out of it and the job fails (CA-21).
+training starts, so a worker that starts again is out of it and the job fails (CA-21). mpi-operator is the model of the
+keys, the host list and the one headless Service.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
-from turnout.controllers.kinds import colossalaijob_pods as pods
-from turnout.controllers.kinds import colossalaijob_status as status
-from turnout.controllers.kinds import fields
-from turnout.controllers.kinds.colossalaijob_pods import KIND, LABELS, LAUNCHER, WORKER
+from turnout.controllers.children import meta_of
+from turnout.controllers.kinds import job_reader
 from turnout.controllers.model import (
-    CleanPods,
+    ChildKey,
+    ChildLabels,
     Counts,
     GangSpec,
     JobPhase,
@@ -27,34 +27,41 @@ from turnout.controllers.model import (
     PodState,
     PodVerdict,
     Reason,
-    Restart,
+    Replica,
     Role,
     RunPolicy,
+    StatusContext,
+    StatusVocabulary,
 )
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import colossalaijob
+from turnout.jobs.kinds.colossalaijob import COLOSSALAI_JOB, KIND, LAUNCHER, WORKER, ColossalAIJobSpec, ReplicaOverride
+from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, ReplicaSpec, Restart
 from turnout.jobs.model import BadJob
-from turnout.jobs.typed_fields import Part
 from turnout.kube.errors import BadQuantity
 from turnout.kube.pod_shape import amount
+from turnout.kube.times import rfc3339
 
-API = "batch.tensorstack.dev/v1beta1"
 HOME = "/root"  # what ~ means in a mount path: sshd of an image runs as root
-MOST_PRIORITY = 100
 _FAILURE = re.compile(r"^([^\s:]+): failure\s*$", re.MULTILINE)
-_TYPES = (LAUNCHER, WORKER)
+_PREFIX = "colossalaijob.batch.tensorstack.dev/"
+LABELS = ChildLabels(f"{_PREFIX}name", f"{_PREFIX}replica-type", f"{_PREFIX}replica-index", f"{_PREFIX}mode")
+TRAINS, DEBUGGED = "train", "debug"
+SSH_PORT = 22
+CONFIG, LOG = "/etc/turnout", "/dev/termination-log"
+SCRIPT = "launch.py"  # put beside the host list when that is written down: runtime/launch_colossalai.py
+ANSWER_S = 600  # seconds until every sshd has to answer
+_T9K = "scheduler.tensorstack.dev/"
+_DEBUG = ["sleep", "inf"]  # CA-34
 
 
 def _read(raw: Object) -> JobView:
-    meta, spec = raw["metadata"], Part(raw).part("spec")
-    fields.check_name(meta)
-    worker, mode = spec.part("worker"), spec.part("runMode")
-    turn = spec.part("scheduler").part("t9kScheduler")
-    pause = mode.part("pause").flag("enabled")
-    roles = (_launcher(spec.part("launcher")), _worker(worker))
-    priority = turn.count("priority", 0)
-    if priority > MOST_PRIORITY:
-        raise BadJob(f"{turn.at('priority')} is {priority}: at most {MOST_PRIORITY}")
-    status_part = Part(raw).part("status")
-    was_paused = any(each.get("type") == "Paused" for each in conditions.valid_conditions(status_part.value))
+    meta, spec = raw["metadata"], colossalaijob.read_spec(Part(raw).part("spec"))
+    job_reader.check_name(meta)
+    pause, debug, queue = spec.run_mode.pause, spec.run_mode.debug, spec.scheduler.t9k_scheduler
+    roles = (_launcher(spec), _worker(spec))
+    status = Part(raw).part("status").value
+    was_paused = any(each.get("type") == "Paused" for each in conditions.valid_conditions(status))
     return JobView(
         api_version=raw["apiVersion"],
         kind=KIND,
@@ -63,55 +70,54 @@ def _read(raw: Object) -> JobView:
         uid=meta["uid"],
         roles=roles,
         policy=RunPolicy(
-            suspended=pause,
-            clean_pods=CleanPods.ALL if spec.part("runPolicy").flag("cleanUpWorkers") else CleanPods.NONE,
+            suspended=pause.enabled,
+            clean_pods=CleanPods.ALL if spec.run_policy.clean_up_workers else CleanPods.NONE,
         ),
-        gang=GangSpec(sum(role.replicas for role in roles), turn.text("queue")),
+        gang=GangSpec(sum(role.replicas for role in roles), "" if queue is None else queue.queue),
         spec={
-            "ssh": _ssh(spec.part("ssh")),
-            "processes": worker.count("procPerWorker", 1, 1),
-            "command": _command(worker),
-            "torch": _torch(worker),
-            "debug": _overrides(mode.part("debug"), "replicaSpecs") if mode.part("debug").flag("enabled") else None,
-            "resume": _overrides(mode.part("pause"), "resumeSpecs"),
-            "resumed": not pause and was_paused,
-            "queue": turn.text("queue") if spec.part("scheduler").has("t9kScheduler") else None,
+            "ssh": _ssh(spec),
+            "processes": spec.worker.proc_per_worker,
+            "command": _command_of(spec),
+            "torch": _torch(spec),
+            "debug": _overrides(debug.replica_specs, "debug.replicaSpecs") if debug.enabled else None,
+            "resume": _overrides(pause.resume_specs, "pause.resumeSpecs"),
+            "resumed": not pause.enabled and was_paused,
+            "queue": None if queue is None else queue.queue,
         },
     )
 
 
-def _ssh(part: Part) -> Object:
-    path, sshd = part.text("authMountPath") or "~/.ssh", part.text("sshdPath") or "/usr/sbin/sshd"
+def _ssh(spec: ColossalAIJobSpec) -> Object:
+    path, sshd = spec.ssh.auth_mount_path or "~/.ssh", spec.ssh.sshd_path or "/usr/sbin/sshd"
     path = f"{HOME}{path[1:]}" if path.startswith("~/") else path
     for key, each in (("authMountPath", path), ("sshdPath", sshd)):
         if not each.startswith("/"):
-            raise BadJob(f"{part.at(key)} is {each!r:.60}: an absolute path is needed")
+            raise BadJob(f"spec.ssh.{key} is {each!r:.60}: an absolute path is needed")
     return {"path": path.rstrip("/"), "sshd": sshd}
 
 
-def _launcher(part: Part) -> Role:
-    if not part.text("image"):
-        raise BadJob(f"{part.at('image')} is missing")
-    template = {"spec": {"containers": [{**part.value, "name": LAUNCHER}]}}
-    _check_pod(Part(template, part.where))
-    return Role(LAUNCHER, 1, template, Restart.NEVER, survives_cleanup=True)
+def _launcher(spec: ColossalAIJobSpec) -> Role:
+    if not Part(spec.launcher, "spec.launcher").text("image"):
+        raise BadJob("spec.launcher.image is missing")
+    template = colossalaijob.launcher_template(spec)
+    _check_pod(template)
+    return Role(LAUNCHER, 1, template.value, Restart.NEVER, survives_cleanup=True)
 
 
-def _worker(part: Part) -> Role:
+def _worker(spec: ColossalAIJobSpec) -> Role:
     """Return the role of the workers. ExitCode counts as Never. Raises BadJob."""
-    if not part.has("template"):
-        raise BadJob(f"{part.at('template')} is missing")
-    role = fields.role(WORKER, part, WORKER, None, Restart.NEVER)
-    spec = part.part("template").part("spec")
-    _check_pod(part.part("template"))
-    if role.replicas < 1:
-        raise BadJob(f"{part.at('replicas')} is 0: a job needs workers")
-    restart = fields.word(spec, "restartPolicy", Restart, Restart.NEVER)
-    return Role(WORKER, role.replicas, role.template, Restart.NEVER if restart is Restart.EXIT_CODE else restart)
+    template = colossalaijob.worker_template(spec)
+    restart = template.part("spec").word("restartPolicy", Restart, Restart.NEVER)
+    restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
+    replicas = ReplicaSpec(replicas=spec.worker.replicas, restart_policy=restart, template=spec.worker.template)
+    role = job_reader.role(NamedRole(WORKER, WORKER, "spec.worker", replicas), WORKER, None, restart)
+    _check_pod(template)
+    return role
 
 
 def _check_pod(template: Part) -> None:
-    fields.check_template(template)
+    """Raise BadJob for a container whose limit of a resource is below its request."""
+    job_reader.check_template(template)
     for container in template.part("spec").parts("containers"):
         container.text("workingDir")
         most = _amounts(container.part("resources").part("limits"))
@@ -133,36 +139,196 @@ def _amounts(part: Part) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _command(worker: Part) -> Sequence[str]:
-    command = worker.texts("command")
+def _command_of(spec: ColossalAIJobSpec) -> Sequence[str]:
+    command, where = spec.worker.command, "spec.worker.command"
     if not command:
-        raise BadJob(f"{worker.at('command')} is missing: the script that is trained, and its arguments")
+        raise BadJob(f"{where} is missing: the script that is trained, and its arguments")
     if not command[0].endswith(".py") and command[0] != "-m":
-        raise BadJob(f"{worker.at('command')} begins with {command[0]!r:.60}: colossalai runs a .py file, or -m MODULE")
+        raise BadJob(f"{where} begins with {command[0]!r:.60}: colossalai runs a .py file, or -m MODULE")
     return command
 
 
-def _torch(worker: Part) -> str:
+def _torch(spec: ColossalAIJobSpec) -> str:
     """Return torchArgs as `colossalai run` takes them in one option: commas apart, without dashes. Source: CA-09"""
-    found = []
-    for each in worker.texts("torchArgs"):
+    for each in spec.worker.torch_args:
         if "," in each or each.count("=") > 1:
-            raise BadJob(f"{worker.at('torchArgs')} has {each!r:.60}: colossalai splits it at a comma or a second =")
-        found.append(each.removeprefix("--"))
-    return ",".join(found)
+            raise BadJob(f"spec.worker.torchArgs has {each!r:.60}: colossalai splits it at a comma or a second =")
+    return ",".join(each.removeprefix("--") for each in spec.worker.torch_args)
 
 
-def _overrides(part: Part, key: str) -> Mapping[str, Object]:
-    """Return what a mode changes, by type of replica: its command and arguments, and whether init containers go."""
+def _overrides(overrides: Sequence[ReplicaOverride], where: str) -> Mapping[str, ReplicaOverride]:
+    """Return what a mode changes, by role. where: the path in spec.runMode."""
     found = {}
-    for each in part.parts(key):
-        if (type_ := each.text("type").lower()) not in _TYPES:
-            raise BadJob(f"{each.at('type')} is {each.text('type')!r:.40}: launcher or worker")
-        found[type_] = {
-            "skip": each.flag("skipInitContainer"),
-            "command": list(each.texts("command")),
-            "args": list(each.texts("args")),
-        }
+    for number, each in enumerate(overrides):
+        if (role := each.type.lower()) not in (LAUNCHER, WORKER):
+            raise BadJob(f"spec.runMode.{where}[{number}].type is {each.type!r:.40}: launcher or worker")
+        found[role] = each
+    return found
+
+
+def name(view: JobView, role: Role, replica: Replica) -> str:
+    """Return a pod's name: the launcher is one."""
+    return f"{view.name}-{LAUNCHER}" if role.name == LAUNCHER else f"{view.name}-{WORKER}-{replica.number}"
+
+
+def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
+    """Return the labels of one replica."""
+    mode = TRAINS if view.spec["debug"] is None else DEBUGGED
+    found = {**selector(view, role), LABELS.index: str(replica.index), LABELS.mode: mode}
+    if view.spec["queue"] is not None:
+        found |= {f"{_T9K}group-name": view.name, f"{_T9K}queue": view.spec["queue"], f"{_T9K}role": role.name}
+    return found
+
+
+def selector(view: JobView, role: Role) -> dict[str, str]:
+    """Return the labels that all pods of a role have."""
+    return {LABELS.job: view.name, LABELS.role: role.label}
+
+
+def outdated(view: JobView, pod: PodState) -> bool:
+    """True for a pod that was created for debugging while the job trains, or the other way round."""
+    return bool(pod.mode) and (pod.mode == DEBUGGED) != (view.spec["debug"] is not None)
+
+
+def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
+    """Return the roles that wait: all for the keys and the host list, the launcher for all workers to run."""
+    if ChildKey("ConfigMap", _config(view)) not in known.others:
+        return (LAUNCHER, WORKER)
+    workers = next(role.replicas for role in view.roles if role.name == WORKER)
+    run = sum(
+        pod.role == WORKER and pod.phase is JobPhase.RUNNING and not pod.deleting and not outdated(view, pod)
+        for pod in known.pods
+    )
+    return () if run >= workers or view.spec["debug"] is not None else (LAUNCHER,)
+
+
+def _config(view: JobView) -> str:
+    return f"{view.name}-config"
+
+
+def _secret(view: JobView) -> str:
+    return f"{view.name}-ssh-{view.uid[:8].lower()}"
+
+
+def hosts(view: JobView) -> list[str]:
+    """Return the workers' names in the order of their ranks."""
+    worker = next(role for role in view.roles if role.name == WORKER)
+    return [f"{view.name}-{WORKER}-{index}.{view.name}" for index in range(worker.replicas)]
+
+
+def extras(view: JobView, known: KnownChildren) -> Sequence[Object]:
+    """Return the Service, the host list, and the keys until the host list is there: they are made before it."""
+    chosen = {LABELS.job: view.name}
+    service = {"clusterIP": "None", "selector": chosen, "publishNotReadyAddresses": True}
+    data = {"hostfile": "\n".join(hosts(view)) + "\n"}
+    found: list[Object] = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(view, view.name, chosen), "spec": service},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_of(view, _config(view), chosen), "data": data},
+    ]
+    if ChildKey("ConfigMap", _config(view)) in known.others:
+        return found
+    keys = {"apiVersion": "v1", "kind": "Secret", "metadata": meta_of(view, _secret(view), chosen), "type": "Opaque"}
+    return [keys, *found]
+
+
+def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
+    """Return the spec of the launcher or of a worker, in the job's mode."""
+    spec = dict(role.template["spec"])
+    override = _override(view, role)
+    if override and override.skip_init_container:
+        spec.pop("initContainers", None)
+    if view.spec["queue"] is not None:
+        spec["schedulerName"] = "t9k-scheduler"
+    spec |= {"hostname": name(view, role, replica), "subdomain": view.name}
+    spec["volumes"] = [*(spec.get("volumes") or ()), *_volumes(view, role)]
+    spec["containers"] = [
+        _container(view, role, each, override) if each.get("name") == role.name else each for each in spec["containers"]
+    ]
+    return spec
+
+
+def _override(view: JobView, role: Role) -> ReplicaOverride | None:
+    """Return what the job's mode changes in the pods of a role, None for nothing."""
+    overrides = view.spec["debug"]
+    if overrides is None:
+        overrides = view.spec["resume"] if view.spec["resumed"] else {}
+    override: ReplicaOverride | None = overrides.get(role.name)
+    return override
+
+
+def _container(view: JobView, role: Role, container: Object, override: ReplicaOverride | None) -> Object:
+    changed = {**container, **_command(view, role, override)}
+    if "args" not in changed or changed["args"] is None:
+        changed.pop("args", None)
+    mounts = [{"name": "turnout-ssh", "mountPath": view.spec["ssh"]["path"]}]
+    if role.name == LAUNCHER:
+        mounts.append({"name": "turnout-config", "mountPath": CONFIG})
+        changed["env"] = _with(container.get("env") or (), _of_worker(view))
+    else:
+        address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+        changed["env"] = _with(container.get("env") or (), [address])
+    return {**changed, "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts]}
+
+
+def _command(view: JobView, role: Role, override: ReplicaOverride | None) -> dict[str, Any]:
+    """Return the command of a container: training, or the command of the job's mode."""
+    if view.spec["debug"] is not None:
+        return {"command": override.command if override and override.command else _DEBUG, "args": None}
+    own = _start(view) if role.name == LAUNCHER else _sshd(view)
+    if override and (override.command or override.args):
+        return {"command": override.command or own, "args": override.args or None}
+    return {"command": own, "args": None}
+
+
+def _sshd(view: JobView) -> list[str]:
+    """Return the command of a worker: sshd with the job's own keys, whatever the image has. Source: CA-03, CA-11"""
+    path = view.spec["ssh"]["path"]
+    options = {
+        "HostKey": f"{path}/ssh_host_ecdsa_key",
+        "AuthorizedKeysFile": f"{path}/authorized_keys",
+        "StrictModes": "no",  # a volume's folder is not its user's own
+        "ListenAddress": "$(POD_IP)",
+        "PidFile": "none",
+    }
+    return [
+        view.spec["ssh"]["sshd"],
+        "-De",
+        "-p",
+        str(SSH_PORT),
+        *(part for each in options.items() for part in ("-o", "=".join(each))),
+    ]
+
+
+def _start(view: JobView) -> list[str]:
+    """Return the launcher's command: once every sshd answers, the ColossalAI runner. Source: CA-08, CA-09, CA-22"""
+    hostfile = f"{CONFIG}/hostfile"
+    wait = ["python3", f"{CONFIG}/{SCRIPT}", hostfile, str(SSH_PORT), str(ANSWER_S), LOG]
+    run = ["colossalai", "run", "--hostfile", hostfile, "--nproc_per_node", str(view.spec["processes"])]
+    run += ["--master_addr", hosts(view)[0], "--ssh-port", str(SSH_PORT)]
+    if view.spec["torch"]:
+        run += ["--extra_launch_args", view.spec["torch"]]
+    return [*wait, *run, *view.spec["command"]]
+
+
+def _of_worker(view: JobView) -> list[Object]:
+    """Return the worker's variables for the launcher, which takes its own to every host: sshd passes none on.
+
+    Those that name a field of the pod are the worker's alone. Source: CA-19, CA-20
+    """
+    worker = next(role for role in view.roles if role.name == WORKER)
+    (container,) = (each for each in worker.template["spec"]["containers"] if each.get("name") == WORKER)
+    return [each for each in container.get("env") or () if not (each.get("valueFrom") or {}).get("fieldRef")]
+
+
+def _with(own: Sequence[Object], more: Sequence[Object]) -> list[Object]:
+    named = {each.get("name") for each in own}
+    return [*own, *(each for each in more if each.get("name") not in named)]
+
+
+def _volumes(view: JobView, role: Role) -> list[Object]:
+    found: list[Object] = [{"name": "turnout-ssh", "secret": {"secretName": _secret(view), "defaultMode": 0o600}}]
+    if role.name == LAUNCHER:
+        found.append({"name": "turnout-config", "configMap": {"name": _config(view)}})
     return found
 
 
@@ -219,24 +385,177 @@ def _never_recreate(_view: JobView, _role: Role, _pod: PodState) -> bool:
     return False  # ranks are fixed, so no worker rejoins
 
 
+# The status in T9k's words: a phase, six conditions, tasks and an aggregate. Source: CA-43 to CA-59, SD-10, SD-11
+NORMAL, NO_REASON = "All pods are running normally.", "-"
+_TYPES = (LAUNCHER, WORKER)
+_WORDS = {
+    "Initialized": Reason.CREATED,
+    "Running": Reason.RUNNING,
+    "Completed": Reason.SUCCEEDED,
+    "Failed": Reason.FAILED,
+    "Paused": Reason.SUSPENDED,
+}
+_ORDER = ("Initialized", "Running", "ReplicaFailure", "Completed", "Failed", "Paused")
+_FAILED = "The job exited with an error code."
+
+
+def _in_our_words(status: Object) -> Object:
+    """Return the conditions that the core remembers, and the times."""
+    found = []
+    for each in conditions.valid_conditions(status):
+        type_ = each.get("type")
+        if (word := _WORDS.get(type_) if isinstance(type_, str) else None) is None:
+            continue
+        if word in (Reason.SUCCEEDED, Reason.FAILED) and each.get("status") != "True":
+            continue
+        time = each.get("lastTransitionTime")
+        time = time if isinstance(time, str) else rfc3339(0.0)
+        status_word = each.get("status") if word is not Reason.CREATED else "True"
+        found.append(
+            {
+                "type": word.value,
+                "status": status_word,
+                "reason": _core_reason(word, status_word),
+                "message": each.get("message"),
+                "lastTransitionTime": time,
+            }
+        )
+    return {**{name: status[name] for name in ("startTime", "completionTime") if name in status}, "conditions": found}
+
+
+def _core_reason(word: Reason, status: Any) -> str:
+    if word is Reason.SUSPENDED and status != "True":
+        return f"ColossalAIJob{Reason.RESUMED.value}"
+    return f"ColossalAIJob{word.value}"
+
+
+def _in_t9ks_words(status: Object, view: JobView | None, known: KnownChildren, moment: StatusContext) -> Object:
+    ours: Sequence[Object] = status["conditions"]
+    before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
+    converted = [
+        _condition(type_, *values, before.get(type_), moment.now_s)
+        for type_, values in _conditions(ours, view, known, before)
+    ]
+    converted.sort(key=lambda each: _ORDER.index(each["type"]))
+    times = {name: status[name] for name in ("startTime", "completionTime") if name in status}
+    return {
+        **times,
+        "phase": _phase(ours, view, known),
+        "conditions": converted,
+        "tasks": [_task(type_, known.pods) for type_ in _TYPES],
+        "aggregate": _aggregate(view, known.pods),
+    }
+
+
+def _conditions(
+    ours: Sequence[Object], view: JobView | None, known: KnownChildren, before: Mapping[Any, Object]
+) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Give each condition's type, and whether it is true, its reason and its message."""
+    complete = view is not None and len(known.pods) >= view.gang.min_member
+    if complete or (before.get("Initialized") or {}).get("status") == "True":
+        yield "Initialized", (True, NO_REASON, "The job has been initialized successfully.")
+    else:
+        yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
+    yield from _running_conditions(ours)
+    broken = [pod.name for pod in known.pods if pod.phase is JobPhase.FAILED]
+    words = f"{', '.join(broken)} failed." if broken else NORMAL
+    yield "ReplicaFailure", (bool(broken), "Failed" if broken else NO_REASON, words)
+    yield from _end_conditions(ours)
+
+
+def _running_conditions(ours: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Give the conditions Running and Paused, if the job ever ran or was paused, as `_conditions` does."""
+    paused = conditions.is_true(ours, Reason.SUSPENDED)
+    if ran := [each for each in ours if each.get("type") == Reason.RUNNING.value]:
+        runs = not paused and (conditions.ended(ours) or ran[0].get("status") == "True")
+        yield "Running", (runs, NO_REASON, NORMAL if runs else "The job is paused.")
+    if paused or any(each.get("type") == Reason.SUSPENDED.value for each in ours):
+        yield "Paused", (paused, NO_REASON, "All replicas are deleted." if paused else "The job has been resumed.")
+
+
+def _end_conditions(ours: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Give the conditions Completed and Failed, as `_conditions` does."""
+    if conditions.is_true(ours, Reason.FAILED):
+        text = next((str(each.get("message")) for each in ours if each.get("type") == Reason.FAILED.value), _FAILED)
+        yield "Completed", (False, "Failed", text)
+        yield "Failed", (True, "Failed", text)
+        return
+    done = conditions.is_true(ours, Reason.SUCCEEDED)
+    yield "Completed", (done, NO_REASON, "The job has succeeded." if done else "The job has not ended.")
+    yield "Failed", (False, NO_REASON, "The job has not failed.")
+
+
+def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
+    status = "True" if on else "False"
+    time_before = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
+    time = time_before if isinstance(time_before, str) else rfc3339(now_s)
+    return {"type": type_, "status": status, "reason": reason, "message": text, "lastTransitionTime": time}
+
+
+def _phase(ours: Sequence[Object], view: JobView | None, known: KnownChildren) -> str:
+    for word in (Reason.FAILED, Reason.SUCCEEDED):
+        if conditions.is_true(ours, word):
+            return str(word.value)
+    if conditions.is_true(ours, Reason.SUSPENDED):
+        return "Paused"
+    if known.unread or any(pod.phase is JobPhase.UNKNOWN for pod in known.pods):
+        return "Unknown"
+    run = sum(pod.phase is JobPhase.RUNNING and not pod.deleting for pod in known.pods)
+    if view is not None and run >= view.gang.min_member:
+        return "Running"
+    resumed = any(each.get("type") == Reason.SUSPENDED.value for each in ours)
+    if resumed:
+        return "Resuming"
+    return "Running" if conditions.is_true(ours, Reason.RUNNING) else "Pending"
+
+
+def _task(type_: str, pods: Sequence[PodState]) -> Object:
+    """Return the status of the replicas of one type, under both names that the manuals have for the list."""
+    mine = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
+    each = [_replica(pod) for pod in mine]
+    return {"type": type_, "restartCount": sum(pod.restarts for pod in mine), "status": each, "replicas": each}
+
+
+def _replica(pod: PodState) -> Object:
+    """Return the status of one pod, with its scheduler's message while it has no node. Source: CA-14"""
+    fields = {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)}
+    return {**fields, "message": pod.scheduler_message} if pod.scheduler_message else fields
+
+
+def _aggregate(view: JobView | None, pods: Sequence[PodState]) -> Object:
+    counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
+    for pod in pods:
+        if pod.deleting:
+            counts["deleted"] += 1
+        elif pod.phase is JobPhase.PENDING:
+            counts["creating" if pod.node else "pending"] += 1
+        else:
+            counts[pod.phase.value.lower()] += 1
+    return counts
+
+
+_VOCABULARY = StatusVocabulary(
+    ("phase", "conditions", "tasks", "aggregate", "startTime", "completionTime"), _in_our_words, _in_t9ks_words
+)
+
 COLOSSALAIJOB = Kind(
     KIND,
-    (API,),
-    "colossalaijobs",
+    (COLOSSALAI_JOB.api_version,),
+    COLOSSALAI_JOB.plural,
     LAUNCHER,
-    fields.refusing(_read),
-    pods.labels,
-    pods.selector,
-    pods.pod_spec,
-    pods.extras,
+    job_reader.refusing(_read),
+    labels,
+    selector,
+    pod_spec,
+    extras,
     judge,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
-    name=pods.name,
-    waiting_roles=pods.waiting_roles,
+    name=name,
+    waiting_roles=waiting_roles,
     recreate=_never_recreate,
-    vocabulary=status.VOCABULARY,
+    vocabulary=_VOCABULARY,
     advice=advice,
-    outdated=pods.outdated,
+    outdated=outdated,
     tells_containers=True,
 )

@@ -2,23 +2,23 @@
 
 What differs from DLRover: its controller makes the workers too, so a master that dies takes nothing with it; the
 master runs our coordinator unless the job names its own command; restart counts have no silent bound (SD-02); the
-template's restartPolicy and resources stay as they are. What pods are told is written in elasticjob_pods.py.
+template's restartPolicy and resources stay as they are. A worker that lacked memory gets more, and a worker whose node
+was faulty avoids that node. The environment of pods is that of docs/facts/dlrover.md 5.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from turnout.controllers import conditions
 from turnout.controllers.children import meta_of
-from turnout.controllers.kinds import elasticjob_pods, fields
-from turnout.controllers.kinds.elasticjob_pods import CONTAINER, LABELS, MASTER, PORT, WORKER, master_host, pod_name
+from turnout.controllers.kinds import job_reader
 from turnout.controllers.model import (
     ChildKey,
-    CleanPods,
+    ChildLabels,
     Counts,
     GangSpec,
     JobPhase,
@@ -31,49 +31,77 @@ from turnout.controllers.model import (
     PodVerdict,
     Reason,
     Replica,
-    Restart,
     Role,
     RunPolicy,
     StatusContext,
     StatusVocabulary,
     Wanted,
+    as_mapping,
 )
-from turnout.jobs import command_line
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import elasticjob, job_kind
+from turnout.jobs.kinds.elasticjob import ALL_REDUCE, CONTAINER, ELASTIC_JOB, KIND, MASTER, MAX_NAME, ROLES, WORKER
+from turnout.jobs.kinds.job_kind import CleanPods, Restart
 from turnout.jobs.model import BadJob
-from turnout.jobs.typed_fields import Part
+from turnout.kube.errors import BadQuantity
 from turnout.kube.labels import MAX_WORKERS, MIN_WORKERS
+from turnout.kube.quantity import base_units
 
-KIND, API = "ElasticJob", "elastic.iml.github.io/v1alpha1"
-MOST_NAME = 37  # characters: that of the master's Service is 26 longer, and at most 63
 RESTARTS = 3  # of a worker or a master, unless the job says otherwise
 WORKER_PORT = 3333  # of a worker's Service, as DLRover has it
 FAULTY = 138  # a launcher's exit code: its check has found the node faulty
-ALL_REDUCE = "AllreduceStrategy"
-MODES = ("single-job", "manual", "manunal")  # the last is upstream's spelling
-_SPECS = "spec.replicaSpecs"
+MODES = (elasticjob.SINGLE_JOB, "manual", "manunal")  # the last is upstream's spelling
+PORT = 50001  # of the master, as DLRover has it
+FLAG = "--coordinator-only"
+LABELS = ChildLabels("elasticjob.dlrover/name", "elasticjob.dlrover/replica-type", "elasticjob.dlrover/rank-index")
+MOST_STEPS = 2  # of memory, each half of the template's request
+_NODE_FIELD = "metadata.name"
+
+_SHARED = ("volumes", "imagePullSecrets", "serviceAccountName", "automountServiceAccountToken", "securityContext")
+_OF_CONTAINER = ("image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "securityContext")
+_MASTER_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+# Options of the workers' command line that the coordinator decides by.
+_OF_A_SHELL = set("$`'\"\\;|&")  # characters that a shell would change
+_FLAGS = ("network-check", "comm-perf-test", "exclude-straggler", "insecure-no-token")
+_VALUES = (
+    "precheck",
+    "slow-rule",
+    "slow-compute-s",
+    "slow-collective-s",
+    "probe-meet-s",
+    "probe-stage-s",
+    "on-hang",
+    "hang-timeout",
+    "stacks-dir",
+    "arbiter",
+    "lease",
+    "round-dir",
+    "token-file",
+    "rdzv-id",
+    "heartbeat-s",
+    "silence-s",
+)
 
 
 def with_master_image(image: str) -> Kind:
     """Return the kind whose masters run in an image of their own, where the job names none. Source: DL-05"""
-    return replace(ELASTICJOB, read=fields.refusing(partial(_read, image=image)))
+    return replace(ELASTICJOB, read=job_reader.refusing(partial(_read, image=image)))
 
 
 def _read(raw: Object, image: str = "") -> JobView:
-    meta, spec = Part(raw).part("metadata"), Part(raw).part("spec")
-    fields.check_name(meta.value)
-    if len(name := meta.text("name")) > MOST_NAME:
-        raise BadJob(f"metadata.name has {len(name)} characters: at most {MOST_NAME}, for its master's name is longer")
-    if (strategy := spec.text("distributionStrategy") or ALL_REDUCE) != ALL_REDUCE:
+    meta, part = Part(raw).part("metadata"), Part(raw).part("spec")
+    job_reader.check_name(meta.value)
+    if len(name := meta.text("name")) > MAX_NAME:
+        raise BadJob(f"metadata.name has {len(name)} characters: at most {MAX_NAME}, for its master's name is longer")
+    spec = elasticjob.read_spec(part)
+    if (strategy := spec.distribution_strategy or ALL_REDUCE) != ALL_REDUCE:
         raise BadJob(f"spec.distributionStrategy is {strategy!r:.40}: only {ALL_REDUCE} is run here")
-    if (mode := spec.text("optimizeMode") or MODES[0]) not in MODES:
+    if (mode := spec.optimize_mode or MODES[0]) not in MODES:
         raise BadJob(f"spec.optimizeMode is {mode!r:.40}: single-job or manual is needed, there is no brain service")
-    parts = spec.by_name("replicaSpecs")
-    if unknown := sorted(parts.keys() - {MASTER, WORKER}):
-        raise BadJob(f"{_SPECS}.{unknown[0]:.40} is no role of {ALL_REDUCE}: {WORKER} and {MASTER} are")
-    if WORKER not in parts:
-        raise BadJob(f"{_SPECS}.{WORKER} is missing")
-    worker, least, most = _worker(parts[WORKER], meta)
-    master, coordinates = _master(parts.get(MASTER), worker, image)
+    if unknown := sorted(part.by_name("replicaSpecs").keys() - {MASTER, WORKER}):
+        raise BadJob(f"{ROLES}.{unknown[0]:.40} is no role of {ALL_REDUCE}: {WORKER} and {MASTER} are")
+    worker, least, most = _worker(spec, meta)
+    master, coordinates = _master(spec.replica_specs.dlrover_master, worker, image)
     return JobView(
         api_version=raw["apiVersion"],
         kind=KIND,
@@ -81,23 +109,26 @@ def _read(raw: Object, image: str = "") -> JobView:
         name=name,
         uid=meta.text("uid"),
         roles=(master, worker),
-        policy=RunPolicy(spec.flag("suspend"), CleanPods.RUNNING),
+        policy=RunPolicy(spec.suspend, CleanPods.RUNNING),
         gang=GangSpec(least),
-        spec={"coordinates": coordinates, "more_memory": mode == MODES[0], "most": most},
+        spec={"coordinates": coordinates, "more_memory": mode == MODES[0]},
         elastic=least < most,
     )
 
 
-def _worker(part: Part, meta: Part) -> tuple[Role, int, int]:
-    """Read the workers, and the bounds of their number: as the owner's notes say, or --nnodes."""
-    role = fields.role(WORKER, part, CONTAINER, None, _restart(part))
-    stated = command_line.number_range(
-        command_line.flag_value(command_line.command_words(part.part("template")), "--nnodes")
-    )
-    least, most = stated or (role.replicas, role.replicas)
+def _worker(spec: elasticjob.ElasticJobSpec, meta: Part) -> tuple[Role, int, int]:
+    """Return the workers, and the bounds of their number: by the owner's annotations, else by --nnodes."""
+    named = elasticjob.worker_role(spec)
+    # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
+    default = named.spec.restart_policy or Restart.NEVER
+    restart = named.template.part("spec").word("restartPolicy", Restart, default)
+    restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
+    role = job_reader.role(named, CONTAINER, None, restart)
+    bounds = elasticjob.command_bounds(job_kind.command_words(named.template)) or (role.replicas, role.replicas)
     notes = meta.words("annotations")
-    least, most = _count(notes, MIN_WORKERS, least), _count(notes, MAX_WORKERS, most)
-    return replace(role, restart=_restart(part), most_restarts=_restarts(part)), min(least, most), max(least, most)
+    least, most = _count(notes, MIN_WORKERS, bounds[0]), _count(notes, MAX_WORKERS, bounds[1])
+    role = replace(role, restart=restart, most_restarts=_restarts(spec.replica_specs.worker, WORKER))
+    return role, min(least, most), max(least, most)
 
 
 def _count(notes: Mapping[str, str], key: str, default: int) -> int:
@@ -105,36 +136,27 @@ def _count(notes: Mapping[str, str], key: str, default: int) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else default
 
 
-def _restart(part: Part) -> Restart:
-    """Return the kubelet's policy: that of the template, the role's, or Never, since we make failed pods anew."""
-    template = part.part("template").part("spec")
-    default = fields.word(part, "restartPolicy", Restart, Restart.NEVER)
-    found = fields.word(template, "restartPolicy", Restart, default)
-    return Restart.NEVER if found is Restart.EXIT_CODE else Restart(found)
-
-
-def _restarts(part: Part) -> int:
+def _restarts(spec: elasticjob.WorkerSpec | elasticjob.MasterSpec, name: str) -> int:
     """Return how often one rank gets a new pod, in either spelling. Source: DL-15, DL-16, SD-02"""
-    one, other = fields.whole_number(part, "restartCount"), fields.whole_number(part, "restartCounts")
+    one, other, where = spec.restart_count, spec.restart_counts, f"{ROLES}.{name}"
     if one is not None and other is not None and one != other:
-        raise BadJob(f"{part.at('restartCount')} is {one} and {part.at('restartCounts')} is {other}: say one of them")
+        raise BadJob(f"{where}.restartCount is {one} and {where}.restartCounts is {other}: say one of them")
     return next((each for each in (one, other) if each is not None), RESTARTS)
 
 
-def _master(part: Part | None, worker: Role, image: str) -> tuple[Role, bool]:
-    """Read the master; and whether our coordinator runs in it. Source: DL-21, DL-22"""
-    part = part or Part({}, f"{_SPECS}.{MASTER}")
-    if part.count("replicas", 1) != 1:
-        raise BadJob(f"{part.at('replicas')} is {part.value['replicas']}: a job has one master")
-    template = part.part("template")
-    fields.check_template(template)
+def _master(spec: elasticjob.MasterSpec, worker: Role, image: str) -> tuple[Role, bool]:
+    """Return the master, and whether our coordinator runs in it. Source: DL-21, DL-22"""
+    if spec.replicas != 1:
+        raise BadJob(f"{ROLES}.{MASTER}.replicas is {spec.replicas}: a job has one master")
+    template = Part(spec.template, f"{ROLES}.{MASTER}.template")
+    job_reader.check_template(template)
     containers = template.part("spec").parts("containers")
     if len(containers) > 1 and not any(each.text("name") == CONTAINER for each in containers):
         raise BadJob(f"{template.part('spec').at('containers')}: one container must be named {CONTAINER}")
-    runs = command_line.command_words(template)
-    full_template = elasticjob_pods.master_template(template.value, worker, image)
-    role = Role(MASTER, 1, full_template, Restart.NEVER, most_restarts=_restarts(part), outside_gang=True)
-    return role, not runs or elasticjob_pods.FLAG in runs
+    runs, restarts = job_kind.command_words(template), _restarts(spec, MASTER)
+    full_template = master_template(template.value, worker, image)
+    role = Role(MASTER, 1, full_template, Restart.NEVER, most_restarts=restarts, outside_gang=True)
+    return role, not runs or FLAG in runs
 
 
 def name(view: JobView, role: Role, replica: Replica) -> str:
@@ -214,15 +236,126 @@ def _in_dlrovers_words(status: Object, _view: JobView | None, known: KnownChildr
     return {**phase, **status}
 
 
+def pod_name(view: JobView, role: Role, number: int) -> str:
+    """Return the name of the pod with this number, and of a worker's Service."""
+    return f"{master_host(view)}-{number}" if role.name == MASTER else f"{view.name}-edljob-{role.label}-{number}"
+
+
+def master_host(view: JobView) -> str:
+    """Return the name of the master's Service."""
+    return f"elasticjob-{view.name}-{MASTER}"
+
+
+def master_template(given: Object, worker: Role, image: str = "") -> Object:
+    """Return the master's template: our coordinator, except for the fields that the job sets.
+
+    image: of the master if the job names none; "" for the workers' image.
+    """
+    pod = worker.template["spec"]
+    (trains,) = [each for each in pod["containers"] if each.get("name") == CONTAINER][:1]
+    own = given.get("spec") or {}
+    mine: Object = {}
+    sidecars = []
+    for each in own.get("containers") or ():
+        if each.get("name", CONTAINER) == CONTAINER or len(own["containers"]) == 1:
+            mine = each
+        else:
+            sidecars.append(each)
+    shared = {key: trains[key] for key in _OF_CONTAINER if key in trains} | ({"image": image} if image else {})
+    runs: dict[str, Any] = {"command": ["turnout-run"], "args": [*_arguments(worker)]}
+    if "command" in mine or "args" in mine:
+        runs = {}
+    container = {**shared, "resources": _MASTER_RESOURCES, **runs, **mine, "name": CONTAINER}
+    spec = {**{key: pod[key] for key in _SHARED if key in pod}, **own, "containers": [container, *sidecars]}
+    return {**given, "spec": spec}
+
+
+def _arguments(worker: Role) -> Iterator[str]:
+    """Give the coordinator's arguments: where it listens, and what the workers' command line says of its work."""
+    yield from (FLAG, f"--rdzv-endpoint=$(POD_IP):{PORT}")
+    words = job_kind.command_words(Part(worker.template))
+    named = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words if word.startswith("--")}
+    yield from (f"--{name}" for name in _FLAGS if name in named)
+    for name in _VALUES:
+        value = job_kind.flag_value(words, f"--{name}", f"--{name.replace('-', '_')}")
+        if value and not set(value) & _OF_A_SHELL:
+            yield f"--{name}={value}"
+
+
+def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
+    """Return the pod's spec with what its processes have to know of one another."""
+    spec, env = dict(role.template["spec"]), [*_env(view, role, replica)]
+    spec["containers"] = [
+        _with_env(each, env, replica, view) if each.get("name") == CONTAINER else each for each in spec["containers"]
+    ]
+    return spec if not replica.avoids else {**spec, "affinity": _away(as_mapping(spec.get("affinity")), replica.avoids)}
+
+
+def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: JobView) -> Object:
+    """Return the training container with its environment, ours first, so that its own may refer to it."""
+    names = {each["name"] for each in env}
+    own = [each for each in container.get("env") or () if each.get("name") not in names]
+    changed = {**container, "env": [*env, *own]}
+    steps = min(replica.memory_kills, MOST_STEPS) if view.spec["more_memory"] else 0
+    if not steps or not isinstance(given := container.get("resources"), Mapping):
+        return changed
+    return {**changed, "resources": {key: _more(each, steps) for key, each in given.items()}}
+
+
+def _more(amounts: Any, steps: int) -> Any:
+    """Return requests or limits with more memory."""
+    if not isinstance(amounts, Mapping) or "memory" not in amounts:
+        return amounts
+    try:
+        memory_bytes = base_units(amounts["memory"])
+    except (BadQuantity, TypeError):
+        return amounts
+    return {**amounts, "memory": str(memory_bytes * (2 + steps) // 2)}
+
+
+def _away(affinity: Object, nodes: Sequence[str]) -> Object:
+    """Return the affinity without these nodes. Terms are alternatives, so each of them leaves them out."""
+    out = [{"key": _NODE_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
+    of_nodes = as_mapping(affinity.get("nodeAffinity"))
+    needed = as_mapping(of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    given = [as_mapping(each) for each in _list(needed.get("nodeSelectorTerms"))] or [{}]
+    terms = [{**term, "matchFields": [*_list(term.get("matchFields")), *out]} for term in given]
+    required = {**needed, "nodeSelectorTerms": terms}
+    return {**affinity, "nodeAffinity": {**of_nodes, "requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()
+
+
+def _env(view: JobView, role: Role, replica: Replica) -> Iterator[Object]:
+    """Give the environment of one pod, DLRover's names first."""
+    for name, path in (("POD_NAME", "metadata.name"), ("POD_IP", "status.podIP"), ("NODE_IP", "status.hostIP")):
+        yield {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    number, rank, total = str(replica.number), str(replica.index), str(role.replicas)
+    address = f"{master_host(view)}:{PORT}"
+    found = {"ELASTIC_JOB_NAME": view.name, "JOB_UID": view.uid, "NODE_TYPE": role.label}
+    found |= {"NODE_ID": number, "NODE_RANK": rank, "NODE_NUM": total}
+    if role.name == WORKER:
+        found |= {"WORKER_TYPE": role.label, "WORKER_ID": number, "WORKER_RANK": rank, "WORKER_NUM": total}
+        found |= {"RANK": rank, "WORLD_SIZE": total, "DLROVER_MASTER_ADDR": address}
+        found |= {"DLROVER_MASTER_SERVICE_TYPE": "grpc", "DLROVER_TRAINING_ELASTIC_MODE": "base"}
+        found |= {"GRPC_ENABLE_FORK_SUPPORT": "false", "MONITOR_ENABLED": "true"}
+        found["TURNOUT_NAME"] = pod_name(view, role, replica.index)  # the replacement has the name of its rank
+        if view.spec["coordinates"]:
+            found["PET_RDZV_ENDPOINT"] = address
+    yield from ({"name": name, "value": value} for name, value in found.items())
+
+
 ELASTICJOB = Kind(
     KIND,
-    (API,),
-    "elasticjobs",
+    (ELASTIC_JOB.api_version,),
+    ELASTIC_JOB.plural,
     CONTAINER,
-    fields.refusing(_read),
+    job_reader.refusing(_read),
     labels,
     selector,
-    elasticjob_pods.pod_spec,
+    pod_spec,
     extras,
     judge,
     child_labels=LABELS,

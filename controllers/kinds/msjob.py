@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers.children import meta_of
-from turnout.controllers.kinds import fields
-from turnout.controllers.kinds.fields import Port
+from turnout.controllers.kinds import job_reader
+from turnout.controllers.kinds.job_reader import Port
 from turnout.controllers.model import (
     KUBEFLOW,
     ChildKey,
-    CleanPods,
     Counts,
     JobPhase,
     JobView,
@@ -27,18 +26,15 @@ from turnout.controllers.model import (
     PodVerdict,
     Reason,
     Replica,
-    Restart,
     Role,
     replica_name,
 )
-from turnout.jobs.model import BadJob
-from turnout.jobs.typed_fields import Part
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import msjob
+from turnout.jobs.kinds.job_kind import CleanPods, Restart
+from turnout.jobs.kinds.msjob import CONTAINER, KIND, MS_JOB, PS, SCHEDULER, WORKER, MSJobSpec, SuccessPolicy
 
-KIND, CONTAINER, API = "MSJob", "mindspore", "mindspore.gitee.com/v1"
 PORT = Port("msjob-port", 2222)
-ALL_WORKERS = "AllWorkers"
-SCHEDULER, PS, WORKER = "Scheduler", "PS", "Worker"
-_ROLES = {name.lower(): name for name in (SCHEDULER, PS, WORKER)}
 _MINDSPORE_ROLES = {SCHEDULER: "MS_SCHED", PS: "MS_PSERVER", WORKER: "MS_WORKER"}
 _SHARED = ("hostPath", "persistentVolumeClaim", "nfs")  # volumes that several pods write
 _REDIRECT = re.compile(r">>?\s*(/[^\s;&|]+)")
@@ -49,16 +45,10 @@ HINTS = {
 
 
 def _read(raw: Object) -> JobView:
-    meta, spec = raw["metadata"], Part(raw).part("spec")
-    fields.check_name(meta)
-    policy = spec.part("runPolicy")
-    order = {name: at for at, name in enumerate(_MINDSPORE_ROLES)}
-    roles = tuple(sorted(_roles(spec), key=lambda role: order[role.name]))
-    if all(role.name != WORKER for role in roles):
-        raise BadJob("spec.msReplicaSpecs.Worker is missing: a job needs workers")
-    if (success := spec.text("successPolicy")) not in ("", ALL_WORKERS):
-        raise BadJob(f"spec.successPolicy is {success!r:.40}: {ALL_WORKERS}, or none for worker 0")
-    gang = fields.gang(policy.part("schedulingPolicy"), sum(role.replicas for role in roles))
+    meta, spec = raw["metadata"], msjob.read_spec(Part(raw).part("spec"))
+    job_reader.check_name(meta)
+    roles = tuple(job_reader.role(each, CONTAINER, PORT, Restart.NEVER) for each in msjob.roles(spec).values())
+    gang = job_reader.gang(spec.run_policy.scheduling_policy, sum(role.replicas for role in roles))
     return JobView(
         api_version=raw["apiVersion"],
         kind=KIND,
@@ -66,25 +56,11 @@ def _read(raw: Object) -> JobView:
         name=meta["name"],
         uid=meta["uid"],
         roles=roles,
-        policy=fields.run_policy(policy, CleanPods.RUNNING, start_s=gang.timeout_s),
+        policy=job_reader.run_policy(spec.run_policy, CleanPods.RUNNING, start_s=gang.timeout_s),
         gang=gang,
-        spec={"all": success == ALL_WORKERS, "dynamic": spec.flag("enableDynamicWorker")},
-        elastic=spec.flag("enableDynamicWorker"),
+        spec=spec,
+        elastic=spec.enable_dynamic_worker,
     )
-
-
-def _roles(spec: Part) -> Iterator[Role]:
-    names = set[str]()
-    for key, part in spec.by_name("msReplicaSpecs").items():
-        if (name := _ROLES.get(key.lower())) is None:
-            raise BadJob(f"spec.msReplicaSpecs.{key:.40} is no role: {', '.join(_MINDSPORE_ROLES)} are")
-        if name in names:
-            raise BadJob(f"spec.msReplicaSpecs has {name} twice")
-        names.add(name)
-        role = fields.role(name, part, CONTAINER, PORT, Restart.NEVER)
-        if name == SCHEDULER and role.replicas != 1:
-            raise BadJob(f"{part.at('replicas')} is {role.replicas}: a job has one Scheduler")
-        yield role
 
 
 def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
@@ -121,7 +97,7 @@ def _env(view: JobView, role: Role, known: KnownChildren) -> list[Object]:
     host = {"value": _address(view, scheduler, known)} if role is not scheduler else _field("status.podIP")
     return [
         {"name": "MS_SCHED_HOST", **host},
-        {"name": "MS_SCHED_PORT", "value": str(fields.port_of(scheduler, CONTAINER, PORT))},
+        {"name": "MS_SCHED_PORT", "value": str(job_reader.port_of(scheduler, CONTAINER, PORT))},
         {"name": "MS_NODE_ID", **_field("metadata.name")},
         {"name": "MS_SERVER_NUM", "value": count.get(PS, "0")},
         {"name": "MS_WORKER_NUM", "value": count.get(WORKER, "0")},
@@ -163,7 +139,7 @@ def extras(view: JobView, _known: KnownChildren) -> list[Object]:
     if (scheduler := _named(view, SCHEDULER)) is None:
         return []
     chosen = labels(view, scheduler, Replica(0, 0))
-    ports = [{"name": PORT.name, "port": fields.port_of(scheduler, CONTAINER, PORT)}]
+    ports = [{"name": PORT.name, "port": job_reader.port_of(scheduler, CONTAINER, PORT)}]
     meta = meta_of(view, _host(view, scheduler), chosen)
     spec = {"type": "ClusterIP", "selector": chosen, "ports": ports}
     return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
@@ -178,12 +154,14 @@ def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> 
     name, count = f"{KIND} {view.name}", counts[WORKER]
     worker = next(role for role in view.roles if role.name == WORKER)
     first = any(pod.role == worker.label and pod.index == 0 and pod.phase is JobPhase.SUCCEEDED for pod in known.pods)
-    if (count.succeeded >= worker.replicas > 0) if view.spec["all"] else first:
+    spec: MSJobSpec = view.spec
+    needs_all = spec.success_policy is SuccessPolicy.ALL_WORKERS
+    if (count.succeeded >= worker.replicas > 0) if needs_all else first:
         return [PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
     found = [PodVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
     for role in view.roles:
         failed = counts[role.name].failed
-        if not failed or (role is worker and view.spec["dynamic"] and failed < role.replicas):
+        if not failed or (role is worker and spec.enable_dynamic_worker and failed < role.replicas):
             continue
         text = f"because {failed} {role.name} replica(s) failed."
         if role.restart is Restart.NEVER:
@@ -236,10 +214,10 @@ def _redirected(container: Object, mounts: Sequence[str]) -> Iterator[str]:
 
 MSJOB = Kind(
     KIND,
-    (API,),
-    "msjobs",
+    (MS_JOB.api_version,),
+    MS_JOB.plural,
     CONTAINER,
-    fields.refusing(_read),
+    job_reader.refusing(_read),
     labels,
     selector,
     pod_spec,

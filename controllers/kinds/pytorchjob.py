@@ -12,13 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.controllers.children import owner, services
-from turnout.controllers.kinds import fields
-from turnout.controllers.kinds.fields import Port
+from turnout.controllers.kinds import job_reader
+from turnout.controllers.kinds.job_reader import Port
 from turnout.controllers.model import (
     KUBEFLOW,
-    CleanPods,
     Counts,
-    GangSpec,
     JobView,
     Kind,
     KnownChildren,
@@ -26,42 +24,29 @@ from turnout.controllers.model import (
     PodVerdict,
     Reason,
     Replica,
-    Restart,
     Role,
     Wanted,
     replica_name,
 )
-from turnout.jobs.kinds.pytorchjob import elastic_bounds
-from turnout.jobs.model import BadJob
-from turnout.jobs.typed_fields import Part
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import pytorchjob
+from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, Restart
+from turnout.jobs.kinds.pytorchjob import CONTAINER, CTYUN_PYTORCH_JOB, KIND, PYTORCH_JOB, PyTorchJobSpec
 
-KIND, CONTAINER, PORT_NAME = "PyTorchJob", "pytorch", "pytorchjob-port"
-APIS = ("kubeflow.org/v1", "ctyun.cn/v1")
-PORT, ELASTIC_PORT = 23456, 29400
-OPERATOR = "kubeflow.org/training-operator"
+PORT_NAME, PORT, ELASTIC_PORT = "pytorchjob-port", 23456, 29400
 INIT_IMAGE = "alpine:3.10"
 INIT_TRIES = 100
-_ROLES = {"master": "Master", "worker": "Worker"}
 _LABELS = "training.kubeflow.org/"
 
 
 def _read(raw: Object) -> JobView:
-    meta, spec = raw["metadata"], Part(raw).part("spec")
-    fields.check_name(meta)
-    policy, elastic = spec.part("runPolicy"), spec.has("elasticPolicy")
-    roles = tuple(_role(name, part, elastic) for name, part in sorted(_by_role(spec).items()))
-    if not roles:
-        raise BadJob("spec.pytorchReplicaSpecs is missing: a Master or Workers are needed")
-    worker = next((role for role in roles if role.name == "Worker"), None)
-    if elastic and worker is None:
-        raise BadJob("spec.pytorchReplicaSpecs.Worker is missing: spec.elasticPolicy needs it")
-    if spec.has("nprocPerNode") and spec.part("elasticPolicy").has("nProcPerNode"):
-        raise BadJob("spec.elasticPolicy.nProcPerNode must not be used with spec.nprocPerNode")
-    filled: dict[str, Any] = {"nprocPerNode": spec.text("nprocPerNode")}
-    if elastic and worker is not None:
-        filled["elasticPolicy"] = _elastic(spec.part("elasticPolicy"), worker.replicas)
-    if not filled["nprocPerNode"] and not spec.part("elasticPolicy").has("nProcPerNode"):
-        filled["nprocPerNode"] = "auto"
+    meta, spec = raw["metadata"], pytorchjob.read_spec(Part(raw).part("spec"))
+    job_reader.check_name(meta)
+    elastic, bounds = spec.elastic_policy is not None, pytorchjob.bounds(spec)
+    roles = tuple(_role(each, elastic) for each in pytorchjob.roles(spec).values())
+    # An elastic job starts with its min, any other with all pods (VE-16).
+    least = sum(role.replicas for role in roles if bounds is None or role.name != "Worker")
+    policy = spec.run_policy
     return JobView(
         api_version=raw["apiVersion"],
         kind=KIND,
@@ -69,55 +54,23 @@ def _read(raw: Object) -> JobView:
         name=meta["name"],
         uid=meta["uid"],
         roles=roles,
-        policy=fields.run_policy(policy, CleanPods.NONE),
-        gang=_gang(policy.part("schedulingPolicy"), roles, filled.get("elasticPolicy")),
-        spec=filled,
+        policy=job_reader.run_policy(policy, CleanPods.NONE),
+        gang=job_reader.gang(policy.scheduling_policy, least + (bounds[0] if bounds else 0)),
+        spec=spec,
         elastic=elastic,
-        elsewhere=other if (other := policy.text("managedBy")) not in ("", OPERATOR) else "",
+        elsewhere=policy.managed_by if policy.managed_by != pytorchjob.OPERATOR else "",
     )
 
 
-def _by_role(spec: Part) -> dict[str, Part]:
-    found: dict[str, Part] = {}
-    for name, part in spec.by_name("pytorchReplicaSpecs").items():
-        if (role := _ROLES.get(name.lower())) is None:
-            raise BadJob(f"spec.pytorchReplicaSpecs.{name:.40} is no role: Master and Worker are")
-        if role in found:
-            raise BadJob(f"spec.pytorchReplicaSpecs has {role} twice")
-        found[role] = part
-    return found
+def _role(named: NamedRole, elastic: bool) -> Role:
+    port = Port(PORT_NAME, ELASTIC_PORT if elastic and named.name == "Worker" else PORT)
+    return job_reader.role(named, CONTAINER, port, Restart.ON_FAILURE)
 
 
-def _role(name: str, part: Part, elastic: bool) -> Role:
-    port = Port(PORT_NAME, ELASTIC_PORT if elastic and name == "Worker" else PORT)
-    role = fields.role(name, part, CONTAINER, port, Restart.ON_FAILURE)
-    if name == "Master" and role.replicas != 1:
-        raise BadJob(f"{part.at('replicas')} is {role.replicas}: a job has one Master")
-    return role
-
-
-def _elastic(policy: Part, replicas: int) -> Object:
-    """Read an elastic policy. Raises BadJob."""
-    least, most = elastic_bounds(policy, replicas)
-    pairs = [f"{each.text('key')}={each.text('value')}" for each in policy.parts("rdzvConf")]
-    return {
-        "minReplicas": least,
-        "maxReplicas": most,
-        "endpoint": (policy.text("rdzvHost"), policy.count("rdzvPort", 0)),
-        "backend": policy.text("rdzvBackend") or "c10d",
-        "restarts": fields.whole_number(policy, "maxRestarts"),
-        "processes": fields.whole_number(policy, "nProcPerNode"),
-        "id": policy.text("rdzvId"),
-        "conf": ",".join(pairs),
-        "standalone": policy.flag("standalone"),
-        "metrics": [each.value for each in policy.parts("metrics")],
-    }
-
-
-def _gang(policy: Part, roles: Sequence[Role], elastic: Any) -> GangSpec:
-    """Return the fields of the PodGroup. An elastic job starts with its min, any other with all pods (VE-16)."""
-    least = sum(role.replicas for role in roles if not elastic or role.name != "Worker")
-    return fields.gang(policy, least + (elastic["minReplicas"] if elastic else 0))
+def _processes(spec: PyTorchJobSpec) -> str:
+    """Return the processes of a pod, "" if only the elastic policy has their number."""
+    only_in_policy = spec.elastic_policy is not None and spec.elastic_policy.n_proc_per_node is not None
+    return spec.nproc_per_node or ("" if only_in_policy else "auto")
 
 
 def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
@@ -152,7 +105,7 @@ def _with_env(container: Object, added: Sequence[Object]) -> Object:
 
 def _env(view: JobView, role: Role, index: int) -> list[Object]:
     """Return the environment of one replica, in the order of the Training Operator."""
-    total, processes = sum(each.replicas for each in view.roles), view.spec["nprocPerNode"]
+    total, processes = sum(each.replicas for each in view.roles), _processes(view.spec)
     found: list[tuple[str, str]] = []
     if (master := _master(view)) is not None:
         port, host = str(_port(master)), _first(view, master)
@@ -167,26 +120,24 @@ def _env(view: JobView, role: Role, index: int) -> list[Object]:
 
 
 def _elastic_env(view: JobView) -> list[tuple[str, str]]:
-    policy, worker = view.spec["elasticPolicy"], next(role for role in view.roles if role.name == "Worker")
-    host, port = policy["endpoint"]
-    nodes = f"{policy['minReplicas']}:{policy['maxReplicas']}"
-    found = [
-        (
-            "PET_RDZV_ENDPOINT",
-            f"{host or _first(view, worker)}:{port or _port(worker)}",
-        ),
-        ("PET_RDZV_BACKEND", policy["backend"]),
-        ("PET_NNODES", nodes),
-        ("PET_NODES", nodes),
-    ]
-    if policy["restarts"] is not None:
-        found.append(("PET_MAX_RESTARTS", str(policy["restarts"])))
-    if policy["processes"] is not None:
-        found.append(("PET_NPROC_PER_NODE", str(policy["processes"])))
-    processes = view.spec["nprocPerNode"] if policy["processes"] is None else str(policy["processes"])
-    optional = {"PET_N_PROC_PER_NODE": processes, "PET_RDZV_ID": policy["id"], "PET_RDZV_CONF": policy["conf"]}
-    found += [(name, value) for name, value in optional.items() if value]
-    return [*found, ("PET_STANDALONE", "1")] if policy["standalone"] else found
+    spec: PyTorchJobSpec = view.spec
+    policy, worker = spec.elastic_policy, next(role for role in view.roles if role.name == "Worker")
+    assert policy is not None  # the job is elastic
+    nodes = ":".join(map(str, pytorchjob.bounds(spec) or ()))
+    processes = None if policy.n_proc_per_node is None else str(policy.n_proc_per_node)
+    found = {
+        "PET_RDZV_ENDPOINT": f"{policy.rdzv_host or _first(view, worker)}:{policy.rdzv_port or _port(worker)}",
+        "PET_RDZV_BACKEND": policy.rdzv_backend or "c10d",
+        "PET_NNODES": nodes,
+        "PET_NODES": nodes,
+        "PET_MAX_RESTARTS": None if policy.max_restarts is None else str(policy.max_restarts),
+        "PET_NPROC_PER_NODE": processes,
+        "PET_N_PROC_PER_NODE": processes or _processes(spec),
+        "PET_RDZV_ID": policy.rdzv_id or None,
+        "PET_RDZV_CONF": ",".join(f"{each.key}={each.value}" for each in policy.rdzv_conf) or None,
+        "PET_STANDALONE": "1" if policy.standalone else None,
+    }
+    return [(name, value) for name, value in found.items() if value is not None]
 
 
 def _first(view: JobView, role: Role) -> str:
@@ -199,7 +150,7 @@ def _master(view: JobView) -> Role | None:
 
 
 def _port(role: Role) -> int:
-    return fields.port_of(role, CONTAINER, Port(PORT_NAME, PORT))
+    return job_reader.port_of(role, CONTAINER, Port(PORT_NAME, PORT))
 
 
 def _waits_for(view: JobView, role: Role, index: int) -> str | None:
@@ -224,19 +175,17 @@ def _init(host: str) -> Object:
 def extras(view: JobView, _known: KnownChildren) -> list[Wanted]:
     """Return the children beside pods: a headless Service for each replica, and the HPA of the job's metrics."""
     found: list[Wanted] = [each for role in view.roles for each in services(PYTORCHJOB, view, role)]
-    policy = view.spec.get("elasticPolicy") or {}
-    if metrics := policy.get("metrics"):
-        found.append(_hpa(view, policy, metrics))
+    policy = view.spec.elastic_policy
+    if policy is not None and policy.metrics:
+        found.append(_autoscaler(view, policy.metrics))
     return found
 
 
-def _hpa(view: JobView, policy: Object, metrics: Any) -> Object:
-    spec = {
-        "scaleTargetRef": {"kind": KIND, "name": view.name, "apiVersion": view.api_version},
-        "minReplicas": policy["minReplicas"],
-        "maxReplicas": policy["maxReplicas"],
-        "metrics": metrics,
-    }
+def _autoscaler(view: JobView, metrics: Sequence[Object]) -> Object:
+    """Return the HorizontalPodAutoscaler of an elastic job."""
+    least, most = pytorchjob.bounds(view.spec) or (0, 0)
+    target = {"kind": KIND, "name": view.name, "apiVersion": view.api_version}
+    spec = {"scaleTargetRef": target, "minReplicas": least, "maxReplicas": most, "metrics": list(metrics)}
     meta = {"name": view.name, "namespace": view.namespace, "ownerReferences": [owner(view)]}
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
@@ -266,5 +215,14 @@ def judge(view: JobView, counts: Mapping[str, Counts], _known: KnownChildren) ->
 
 
 PYTORCHJOB = Kind(
-    KIND, APIS, "pytorchjobs", CONTAINER, fields.refusing(_read), labels, selector, pod_spec, extras, judge
+    KIND,
+    (PYTORCH_JOB.api_version, CTYUN_PYTORCH_JOB.api_version),
+    PYTORCH_JOB.plural,
+    CONTAINER,
+    job_reader.refusing(_read),
+    labels,
+    selector,
+    pod_spec,
+    extras,
+    judge,
 )

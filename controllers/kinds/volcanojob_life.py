@@ -1,19 +1,20 @@
-"""The lifecycle of a Volcano Job: its phases, their transitions, and its status.
+"""The lifecycle of a Volcano Job: its phases, their transitions, its policies, and its status.
 
 A phase is written first and carried out by the reconciliations that follow, so a restarted controller continues where
-it was. Source: docs/facts/job-kinds.md 1.5; VE-27; Volcano's pkg/controllers/job/state
+it was. A policy says which event of a pod ends or restarts the job; policies of a task come before those of the job.
+Events are read from the pods that exist, so a restarted controller misses only the end of a pod that was deleted
+meanwhile. Source: docs/facts/job-kinds.md 1.5; VE-27; Volcano's pkg/controllers/job/state
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from turnout.controllers import children, conditions
-from turnout.controllers import lifecycle_policies as policies
 from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
@@ -27,24 +28,133 @@ from turnout.controllers.model import (
     Reason,
     ReconcileOutcome,
     Replica,
+    Role,
     Say,
     Setup,
     StatusContext,
     Write,
     as_mapping,
 )
+from turnout.jobs.kinds.volcanojob import (
+    ABORTED,
+    ABORTING,
+    COMPLETED,
+    COMPLETING,
+    ENDS,
+    FAILED,
+    NEXT,
+    PENDING,
+    RESTARTING,
+    RUNNING,
+    TERMINATING,
+    VolcanoPolicy,
+)
+from turnout.jobs.model import BadJob
 from turnout.kube.times import rfc3339, unix_s
 
-PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
-ABORTING, ABORTED, TERMINATING, TERMINATED = "Aborting", "Aborted", "Terminating", "Terminated"
-COMPLETING, COMPLETED, FAILED = "Completing", "Completed", "Failed"
-NEXT = {ABORTING: ABORTED, TERMINATING: TERMINATED, COMPLETING: COMPLETED}
-ENDS = (ABORTED, TERMINATED, COMPLETED, FAILED)
+POD_FAILED, POD_EVICTED, TASK_COMPLETED = "PodFailed", "PodEvicted", "TaskCompleted"
+EVENTS = (POD_FAILED, POD_EVICTED, TASK_COMPLETED)
+RESTART_JOB, ABORT_JOB, TERMINATE_JOB, COMPLETE_JOB = "RestartJob", "AbortJob", "TerminateJob", "CompleteJob"
+ACTIONS = (RESTART_JOB, ABORT_JOB, TERMINATE_JOB, COMPLETE_JOB)
+
+
+@dataclass(frozen=True, slots=True)
+class LifecyclePolicy:
+    """One of a list of policies."""
+
+    events: frozenset[str]  # words of EVENTS; empty where an exit code is named
+    exit_code: int | None  # of a container, not 0; None where events are named
+    action: str  # a word of ACTIONS
+
+    def matches(self, event: _Event) -> bool:
+        """True if the policy is about this event."""
+        if self.exit_code is not None:
+            return event.word == POD_FAILED and event.pod.exit_code == self.exit_code
+        return event.word in self.events
+
+
+class _Event(NamedTuple):
+    """An event of a pod."""
+
+    word: str  # of EVENTS
+    pod: PodState
+
+
+class Due(NamedTuple):
+    """The action that a policy calls for now."""
+
+    action: str = ""  # a word of ACTIONS; "" for none
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The policies of a job."""
+
+    of_job: Sequence[LifecyclePolicy] = ()
+    by_role: Mapping[str, Sequence[LifecyclePolicy]] = field(default_factory=dict)  # by the label of the role
+
+
+def read_policies(policies: Sequence[VolcanoPolicy], where: str) -> tuple[LifecyclePolicy, ...]:
+    """Return the policies of a job or of one of its tasks. where: their path. Raises BadJob."""
+    found = tuple(_read_policy(each, f"{where}[{number}]") for number, each in enumerate(policies))
+    events = [event for policy in found for event in policy.events]
+    if duplicates := sorted({event for event in events if events.count(event) > 1}):
+        raise BadJob(f"{where} has {duplicates[0]} twice")
+    codes = [policy.exit_code for policy in found if policy.exit_code is not None]
+    if len(codes) > len(set(codes)):
+        raise BadJob(f"{where} has an exitCode twice")
+    return found
+
+
+def _read_policy(policy: VolcanoPolicy, where: str) -> LifecyclePolicy:
+    events, code = {each for each in (policy.event, *policy.events) if each}, policy.exit_code
+    if unknown := sorted(events - {*EVENTS}):
+        raise BadJob(f"{where} has the event {unknown[0]!r:.40}: {', '.join(EVENTS)} are known")
+    if code is not None and not 0 < abs(code) < 2**31:
+        raise BadJob(f"{where}.exitCode is {code!r:.40}: a whole number other than 0 is needed")
+    if bool(events) == (code is not None):
+        raise BadJob(f"{where} needs either events or an exitCode")
+    if policy.action not in ACTIONS:
+        raise BadJob(f"{where}.action is {policy.action!r:.40}: {', '.join(ACTIONS)} are known")
+    if policy.timeout:
+        raise BadJob(f"{where}.timeout is not supported: a policy acts at once")
+    return LifecyclePolicy(frozenset(events), code, policy.action)
+
+
+def due_action(policies: Policies, roles: Sequence[Role], known: KnownChildren) -> Due:
+    """Return the action of the first policy that matches an event."""
+    for event in _events(roles, known):
+        for policy in (*policies.by_role.get(event.pod.role, ()), *policies.of_job):
+            if policy.matches(event):
+                code = f" with {event.pod.exit_code}" if event.word == POD_FAILED and event.pod.exit_code else ""
+                return Due(policy.action, f"{event.word} of {event.pod.name}{code}")
+    return Due()
+
+
+def _events(roles: Sequence[Role], known: KnownChildren) -> Iterator[_Event]:
+    """Yield the events of the pods in the order of their names, then those of the tasks."""
+    for pod in sorted(known.pods, key=lambda each: each.name):
+        if pod.deleting:
+            yield _Event(POD_EVICTED, pod)
+        elif pod.phase is JobPhase.FAILED:
+            yield _Event(POD_FAILED, pod)
+    pods = children.by_role(known.pods)
+    for role in roles:
+        mine = pods.get(role.label, [])
+        if len(mine) == role.replicas > 0 and all(_succeeded(pod) for pod in mine):
+            yield _Event(TASK_COMPLETED, max(mine, key=lambda pod: pod.since_s))
+
+
+def _succeeded(pod: PodState) -> bool:
+    return pod.phase is JobPhase.SUCCEEDED and not pod.deleting
+
+
 _BY_ACTION = {
-    policies.ABORT_JOB: ABORTING,
-    policies.TERMINATE_JOB: TERMINATING,
-    policies.COMPLETE_JOB: COMPLETING,
-    policies.RESTART_JOB: RESTARTING,
+    ABORT_JOB: ABORTING,
+    TERMINATE_JOB: TERMINATING,
+    COMPLETE_JOB: COMPLETING,
+    RESTART_JOB: RESTARTING,
 }
 _COUNTS = ("pending", "running", "succeeded", "failed", "unknown", "terminating")
 _NOTED = ("taskStatusCount", "version", "retryCount", "conditions", "controlledResources")
@@ -96,7 +206,7 @@ def lifecycle(
         return _outcome(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
     if at.phase == RESTARTING:
         return _restarting(at)
-    due = policies.decide(view.spec["policies"], view.roles, known)
+    due = due_action(view.spec["policies"], view.roles, known)
     if due.action:
         return _acted(at, due)
     if end := _end(at):
@@ -104,7 +214,7 @@ def lifecycle(
     return _running(at)
 
 
-def _acted(at: _JobAtPhase, due: policies.Due) -> ReconcileOutcome:
+def _acted(at: _JobAtPhase, due: Due) -> ReconcileOutcome:
     phase = _BY_ACTION[due.action]
     counted = {"version": at.view.spec["version"] + 1}
     if phase == RESTARTING:

@@ -7,13 +7,14 @@ from typing import Any
 
 import msgspec
 
-from turnout.controllers.kinds.elasticjob import API, ELASTICJOB
+from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.model import JobKey, Object, Reason
 from turnout.controllers.runtime.cache import JobObject
 from turnout.controllers.runtime.controller import Metrics
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import FIELD_MANAGER
 from turnout.controllers.scale_plan import is_pending, owner_of, scale
+from turnout.jobs.kinds.elasticjob import GROUP as API
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.leased_calls import Calls

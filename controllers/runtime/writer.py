@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from turnout.controllers.children import collection_path, path_prefixes
-from turnout.controllers.kinds.colossalaijob_pods import KIND as COLOSSALAIJOB
-from turnout.controllers.kinds.colossalaijob_pods import SCRIPT
+from turnout.controllers.kinds.colossalaijob import SCRIPT
 from turnout.controllers.model import (
     ChildKey,
     Create,
@@ -31,6 +30,7 @@ from turnout.controllers.model import (
 )
 from turnout.controllers.runtime import launch_colossalai
 from turnout.controllers.runtime.cache import ChildCache, JobObject, Owned, OwnedPod
+from turnout.jobs.kinds.colossalaijob import KIND as COLOSSALAIJOB
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key

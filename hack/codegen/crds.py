@@ -1,4 +1,4 @@
-"""Write deploy/crds from controllers/schemas: `python -m hack.codegen.crds`. A test holds that they are up to date.
+"""Write deploy/crds from jobs/kinds: `python -m hack.codegen.crds`. A test holds that they are up to date.
 
 `python -m hack.codegen.crds FILE...` writes definitions of other projects anew, without descriptions, for tests/crds.
 """
@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
-from turnout.controllers.schemas.registry import definitions
+from turnout.jobs.kinds.registry import definitions
 
 FOLDER = Path("deploy/crds")
-HEAD = "# Written by `python -m hack.codegen.crds` from controllers/schemas: change it there.\n"
+HEAD = "# Written by `python -m hack.codegen.crds` from jobs/kinds: change it there.\n"
 
 
 APART = ("volcano.sh",)  # `kubectl apply -f deploy/crds` leaves folders out: Volcano's own definition is fuller

@@ -11,17 +11,158 @@ name contains that version. A plan that was lost in between is recreated from th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta, field
+
 from turnout.jobs import annotations as job_annotations
-from turnout.jobs import command_line
-from turnout.jobs.kinds import common
-from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from turnout.jobs.pod_identity import PodIdentity, PodValues, first_value, number_of
-from turnout.jobs.typed_fields import Part
+from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.kinds import job_kind
+from turnout.jobs.kinds.crd import AGE, Crd, Rules, pod_template
+from turnout.jobs.kinds.job_kind import (
+    AnyObject,
+    AnyValue,
+    Count,
+    JobKind,
+    JobStatus,
+    NamedRole,
+    PodIdentity,
+    PodValues,
+    ReplicaSpec,
+    ReplicaStatus,
+    Time,
+    first_value,
+    number_of,
+)
+from turnout.jobs.model import Change, Job, Life, Object
 from turnout.kube import labels
 
 GROUP = "elastic.iml.github.io/v1alpha1"
-KIND, PATH = "ElasticJob", f"/apis/{GROUP}/elasticjobs"
-_ROLES, _ALL_REDUCE = "spec.replicaSpecs", "AllreduceStrategy"
+KIND, PATH, PLANS_PATH = "ElasticJob", f"/apis/{GROUP}/elasticjobs", f"/apis/{GROUP}/scaleplans"
+MASTER, WORKER, CONTAINER = "dlrover-master", "worker", "main"
+ALL_REDUCE, SINGLE_JOB = "AllreduceStrategy", "single-job"
+MAX_NAME = 37  # characters: the name of the master's Service is 26 longer, and at most 63
+JOB_NAME = "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"  # a regular expression of the names of ElasticJobs
+ROLES = "spec.replicaSpecs"
+_PULL = {"imagePullPolicy": {"type": "string", "enum": ["Always", "Never", "IfNotPresent"]}}
+_ONE_COUNT: Rules = (
+    (
+        "!has(self.restartCount) || !has(self.restartCounts) || self.restartCount == self.restartCounts",
+        "restartCount and restartCounts mean the same: say one of them",
+    ),
+)
+_OneMaster = Annotated[int, Meta(ge=1, extra_json_schema={"maximum": 1, "default": 1})]
+_MasterTemplate = Annotated[dict[str, Any], Meta(extra_json_schema=pod_template("", _PULL))]
+
+
+class WorkerSpec(ReplicaSpec, frozen=True, kw_only=True):
+    """The workers of an ElasticJob."""
+
+    restart_count: Count | None = None  # how often one rank gets a new pod
+    restart_counts: Count | None = None  # the same, in the other spelling of DLRover
+    auto_scale: bool = False  # DLRover resizes the role by itself
+    restart_timeout: Count | None = None
+    priority: str = ""
+
+    RULES: ClassVar[Rules] = _ONE_COUNT
+
+
+class MasterSpec(FieldStruct, frozen=True):
+    """The master of an ElasticJob. Its template overrides the master's own fields and needs nothing else."""
+
+    replicas: _OneMaster = 1
+    restart_policy: str = ""
+    restart_count: Count | None = None  # how often the master gets a new pod
+    restart_counts: Count | None = None  # the same, in the other spelling of DLRover
+    auto_scale: bool = False
+    restart_timeout: Count | None = None
+    priority: str = ""
+    template: _MasterTemplate = {}
+
+    RULES: ClassVar[Rules] = _ONE_COUNT
+
+
+class ElasticRoles(FieldStruct, frozen=True, kw_only=True):
+    """The roles of an ElasticJob."""
+
+    worker: WorkerSpec
+    dlrover_master: MasterSpec = field(name=MASTER, default=MasterSpec())
+    ps: AnyObject | None = None
+    chief: AnyObject | None = None
+    evaluator: AnyObject | None = None
+
+
+class ElasticJobSpec(FieldStruct, frozen=True, kw_only=True):
+    """The spec of an ElasticJob."""
+
+    # A strategy or a mode that is not run here is reported in a condition, not refused by the schema (DL-12).
+    distribution_strategy: Annotated[str, Meta(extra_json_schema={"default": ALL_REDUCE})] = ""
+    optimize_mode: Annotated[str, Meta(extra_json_schema={"default": SINGLE_JOB})] = ""
+    suspend: bool = False
+    resource_limits: AnyObject | None = None
+    envs: AnyValue = None
+    brain_service: str = ""
+    replica_specs: ElasticRoles
+
+
+class ElasticReplicaStatus(ReplicaStatus, frozen=True):
+    """The pods of one role of an ElasticJob."""
+
+    restart_counts: dict[str, Count] = {}  # by index
+    memory_kills: dict[str, Count] = {}  # restarts for lack of memory, by index
+    faulty_nodes: list[str] = []  # names
+    next_number: Count = 0  # the first number that no pod was given
+
+
+class ElasticJobStatus(JobStatus, frozen=True):
+    """The status of an ElasticJob."""
+
+    replica_statuses: Mapping[str, ElasticReplicaStatus] = {}
+    phase: str = ""
+
+
+class ScalePlanRole(FieldStruct, frozen=True):
+    """The size of one role."""
+
+    replicas: Count | None = None
+    resource: AnyObject | None = None
+
+
+class ScalePlanSpec(FieldStruct, frozen=True, kw_only=True):
+    """The spec of a ScalePlan, which resizes an ElasticJob."""
+
+    owner_job: Annotated[str, Meta(extra_json_schema={"pattern": f"^{JOB_NAME}$"})]
+    manual_scaling: bool = False
+    replica_resource_specs: dict[str, ScalePlanRole] = {}
+    create_pods: AnyValue = None
+    remove_pods: AnyValue = None
+    migrate_pods: AnyValue = None
+    ps_hosts: AnyValue = None
+
+
+class ScalePlanStatus(FieldStruct, frozen=True):
+    """The status of a ScalePlan."""
+
+    phase: str = ""
+    message: str = ""
+    create_time: Time | None = None
+    finish_time: Time | None = None
+
+
+def read_spec(part: Part) -> ElasticJobSpec:
+    """Return the spec of a job. Raises BadJob."""
+    return decode(ElasticJobSpec, part)
+
+
+def worker_role(spec: ElasticJobSpec) -> NamedRole:
+    """Return the workers."""
+    return NamedRole(WORKER, WORKER, f"{ROLES}.{WORKER}", spec.replica_specs.worker)
+
+
+def command_bounds(words: tuple[str, ...]) -> tuple[int, int] | None:
+    """Return the min and the max of workers by --nnodes on the command line, None without the flag."""
+    return job_kind.number_range(job_kind.flag_value(words, "--nnodes"))
 
 
 def read(raw: Object) -> Job:
@@ -29,56 +170,54 @@ def read(raw: Object) -> Job:
 
     Raises BadJob.
     """
-    head = common.head(raw, KIND)
-    roles = head.spec.by_name("replicaSpecs")
-    if "worker" not in roles:
-        raise BadJob(f"{_ROLES}.worker is missing")
-    worker = roles["worker"]
+    head = job_kind.read_head(raw, KIND)
+    spec = read_spec(head.spec)
+    worker = worker_role(spec)
     plan_name = head.notes.get(labels.SCALE_PLAN)
-    plan_is_done = plan_name is not None and head.notes.get(labels.SCALED_PLAN) == plan_name
-    has_open_plan = plan_name is not None and not plan_is_done
+    has_open_plan = plan_name is not None and head.notes.get(labels.SCALED_PLAN) != plan_name
     written_size = job_annotations.count(head.notes, labels.WROTE_WORKERS) if has_open_plan else None
-    replicas = worker.count("replicas", 1, 1) if written_size is None else written_size
-    template = worker.part("template")
-    words = command_line.command_words(template)
-    nnodes = command_line.number_range(command_line.flag_value(words, "--nnodes"))
-    unit = command_line.number_range(command_line.flag_value(words, "--node_unit", "--node-unit"))
+    replicas = worker.spec.replicas if written_size is None else written_size
+    words = job_kind.command_words(worker.template)
+    nnodes = command_bounds(words)
+    unit = job_kind.number_range(job_kind.flag_value(words, "--node_unit", "--node-unit"))
     has_bounds = labels.MIN_WORKERS in head.notes or labels.MAX_WORKERS in head.notes
-    size = max(1, worker.count("replicas", 1, 1))
+    size = max(1, worker.spec.replicas)
     least, most = nnodes if nnodes is not None and has_bounds else (size, size)
-    return common.job(
+    return job_kind.build_job(
         head,
-        common.SizeFields(replicas, least, most, template, "--nnodes" if nnodes else "", unit[0] if unit else 1),
-        queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        role="worker",
-        other_roles=tuple(
-            (common.worker_shape(role.part("template")), role.count("replicas", 1))
-            for name, role in sorted(roles.items())
-            if name != "worker"
+        job_kind.SizeFields(
+            replicas, least, most, worker.template, "--nnodes" if nnodes else "", unit[0] if unit else 1
         ),
-        life=_life(head),
-        refused=_refused(head, worker, has_bounds),
+        queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        role=WORKER,
+        other_roles=tuple(
+            (job_kind.worker_shape(role.part("template")), role.count("replicas", 1))
+            for name, role in sorted(head.spec.by_name("replicaSpecs").items())
+            if name != WORKER
+        ),
+        life=_life(head, spec.suspend or not replicas),
+        refused=_refused(spec, has_bounds),
     )
 
 
 def resize(raw: Object, workers: int) -> Change:
     """Return the change that writes the size on the job, then creates a ScalePlan for its master."""
-    head = common.head(raw, KIND)
+    head = job_kind.read_head(raw, KIND)
     name = f"{head.key.name[:200]}-turnout-{head.version}"
-    change = common.patch(read(raw), head.notes, PATH, workers, None, *common.BOUND_ANNOTATIONS)
+    change = job_kind.resize_patch(read(raw), head.notes, PATH, workers, None, *job_kind.BOUND_ANNOTATIONS)
     change.body["metadata"]["annotations"][labels.SCALE_PLAN] = name
     return Change(change.method, change.path, change.body, change.form, then=_plan(head, name, workers))
 
 
 def recreate(raw: Object) -> Change | None:
     """Return the ScalePlan of our last change, None if it was carried out."""
-    head = common.head(raw, KIND)
+    head = job_kind.read_head(raw, KIND)
     name, workers = head.notes.get(labels.SCALE_PLAN), job_annotations.count(head.notes, labels.WROTE_WORKERS)
     plan_is_done = not name or name == head.notes.get(labels.SCALED_PLAN)
     return None if plan_is_done or name is None or workers is None else _plan(head, name, workers)
 
 
-def _plan(head: common.Head, name: str, workers: int) -> Change:
+def _plan(head: job_kind.Head, name: str, workers: int) -> Change:
     """Return the creation of a ScalePlan owned by the job. Both label names are set, because DLRover renamed them."""
     body = {
         "apiVersion": GROUP,
@@ -99,17 +238,17 @@ def _plan(head: common.Head, name: str, workers: int) -> Change:
     return Change("POST", path, body, "application/json")
 
 
-def _life(head: common.Head) -> Life:
+def _life(head: job_kind.Head, suspended: bool) -> Life:
     if head.status.text("phase") in ("Succeeded", "Failed"):
         return Life.DONE
-    return Life.SUSPENDED if head.spec.flag("suspend") else Life.LIVE
+    return Life.SUSPENDED if suspended else Life.LIVE
 
 
-def _refused(head: common.Head, worker: Part, has_bounds: bool) -> str:
-    strategy = head.spec.text("distributionStrategy")
-    if strategy != _ALL_REDUCE:
-        return f"spec.distributionStrategy is {strategy or 'not set'}: only the workers of {_ALL_REDUCE} are alike"
-    if head.spec.text("optimizeMode") == "cluster" or worker.flag("autoScale"):
+def _refused(spec: ElasticJobSpec, has_bounds: bool) -> str:
+    strategy = spec.distribution_strategy
+    if strategy != ALL_REDUCE:
+        return f"spec.distributionStrategy is {strategy or 'not set'}: only the workers of {ALL_REDUCE} are alike"
+    if spec.optimize_mode == "cluster" or spec.replica_specs.worker.auto_scale:
         return "DLRover resizes it by itself (optimizeMode cluster, or autoScale), and two hands on one size fight"
     if not has_bounds:
         return f"it does not say that its master reads ScalePlans: {labels.MIN_WORKERS} and {labels.MAX_WORKERS} do"
@@ -125,6 +264,28 @@ def _index(values: PodValues, _: str) -> int:
     return number_of(first_value(values, "elasticjob.dlrover/replica-index", "replica-index"))
 
 
+_PATH_OF_WORKERS = f".{ROLES}.{WORKER}"
 ELASTIC_JOB = JobKind(
-    KIND, PATH, read, resize, recreate=recreate, pods=PodIdentity(role=_role, index=_index, index_is_order=True)
+    KIND,
+    PATH,
+    read,
+    resize,
+    recreate=recreate,
+    pods=PodIdentity(role=_role, index=_index, index_is_order=True),
+    sizes=(),  # a ScalePlan has the size
+    creates=("scaleplans",),
+    crd=Crd(
+        ElasticJobSpec,
+        ElasticJobStatus,
+        (("Phase", "string", ".status.phase"), ("Workers", "integer", f"{_PATH_OF_WORKERS}.replicas"), AGE),
+        pod_template(CONTAINER, _PULL),
+        scale=(_PATH_OF_WORKERS, f".status.replicaStatuses.{WORKER}"),
+        max_name=MAX_NAME,
+    ),
+)
+SCALE_PLAN_CRD = Crd(
+    ScalePlanSpec,
+    ScalePlanStatus,
+    (("Job", "string", ".spec.ownerJob"), ("Phase", "string", ".status.phase"), AGE),
+    max_name=253,
 )

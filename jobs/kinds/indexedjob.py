@@ -5,9 +5,10 @@ Failures from before a resize still count for backoffLimit. Source: docs/facts/a
 
 from __future__ import annotations
 
-from turnout.jobs.kinds import common
-from turnout.jobs.model import Change, Job, JobKind, Object
-from turnout.jobs.typed_fields import Part
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds import job_kind
+from turnout.jobs.kinds.job_kind import JobKind
+from turnout.jobs.model import Change, Job, Object
 from turnout.kube import labels
 
 KIND, PATH = "Job", "/apis/batch/v1/jobs"
@@ -15,15 +16,15 @@ KIND, PATH = "Job", "/apis/batch/v1/jobs"
 
 def read(raw: Object) -> Job:
     """Return the job. Without our annotations its bounds are its size. Raises BadJob."""
-    head = common.head(raw, KIND)
+    head = job_kind.read_head(raw, KIND)
     spec = head.spec
     size = spec.count("parallelism", 1)
     own = max(1, size)
-    return common.job(
+    return job_kind.build_job(
         head,
-        common.SizeFields(size, own, own, spec.part("template")),
+        job_kind.SizeFields(size, own, own, spec.part("template")),
         queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        life=common.life(head, spec.flag("suspend"), ("Complete", "Failed")),
+        life=job_kind.life_by_conditions(head, spec.flag("suspend"), ("Complete", "Failed")),
         refused=_refused(head),
         selector=tuple(sorted(spec.part("selector").words("matchLabels").items())),
     )
@@ -32,10 +33,12 @@ def read(raw: Object) -> Job:
 def resize(raw: Object, workers: int) -> Change:
     """Return the change to this number of indexes."""
     size = {"parallelism": workers, "completions": workers}
-    return common.patch(read(raw), common.head(raw, KIND).notes, PATH, workers, size, *common.BOUND_ANNOTATIONS)
+    return job_kind.resize_patch(
+        read(raw), job_kind.read_head(raw, KIND).notes, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS
+    )
 
 
-def _refused(head: common.Head) -> str:
+def _refused(head: job_kind.Head) -> str:
     spec = head.spec
     if spec.text("completionMode") != "Indexed":
         return "spec.completionMode is not Indexed: which pods go is nobody's choice"
@@ -45,7 +48,7 @@ def _refused(head: common.Head) -> str:
         return "spec.successPolicy names indexes that a smaller job would not have"
     if head.marks.get(labels.KUEUE_QUEUE) and head.notes.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
-    return common.managed_elsewhere(spec, "kubernetes.io/job-controller")
+    return job_kind.managed_elsewhere(spec.text("managedBy"), "spec.managedBy", "kubernetes.io/job-controller")
 
 
 def _of_many(rule: Part) -> bool:
@@ -55,4 +58,4 @@ def _of_many(rule: Part) -> bool:
     )
 
 
-INDEXED_JOB = JobKind(KIND, PATH, read, resize)
+INDEXED_JOB = JobKind(KIND, PATH, read, resize, sizes=("spec.parallelism", "spec.completions"))

@@ -5,9 +5,9 @@ A worker is a pod, also a leader; sizes are multiples of the group size. Source:
 
 from __future__ import annotations
 
-from turnout.jobs.kinds import common
-from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
-from turnout.jobs.pod_identity import PodIdentity, PodValues, number_of
+from turnout.jobs.kinds import job_kind
+from turnout.jobs.kinds.job_kind import JobKind, PodIdentity, PodValues, number_of
+from turnout.jobs.model import BadJob, Change, Job, Object
 from turnout.kube import labels
 
 KIND, PATH = "LeaderWorkerSet", "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets"
@@ -16,23 +16,23 @@ _LABEL_PREFIX = "leaderworkerset.sigs.k8s.io"
 
 def read(raw: Object) -> Job:
     """Return the job. Without our annotations, which count pods, its bounds are its size. Raises BadJob."""
-    head = common.head(raw, KIND)
+    head = job_kind.read_head(raw, KIND)
     template_part = head.spec.part("leaderWorkerTemplate")
     if not template_part.has("workerTemplate"):
         raise BadJob(f"{template_part.at('workerTemplate')} is missing")
     groups, size = head.spec.count("replicas", 1), template_part.count("size", 1, 1)
     template = template_part.part("workerTemplate")
-    leader = common.worker_shape(
+    leader = job_kind.worker_shape(
         template_part.part("leaderTemplate" if template_part.has("leaderTemplate") else "workerTemplate")
     )
-    leader_differs = size > 1 and leader != common.worker_shape(template)
+    leader_differs = size > 1 and leader != job_kind.worker_shape(template)
     if size == 1 and template_part.has("leaderTemplate"):
         template = template_part.part("leaderTemplate")  # groups of a leader alone
     workers = size - 1 if leader_differs else size
     declared_workers = max(1, groups) * workers
-    return common.job(
+    return job_kind.build_job(
         head,
-        common.SizeFields(groups * workers, declared_workers, declared_workers, template, unit=workers),
+        job_kind.SizeFields(groups * workers, declared_workers, declared_workers, template, unit=workers),
         queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         role="worker" if leader_differs else "",
         other_roles=((leader, groups),) if leader_differs and groups else (),
@@ -42,12 +42,12 @@ def read(raw: Object) -> Job:
 
 def resize(raw: Object, workers: int) -> Change:
     """Return the change to this number of pods, in whole groups."""
-    head, job = common.head(raw, KIND), read(raw)
+    head, job = job_kind.read_head(raw, KIND), read(raw)
     groups = workers // head.spec.part("leaderWorkerTemplate").count("size", 1, 1)
-    return common.patch(job, head.notes, PATH, workers, {"replicas": groups}, *common.BOUND_ANNOTATIONS)
+    return job_kind.resize_patch(job, head.notes, PATH, workers, {"replicas": groups}, *job_kind.BOUND_ANNOTATIONS)
 
 
-def _refused(head: common.Head, leader_differs: bool) -> str:
+def _refused(head: job_kind.Head, leader_differs: bool) -> str:
     if leader_differs:
         return "its leaders ask for other room than its workers: a group is not so many equal pods"
     if head.spec.part("rolloutStrategy").part("rollingUpdateConfiguration").count("partition", 0) > 0:
@@ -73,4 +73,6 @@ def _index(values: PodValues, _: str) -> int:
     return group * number_of(values.get(f"{_LABEL_PREFIX}/size", "")) + worker
 
 
-LEADER_WORKER_SET = JobKind(KIND, PATH, read, resize, pods=PodIdentity(job=_job, role=_role, index=_index))
+LEADER_WORKER_SET = JobKind(
+    KIND, PATH, read, resize, pods=PodIdentity(job=_job, role=_role, index=_index), sizes=("spec.replicas",)
+)

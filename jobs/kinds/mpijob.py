@@ -6,13 +6,10 @@ program does, so annotations of its owner must. MPIJobs of training-operator, ku
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from turnout.jobs import command_line
-from turnout.jobs.kinds import common
-from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
-from turnout.jobs.pod_identity import PodIdentity, PodValues, first_value, index
-from turnout.jobs.typed_fields import Part
+from turnout.jobs.fields import decode
+from turnout.jobs.kinds import job_kind
+from turnout.jobs.kinds.job_kind import JobKind, PodIdentity, PodValues, RunPolicySpec, first_value, pod_index
+from turnout.jobs.model import BadJob, Change, Job, Object
 from turnout.kube import labels
 
 KIND, PATH = "MPIJob", "/apis/kubeflow.org/v2beta1/mpijobs"
@@ -21,8 +18,8 @@ _STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
 
 def read(raw: Object) -> Job:
     """Return the job. Visible --min-np and --max-np flags of horovodrun bound it, in slots. Raises BadJob."""
-    head = common.head(raw, KIND)
-    roles, run = head.spec.by_name("mpiReplicaSpecs"), head.spec.part("runPolicy")
+    head = job_kind.read_head(raw, KIND)
+    roles, run = head.spec.by_name("mpiReplicaSpecs"), decode(RunPolicySpec, head.spec.part("runPolicy"))
     for name in ("Launcher", "Worker"):
         if name not in roles:
             raise BadJob(f"spec.mpiReplicaSpecs.{name} is missing")
@@ -30,39 +27,38 @@ def read(raw: Object) -> Job:
     replicas = worker.count("replicas", 1)
     declared_workers = max(1, replicas)
     has_bounds = labels.MIN_WORKERS in head.notes or labels.MAX_WORKERS in head.notes
-    words, slots = command_line.command_words(launcher.part("template")), head.spec.count("slotsPerWorker", 1, 1)
-    min_range = command_line.number_range(command_line.flag_value(words, "--min-np", "--min-num-proc"))
-    max_range = command_line.number_range(command_line.flag_value(words, "--max-np", "--max-num-proc"))
+    words, slots = job_kind.command_words(launcher.part("template")), head.spec.count("slotsPerWorker", 1, 1)
+    min_range = job_kind.number_range(job_kind.flag_value(words, "--min-np", "--min-num-proc"))
+    max_range = job_kind.number_range(job_kind.flag_value(words, "--max-np", "--max-num-proc"))
     command_bounds = has_bounds and min_range is not None and max_range is not None
-    gang = run.part("schedulingPolicy")
-    job = common.job(
+    job = job_kind.build_job(
         head,
-        common.SizeFields(
+        job_kind.SizeFields(
             replicas,
             -(-min_range[0] // slots) if command_bounds and min_range else declared_workers,
             max(1, max_range[0] // slots) if command_bounds and max_range else declared_workers,
             worker.part("template"),
             fixed_field="its --min-np and --max-np" if command_bounds else "",
         ),
-        queue=gang.text("queue") or head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        priority_class=gang.text("priorityClass"),
+        queue=run.scheduling_policy.queue or head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
+        priority_class=run.scheduling_policy.priority_class,
         role="worker",
-        other_roles=((common.worker_shape(launcher.part("template")), 1),),
-        life=common.life(head, run.flag("suspend"), ("Succeeded", "Failed")),
+        other_roles=((job_kind.worker_shape(launcher.part("template")), 1),),
+        life=job_kind.life_by_conditions(head, run.suspend, ("Succeeded", "Failed")),
         refused=_refused(head, run, words, has_bounds),
     )
-    if job.refused or not gang.value:
-        return job
-    return replace(job, refused=common.gang_mismatch(gang, job.bounds.least + 1, "all workers and the launcher"))
+    return job_kind.with_gang_refusal(job, run.scheduling_policy, "all workers and the launcher")
 
 
 def resize(raw: Object, workers: int) -> Change:
     """Return the change to this number of workers. mpi-operator updates the list of hosts."""
     size = {"mpiReplicaSpecs": {"Worker": {"replicas": workers}}}
-    return common.patch(read(raw), common.head(raw, KIND).notes, PATH, workers, size, *common.BOUND_ANNOTATIONS)
+    return job_kind.resize_patch(
+        read(raw), job_kind.read_head(raw, KIND).notes, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS
+    )
 
 
-def _refused(head: common.Head, run: Part, words: tuple[str, ...], has_bounds: bool) -> str:
+def _refused(head: job_kind.Head, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
     if not has_bounds:
         return (
             "nothing says that its program reads discover_hosts.sh again and again, as elastic Horovod does: "
@@ -74,7 +70,7 @@ def _refused(head: common.Head, run: Part, words: tuple[str, ...], has_bounds: b
         return "spec.runLauncherAsWorker: rank 0 is then the launcher, and its workers are numbered from 1"
     if head.marks.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no MPIJob: it would evict it whole"
-    return common.managed_elsewhere(run, "kubeflow.org/mpi-operator")
+    return job_kind.managed_elsewhere(run.managed_by, "spec.runPolicy.managedBy", "kubeflow.org/mpi-operator")
 
 
 def _job(values: PodValues) -> str:
@@ -90,4 +86,11 @@ def _role(values: PodValues, _: str) -> str:
     return first_value(values, "training.kubeflow.org/job-role")
 
 
-MPI_JOB = JobKind(KIND, PATH, read, resize, pods=PodIdentity(job=_job, role=_role, index=index))
+MPI_JOB = JobKind(
+    KIND,
+    PATH,
+    read,
+    resize,
+    pods=PodIdentity(job=_job, role=_role, index=pod_index),
+    sizes=("spec.mpiReplicaSpecs.Worker.replicas",),
+)

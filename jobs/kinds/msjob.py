@@ -1,65 +1,122 @@
 """MSJobs, mindspore.gitee.com/v1. Only jobs with dynamic workers are resized. Source: docs/facts/job-kinds.md 1.4;
-MS-31.
+MS-01, MS-15 to MS-25, MS-31.
 
 MindSpore's Scheduler waits for its initial number of workers unless `enableDynamicWorker` is set. No field bounds such
-a job, so annotations of its owner do.
+a job, so annotations of its owner do. The controller in turnout.controllers.kinds makes the pods.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from enum import Enum
+from typing import Annotated, ClassVar
 
-from turnout.jobs.kinds import common
-from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
-from turnout.jobs.typed_fields import Part
+from msgspec import Meta
+
+from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.kinds import job_kind
+from turnout.jobs.kinds.crd import AGE, Crd, Rules, pod_template
+from turnout.jobs.kinds.job_kind import JobKind, JobStatus, NamedRole, ReplicaSpec, RunPolicySpec, named_roles
+from turnout.jobs.model import BadJob, Change, Job, Object
 from turnout.kube import labels
 
-KIND, PATH = "MSJob", "/apis/mindspore.gitee.com/v1/msjobs"
+KIND, PATH, CONTAINER = "MSJob", "/apis/mindspore.gitee.com/v1/msjobs", "mindspore"
+SCHEDULER, PS, WORKER = "Scheduler", "PS", "Worker"
 _ROLES = "spec.msReplicaSpecs"
+_WORKER = f".{_ROLES}.{WORKER}"
 WHY = "spec.enableDynamicWorker is not true: its Scheduler waits for the number of workers that it started with"
+
+
+class SuccessPolicy(Enum):
+    """Which workers have to succeed."""
+
+    WORKER_0 = ""
+    ALL_WORKERS = "AllWorkers"
+
+
+class MSJobSpec(FieldStruct, frozen=True, kw_only=True):
+    """The spec of an MSJob."""
+
+    run_policy: RunPolicySpec = RunPolicySpec()
+    success_policy: SuccessPolicy = SuccessPolicy.WORKER_0
+    enable_dynamic_worker: bool = False
+    # Scheduler, PS and Worker, in any case.
+    ms_replica_specs: Annotated[dict[str, ReplicaSpec], Meta(extra_json_schema={"maxProperties": 3})]
+
+    RULES: ClassVar[Rules] = (
+        (
+            "self.msReplicaSpecs.all(name, name.lowerAscii() in ['scheduler', 'ps', 'worker'])",
+            f"{_ROLES}: Scheduler, PS and Worker are the roles",
+        ),
+        (
+            "self.msReplicaSpecs.exists(name, name.lowerAscii() == 'worker')",
+            f"{_ROLES}.Worker is missing: a job needs workers",
+        ),
+        (
+            "self.msReplicaSpecs.all(name, name.lowerAscii() != 'scheduler' || !has(self.msReplicaSpecs[name].replicas)"
+            " || self.msReplicaSpecs[name].replicas == 1)",
+            f"{_ROLES}.Scheduler.replicas: a job has one Scheduler",
+        ),
+    )
+
+
+def read_spec(part: Part) -> MSJobSpec:
+    """Return the spec of a job. Raises BadJob."""
+    return decode(MSJobSpec, part)
+
+
+def roles(spec: MSJobSpec) -> dict[str, NamedRole]:
+    """Return the Scheduler, the parameter servers and the workers, as far as the job has them.
+
+    Raises BadJob for another name, a duplicate, several Schedulers, and a job without workers.
+    """
+    found = named_roles(spec.ms_replica_specs, (SCHEDULER, PS, WORKER), _ROLES)
+    if WORKER not in found:
+        raise BadJob(f"{_ROLES}.{WORKER} is missing: a job needs workers")
+    if SCHEDULER in found and (count := found[SCHEDULER].spec.replicas) != 1:
+        raise BadJob(f"{found[SCHEDULER].where}.replicas is {count}: a job has one Scheduler")
+    return found
 
 
 def read(raw: Object) -> Job:
     """Return the job. Raises BadJob."""
-    head = common.head(raw, KIND)
-    roles = {name.lower(): role for name, role in head.spec.by_name("msReplicaSpecs").items()}  # in any case
-    if "worker" not in roles:
-        raise BadJob(f"{_ROLES}.Worker is missing")
-    worker, run = roles["worker"], head.spec.part("runPolicy")
-    replicas = worker.count("replicas", 1, 1)
-    gang = run.part("schedulingPolicy")
-    job = common.job(
+    head = job_kind.read_head(raw, KIND)
+    spec = read_spec(head.spec)
+    found, gang = roles(spec), spec.run_policy.scheduling_policy
+    worker, replicas = found[WORKER], found[WORKER].spec.replicas
+    job = job_kind.build_job(
         head,
-        common.SizeFields(replicas, replicas, replicas, worker.part("template")),
-        queue=gang.text("queue") or head.first_value(labels.QUEUE),
-        priority_class=gang.text("priorityClass"),
-        role="worker",
-        other_roles=tuple(
-            (common.worker_shape(role.part("template")), role.count("replicas", 1))
-            for name, role in sorted(roles.items())
-            if name != "worker"
-        ),
-        life=common.life(head, run.flag("suspend"), ("Succeeded", "Failed")),
-        refused=_refused(head.spec),
+        job_kind.SizeFields(replicas, max(1, replicas), max(1, replicas), worker.template),
+        queue=gang.queue or head.first_value(labels.QUEUE),
+        priority_class=gang.priority_class,
+        role=WORKER.lower(),
+        other_roles=tuple(role.pods for name, role in sorted(found.items()) if name != WORKER),
+        life=job_kind.life_by_conditions(head, spec.run_policy.suspend or not replicas, ("Succeeded", "Failed")),
+        refused="" if spec.enable_dynamic_worker else WHY,
     )
-    if job.refused or not gang.value:
-        return job
-    needed = job.bounds.least + sum(count for _, count in job.other_roles)
-    return replace(job, refused=common.gang_mismatch(gang, needed, "all replicas"))
+    return job_kind.with_gang_refusal(job, gang, "all replicas")
 
 
 def resize(raw: Object, workers: int) -> Change:
     """Return the change to this number of workers. Raises BadJob for a job without dynamic workers."""
-    head = common.head(raw, KIND)
-    if why := _refused(head.spec):
-        raise BadJob(f"not to be given {workers} workers: {why}")
-    name = next(name for name in head.spec.by_name("msReplicaSpecs") if name.lower() == "worker")
-    size = {"msReplicaSpecs": {name: {"replicas": workers}}}
-    return common.patch(read(raw), head.notes, PATH, workers, size, *common.BOUND_ANNOTATIONS)
+    head = job_kind.read_head(raw, KIND)
+    spec = read_spec(head.spec)
+    if not spec.enable_dynamic_worker:
+        raise BadJob(f"not to be given {workers} workers: {WHY}")
+    size = {"msReplicaSpecs": {roles(spec)[WORKER].key: {"replicas": workers}}}
+    return job_kind.resize_patch(read(raw), head.notes, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS)
 
 
-def _refused(spec: Part) -> str:
-    return "" if spec.flag("enableDynamicWorker") else WHY
-
-
-MS_JOB = JobKind(KIND, PATH, read, resize)
+MS_JOB = JobKind(
+    KIND,
+    PATH,
+    read,
+    resize,
+    sizes=(f"{_ROLES}.{WORKER}.replicas",),
+    crd=Crd(
+        MSJobSpec,
+        JobStatus,
+        (("State", "string", ".status.conditions[-1:].type"), ("Workers", "integer", f"{_WORKER}.replicas"), AGE),
+        pod_template(CONTAINER),
+        scale=(_WORKER, f".status.replicaStatuses.{WORKER}"),
+    ),
+)

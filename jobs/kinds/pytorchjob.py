@@ -1,94 +1,217 @@
 """PyTorchJobs of training-operator v1, and those of ctyun.cn, which have the same fields.
 
 An elastic job succeeds as soon as any worker succeeds, so a worker that is removed must not exit with 0; turnout-run
-ensures this. The pods know the bounds from PET_NNODES, which is set when a pod is created. Source:
-docs/facts/autoscaling.md 5; PE-19, PE-49, VE-23, VE-24.
+ensures this. The pods know the bounds from PET_NNODES, which is set when a pod is created. The controller in
+turnout.controllers.kinds makes the pods of the same specification. Source: docs/facts/autoscaling.md 5; PE-19, PE-49,
+VE-23, VE-24.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
+from typing import Annotated, ClassVar
 
-from turnout.jobs.kinds import common
-from turnout.jobs.model import BadJob, Change, Job, JobKind, Object
-from turnout.jobs.typed_fields import Part
+from msgspec import Meta
+
+from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.kinds import job_kind
+from turnout.jobs.kinds.crd import AGE, Crd, Rules, pod_template
+from turnout.jobs.kinds.job_kind import (
+    AnyObject,
+    Count,
+    JobKind,
+    JobStatus,
+    NamedRole,
+    Pods,
+    ReplicaSpec,
+    RunPolicySpec,
+    named_roles,
+)
+from turnout.jobs.model import BadJob, Change, Job, Life, Object
 from turnout.kube import labels
 
-KIND = "PyTorchJob"
-_ROLES = "spec.pytorchReplicaSpecs"
+KIND, CONTAINER = "PyTorchJob", "pytorch"
+OPERATOR = "kubeflow.org/training-operator"
+_ROLES, _POLICY = "spec.pytorchReplicaSpecs", "spec.elasticPolicy"
+_WORKER = f".{_ROLES}.Worker"
+
+
+class RendezvousOption(FieldStruct, frozen=True):
+    """One option of torchrun's --rdzv-conf."""
+
+    key: str = ""
+    value: str = ""
+
+
+class ElasticPolicy(FieldStruct, frozen=True):
+    """The bounds of an elastic job, and the rendezvous of its workers."""
+
+    min_replicas: Pods = 0  # workers; 0 counts as absent
+    max_replicas: Pods = 0  # workers; 0 counts as absent
+    min: Pods = 0  # alias of minReplicas, VE-23
+    max: Pods = 0  # alias of maxReplicas
+    rdzv_port: Pods = 0  # 0 for the port of worker 0
+    max_restarts: Count | None = None
+    n_proc_per_node: Count | None = None  # excludes spec.nprocPerNode
+    rdzv_backend: str = ""  # "" for c10d
+    rdzv_host: str = ""  # "" for worker 0
+    rdzv_id: str = ""
+    rdzv_conf: Annotated[list[RendezvousOption], Meta(max_length=256)] = []
+    standalone: bool = False
+    metrics: Annotated[list[AnyObject], Meta(max_length=64)] = []  # of the HPA
+
+    RULES: ClassVar[Rules] = (
+        (
+            "!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+            f"{_POLICY}.minReplicas is above maxReplicas",
+        ),
+    )
+
+
+class PyTorchJobSpec(FieldStruct, frozen=True, kw_only=True):
+    """The spec of a PyTorchJob."""
+
+    nproc_per_node: str = ""  # processes of a pod: a number, or a word of torchrun's --nproc-per-node
+    elastic_policy: ElasticPolicy | None = None  # an empty one makes a job elastic, too
+    run_policy: RunPolicySpec = RunPolicySpec()
+    # Master and Worker, in any case.
+    pytorch_replica_specs: Annotated[dict[str, ReplicaSpec], Meta(extra_json_schema={"maxProperties": 2})]
+
+    RULES: ClassVar[Rules] = (
+        (
+            "self.pytorchReplicaSpecs.all(name, name.lowerAscii() in ['master', 'worker'])",
+            f"{_ROLES}: Master and Worker are the roles",
+        ),
+        (
+            "!('Master' in self.pytorchReplicaSpecs) || !has(self.pytorchReplicaSpecs['Master'].replicas)"
+            " || self.pytorchReplicaSpecs['Master'].replicas == 1",
+            f"{_ROLES}.Master.replicas: a job has one Master",
+        ),
+        (
+            "!has(self.elasticPolicy) || !has(self.elasticPolicy.nProcPerNode) || !has(self.nprocPerNode)",
+            f"{_POLICY}.nProcPerNode must not be used with spec.nprocPerNode",
+        ),
+        (
+            "!has(self.elasticPolicy) || self.pytorchReplicaSpecs.exists(name, name.lowerAscii() == 'worker')",
+            f"{_ROLES}.Worker is missing: {_POLICY} needs it",
+        ),
+    )
+
+
+def read_spec(part: Part) -> PyTorchJobSpec:
+    """Return the spec of a job. Raises BadJob for a wrong field, and for fields that exclude one another."""
+    spec = decode(PyTorchJobSpec, part)
+    policy = spec.elastic_policy
+    if policy is not None and policy.n_proc_per_node is not None and spec.nproc_per_node:
+        raise BadJob(f"{_POLICY}.nProcPerNode must not be used with spec.nprocPerNode")
+    bounds(spec)
+    return spec
+
+
+def roles(spec: PyTorchJobSpec) -> dict[str, NamedRole]:
+    """Return Master, then Worker, as far as the job has them.
+
+    Raises BadJob for another name, a duplicate, several Masters, no role, and an elastic job without workers.
+    """
+    found = named_roles(spec.pytorch_replica_specs, ("Master", "Worker"), _ROLES)
+    if "Master" in found and (count := found["Master"].spec.replicas) != 1:
+        raise BadJob(f"{found['Master'].where}.replicas is {count}: a job has one Master")
+    if not found:
+        raise BadJob(f"{_ROLES} is missing: a Master or Workers are needed")
+    if spec.elastic_policy is not None and "Worker" not in found:
+        raise BadJob(f"{_ROLES}.Worker is missing: {_POLICY} needs it")
+    return found
+
+
+def bounds(spec: PyTorchJobSpec) -> tuple[int, int] | None:
+    """Return the min and the max of workers that PET_NNODES tells the pods; None for a job that is not elastic.
+
+    An absent bound equals the other one. Without both, each is the number of workers. Raises BadJob if the min is
+    above the max. Source: PE-26, VE-23
+    """
+    found, policy = roles(spec), spec.elastic_policy
+    if policy is None:
+        return None
+    workers = found["Worker"].spec.replicas
+    least, most = policy.min_replicas or policy.min, policy.max_replicas or policy.max
+    least, most = least or most or workers, most or least or workers
+    if least > most:
+        raise BadJob(f"{_POLICY}.minReplicas is {least}, above {_POLICY}.maxReplicas, which is {most}")
+    return least, most
 
 
 def read(kind: str, raw: Object) -> Job:
     """Return the job. kind: the name that separates kinds of different groups. Raises BadJob.
 
-    If it has an elasticPolicy, annotations may only narrow its bounds, because its pods know them as PET_NNODES.
-    Without a schedulingPolicy the gang is not checked.
+    If it has an elasticPolicy, annotations may only narrow its bounds, because its pods know them as PET_NNODES. A job
+    without workers has the size of its Master, and a job without any pods counts as suspended.
     """
-    head = common.head(raw, kind)
-    roles = {name.lower(): role for name, role in head.spec.by_name("pytorchReplicaSpecs").items()}  # in any case
-    if "worker" not in roles:
-        raise BadJob(f"{_ROLES}.Worker is missing")
-    worker, master = roles["worker"], roles.get("master")
-    policy, run = head.spec.part("elasticPolicy"), head.spec.part("runPolicy")
-    elastic = head.spec.has("elasticPolicy")  # also for an empty policy: the controller writes PET_NNODES
-    replicas = worker.count("replicas", 1, 1)
-    least, most = elastic_bounds(policy, replicas) if elastic else (replicas, replicas)
-    outside = "" if least <= replicas <= most else f"{replicas} workers, and {policy.where} allows {least}..{most}"
+    head = job_kind.read_head(raw, kind)
+    spec = read_spec(head.spec)
+    found, allowed, run = roles(spec), bounds(spec), spec.run_policy
+    sized = [role for role in reversed(found.values()) if role.spec.replicas] or list(found.values())
+    resized, others = sized[0], sized[1:]
+    replicas = resized.spec.replicas
+    least, most = allowed or (replicas, replicas)
+    outside = "" if least <= replicas <= most else f"{replicas} workers, and {_POLICY} allows {least}..{most}"
     if outside:  # its pods know other bounds: a size within them would be one that nobody creates
         least = most = replicas
-    gang = run.part("schedulingPolicy")
-    job = common.job(
+    fixed = _POLICY if allowed is not None else "" if resized.name == "Worker" else resized.where
+    job = job_kind.build_job(
         head,
-        common.SizeFields(replicas, least, most, worker.part("template"), policy.where if elastic else ""),
-        queue=gang.text("queue") or head.first_value(labels.KUEUE_QUEUE, labels.QUEUE),
-        priority_class=gang.text("priorityClass"),
-        role="worker",
-        other_roles=((common.worker_shape(master.part("template")), master.count("replicas", 1)),) if master else (),
-        life=common.life(head, run.flag("suspend"), ("Succeeded", "Failed")),
-        refused=outside or _refused(head, policy, run, elastic and master is not None),
+        job_kind.SizeFields(replicas, max(1, least), max(1, most), resized.template, fixed),
+        queue=run.scheduling_policy.queue or head.first_value(labels.KUEUE_QUEUE, labels.QUEUE),
+        priority_class=run.scheduling_policy.priority_class,
+        role=resized.name.lower(),
+        other_roles=tuple(role.pods for role in others),
+        life=_life(head, run.suspend or not replicas),
+        refused=outside or _refused(head, spec, allowed is not None and "Master" in found),
     )
-    if job.refused or not gang.value:
-        return job
-    needed = job.bounds.least + sum(count for _, count in job.other_roles)
-    return replace(job, refused=common.gang_mismatch(gang, needed, "all replicas"))
+    return job_kind.with_gang_refusal(job, run.scheduling_policy, "all replicas")
+
+
+def _life(head: job_kind.Head, suspended: bool) -> Life:
+    return job_kind.life_by_conditions(head, suspended, ("Succeeded", "Failed"))
 
 
 def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
     """Return the change to this number of workers. path: the path of the kind's objects."""
-    head = common.head(raw, kind)
-    name = next(name for name in head.spec.by_name("pytorchReplicaSpecs") if name.lower() == "worker")
-    size = {"pytorchReplicaSpecs": {name: {"replicas": workers}}}
-    keeps = () if head.spec.has("elasticPolicy") else common.BOUND_ANNOTATIONS
-    return common.patch(read(kind, raw), head.notes, path, workers, size, *keeps)
+    head = job_kind.read_head(raw, kind)
+    spec = read_spec(head.spec)
+    size = {"pytorchReplicaSpecs": {roles(spec)["Worker"].key: {"replicas": workers}}}
+    kept_keys = job_kind.BOUND_ANNOTATIONS if spec.elastic_policy is None else ()
+    return job_kind.resize_patch(read(kind, raw), head.notes, path, workers, size, *kept_keys)
 
 
-def elastic_bounds(policy: Part, workers: int) -> tuple[int, int]:
-    """Return the min and the max of workers that an elastic policy allows. The controller writes them as PET_NNODES.
-
-    An absent bound equals the other one. Without both, each is `workers`. Raises BadJob if the min is above the max.
-    Source: PE-26, VE-23
-    """
-    least = policy.count("minReplicas", 0) or policy.count("min", 0)
-    most = policy.count("maxReplicas", 0) or policy.count("max", 0)
-    least, most = least or most or workers, most or least or workers
-    if least > most:
-        raise BadJob(f"{policy.at('minReplicas')} is {least}, above {policy.at('maxReplicas')}, which is {most}")
-    return least, most
-
-
-def _refused(head: common.Head, policy: Part, run: Part, elastic_with_master: bool) -> str:
-    if policy.parts("metrics"):
-        return "spec.elasticPolicy.metrics: its own HPA resizes it, and two hands on one size fight"
+def _refused(head: job_kind.Head, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
+    if spec.elastic_policy is not None and spec.elastic_policy.metrics:
+        return f"{_POLICY}.metrics: its own HPA resizes it, and two hands on one size fight"
     if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
     if head.marks.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
-    return common.managed_elsewhere(run, "kubeflow.org/training-operator")
+    return job_kind.managed_elsewhere(spec.run_policy.managed_by, "spec.runPolicy.managedBy", OPERATOR)
+
+
+CRD = Crd(
+    PyTorchJobSpec,
+    JobStatus,
+    (("State", "string", ".status.conditions[-1:].type"), ("Workers", "integer", f"{_WORKER}.replicas"), AGE),
+    pod_template(CONTAINER),
+    scale=(_WORKER, ".status.replicaStatuses.Worker"),
+)
 
 
 def _kind(name: str, path: str) -> JobKind:
-    return JobKind(name, path, partial(read, name), partial(resize, name, path), object_kind=KIND)
+    return JobKind(
+        name,
+        path,
+        partial(read, name),
+        partial(resize, name, path),
+        object_kind=KIND,
+        sizes=(f"{_ROLES}.Worker.replicas",),
+        crd=CRD,
+    )
 
 
 PYTORCH_JOB = _kind(KIND, "/apis/kubeflow.org/v1/pytorchjobs")

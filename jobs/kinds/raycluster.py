@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turnout.jobs.kinds import common
-from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from turnout.jobs.pod_identity import PodIdentity, PodValues, number_of
-from turnout.jobs.typed_fields import MAX_PODS, Part
+from turnout.jobs.fields import MAX_PODS, Part
+from turnout.jobs.kinds import job_kind
+from turnout.jobs.kinds.job_kind import JobKind, PodIdentity, PodValues, number_of
+from turnout.jobs.model import BadJob, Change, Job, Life, Object
 from turnout.kube import labels
 
 KIND, PATH = "RayCluster", "/apis/ray.io/v1/rayclusters"
@@ -28,23 +28,23 @@ def read(raw: Object) -> Job:
     Its bounds are those of the group if they are set. KubeRay enforces them, so annotations, which count pods, may only
     narrow them.
     """
-    head = common.head(raw, KIND)
+    head = job_kind.read_head(raw, KIND)
     groups, head_template = _groups(head.spec), head.spec.part("headGroupSpec").part("template")
-    common_fields: dict[str, Any] = {
+    shared_fields: dict[str, Any] = {
         "queue": head.first_value(labels.KUEUE_QUEUE, _QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         "priority_class": head.marks.get("ray.io/priority-class-name", ""),
         "life": Life.SUSPENDED if head.spec.flag("suspend") else Life.LIVE,
     }
     if not groups:
         why = "it has no group of workers at work"
-        return common.job(
-            head, common.SizeFields(1, 1, 1, head_template), role=HEAD_GROUP, refused=why, **common_fields
+        return job_kind.build_job(
+            head, job_kind.SizeFields(1, 1, 1, head_template), role=HEAD_GROUP, refused=why, **shared_fields
         )
     group = groups[_elastic_group(groups)]
     low, replicas, high, hosts = _size(group)
-    job = common.job(
+    job = job_kind.build_job(
         head,
-        common.SizeFields(
+        job_kind.SizeFields(
             replicas * hosts,
             (low or max(1, replicas)) * hosts,
             (high or max(1, replicas)) * hosts,
@@ -52,9 +52,9 @@ def read(raw: Object) -> Job:
             unit=hosts,
         ),
         role=group.text("groupName"),
-        other_roles=((common.worker_shape(head_template), 1), *_others(groups, group)),
+        other_roles=((job_kind.worker_shape(head_template), 1), *_others(groups, group)),
         refused=_refused(head, groups),
-        **common_fields,
+        **shared_fields,
     )
     if job.bounds.least < max(1, low) * hosts or (high and job.bounds.most > high * hosts):
         wanted_text = f"annotations ask for {job.bounds.least}..{job.bounds.most} pods"
@@ -69,7 +69,7 @@ def resize(raw: Object, workers: int) -> Change:
 
 def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Change:
     """Return the change to this number of pods in the group, with the names of the pods that leave."""
-    head, job = common.head(raw, KIND), read(raw)
+    head, job = job_kind.read_head(raw, KIND), read(raw)
     chosen = _groups(head.spec)[_elastic_group(_groups(head.spec))]
     low, _, high, hosts = _size(chosen)
     groups: list[Any] = []
@@ -79,7 +79,7 @@ def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Ch
             changed_fields["scaleStrategy"] = {**each.part("scaleStrategy").value, "workersToDelete": list(leaving)}
         groups.append({**each.value, **changed_fields})
     keeps = (*(() if low else (labels.MIN_WORKERS,)), *(() if high else (labels.MAX_WORKERS,)))
-    return common.patch(job, head.notes, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
+    return job_kind.resize_patch(job, head.notes, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
 
 
 def _groups(spec: Part) -> list[Part]:
@@ -106,10 +106,10 @@ def _elastic_group(groups: Sequence[Part]) -> int:
 
 def _others(groups: Sequence[Part], chosen: Part) -> list[tuple[Any, int]]:
     sized = ((each, _size(each)) for each in groups if each is not chosen)
-    return [(common.worker_shape(each.part("template")), now * hosts) for each, (_, now, _, hosts) in sized]
+    return [(job_kind.worker_shape(each.part("template")), now * hosts) for each, (_, now, _, hosts) in sized]
 
 
-def _refused(head: common.Head, groups: Sequence[Part]) -> str:
+def _refused(head: job_kind.Head, groups: Sequence[Part]) -> str:
     spec = head.spec
     if spec.flag("enableInTreeAutoscaling"):
         return "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, and two hands on one size fight"
@@ -122,7 +122,7 @@ def _refused(head: common.Head, groups: Sequence[Part]) -> str:
         return "two of its groups have one name: nobody could tell their pods apart"
     if head.marks.get(labels.KUEUE_QUEUE) and head.notes.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
-    return common.managed_elsewhere(spec, "ray.io/kuberay-operator")
+    return job_kind.managed_elsewhere(spec.text("managedBy"), "spec.managedBy", "ray.io/kuberay-operator")
 
 
 def _role(values: PodValues, _: str) -> str:
@@ -142,4 +142,5 @@ RAY_CLUSTER = JobKind(
     resize,
     resize_with_names=resize_with_names,
     pods=PodIdentity(role=_role, index=_index, index_is_order=True),
+    sizes=("spec.workerGroupSpecs[].replicas", "spec.workerGroupSpecs[].scaleStrategy"),
 )

@@ -1,9 +1,13 @@
-"""All known kinds of jobs. A new kind needs a module, a line here, and its rights (XD-01)."""
+"""All known kinds of jobs. A new kind needs a module and a line here: its rights and its definition follow (XD-01)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from turnout.jobs.kinds.colossalaijob import COLOSSALAI_JOB
-from turnout.jobs.kinds.elasticjob import ELASTIC_JOB
+from turnout.jobs.kinds.crd import definition
+from turnout.jobs.kinds.elasticjob import ELASTIC_JOB, PLANS_PATH, SCALE_PLAN_CRD
 from turnout.jobs.kinds.indexedjob import INDEXED_JOB
 from turnout.jobs.kinds.leaderworkerset import LEADER_WORKER_SET
 from turnout.jobs.kinds.mpijob import MPI_JOB
@@ -15,15 +19,23 @@ from turnout.jobs.kinds.volcanojob import VOLCANO_JOB
 KINDS = {
     kind.kind: kind
     for kind in (
-        VOLCANO_JOB,
+        INDEXED_JOB,
         PYTORCH_JOB,
         CTYUN_PYTORCH_JOB,
-        INDEXED_JOB,
-        ELASTIC_JOB,
+        MS_JOB,
+        VOLCANO_JOB,
+        MPI_JOB,
         RAY_CLUSTER,
         LEADER_WORKER_SET,
-        MPI_JOB,
+        ELASTIC_JOB,
         COLOSSALAI_JOB,
-        MS_JOB,
     )
 }
+
+
+def definitions() -> Iterator[dict[str, Any]]:
+    """Yield the CustomResourceDefinition of each kind that has one in each group, then that of ScalePlans."""
+    for kind in KINDS.values():
+        if kind.crd is not None:
+            yield definition(kind.object_kind or kind.kind, kind.path, kind.crd)
+    yield definition("ScalePlan", PLANS_PATH, SCALE_PLAN_CRD)

@@ -1,95 +1,270 @@
 """Volcano Jobs: minAvailable is the min, a task's replicas are the max. Source: docs/facts/autoscaling.md 5; VE-14,
-VE-15.
+VE-15, VE-26.
 
-Running pods keep the hosts and numbers that the env plugin set; the file of hosts follows the size.
+Running pods keep the hosts and numbers that the env plugin set; the file of hosts follows the size. Fields and bounds
+of the definition are those of Volcano's; it is for clusters in which Volcano has not installed its own, and the
+controller in turnout.controllers.kinds makes the pods there.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from turnout.jobs.kinds import common
-from turnout.jobs.model import BadJob, Change, Job, JobKind, Life, Object
-from turnout.jobs.typed_fields import Part
+from msgspec import Meta
+
+from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.kinds import job_kind
+from turnout.jobs.kinds.crd import AGE, ANY_OBJECT, TEXT, Crd, Rules
+from turnout.jobs.kinds.job_kind import Count, JobKind, Pods, PodTemplate, Time
+from turnout.jobs.model import BadJob, Change, Job, Life, Object
 from turnout.kube import labels
 
 KIND, PATH = "VolcanoJob", "/apis/batch.volcano.sh/v1alpha1/jobs"
-_ENDS = ("Completed", "Failed", "Aborted", "Terminated")
+PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
+ABORTING, ABORTED, TERMINATING, TERMINATED = "Aborting", "Aborted", "Terminating", "Terminated"
+COMPLETING, COMPLETED, FAILED = "Completing", "Completed", "Failed"
+NEXT = {ABORTING: ABORTED, TERMINATING: TERMINATED, COMPLETING: COMPLETED}
+ENDS = (ABORTED, TERMINATED, COMPLETED, FAILED)
+DEFAULT_QUEUE = "default"
 _EVICTION = ("PodEvicted", "*")
 _HARMLESS = ("", "SyncJob")
 _FIXED_WORLDS = ("mpi", "pytorch", "tensorflow")  # plugins that set the world size when a pod is created
+# Of Volcano's schema; our controller acts on three of them and refuses the others.
+_EVENTS = ("*", "PodFailed", "PodEvicted", "PodPending", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated")
+_OTHER_EVENTS = ("PodRunning", "OutOfSync", "CommandIssued")
+
+
+def _one_of(*words: str, **more: Any) -> Meta:
+    return Meta(extra_json_schema={"enum": list(words), **more})
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, **({"required": list(required)} if required else {})}
+
+
+_COUNT = {"type": "integer", "format": "int32", "minimum": 0}
+_POSITIVE = {**_COUNT, "minimum": 1}
+_LONG_TEXT = {"type": "string", "maxLength": 253}
+_TOPOLOGY = _object(
+    {
+        "mode": {"type": "string", "enum": ["hard", "soft"], "default": "hard"},
+        "highestTierAllowed": {"type": "integer", "minimum": 0},
+        "highestTierName": _LONG_TEXT,
+    }
+)
+_VOLUME = _object({"mountPath": TEXT, "volumeClaimName": _LONG_TEXT, "volumeClaim": ANY_OBJECT}, "mountPath")
+_PARTITIONS = _object(
+    {
+        "totalPartitions": _POSITIVE,
+        "partitionSize": _POSITIVE,
+        "minPartitions": {**_COUNT, "default": 0},
+        "networkTopology": _TOPOLOGY,
+    },
+    "partitionSize",
+    "totalPartitions",
+)
+_DEPENDENCY = _object({"name": {"type": "array", "items": TEXT}, "iteration": TEXT})
+_POD = _object({"containers": {"type": "array", "items": ANY_OBJECT, "minItems": 1}}, "containers")
+_TEMPLATE = _object({"metadata": ANY_OBJECT, "spec": {**_POD, "x-kubernetes-preserve-unknown-fields": True}}, "spec")
+
+_Name = Annotated[str, Meta(extra_json_schema={"maxLength": 63})]
+_LongName = Annotated[str, Meta(extra_json_schema={"maxLength": 253})]
+_Event = Annotated[str, _one_of(*_EVENTS, *_OTHER_EVENTS)]
+_Topology = Annotated[dict[str, Any], Meta(extra_json_schema=_TOPOLOGY)]
+_Volumes = list[Annotated[dict[str, Any], Meta(extra_json_schema=_VOLUME)]]
+
+
+class VolcanoPolicy(FieldStruct, frozen=True):
+    """The action that an event of a pod or a task brings about."""
+
+    action: str = ""
+    event: _Event = ""
+    events: list[_Event] = []
+    timeout: str = ""
+    exit_code: int | None = None  # of a container, instead of an event
+
+
+class VolcanoTask(FieldStruct, frozen=True, kw_only=True):
+    """Pods of a job that differ by their index only."""
+
+    name: _Name = ""  # "" for default and the number of the task
+    replicas: Pods = 1
+    min_available: Pods | None = None  # pods that the gang needs; None for all
+    template: PodTemplate
+    policies: list[VolcanoPolicy] = []
+    topology_policy: Annotated[str, _one_of("none", "best-effort", "restricted", "single-numa-node")] = ""
+    max_retry: Annotated[int, Meta(extra_json_schema={"minimum": -1})] | None = None
+    depends_on: Annotated[dict[str, Any], Meta(extra_json_schema=_DEPENDENCY)] | None = None
+    partition_policy: Annotated[dict[str, Any], Meta(extra_json_schema=_PARTITIONS)] | None = None
+
+
+class VolcanoJobSpec(FieldStruct, frozen=True, kw_only=True):
+    """The spec of a Volcano Job."""
+
+    scheduler_name: _Name = ""
+    min_available: Pods | None = None  # pods of all tasks that start together; None for the sum of the tasks' own
+    volumes: _Volumes = []
+    tasks: Annotated[list[VolcanoTask], Meta(extra_json_schema={"maxItems": 1_024})]
+    policies: list[VolcanoPolicy] = []
+    plugins: dict[str, list[str] | None] = {}  # options by plugin
+    running_estimate: str = ""
+    queue: Annotated[_LongName, Meta(extra_json_schema={"default": DEFAULT_QUEUE})] = ""
+    max_retry: Annotated[Count, Meta(extra_json_schema={"default": 3})] = 0  # 0 for the default
+    ttl_seconds_after_finished: Count | None = None
+    priority_class_name: _LongName = ""
+    min_success: Annotated[Pods, Meta(extra_json_schema={"minimum": 1})] = 0  # 0 counts as absent
+    network_topology: _Topology | None = None
+
+    RULES: ClassVar[Rules] = (("self.tasks.size() > 0", "spec.tasks is empty: a job has one task at least"),)
+
+
+class VolcanoState(FieldStruct, frozen=True):
+    """The phase of a job."""
+
+    phase: Annotated[str, _one_of(PENDING, RUNNING, RESTARTING, *NEXT, *ENDS)] = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: Time | None = None
+
+
+class VolcanoTaskStatus(FieldStruct, frozen=True):
+    """The pods of one task by phase."""
+
+    phase: dict[str, Count] = {}
+
+
+class VolcanoCondition(FieldStruct, frozen=True):
+    """A phase that the job has had."""
+
+    status: str = ""
+    last_transition_time: Time | None = None
+
+
+class VolcanoJobStatus(FieldStruct, frozen=True):
+    """The status of a Volcano Job. Counts are of pods."""
+
+    state: VolcanoState = VolcanoState()
+    min_available: Count = 0
+    pending: Count = 0
+    running: Count = 0
+    succeeded: Count = 0
+    failed: Count = 0
+    terminating: Count = 0
+    unknown: Count = 0
+    version: Count = 0  # of the pods: a restart increments it
+    retry_count: Count = 0
+    task_status_count: dict[str, VolcanoTaskStatus] = {}
+    running_duration: str = ""
+    controlled_resources: dict[str, str] = {}
+    conditions: list[VolcanoCondition] = []
+
+
+def read_spec(part: Part) -> VolcanoJobSpec:
+    """Return the spec of a job. Raises BadJob for a wrong field, and for a job without tasks."""
+    spec = decode(VolcanoJobSpec, part)
+    if not spec.tasks:
+        raise BadJob("spec.tasks is empty: a job has one task at least")
+    return spec
+
+
+def task_name(task: VolcanoTask, number: int) -> str:
+    """Return the name of a task. number: its position, from 0."""
+    return task.name or f"default{number}"
+
+
+def template_of(task: VolcanoTask, number: int) -> Part:
+    """Return the template of a task's pods."""
+    return Part(task.template, f"spec.tasks[{number}].template")
 
 
 def read(raw: Object) -> Job:
     """Return the job. Raises BadJob."""
-    head = common.head(raw, KIND)
-    spec, tasks = head.spec, head.spec.parts("tasks")
-    if not tasks:
-        raise BadJob("spec.tasks is empty")
-    at = _elastic_task(tasks)
-    task = tasks[at]
-    replicas = task.count("replicas", 1, 1)
-    others = sum(each.count("replicas", 1) for each in tasks) - replicas
-    least = min(replicas, max(1, spec.count("minAvailable", replicas + others) - others))
-    return common.job(
+    head = job_kind.read_head(raw, KIND)
+    spec = read_spec(head.spec)
+    number = _elastic_task(spec.tasks)
+    task = spec.tasks[number]
+    replicas = task.replicas
+    others = sum(each.replicas for each in spec.tasks) - replicas
+    min_available = replicas + others if spec.min_available is None else spec.min_available
+    least = min(replicas, max(1, min_available - others))
+    return job_kind.build_job(
         head,
-        common.SizeFields(replicas, least, replicas, task.part("template")),
-        queue=spec.text("queue") or "default",
-        priority_class=spec.text("priorityClassName"),
-        role=_name(task, at),
+        job_kind.SizeFields(replicas, max(1, least), max(1, replicas), template_of(task, number)),
+        queue=spec.queue or DEFAULT_QUEUE,
+        priority_class=spec.priority_class_name,
+        role=task_name(task, number),
         other_roles=tuple(
-            (common.worker_shape(each.part("template")), each.count("replicas", 1))
-            for number, each in enumerate(tasks)
-            if number != at
+            (job_kind.worker_shape(template_of(each, at)), each.replicas)
+            for at, each in enumerate(spec.tasks)
+            if at != number
         ),
-        life=Life.DONE if head.status.part("state").text("phase") in _ENDS else Life.LIVE,
+        life=_life(head, replicas),
         refused=_refused(spec, task, least + others),
     )
 
 
+def _life(head: job_kind.Head, replicas: int) -> Life:
+    if head.status.part("state").text("phase") in ENDS:
+        return Life.DONE
+    return Life.LIVE if replicas else Life.SUSPENDED
+
+
 def resize(raw: Object, workers: int) -> Change:
     """Return the change to this number of replicas of the elastic task. Its min stays, and its max is recorded."""
-    head, job = common.head(raw, KIND), read(raw)
-    parts = head.spec.parts("tasks")
-    at = _elastic_task(parts)
-    tasks: list[Any] = [dict(task.value) for task in parts]
-    tasks[at] |= {"replicas": workers, "minAvailable": min(workers, _own_least(parts[at], job))}
-    return common.patch(job, head.notes, PATH, workers, {"tasks": tasks}, labels.MAX_WORKERS)
+    head, job = job_kind.read_head(raw, KIND), read(raw)
+    spec = read_spec(head.spec)
+    number = _elastic_task(spec.tasks)
+    tasks: list[Any] = [dict(part.value) for part in head.spec.parts("tasks")]
+    tasks[number] |= {"replicas": workers, "minAvailable": min(workers, _own_least(spec.tasks[number], job))}
+    return job_kind.resize_patch(job, head.notes, PATH, workers, {"tasks": tasks}, labels.MAX_WORKERS)
 
 
-def _own_least(task: Part, job: Job) -> int:
+def _own_least(task: VolcanoTask, job: Job) -> int:
     """Return the task's min. An unset minAvailable means all replicas, so the job's min replaces it."""
-    min_available = task.count("minAvailable", job.bounds.least)
-    return min_available if min_available < task.count("replicas", 1) else job.bounds.least
+    least = job.bounds.least if task.min_available is None else task.min_available
+    return least if least < task.replicas else job.bounds.least
 
 
-def _elastic_task(tasks: tuple[Part, ...]) -> int:
+def _elastic_task(tasks: list[VolcanoTask]) -> int:
     """Return the index of the task that is resized: the one named worker, else the last of the largest tasks."""
-    named = [number for number, task in enumerate(tasks) if task.text("name") in ("worker", "workers")]
-    if named:
-        return named[0]
-    return max(range(len(tasks)), key=lambda number: (tasks[number].count("replicas", 1), number))
+    named = [number for number, task in enumerate(tasks) if task.name in ("worker", "workers")]
+    return named[0] if named else max(range(len(tasks)), key=lambda number: (tasks[number].replicas, number))
 
 
-def _name(task: Part, at: int) -> str:
-    return task.text("name") or f"default{at}"
-
-
-def _refused(spec: Part, task: Part, least_pods: int) -> str:
+def _refused(spec: VolcanoJobSpec, task: VolcanoTask, least_pods: int) -> str:
     """Return why a change of size would have side effects, "" if it has none."""
-    for where, policies in (("spec", spec.parts("policies")), ("the task", task.parts("policies"))):
+    for where, policies in (("spec", spec.policies), ("the task", task.policies)):
         for policy in policies:
-            events, action = (policy.text("event"), *policy.texts("events")), policy.text("action")
-            if any(event in _EVICTION for event in events) and action not in _HARMLESS:
-                return f"{where} does {action} on PodEvicted, which each shrink would set off"
-    if task.part("partitionPolicy").value:
+            if {policy.event, *policy.events} & {*_EVICTION} and policy.action not in _HARMLESS:
+                return f"{where} does {policy.action} on PodEvicted, which each shrink would set off"
+    if task.partition_policy:
         return "its task has a partitionPolicy, which fixes the number of replicas"
     for plugin in _FIXED_WORLDS:
-        if plugin in spec.part("plugins").value:
+        if plugin in spec.plugins:
             return f"its plugin {plugin} tells each pod the size of the world once, when it is made"
-    if spec.count("minSuccess", 0) > least_pods:
+    if spec.min_success > least_pods:
         return f"spec.minSuccess is more than its {least_pods} least pods: a shrunk job could not end"
     return ""
 
 
-VOLCANO_JOB = JobKind(KIND, PATH, read, resize, object_kind="Job")
+VOLCANO_JOB = JobKind(
+    KIND,
+    PATH,
+    read,
+    resize,
+    object_kind="Job",
+    sizes=("spec.tasks[].replicas", "spec.tasks[].minAvailable"),
+    crd=Crd(
+        VolcanoJobSpec,
+        VolcanoJobStatus,
+        (
+            ("Status", "string", ".status.state.phase"),
+            ("minAvailable", "integer", ".status.minAvailable"),
+            ("Runnings", "integer", ".status.running"),
+            AGE,
+            ("Queue", "string", ".spec.queue"),
+        ),
+        _TEMPLATE,
+        short_names=("vcjob", "vj"),
+    ),
+)

@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
-from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
+from turnout.jobs.fields import Part
+from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, added_up, share_by_weight, top_down
+from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 
 LABEL = "quota.scheduling.koordinator.sh/"
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
@@ -26,13 +25,13 @@ _Level = dict[str, dict[str, int]]
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue of an ElasticQuota of scheduling.sigs.k8s.io/v1alpha1. Pods name it by its name."""
-    root = Fields(raw)
+    root = Part.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     labels_part, annotations = meta.part("labels"), meta.part("annotations")
     min_amounts, max_amounts, name = spec.amounts("min"), spec.amounts("max"), meta.text("name")
     parent = labels_part.text(f"{LABEL}parent", "" if name == ROOT else ROOT)
     weight_values = {"": annotations.json(f"{LABEL}shared-weight")}
-    weights = Fields(weight_values, f"shared-weight of {name}", root.faults).amounts("")
+    weights = Part.lenient(weight_values, f"shared-weight of {name}", root.faults).amounts("")
     is_root = labels_part.text(f"{LABEL}is-root") == "true" and name != ROOT
     namespaces = _namespaces(meta, annotations)
     return QueueSpec(
@@ -47,7 +46,7 @@ def read(raw: Object) -> QueueSpec:
         grants=tuple(dict.fromkeys((meta.text("namespace"), *namespaces))),
         headroom=headroom(meta, max_amounts, min_amounts),
         pool=_pool(annotations, max_amounts, root.faults) if is_root else None,
-        faults=tuple(root.faults),
+        faults=tuple(root.faults or ()),
     )
 
 
@@ -132,7 +131,7 @@ def _share_out(
     """Divide an amount among the quotas of one group. A tree of its own has its pool, or its min, instead."""
     sharing = [queue for queue in group if queue.pool is None]
     claims = [_claim(queue, what, request[queue.name].get(what, 0)) for queue in sharing]
-    found = zip(sharing, fill(claims, shared_amount), strict=True)
+    found = zip(sharing, share_by_weight(claims, shared_amount), strict=True)
     most = {queue.name: amount for queue, (_, amount) in found}
     for queue in group:
         if queue.pool is not None and (what in queue.pool or what in queue.capability):
@@ -158,7 +157,7 @@ def _bound(group: Sequence[QueueSpec], limit: _Level, above: Amounts) -> None:
             mine[what] = min(mine.get(what, most), most)
 
 
-def _namespaces(meta: Fields, notes: Fields) -> tuple[str, ...]:
+def _namespaces(meta: Part, notes: Part) -> tuple[str, ...]:
     """Return the namespaces whose pods the quota pays for: its own if it has the same name, and those that it lists."""
     name, listed_names = meta.text("name"), notes.json(f"{LABEL}namespaces")
     found = [name] if name and name == meta.text("namespace") else []
@@ -171,7 +170,7 @@ def _namespaces(meta: Fields, notes: Fields) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _pool(notes: Fields, most: Amounts, faults: list[str]) -> Amounts:
+def _pool(notes: Part, most: Amounts, faults: list[str] | None) -> Amounts:
     """Return the total of a tree of its own: the annotated total, else its max."""
     total = notes.json(f"{LABEL}total-resource")
-    return most if total is None else Fields({"": total}, f"{LABEL}total-resource", faults).amounts("")
+    return most if total is None else Part.lenient({"": total}, f"{LABEL}total-resource", faults).amounts("")

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.hierarchy import CIRCLE, top_down
-from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Flavor, Object, Queue, QueueDialect, QueueSpec
+from turnout.jobs.fields import Part
+from turnout.jobs.queues.accounting import CIRCLE, top_down
+from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Flavor, Object, Queue, QueueDialect, QueueSpec, headroom
 from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST
@@ -24,7 +24,7 @@ _UNKNOWN = ""  # the name of a resource in the cohort if its flavor is unknown
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue of a ClusterQueue of kueue.x-k8s.io, v1beta1 (`cohort`) or v1beta2 (`cohortName`)."""
-    root = Fields(raw)
+    root = Part.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     flavors, nominal, preemption = tuple(_flavors(spec)), Counter[str](), spec.part("preemption")
     for flavor in flavors:
@@ -42,30 +42,32 @@ def read(raw: Object) -> QueueSpec:
         flavors=flavors,
         preempts="" if preempts == _NEVER else preempts,
         reclaims=preemption.text("reclaimWithinCohort", _NEVER) != _NEVER,
-        faults=tuple(root.faults),
+        faults=tuple(root.faults or ()),
     )
 
 
 def read_cohort(raw: Object) -> QueueSpec:
     """Return the queue of a Cohort of kueue.x-k8s.io: its own quota, and its parent cohort."""
-    root = Fields(raw)
+    root = Part.lenient(raw)
     spec = root.part("spec")
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
     name = COHORT + root.part("metadata").text("name")
     above = COHORT + parent if parent else ""
-    return QueueSpec(name, QueueDialect.KUEUE, parent=above, grants=(), flavors=flavors, faults=tuple(root.faults))
+    return QueueSpec(
+        name, QueueDialect.KUEUE, parent=above, grants=(), flavors=flavors, faults=tuple(root.faults or ())
+    )
 
 
 def local_queue(raw: Object) -> tuple[str, str]:
     """Return the name (namespace/name) of a LocalQueue and of its ClusterQueue."""
-    root = Fields(raw)
+    root = Part.lenient(raw)
     meta = root.part("metadata")
     return f"{meta.text('namespace')}/{meta.text('name')}", root.part("spec").text("clusterQueue")
 
 
 def accepts_workloads(raw: Object) -> bool:
     """True if a LocalQueue accepts workloads, so its stopPolicy is neither Hold nor HoldAndDrain."""
-    return Fields(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
+    return Part.lenient(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
 
 
 @dataclass(slots=True)
@@ -208,7 +210,7 @@ def _eviction_risk(spec: QueueSpec) -> str:
     )
 
 
-def _flavors(spec: Fields) -> Iterator[Flavor]:
+def _flavors(spec: Part) -> Iterator[Flavor]:
     known_pairs: set[tuple[str, str]] = set()
     for group in spec.parts("resourceGroups"):
         for flavor in group.parts("flavors"):

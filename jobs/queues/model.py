@@ -8,6 +8,9 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
+from turnout.jobs.fields import Part
+from turnout.kube import labels
+
 Object = Mapping[str, Any]
 Amounts = Mapping[str, int]  # by resource, as turnout.kube.pod_shape counts them
 NAMESPACE = "namespace/"  # prefix of the names of plain namespaces' queues
@@ -105,3 +108,13 @@ class Demand:
         """Return the amounts that a queue needs at least; its use if its need is unknown."""
         need = self.needed.get(queue)
         return self.used.get(queue, NOTHING) if need is None else need
+
+
+def headroom(meta: Part, *named: Amounts) -> dict[str, int]:
+    """Return the GPUs that an owner keeps free in a queue, for the GPU resources that the queue names, else for all."""
+    notes = meta.part("annotations")
+    gpus = notes.count_in_text(labels.HEADROOM, 0)
+    if not gpus:
+        return {}
+    ours = [what for what in labels.GPU_RESOURCES if any(what in each for each in named)]
+    return dict.fromkeys(ours or labels.GPU_RESOURCES, gpus)

@@ -14,8 +14,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.model import NAMESPACE, NOTHING, POOL, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
+from turnout.jobs.fields import Part
+from turnout.jobs.queues.model import (
+    NAMESPACE,
+    NOTHING,
+    POOL,
+    Amounts,
+    Demand,
+    Object,
+    Queue,
+    QueueDialect,
+    QueueSpec,
+    headroom,
+)
 
 _ASKED = "requests."
 _PODS = ("pods", "count/pods")
@@ -26,11 +37,11 @@ _NOT_OURS = frozenset(("BestEffort", "Terminating", "VolumeAttributesClass"))
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue of a ResourceQuota. The smaller of `requests.X` and `X` is the limit."""
-    root = Fields(raw)
+    root = Part.lenient(raw)
     meta, hard = root.part("metadata"), root.part("spec").part("hard")
     found: dict[str, int] = {}
     if not _NOT_OURS & set(_scopes(root.part("spec"))):
-        for key in hard:
+        for key in hard.value:
             if (what := _resource(key)) and (amount := hard.quantity(key, what)) is not None:
                 found[what] = min(found.get(what, amount), amount)
     return _spec(meta, root, capability=found)
@@ -38,7 +49,7 @@ def read(raw: Object) -> QueueSpec:
 
 def read_elastic(raw: Object) -> QueueSpec:
     """Return the queue of an ElasticQuota of scheduling.x-k8s.io/v1alpha1."""
-    root = Fields(raw)
+    root = Part.lenient(raw)
     spec = root.part("spec")
     min_amounts = spec.amounts("min")
     return _spec(root.part("metadata"), root, capability=spec.amounts("max"), deserved=min_amounts, pool=min_amounts)
@@ -62,7 +73,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
 
 
 def _spec(
-    meta: Fields, root: Fields, capability: Amounts, deserved: Amounts = NOTHING, pool: Amounts | None = None
+    meta: Part, root: Part, capability: Amounts, deserved: Amounts = NOTHING, pool: Amounts | None = None
 ) -> QueueSpec:
     name = NAMESPACE + meta.text("namespace")
     free_amounts = headroom(meta, capability, deserved)
@@ -76,7 +87,7 @@ def _spec(
         headroom=free_amounts,
         pool=pool,
         source=source,
-        faults=tuple(root.faults),
+        faults=tuple(root.faults or ()),
     )
 
 
@@ -111,7 +122,7 @@ def _resource(key: str) -> str:
     return key.removeprefix(_ASKED)
 
 
-def _scopes(spec: Fields) -> Iterator[str]:
+def _scopes(spec: Part) -> Iterator[str]:
     """Yield the scopes, all of which a pod must match."""
     yield from spec.texts("scopes")
     for each in spec.part("scopeSelector").parts("matchExpressions"):

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from turnout.jobs.queues.field_reader import Fields, headroom
-from turnout.jobs.queues.hierarchy import CIRCLE, added_up, top_down
-from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
-from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
+from turnout.jobs.fields import MAX_INT32, Part
+from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, added_up, share_by_weight, top_down
+from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 from turnout.kube import labels
 
 ROOT = "root"
@@ -25,7 +24,7 @@ _Level = dict[str, dict[str, int]]  # by queue, by resource
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue of a Queue of scheduling.volcano.sh/v1beta1."""
-    root = Fields(raw)
+    root = Part.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
     guarantee = spec.part("guarantee").amounts("resource")
@@ -36,11 +35,11 @@ def read(raw: Object) -> QueueSpec:
         guarantee=guarantee,
         deserved=deserved,
         parent=spec.text("parent"),
-        weight=max(1, spec.count("weight", 1)),
+        weight=max(1, spec.count("weight", 1, most=MAX_INT32)),
         open=root.part("status").text("state", _OPEN) == _OPEN,
         grants=_grants(meta),
         headroom=headroom(meta, capability, guarantee, deserved),
-        faults=tuple(root.faults),
+        faults=tuple(root.faults or ()),
     )
 
 
@@ -70,7 +69,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
-def _grants(meta: Fields) -> tuple[str, ...] | None:
+def _grants(meta: Part) -> tuple[str, ...] | None:
     """Return the namespaces that may name a Queue; None for all, as in Volcano itself."""
     notes = meta.part("annotations")
     if not notes.has(labels.QUEUE_NAMESPACES):
@@ -128,7 +127,7 @@ def _by_weight(known: Mapping[str, QueueSpec], real: _Level, demand: Demand) -> 
     found: _Level = {}
     for what in sorted(what for what in named - {_PODS} if demand.total.get(what)):
         claims = [_claim(queue, what, real[queue.name], demand) for queue in queues]
-        for queue, (own, most) in zip(queues, fill(claims, demand.total[what]), strict=True):
+        for queue, (own, most) in zip(queues, share_by_weight(claims, demand.total[what]), strict=True):
             mine = real[queue.name]
             found.setdefault(queue.name, {})[what] = own
             mine[what] = min(mine.get(what, most), most)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from turnout.jobs.fields import annotation_level, annotation_word
 from turnout.jobs.wishes.model import MAX_GROUPS, GroupRule, Level, Wish
-from turnout.jobs.wishes.notes import level, word
 
 REQUIRED = "kai.scheduler/topology-required-placement"
 PREFERRED = "kai.scheduler/topology-preferred-placement"
@@ -27,7 +27,7 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     if source is None:
         return None
     unkept = (f"{TREE} {_OWN_TREE}",) if TREE in notes else ()
-    return Wish(source, level(notes, REQUIRED, faults), ignored=unkept)
+    return Wish(source, annotation_level(notes, REQUIRED, faults), ignored=unkept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _known(listed: list[dict[str, object]], unkept: list[str]) -> dict[str, _Sub
     for each in listed[:MAX_SUBGROUPS]:
         texts = {key: text[:254] for key in ("name", "parent") if isinstance(text := each.get(key), str)}
         faults: list[str] = []
-        name, parent = word(texts, "name", faults), word(texts, "parent", faults).lower()
+        name, parent = annotation_word(texts, "name", faults), annotation_word(texts, "parent", faults).lower()
         if not name or name in known:
             unkept.extend(f"spec.subGroups: {fault}" for fault in faults or ["each must have a name of its own"])
             continue
@@ -118,7 +118,7 @@ def _place(constraint: object, where: str, unkept: list[str]) -> _Place:
     if f"{where}.topology" in texts:
         unkept.append(f"topologyConstraint.topology {_OWN_TREE}")
     names_level = any(f"{where}.{key}" in texts for key in fields[1:])
-    return _Place(level(texts, f"{where}.requiredTopologyLevel", unkept), names_level, bool(texts))
+    return _Place(annotation_level(texts, f"{where}.requiredTopologyLevel", unkept), names_level, bool(texts))
 
 
 def _some_of(known: Mapping[str, _Subgroup], leaves: list[_Subgroup], min_subgroup: object) -> GroupRule | None:

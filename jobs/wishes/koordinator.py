@@ -8,8 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from turnout.jobs.wishes.model import Layer, Level, Wish
-from turnout.jobs.wishes.notes import nested
+from turnout.jobs.wishes.model import Layer, Level, Wish, nested
 
 SPEC = "gang.scheduling.koordinator.sh/network-topology-spec"
 GROUPS = "gang.scheduling.koordinator.sh/groups"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from turnout.jobs.wishes.model import Layer, Mode, Wish
-from turnout.jobs.wishes.notes import count, level, nested, word
+from turnout.jobs.fields import annotation_count, annotation_level, annotation_word
+from turnout.jobs.wishes.model import Layer, Mode, Wish, nested
 
 _KUEUE = "kueue.x-k8s.io/podset-"
 REQUIRED, PREFERRED = f"{_KUEUE}required-topology", f"{_KUEUE}preferred-topology"
@@ -29,16 +29,16 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     mode = Mode.FILL if source == UNCONSTRAINED and notes[source].lower() == "true" else Mode.NEAR
     unkept: list[str] = []
     layers = _layers(notes, faults, unkept)
-    together = word(notes, GROUP, faults)
-    required = level(notes, REQUIRED, faults)
+    together = annotation_word(notes, GROUP, faults)
+    required = annotation_level(notes, REQUIRED, faults)
     return Wish(source, required, layers=layers, together=together, one_domain=bool(together), mode=mode,
                 ignored=tuple(unkept))  # fmt: skip
 
 
 def _layers(notes: Mapping[str, str], faults: list[str], unkept: list[str]) -> tuple[Layer, ...]:
     """Return the layers of slices, the outermost first."""
-    if (at := level(notes, SLICE_LEVEL, faults)) is not None:
-        size = count(notes, SLICE_SIZE, faults)
+    if (at := annotation_level(notes, SLICE_LEVEL, faults)) is not None:
+        size = annotation_count(notes, SLICE_SIZE, faults)
         if size is None:
             unkept.append(f"{SLICE_LEVEL} has no meaning without {SLICE_SIZE}")
             return ()

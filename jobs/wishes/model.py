@@ -1,9 +1,13 @@
-"""The placement terms of a gang, from the annotations and PodGroups of any dialect."""
+"""The placement terms of a gang, from the annotations and PodGroups of any dialect, and the tiers of levels' names."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+
+from turnout.kube import labels
 
 # A number counts tiers: 0 a host, 1 a leaf. A text is a node label's key, or a word for a tier such as "rack".
 Level = int | str
@@ -85,3 +89,46 @@ class Wish:
 
 
 NOTHING = Wish()
+
+
+_WORDS = {
+    "host": 0, "hostname": 0, "node": 0,
+    "leaf": 1, "rack": 1, "asw": 1, "tor": 1, "access": 1, "subblock": 1,
+    "spine": 2, "block": 2, "psw": 2, "aggregation": 2, "superpod": 2,
+    "core": 3, "zone": 3, "datacenter": 3,
+}  # fmt: skip
+_FILLERS = {"layer", "topology", "network", "level", "tier", "switch", "name"}
+
+
+def by_word(name: str) -> int | None:
+    """Return the tier of a word, or of the last such word of a key; None if it has none."""
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name.rsplit("/", 1)[-1])
+    words = [part.lower() for part in parts if part.lower() not in _FILLERS]
+    found = [tier for each in words if (tier := _WORDS.get(each)) is not None]
+    return found[-1] if found else None
+
+
+def by_name(level: Level) -> int:
+    """Return the tier of a level by its name. An unknown name counts as a leaf."""
+    if isinstance(level, int):
+        return level
+    tier = 0 if level == labels.HOSTNAME else by_word(level)
+    return 1 if tier is None else tier
+
+
+def nested(source: str, layers: Iterable[Layer], unkept: list[str]) -> tuple[Layer, ...]:
+    """Return the layers, the largest first. If two sizes do not divide each other, only the larger is used.
+
+    Layers of one pod have no effect. A sentence is added to `unkept` for each layer that is ignored.
+    """
+    result: list[Layer] = []
+    for layer in sorted(layers, key=lambda each: -each.size):
+        if layer.size < 2:
+            continue
+        if len(result) == MAX_LAYERS or (result and result[-1].size % layer.size):
+            unkept.append(
+                f"{source}: the layer {str(layer.level)[:80]} of {layer.size} is not kept: it divides no other"
+            )
+            continue
+        result.append(layer)
+    return tuple(result)

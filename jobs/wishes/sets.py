@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from turnout.jobs.fields import annotation_level
 from turnout.jobs.wishes.model import GroupRule, Wish
-from turnout.jobs.wishes.notes import level
 
 JOBSET = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 LWS = "leaderworkerset.sigs.k8s.io/exclusive-topology"
@@ -18,7 +18,7 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     source = next((key for key in (JOBSET, LWS, LWS_SUBGROUP) if key in notes), None)
     if source is None:
         return None
-    inner = level(notes, LWS_SUBGROUP, faults)
+    inner = annotation_level(notes, LWS_SUBGROUP, faults)
     groups = () if inner is None else (GroupRule("subgroup", keys=(LWS_SUBGROUP_INDEX,), level=inner, exclusive=True),)
-    at = None if source == LWS_SUBGROUP else level(notes, source, faults)
+    at = None if source == LWS_SUBGROUP else annotation_level(notes, source, faults)
     return Wish(source, at, groups=groups, exclusive_level=at)

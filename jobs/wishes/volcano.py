@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from turnout.jobs.fields import annotation_level
 from turnout.jobs.wishes.model import Wish
-from turnout.jobs.wishes.notes import level
 
 MODE, HIGHEST_TIER = "volcano.sh/network-topology-mode", "volcano.sh/network-topology-highest-tier"
 
@@ -18,5 +18,5 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     mode = notes.get(MODE, "hard")
     if mode not in ("hard", "soft"):
         faults.append(f"{MODE} is {mode[:40]!r}: it must be hard or soft")
-    at = level(notes, HIGHEST_TIER, faults)
+    at = annotation_level(notes, HIGHEST_TIER, faults)
     return Wish(source, (1 if at is None else at) if mode == "hard" else None)

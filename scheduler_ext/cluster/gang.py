@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from turnout.jobs.gang import Dialect, GangKey
-from turnout.jobs.repair import Repair, most_patient
+from turnout.jobs.gang import Dialect, GangKey, Repair, most_patient
 from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.member import GangMember

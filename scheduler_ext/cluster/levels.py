@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.jobs.wishes.model import Level
-from turnout.jobs.wishes.tier_words import by_word
+from turnout.jobs.wishes.model import Level, by_word
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.topology.fabric import Fabric

@@ -15,7 +15,7 @@ import numpy as np
 
 from turnout.jobs.gang import Dialect, GangKey, role_of, subgroup_role
 from turnout.jobs.wishes import kai
-from turnout.jobs.wishes.podgroups import least_by_role, native_min, wish_of_group, wish_of_notes
+from turnout.jobs.wishes.merge import least_by_role, native_min, wish_of_group, wish_of_notes
 from turnout.kube.errors import BadQuantity, KubeError, TooComplex
 from turnout.kube.node_capacity import Charge, ClusterSnapshot, Rows
 from turnout.kube.objects import Node, Owner, Pod, PodGroup

@@ -4,7 +4,7 @@ The domain is chosen as for the `preempt` verb (`planner/preemption.py`). Nothin
 hosts of a gang. `writers/eviction_writer.py` decides when evictions are sent, and how long hosts stay reserved.
 
 A gang below its min that holds hosts and finds no room near them is repaired if its owner asks for it on its pods
-(`jobs/repair.py`). Only its own members leave then.
+(`jobs/gang.py`). Only its own members leave then.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from turnout.jobs.gang import Dialect
-from turnout.jobs.repair import Remedy
+from turnout.jobs.gang import Dialect, Remedy
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.jobs.gang import GangKey
-from turnout.jobs.repair import Remedy
+from turnout.jobs.gang import GangKey, Remedy
 from turnout.jobs.wishes.model import Level
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
-from turnout.jobs.queues.strict_order import StrictQueues
+from turnout.jobs.queues.registry import StrictQueues
 from turnout.kube.node_capacity import MAX_ROOM, ClusterSnapshot, Rows
 from turnout.kube.pod_shape import HostPort, PodShape
 from turnout.scheduler_ext.cluster.gang import Gang

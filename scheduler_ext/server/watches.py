@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, GangKey
-from turnout.jobs.queues import kueue, strict_order
+from turnout.jobs.queues import kueue, registry
 from turnout.jobs.queues.model import Object
-from turnout.jobs.queues.strict_order import StrictQueue
+from turnout.jobs.queues.registry import StrictQueue
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
 from turnout.kube.client.reflector import Source
@@ -135,8 +135,8 @@ class Watches(InformerFactory, WatchState):
 
     def _watch_queues(self) -> None:
         """Learn from the queues themselves which are of strict order."""
-        strict, local = self.plans.strict_order.queues, strict_order.LOCAL_QUEUES
-        for path, read in strict_order.QUEUES.items():
+        strict, local = self.plans.strict_order.queues, registry.LOCAL_QUEUES
+        for path, read in registry.STRICT_QUEUE_READERS.items():
             handlers = CallbackSink(
                 partial(self._put_queue, path, read),
                 partial(self._drop_queue, path),

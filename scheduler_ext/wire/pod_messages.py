@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.jobs.gate import wants_gate
+from turnout.jobs.gang import wants_gate
 from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE
 from turnout.kube.objects import NodeSelectorRequirement, NodeSelectorTerm, Pod
 from turnout.scheduler_ext.model import BadRequest, Evict, GatedPod, Lift, Nominate

@@ -20,8 +20,7 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry
 
-from turnout.jobs.gang import GangKey
-from turnout.jobs.repair import Remedy
+from turnout.jobs.gang import GangKey, Remedy
 from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls

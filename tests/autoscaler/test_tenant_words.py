@@ -20,9 +20,9 @@ from turnout.autoscaler.model import Policy, Reason, Step
 from turnout.autoscaler.reporting.forecast import run_time_s
 from turnout.autoscaler.scaling.resize_cost import is_overruled, notes_of
 from turnout.jobs.gang import membership
+from turnout.jobs.kinds.job_kind import JobKind, number_of
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.model import BadJob, JobKey, JobKind
-from turnout.jobs.pod_identity import number_of
+from turnout.jobs.model import BadJob, JobKey
 from turnout.jobs.scaling_curve import gain, speed
 from turnout.kube import labels
 from turnout.kube.errors import KubeError

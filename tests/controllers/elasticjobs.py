@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tests.controllers.jobs import NOW_S
 from turnout.controllers import children
-from turnout.controllers.kinds.elasticjob import ELASTICJOB
-from turnout.controllers.kinds.elasticjob_pods import LABELS
+from turnout.controllers.kinds.elasticjob import ELASTICJOB, LABELS
 from turnout.controllers.model import ChildState, Create, Delete, JobPhase, JobView, KnownChildren, PodState
 from turnout.controllers.reconcile import reconcile
 

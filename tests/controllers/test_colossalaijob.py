@@ -261,7 +261,7 @@ def test_init_containers_are_dropped_where_a_resumed_type_skips_them(type_, skip
     raw["spec"]["worker"]["template"]["spec"]["initContainers"] = [{"name": "i", "image": "i"}]
     whole = view(raw)
     (changed,) = whole.spec["resume"]
-    assert (changed, whole.spec["resume"][type_]["skip"]) == (type_, bool(skip))
+    assert (changed, whole.spec["resume"][type_].skip_init_container) == (type_, bool(skip))
     assert ("initContainers" in pod_of(raw, "worker")["spec"]) == (type_ == "launcher" or not skip)
 
 
@@ -430,9 +430,12 @@ def test_what_a_new_jobs_owner_is_told(container, size, words):
         (job(container={"name": "other"}), "must be named worker"),
         (job({"command": []}), "spec.worker.command is missing"),
         (job({"command": ["train.sh"]}), "begins with 'train.sh'"),
-        (job({"replicas": 0}), "a job needs workers"),
+        (job({"replicas": 0}), "spec.worker.replicas is 0: it must be a whole number from 1 to 10000"),
         (job(launcher={"image": ""}), "spec.launcher.image is missing"),
-        (job(scheduler={"t9kScheduler": {"priority": 101}}), "priority is 101: at most 100"),
+        (
+            job(scheduler={"t9kScheduler": {"priority": 101}}),
+            "priority is 101: it must be a whole number from 0 to 100",
+        ),
         (job(runMode={"debug": {"enabled": True, "replicaSpecs": [{"type": "ps"}]}}), "launcher or worker"),
         (
             job(container={"resources": {"limits": {"cpu": 1}, "requests": {"cpu": 2}}}),

@@ -15,7 +15,6 @@ from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.model import (
     ChildKey,
     ChildState,
-    CleanPods,
     Create,
     Delete,
     GangDialect,
@@ -26,10 +25,10 @@ from turnout.controllers.model import (
     Reason,
     RefusedJob,
     Replica,
-    Restart,
     Setup,
 )
 from turnout.controllers.reconcile import reconcile
+from turnout.jobs.kinds.job_kind import CleanPods, Restart
 from turnout.kube.times import rfc3339
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/msjob-dataparallel.yaml"

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from tests.controllers.jobs import pod
 from tests.support.examples import scaled
-from turnout.controllers.model import JobPhase, PodState, Restart, Role
+from turnout.controllers.model import JobPhase, PodState, Role
 from turnout.controllers.role_pods import Past
+from turnout.jobs.kinds.job_kind import Restart
 
 WORKER = Role("worker", 2, {}, Restart.NEVER, most_restarts=2)
 

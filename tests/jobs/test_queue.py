@@ -3,8 +3,8 @@
 import pytest
 
 from turnout.jobs.queues import kueue, namespace, volcano
+from turnout.jobs.queues.accounting import room
 from turnout.jobs.queues.model import Demand, QueueSpec
-from turnout.jobs.queues.quota_accounting import room
 from turnout.jobs.queues.registry import limits, shares
 from turnout.kube import labels
 

@@ -5,36 +5,48 @@ import math
 import pytest
 
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
+from turnout.jobs.fields import Part
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
-from turnout.jobs.queues.field_reader import Fields
+from turnout.jobs.queues.accounting import QueueClaim, charge, holds, room, share_by_weight
 from turnout.jobs.queues.model import POOL, Amounts, Demand, Flavor, Queue, QueueDialect, QueueSpec, bounds_several
-from turnout.jobs.queues.quota_accounting import charge, holds, room
 from turnout.jobs.queues.registry import limits, shares
-from turnout.jobs.queues.weighted_fair_share import QueueClaim, fill
 
 
 @pytest.mark.parametrize(
-    ("told", "count", "faults"),
+    ("written", "count", "faults"),
     [
-        pytest.param(None, 7, 0, id="nothing: the other"),
-        pytest.param(0, 0, 0, id="none at all"),
-        pytest.param("0", 0, 0, id="the same as a text"),
-        pytest.param(12, 12, 0, id="a number"),
+        pytest.param(None, 7, 0, id="the default if it is absent"),
+        pytest.param("0", 0, 0, id="zero"),
         pytest.param("999999999", 999_999_999, 0, id="nine digits"),
-        pytest.param(1_000_000_000, 7, 1, id="ten are no count"),
-        pytest.param("1000000000", 7, 1, id="nor as a text"),
-        pytest.param(-1, 7, 1, id="less than none"),
-        pytest.param(1.5, 7, 1, id="a part"),
-        pytest.param(True, 7, 1, id="a yes"),
-        pytest.param("", 7, 1, id="an empty text"),
-        pytest.param("\u0663", 7, 1, id="a digit of another script"),
-        pytest.param("\u00b2", 7, 1, id="a digit that is no decimal"),
-        pytest.param([], 7, 1, id="a list"),
+        pytest.param("1000000000", 7, 1, id="ten digits are a fault"),
+        pytest.param("-1", 7, 1, id="a negative number is a fault"),
+        pytest.param("", 7, 1, id="an empty text is a fault"),
+        pytest.param("\u0663", 7, 1, id="a digit of another script is a fault"),
+        pytest.param("\u00b2", 7, 1, id="a digit that is no decimal is a fault"),
     ],
 )
-def test_a_count_is_a_whole_number_of_nine_digits_at_most(told, count, faults):
-    fields = Fields({"n": told})
-    assert (fields.count("n", 7), len(fields.faults)) == (count, faults)
+def test_a_count_in_a_text_has_nine_digits_at_most(written, count, faults):
+    fields = Part.lenient({"n": written})
+    assert (fields.count_in_text("n", 7), len(fields.faults)) == (count, faults)
+
+
+@pytest.mark.parametrize(
+    ("written", "count", "faults"),
+    [
+        pytest.param(None, 7, 0, id="the default if it is absent"),
+        pytest.param(0, 0, 0, id="the smallest number"),
+        pytest.param(9, 9, 0, id="the largest number"),
+        pytest.param(10, 7, 1, id="a larger number is a fault"),
+        pytest.param(-1, 7, 1, id="a negative number is a fault"),
+        pytest.param("1", 7, 1, id="a text is a fault"),
+        pytest.param(1.5, 7, 1, id="a fraction is a fault"),
+        pytest.param(True, 7, 1, id="a boolean is a fault"),
+        pytest.param([], 7, 1, id="a list is a fault"),
+    ],
+)
+def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
+    fields = Part.lenient({"n": written})
+    assert (fields.count("n", 7, most=9), len(fields.faults)) == (count, faults)
 
 
 @pytest.mark.parametrize(
@@ -42,41 +54,39 @@ def test_a_count_is_a_whole_number_of_nine_digits_at_most(told, count, faults):
     [
         pytest.param(None, [], [], id="nothing"),
         pytest.param(["a", "b"], ["a", "b"], [], id="texts"),
-        pytest.param(
-            ["a", 1, "b", 2], ["a", "b"], ["s.l is \"['a', 1, 'b', 2]\": it must be a list of texts"], id="some"
-        ),
+        pytest.param(["a", 1, "b", 2], ["a", "b"], ["s.l is ['a', 1, 'b', 2]: it must be a list of texts"], id="some"),
         pytest.param("a", [], ["s.l is 'a': it must be a list of texts"], id="a text alone"),
     ],
 )
 def test_what_is_no_text_of_a_list_is_told_once_and_the_texts_count(told, texts, faults):
-    fields = Fields({"l": told}, "s")
+    fields = Part.lenient({"l": told}, "s")
     assert (list(fields.texts("l")), fields.faults) == (texts, faults)
 
 
 def test_a_fault_shows_the_first_forty_characters_and_where_it_stands():
-    fields = Fields({"a": {"b": [{"c": "x" * 99}, 5]}, "t": 3}, "spec")
+    fields = Part.lenient({"a": {"b": [{"c": "x" * 99}, 5]}, "t": 3}, "spec")
     for part in fields.part("a").parts("b"):
         part.quantity("c", GPU)
     fields.text("t")
     fields.text("t")
     assert list(fields.part("t").parts("d")) == []
     assert fields.faults == [
+        "spec.a.b[1] is 5: it must be an object",
         f"spec.a.b[0].c is '{'x' * 40}': it is no Kubernetes quantity",
-        "spec.a.b[1] is '5': it must be an object",
-        "spec.t is '3': it must be a text",
-        "spec.t is '3': it must be an object",
+        "spec.t is 3: it must be a text",
+        "spec.t is 3: it must be an object",
     ]
 
 
 def test_what_is_said_is_known_from_what_is_not():
-    fields = Fields({"a": 0, "b": None, "c": ""})
+    fields = Part.lenient({"a": 0, "b": None, "c": ""})
     assert [fields.has(key) for key in "abcd"] == [True, False, True, False]
     assert (fields.text("c", "other"), fields.text("d", "other"), fields.faults) == ("other", "other", [])
 
 
 @pytest.mark.parametrize("told", [True, math.nan, "1.2.3", [], {}], ids=repr)
 def test_what_is_no_quantity_is_told(told):
-    fields = Fields({"q": told})
+    fields = Part.lenient({"q": told})
     assert (fields.quantity("q", GPU), len(fields.faults)) == (None, 1)
 
 
@@ -143,13 +153,16 @@ def claim(asked, weight=1, least=0, own=None):
     ],
 )
 def test_a_whole_is_shared_as_water_fills_vessels(claims, whole, found):
-    assert fill(claims, whole) == found
+    assert share_by_weight(claims, whole) == found
 
 
 def test_a_third_of_three_is_one_for_whatever_weights():
     for weight in (1, 3, 7, 49):
-        assert fill([claim(9, weight)] * 3, 3) == [(1, 1)] * 3
-    assert fill([claim(10**9, 3), claim(10**9, 7)], 10**9) == [(300_000_000, 300_000_000), (700_000_000, 700_000_000)]
+        assert share_by_weight([claim(9, weight)] * 3, 3) == [(1, 1)] * 3
+    assert share_by_weight([claim(10**9, 3), claim(10**9, 7)], 10**9) == [
+        (300_000_000, 300_000_000),
+        (700_000_000, 700_000_000),
+    ]
 
 
 LOW, TOP = Queue({GPU: 5}, parent="top", guaranteed={GPU: 2}), Queue({GPU: 4})

@@ -6,7 +6,7 @@ import pytest
 
 from tests.jobs.test_queue import GPU, demand, limited, raw
 from turnout.jobs.queues import koordinator
-from turnout.jobs.queues.quota_accounting import room
+from turnout.jobs.queues.accounting import room
 from turnout.jobs.queues.registry import shares
 
 LABEL = koordinator.LABEL

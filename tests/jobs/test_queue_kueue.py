@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.jobs.test_queue import GPU, TOTAL, counts, demand, gpus, limited, own, raw
 from turnout.jobs.queues import kueue
+from turnout.jobs.queues.accounting import charge, holds, room
 from turnout.jobs.queues.model import COHORT, Demand
-from turnout.jobs.queues.quota_accounting import charge, holds, room
 from turnout.jobs.queues.registry import limits, shares
 
 NEEDS = ((GPU, 1),)

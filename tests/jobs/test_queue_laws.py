@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.jobs.test_queue import GPU, counts, demand
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
+from turnout.jobs.queues.accounting import room
 from turnout.jobs.queues.model import COHORT, Demand, Flavor, QueueDialect, QueueSpec
-from turnout.jobs.queues.quota_accounting import room
 from turnout.jobs.queues.registry import shares
 
 SIZES = st.integers(0, 12)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.jobs.repair import DEFAULT_AFTER_S, WAIT, Remedy, Repair, most_patient, repair_of
+from turnout.jobs.gang import DEFAULT_AFTER_S, WAIT, Remedy, Repair, most_patient, repair_of
 from turnout.kube import labels
 
 MOVE, GIVE_UP = Remedy.MOVE, Remedy.GIVE_UP

@@ -2,10 +2,10 @@
 
 import pytest
 
-from turnout.jobs.queues.strict_order import QUEUES, StrictQueue, StrictQueues
+from turnout.jobs.queues.registry import STRICT_QUEUE_READERS, StrictQueue, StrictQueues
 from turnout.kube import labels
 
-KUEUE, VOLCANO, KOORDINATOR, ELASTIC = QUEUES
+KUEUE, VOLCANO, KOORDINATOR, ELASTIC = STRICT_QUEUE_READERS
 SAID = {labels.STRICT_ORDER: "true"}
 GRANTS_A = SAID | {labels.QUEUE_NAMESPACES: "a"}
 
@@ -15,7 +15,7 @@ def queue(name, namespace="", notes=None, **spec):
 
 
 def read(path, raw):
-    return QUEUES[path](raw)
+    return STRICT_QUEUE_READERS[path](raw)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,13 @@ from typing import TypeVar
 
 import msgspec
 
-from turnout.controllers.kinds.volcanojob import API, KIND, VOLCANOJOB
-from turnout.controllers.kinds.volcanojob_life import ENDS as ENDS
+from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import ChildKey, Delete, GangDialect, KnownChildren, ReconcileOutcome, Setup, Update
 from turnout.controllers.model import Create as CreateChild
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import Owned, OwnedPod, child_state, pod_state
+from turnout.jobs.kinds.volcanojob import ENDS as ENDS
+from turnout.jobs.kinds.volcanojob import VOLCANO_JOB
 from turnout.simulator.cluster.controllers.model import CreateWrite, Look, Object, Remove, Tell, Write
 
 JOBS = "jobs.batch.volcano.sh"
@@ -39,7 +40,7 @@ def look(
     pods: those that it owns. group: its PodGroup, None while there is none. others: its Services and ConfigMaps, by
     their plural.
     """
-    raw = {**job, "apiVersion": API, "kind": KIND}
+    raw = {**job, "apiVersion": VOLCANO_JOB.api_version, "kind": VOLCANO_JOB.object_kind}
     listed = {**(others or {}), GROUPS: [] if group is None else [group]}
     children = {
         ChildKey(kind, each["metadata"]["name"]): each

@@ -10,8 +10,8 @@ from tests.autoscaler.world import GPU
 from tests.support.examples import scaled
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.scaling.free_room import Quota
+from turnout.jobs.queues.accounting import charge, holds
 from turnout.jobs.queues.model import Queue
-from turnout.jobs.queues.quota_accounting import charge, holds
 from turnout.kube.pod_shape import PodShape
 
 SHAPES = [

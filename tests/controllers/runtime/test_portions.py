@@ -9,7 +9,7 @@ from tests.controllers.volcano import volcanojobs
 from turnout.controllers import children
 from turnout.controllers.children import PORTION_BYTES, PORTION_CHILDREN
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
-from turnout.controllers.kinds.fields import CHILDREN_BYTES
+from turnout.controllers.kinds.job_reader import CHILDREN_BYTES
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import ChildState, Create, JobPhase, KnownChildren, PodState, Reason

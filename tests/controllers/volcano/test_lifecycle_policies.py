@@ -4,7 +4,7 @@ import pytest
 
 from tests.controllers.volcano.volcanojobs import job, pod, task, view
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.lifecycle_policies import decide
+from turnout.controllers.kinds.volcanojob_life import due_action
 from turnout.controllers.model import JobPhase, KnownChildren, RefusedJob
 
 ABORT = {"action": "AbortJob"}
@@ -13,7 +13,7 @@ FAILED = pod(0, JobPhase.FAILED, exit_code=3)
 
 def due(raw, *pods):
     whole = view(raw)
-    return decide(whole.spec["policies"], whole.roles, KnownChildren(pods))
+    return due_action(whole.spec["policies"], whole.roles, KnownChildren(pods))
 
 
 def done(*indices):

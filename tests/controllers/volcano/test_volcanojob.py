@@ -235,7 +235,7 @@ def test_a_variable_of_the_user_stays():
         pytest.param({"tasks": [task(least=4)]}, r"spec.tasks\[0\].minAvailable is 4", id="a task's min above it"),
         pytest.param({"minAvailable": 4}, "spec.minAvailable is 4", id="a min above all"),
         pytest.param({"tasks": [task(replicas=10_001)]}, "at most 10000", id="more pods than anybody has"),
-        pytest.param({"tasks": [{"name": "w"}]}, "containers is missing", id="no containers"),
+        pytest.param({"tasks": [{"name": "w", "template": {}}]}, "containers is missing", id="no containers"),
         pytest.param({"tasks": [task(spec={"restartPolicy": "ExitCode"})]}, "exitCode instead", id="a restart policy"),
         pytest.param({"plugins": {"magic": []}}, "magic is not supported: env, svc are", id="an unknown plugin"),
         pytest.param({"plugins": {"svc": ["--x=1"]}}, "spec.plugins.svc has '--x=1'", id="an unknown option"),

@@ -11,10 +11,11 @@ from tests.jobs.kinds.manifests import BOUNDS, SAMPLES, colossal, elastic, lws, 
 from tests.jobs.test_kinds import GPU, indexed, pytorch, volcano
 from tests.support.examples import scaled
 from turnout.autoscaler.model import JobState
-from turnout.jobs.kinds import common
+from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.indexedjob import INDEXED_JOB
+from turnout.jobs.kinds.job_kind import JobKind
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.model import BadJob, Bounds, JobKind, Life, Order
+from turnout.jobs.model import BadJob, Bounds, Life, Order
 from turnout.kube import labels
 
 RESIZED = [name for name in SAMPLES if name != "ColossalAIJob"]
@@ -96,7 +97,7 @@ def test_a_kind_that_is_never_resized_says_so_when_asked_all_the_same(kind):
 
 
 @pytest.mark.parametrize("kind", RESIZED)
-@pytest.mark.parametrize("maker", common.SIZE_OWNERS)
+@pytest.mark.parametrize("maker", job_kind.SIZE_OWNERS)
 def test_what_another_object_makes_and_keeps_is_not_ours(kind, maker):
     raw = copy.deepcopy(SAMPLES[kind])
     raw["metadata"]["ownerReferences"] = [{"kind": maker, "name": "a", "uid": "theirs", "controller": True}]
@@ -206,14 +207,16 @@ def test_one_order_of_priorities_for_all_kinds():
 @pytest.mark.contract("MS-13", "VE-05", "XD-01", "XD-02")
 def test_a_new_kind_is_one_module():  # XD-01
     def read(raw):
-        head = common.head(raw, "Dummy")
+        head = job_kind.read_head(raw, "Dummy")
         size = head.spec.count("size", 1)
-        return common.job(
-            head, common.SizeFields(size, size, size, head.spec.part("pod")), queue=head.first_value(labels.QUEUE)
+        return job_kind.build_job(
+            head, job_kind.SizeFields(size, size, size, head.spec.part("pod")), queue=head.first_value(labels.QUEUE)
         )
 
     def resize(raw, workers):
-        return common.patch(read(raw), common.head(raw, "Dummy").notes, kind.path, workers, {"size": workers})
+        return job_kind.resize_patch(
+            read(raw), job_kind.read_head(raw, "Dummy").notes, kind.path, workers, {"size": workers}
+        )
 
     kind = JobKind("Dummy", "/apis/d/v1/dummies", read, resize)
     raw = {"metadata": SAMPLES["Job"]["metadata"], "spec": {"size": 3, "pod": indexed()["spec"]["template"]}}

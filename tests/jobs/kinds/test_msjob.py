@@ -63,7 +63,7 @@ def test_roles_are_read_in_any_case_and_written_unchanged():
     raw = mindspore()
     raw["spec"]["msReplicaSpecs"] = {"worker": raw["spec"]["msReplicaSpecs"]["Worker"]}
     assert MS_JOB.change(raw, 5).body["spec"] == {"msReplicaSpecs": {"worker": {"replicas": 5}}}
-    raw["spec"]["msReplicaSpecs"] = {"ps": {}}
+    raw["spec"]["msReplicaSpecs"] = {"ps": raw["spec"]["msReplicaSpecs"]["worker"]}
     with pytest.raises(BadJob, match="Worker is missing"):
         MS_JOB.read(raw)
 

@@ -8,14 +8,18 @@ from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import KnownChildren, RefusedJob, Replica, Setup
 from turnout.jobs.kinds.pytorchjob import PYTORCH_JOB
-from turnout.jobs.model import BadJob, Bounds
+from turnout.jobs.model import BadJob, Bounds, Life
 from turnout.kube import labels
 
 
-def job(policy, workers=4):
+def job(policy, workers=4, roles=None):
     raw = pytorch(workers, elasticPolicy=policy)
+    if roles is not None:
+        worker = raw["spec"]["pytorchReplicaSpecs"]["Worker"]
+        raw["spec"]["pytorchReplicaSpecs"] = {name: {**worker, "replicas": count} for name, count in roles.items()}
     raw["metadata"] |= {"namespace": "ns", "uid": "u", "resourceVersion": "1"}
-    raw["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["name"] = "pytorch"
+    for role in raw["spec"]["pytorchReplicaSpecs"].values():
+        role["template"]["spec"]["containers"][0]["name"] = "pytorch"
     return {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", **raw}
 
 
@@ -69,6 +73,48 @@ def test_annotations_do_not_widen_what_pods_are_told():
 
 def test_a_min_above_the_max_is_refused_by_both():
     raw, fault = job({"minReplicas": 8, "maxReplicas": 2}), "minReplicas is 8, above spec.elasticPolicy.maxReplicas"
+    with pytest.raises(BadJob, match=fault):
+        PYTORCH_JOB.read(raw)
+    refused = PYTORCHJOB.read(raw)
+    assert isinstance(refused, RefusedJob)
+    assert fault in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("roles", "size", "role", "life"),
+    [
+        pytest.param({"Master": 1}, 1, "master", Life.LIVE, id="a Master alone is a job of one pod"),
+        pytest.param({"Master": 1, "Worker": 0}, 1, "master", Life.LIVE, id="so is a Master without workers"),
+        pytest.param({"Worker": 0}, 0, "worker", Life.SUSPENDED, id="a job without pods waits for nothing"),
+    ],
+)
+def test_a_job_without_workers_is_rigid_and_is_not_refused(roles, size, role, life):
+    raw = job(None, roles=roles)
+    found = PYTORCH_JOB.read(raw)
+    assert (found.replicas, found.bounds, found.role, found.life) == (size, Bounds(1, 1), role, life)
+    assert (found.elastic, found.refused) == (False, "")
+    assert sum(each.replicas for each in view(raw).roles) == size
+
+
+def test_annotations_do_not_make_a_master_elastic():
+    raw = job(None, roles={"Master": 1})
+    raw["metadata"]["annotations"] = {labels.MAX_WORKERS: "8"}
+    with pytest.raises(BadJob, match=r"spec\.pytorchReplicaSpecs\.Master allows 1\.\.1"):
+        PYTORCH_JOB.read(raw)
+
+
+@pytest.mark.parametrize(
+    ("policy", "roles", "fault"),
+    [
+        pytest.param(None, {"Worker": 4, "Chief": 1}, "pytorchReplicaSpecs.Chief is no role", id="an unknown role"),
+        pytest.param(None, {"Worker": 4, "worker": 1}, "pytorchReplicaSpecs has Worker twice", id="a role twice"),
+        pytest.param(None, {"Master": 2}, "Master.replicas is 2: a job has one Master", id="two Masters"),
+        pytest.param({}, {"Master": 1}, "Worker is missing: spec.elasticPolicy needs it", id="elastic, no workers"),
+        pytest.param(None, {"Worker": 10_001}, "from 0 to 10000", id="more workers than the controller makes"),
+    ],
+)
+def test_both_programs_refuse_a_job_for_the_same_fault(policy, roles, fault):
+    raw = job(policy, roles=roles)
     with pytest.raises(BadJob, match=fault):
         PYTORCH_JOB.read(raw)
     refused = PYTORCHJOB.read(raw)

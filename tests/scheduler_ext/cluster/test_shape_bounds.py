@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from turnout.jobs.gate import wants_gate
-from turnout.jobs.kinds.common import worker_shape
+from turnout.jobs.fields import Part
+from turnout.jobs.gang import wants_gate
+from turnout.jobs.kinds.job_kind import worker_shape
 from turnout.jobs.model import BadJob
-from turnout.jobs.typed_fields import Part
 from turnout.kube import labels, pod_shape
 from turnout.kube.errors import TooComplex
 from turnout.kube.objects import Node, Pod

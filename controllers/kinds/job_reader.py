@@ -1,4 +1,4 @@
-"""Reads the fields that kinds share: roles, run policies and gangs as kubeflow/common has them. Raises BadJob.
+"""Turns the specification of a job into the roles, policies and gang that the controllers act on. Raises BadJob.
 
 Source: docs/facts/job-kinds.md 1.2, 1.4
 """
@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from turnout.controllers.model import CleanPods, GangSpec, JobView, Object, Reason, RefusedJob, Restart, Role, RunPolicy
+from turnout.controllers.model import GangSpec, JobView, Object, Reason, RefusedJob, Role, RunPolicy
+from turnout.jobs.fields import Part
+from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, Restart, RunPolicySpec, SchedulingPolicy
 from turnout.jobs.model import BadJob
-from turnout.jobs.typed_fields import Part
 
-MOST_REPLICAS = 10_000  # of a role
 CHILDREN_BYTES = 512 << 20  # of all pods of one job together, as JSON: 10,000 workers of 52 KiB
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-_MOST = 2**31 - 1
 
 
 class Port(NamedTuple):
@@ -42,7 +41,7 @@ def refusing(read: Callable[[Object], JobView]) -> Callable[[Object], JobView | 
 
 
 def _too_large(view: JobView) -> str | None:
-    """Say why a job's pods are too many bytes together, by their templates; None where they are not."""
+    """Return why a job's pods are too many bytes together, by their templates; None if they are not."""
     roles = sorted((each.replicas * (_bytes(each.template) + each.added_bytes), each.name) for each in view.roles)
     total = sum(size for size, _ in roles)
     if total <= CHILDREN_BYTES:
@@ -63,12 +62,13 @@ def check_name(meta: Object) -> None:
         raise BadJob(f"metadata.name is {meta['name']!r:.70}: it must be a DNS label that begins with a letter")
 
 
-def role(name: str, part: Part, container: str, port: Port | None, restart: Restart) -> Role:
-    """Read a role. container: that must be there. port: put on it unless its user has set one. restart: the default."""
-    replicas = part.count("replicas", 1)
-    if replicas > MOST_REPLICAS:
-        raise BadJob(f"{part.at('replicas')} is {replicas}: at most {MOST_REPLICAS} are made")
-    template = part.part("template")
+def role(named: NamedRole, container: str, port: Port | None, restart: Restart) -> Role:
+    """Return a role. Raises BadJob for a template that cannot be a role's.
+
+    container: the name of the training container. port: put on it unless its user has set one. restart: the default of
+    the kind.
+    """
+    template = named.template
     check_template(template)
     containers = template.part("spec").parts("containers")
     if sum(each.text("name") == container for each in containers) != 1:
@@ -78,7 +78,7 @@ def role(name: str, part: Part, container: str, port: Port | None, restart: Rest
         if not each.text("image"):
             raise BadJob(f"{each.at('image')} is missing")
     full_template = template.value if port is None else _with_port(template.value, container, port)
-    return Role(name, replicas, full_template, word(part, "restartPolicy", Restart, restart))
+    return Role(named.name, named.spec.replicas, full_template, named.spec.restart_policy or restart)
 
 
 def check_template(template: Part) -> None:
@@ -118,45 +118,24 @@ def port_of(role: Role, container: str, port: Port) -> int:
     return port.number
 
 
-def run_policy(policy: Part, clean: CleanPods, start_s: int | None = None) -> RunPolicy:
-    """Read a runPolicy. clean: what its kind does with pods by default. start_s: until its gang has started."""
+def run_policy(spec: RunPolicySpec, clean: CleanPods, start_s: int | None = None) -> RunPolicy:
+    """Return a run policy. clean: the default of the kind. start_s: until its gang has started."""
     return RunPolicy(
-        policy.flag("suspend"),
-        word(policy, "cleanPodPolicy", CleanPods, clean),
-        whole_number(policy, "ttlSecondsAfterFinished"),
-        whole_number(policy, "activeDeadlineSeconds"),
-        whole_number(policy, "backoffLimit"),
+        spec.suspend,
+        spec.clean_pod_policy or clean,
+        spec.ttl_seconds_after_finished,
+        spec.active_deadline_seconds,
+        spec.backoff_limit,
         start_s,
     )
 
 
-def gang(policy: Part, least: int) -> GangSpec:
-    """Read a schedulingPolicy. least: the pods without which the job does not start."""
+def gang(policy: SchedulingPolicy, least: int) -> GangSpec:
+    """Return the fields of a PodGroup. least: the pods without which the job does not start."""
     return GangSpec(
-        policy.count("minAvailable", 0) or least,
-        policy.text("queue"),
-        policy.text("priorityClass"),
-        policy.part("minResources").value or None,
-        whole_number(policy, "scheduleTimeoutSeconds"),
+        policy.min_available or least,
+        policy.queue,
+        policy.priority_class,
+        policy.min_resources or None,
+        policy.schedule_timeout_seconds,
     )
-
-
-def word(part: Part, key: str, words: type[Any], default: Any) -> Any:
-    """Return the member of an Enum that a field names; `default` where it is not there."""
-    text = part.text(key)
-    try:
-        return words(text) if text else default
-    except ValueError:
-        raise BadJob(
-            f"{part.at(key)} is {text!r:.40}: one of {', '.join(each.value for each in words)} is needed"
-        ) from None
-
-
-def whole_number(part: Part, key: str) -> int | None:
-    """Return a number from 0; None where it is not there."""
-    if not part.has(key):
-        return None
-    value = part.value[key]
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MOST:
-        raise BadJob(f"{part.at(key)} is {value!r:.40}: a whole number from 0 is needed")
-    return value

@@ -1,0 +1,338 @@
+"""Typed fields of an object that anybody may have written. A fault names the field by its full path.
+
+A field that is null counts as absent, as in the API server. `decode` reads the fields that a struct declares; Part
+reads single fields of objects that have no struct; the annotation functions read values of annotations.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from turnout.jobs.model import BadJob
+from turnout.kube.errors import KubeError
+from turnout.kube.pod_shape import amount
+
+MAX_PODS = 1_000_000  # of one job: a larger number is a mistake, or means "no limit"
+MAX_INT32 = 2**31 - 1
+_MAX_DIGITS = 9  # of a number that is written as a text
+
+
+class FieldStruct(msgspec.Struct, frozen=True, rename="camel"):
+    """Fields of an object, in camelCase on the wire. A field without a default is required."""
+
+
+Fields = TypeVar("Fields", bound=FieldStruct)
+Word = TypeVar("Word", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of an object. A wrong field raises BadJob, or adds a sentence to `faults` and counts as absent."""
+
+    value: Mapping[str, Any]
+    where: str = ""  # its path, as in `spec.tasks[0]`; "" for the object itself
+    faults: list[str] | None = None  # of the whole object; None to raise BadJob
+
+    @classmethod
+    def lenient(cls, value: Any, where: str = "", faults: list[str] | None = None) -> Part:
+        """Return a part that collects the faults of its fields. value: may be of any type."""
+        part = cls(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
+        if value is not None and not isinstance(value, Mapping):
+            part.fault("", value, "it must be an object")
+        return part
+
+    def at(self, key: str) -> str:
+        """Return the path of a field of this part."""
+        return f"{self.where}.{key}" if self.where and key else self.where or key
+
+    def fault(self, key: str, value: Any, why: str) -> None:
+        """Report a wrong field. Raises BadJob unless this part collects faults, each once."""
+        shown = repr(value[:40]) if isinstance(value, str) else f"{value!r:.40}"
+        sentence = f"{self.at(key)} is {shown}: {why}"
+        if self.faults is None:
+            raise BadJob(sentence)
+        if sentence not in self.faults:
+            self.faults.append(sentence)
+
+    def has(self, key: str) -> bool:
+        """True if the field is set."""
+        return self.value.get(key) is not None
+
+    def part(self, key: str) -> Part:
+        """Return the object in a field, an empty one if it is absent."""
+        return Part(self._typed(key, Mapping, "an object") or {}, self.at(key), self.faults)
+
+    def parts(self, key: str) -> tuple[Part, ...]:
+        """Return the objects of a list, none if it is absent."""
+        found = []
+        for number, each in enumerate(self._typed(key, list, "a list") or ()):
+            name = f"{key}[{number}]"
+            if isinstance(each, Mapping):
+                found.append(Part(each, self.at(name), self.faults))
+            else:
+                self.fault(name, each, "it must be an object")
+        return tuple(found)
+
+    def by_name(self, key: str) -> dict[str, Part]:
+        """Return the objects of an object by name."""
+        inner = self.part(key)
+        return {name: inner.part(name) for name in inner.value if inner.has(name)}
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return a text, the default if it is absent or empty."""
+        found: str = self._typed(key, str, "a text") or default
+        return found
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return the texts of a list."""
+        listed = self._typed(key, list, "a list of texts") or ()
+        texts = tuple(each for each in listed if isinstance(each, str))
+        if len(texts) < len(listed):
+            self.fault(key, listed, "it must be a list of texts")
+        return texts
+
+    def words(self, key: str) -> dict[str, str]:
+        """Return an object of texts, such as labels."""
+        inner = self.part(key)
+        return {name: inner.text(name) for name in inner.value if inner.has(name)}
+
+    def flag(self, key: str) -> bool:
+        """Return a boolean, False if it is absent."""
+        return bool(self._typed(key, bool, "true or false"))
+
+    def word(self, key: str, words: type[Word], default: Word) -> Word:
+        """Return the member of an Enum that a field names, the default if it is absent or empty."""
+        text = self.text(key)
+        if not text or text in _words(words):
+            return words(text) if text else default
+        self.fault(key, text, f"it must be one of {', '.join(_words(words))}")
+        return default
+
+    def count(self, key: str, default: int, least: int = 0, most: int = MAX_PODS) -> int:
+        """Return a whole number from `least` to `most`."""
+        value = self.value.get(key)
+        if value is None:
+            return default
+        if _is_whole(value) and least <= value <= most:
+            return int(value)
+        self.fault(key, value, f"it must be a whole number from {least} to {most}")
+        return default
+
+    def count_in_text(self, key: str, default: int) -> int:
+        """Return a whole number >= 0 that is written as a text of up to nine digits, as in an annotation."""
+        text = self.text(key)
+        if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
+            return int(text)
+        if self.has(key):
+            self.fault(key, self.value[key], "it must be a whole number, 0 or more")
+        return default
+
+    def quantity(self, key: str, resource: str) -> int | None:
+        """Return an amount of a resource; None if it is absent or wrong."""
+        value = self.value.get(key)
+        if value is None:
+            return None
+        if isinstance(value, str | int | float) and not isinstance(value, bool):
+            try:
+                return amount(resource, value)
+            except (KubeError, ValueError):
+                pass
+        self.fault(key, value, "it is no Kubernetes quantity")
+        return None
+
+    def amounts(self, key: str) -> dict[str, int]:
+        """Return the amounts in a field by resource."""
+        part = self.part(key)
+        sizes = {str(what): part.quantity(what, str(what)) for what in part.value}
+        return {what: size for what, size in sizes.items() if size is not None}
+
+    def json(self, key: str) -> Any:
+        """Return the JSON value of a text; None if it is absent or wrong."""
+        text = self.text(key)
+        try:
+            return json.loads(text) if text else None
+        except (ValueError, RecursionError):
+            self.fault(key, text, "it must be JSON")
+            return None
+
+    def _typed(self, key: str, kind: type, expected: str) -> Any:
+        value = self.value.get(key)
+        if value is None or isinstance(value, kind):
+            return value
+        self.fault(key, value, f"it must be {expected}")
+        return None
+
+
+def decode(type_: type[Fields], part: Part) -> Fields:
+    """Return the declared fields of a part. A null, and an empty text instead of a word of an Enum, count as absent.
+
+    Raises BadJob, which names the first wrong field by its full path.
+    """
+    try:
+        return msgspec.convert(part.value, type_)
+    except msgspec.ValidationError:
+        info = _type_info(type_)
+    value = _without_absent(info, part.value)
+    for fault in _faults(info, value, part.where):
+        raise BadJob(fault)
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise BadJob(f"{part.where}: {error}") from error
+
+
+@cache
+def _type_info(type_: type[FieldStruct]) -> inspect.Type:
+    return inspect.type_info(type_)
+
+
+def bare_type(info: inspect.Type) -> inspect.Type:
+    """Return a type without its annotation, and without None."""
+    while True:
+        if isinstance(info, inspect.Metadata):
+            info = info.type
+        elif isinstance(info, inspect.UnionType):
+            info = next(each for each in info.types if not isinstance(each, inspect.NoneType))
+        else:
+            return info
+
+
+def _without_absent(info: inspect.Type, value: Any) -> Any:
+    """Return a value without the fields that count as absent, as deep as its type is declared."""
+    match bare_type(info), value:
+        case inspect.StructType(fields=fields), dict():
+            present = ((each.type, each.encode_name, value.get(each.encode_name)) for each in fields)
+            return {name: _without_absent(type_, each) for type_, name, each in present if not _is_absent(type_, each)}
+        case inspect.DictType(value_type=inner), dict():
+            return {name: _without_absent(inner, each) for name, each in value.items() if not _is_absent(inner, each)}
+        case inspect.ListType(item_type=inner), list():
+            return [_without_absent(inner, each) for each in value]
+    return value
+
+
+def _is_absent(info: inspect.Type, value: Any) -> bool:
+    return value is None or (value == "" and isinstance(bare_type(info), inspect.EnumType))
+
+
+def _faults(info: inspect.Type, value: Any, where: str) -> Iterator[str]:
+    """Yield a sentence for each wrong value, in the order of the declared fields."""
+    info = bare_type(info)
+    if not _fits(info, value):
+        yield f"{where} is {value!r:.40}: it must be {_expected(info)}"
+        return
+    match info:
+        case inspect.StructType(fields=fields):
+            for each in fields:
+                path = f"{where}.{each.encode_name}"
+                if each.encode_name in value:
+                    yield from _faults(each.type, value[each.encode_name], path)
+                elif each.required:
+                    yield f"{path} is missing"
+        case inspect.DictType(value_type=inner):
+            for name, each in value.items():
+                yield from _faults(inner, each, f"{where}.{str(name)[:60]}")
+        case inspect.ListType(item_type=inner):
+            for number, each in enumerate(value):
+                yield from _faults(inner, each, f"{where}[{number}]")
+
+
+def _fits(info: inspect.Type, value: Any) -> bool:
+    """True if a value is of a type, whatever the values inside it are."""
+    match info:
+        case inspect.StructType() | inspect.DictType():
+            return isinstance(value, dict)
+        case inspect.ListType(min_length=least, max_length=most):
+            return isinstance(value, list) and (least or 0) <= len(value) <= (len(value) if most is None else most)
+        case inspect.IntType(ge=least, le=most):
+            return _is_whole(value) and not (least is not None and value < least) and not (most and value > most)
+        case inspect.StrType():
+            return isinstance(value, str)
+        case inspect.BoolType():
+            return isinstance(value, bool)
+        case inspect.EnumType(cls=cls):
+            return value in _words(cls)
+    return True
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _words(cls: type[Enum]) -> list[str]:
+    return [each.value for each in cls]
+
+
+def _expected(info: inspect.Type) -> str:
+    """Return the values that a type allows, for an error message."""
+    match info:
+        case inspect.IntType(ge=least, le=most):
+            return f"a whole number from {least} to {most}"
+        case inspect.EnumType(cls=cls):
+            return f"one of {', '.join(filter(None, _words(cls)))}"
+        case inspect.ListType(min_length=least, max_length=most):
+            return "a list" if most is None else f"a list of {least or 0} to {most} items"
+        case inspect.StrType():
+            return "a text"
+        case inspect.BoolType():
+            return "true or false"
+    return "an object"
+
+
+# Values of annotations. Each value that cannot be read adds a sentence to a list of faults.
+
+_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_LEVEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
+
+
+def annotation_count(notes: Mapping[str, str], key: str, faults: list[str]) -> int | None:
+    """Return an integer from 1 to 999999; None if it is absent or unreadable."""
+    text = notes.get(key)
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        faults.append(f"{key} is {text[:40]!r}: it must be a whole number from 1 to 999999, as a string")
+        return None
+    return int(text)
+
+
+def annotation_level(notes: Mapping[str, str], key: str, faults: list[str]) -> int | str | None:
+    """Return a tier number, a label's key or a tier word; None if it is absent or unreadable."""
+    text = notes.get(key)
+    if text is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,2}", text):
+        return int(text)
+    if text[:1].isdigit() or not _LEVEL.fullmatch(text):
+        expected = "a tier (0 a host, 1 a leaf), a node label's key or a word for one"
+        faults.append(f"{key} is {text[:40]!r}: it must be {expected}")
+        return None
+    return text
+
+
+def annotation_word(notes: Mapping[str, str], key: str, faults: list[str]) -> str:
+    """Return a value that Kubernetes' labels allow; "" if it is absent or unreadable."""
+    text = notes.get(key, "")
+    if text and not _WORD.fullmatch(text):
+        faults.append(f"{key} is {text[:40]!r}: it must be a name of up to 63 letters, digits, dots and dashes")
+        return ""
+    return text
+
+
+def annotation_set(notes: Mapping[str, str], key: str, most: int, faults: list[str]) -> tuple[str, int]:
+    """Return the name and the number of a set from "name" or "name/3"; 0 for no number; ("", 0) if unreadable."""
+    text, slash, number = notes.get(key, "").partition("/")
+    number_is_valid = not slash or (re.fullmatch(r"[1-9][0-9]?", number) is not None and 2 <= int(number) <= most)
+    if notes.get(key) and not (_WORD.fullmatch(text) and number_is_valid):
+        expected = f"a name of up to 63 letters, digits, dots and dashes, or name/N with N from 2 to {most}"
+        faults.append(f"{key} is {notes[key][:40]!r}: it must be {expected}")
+        return "", 0
+    return text, int(number) if slash else 0

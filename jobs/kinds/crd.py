@@ -1,0 +1,151 @@
+"""CustomResourceDefinitions of job kinds, derived from the structs of their fields.
+
+Templates of pods keep their fields as they come: the pods' own schema judges them. What the contract refuses and CEL
+can say is refused at once; the rest is refused by the controller, in a condition with the field's path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import inspect
+
+from turnout.jobs.fields import FieldStruct
+
+Column = tuple[str, str, str]  # name, type and JSON path
+Rules = Sequence[tuple[str, str]]  # each a rule in CEL, and the message for who breaks it
+AGE = ("Age", "date", ".metadata.creationTimestamp")
+TEXT = {"type": "string"}
+ANY_OBJECT: Mapping[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+
+@dataclass(frozen=True, slots=True)
+class Crd:
+    """The content of a definition, beside the names of its kind."""
+
+    spec: type[FieldStruct]
+    status: type[FieldStruct]
+    columns: tuple[Column, ...]  # that kubectl prints
+    template: Mapping[str, Any] = field(default_factory=lambda: ANY_OBJECT)  # the schema of a role's pods
+    scale: tuple[str, str] | None = None  # the paths of the workers in spec and status; None without a scale
+    max_name: int = 63  # characters of a job's name
+    short_names: tuple[str, ...] = ()  # for kubectl
+
+
+def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
+    """Return the definition of a kind. path: lists the objects of one group."""
+    group, version, plural = path.split("/")[2:]
+    rule = (
+        f"self.metadata.name.size() <= {crd.max_name}",
+        f"the name must be a DNS label of at most {crd.max_name} characters",
+    )
+    properties = {
+        "apiVersion": TEXT,
+        "kind": TEXT,
+        "metadata": {"type": "object"},
+        "spec": schema(crd.spec, crd.template),
+        "status": schema(crd.status),
+    }
+    top = {"type": "object", "properties": properties, "required": ["spec"], "x-kubernetes-validations": rules([rule])}
+    names: dict[str, Any] = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
+    names |= {"shortNames": list(crd.short_names)} if crd.short_names else {}
+    one = {
+        "name": version,
+        "served": True,
+        "storage": True,
+        "schema": {"openAPIV3Schema": top},
+        "subresources": {"status": {}, **({} if crd.scale is None else {"scale": _scale(*crd.scale)})},
+        "additionalPrinterColumns": [{"name": name, "type": type_, "jsonPath": at} for name, type_, at in crd.columns],
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}", "labels": {"app.kubernetes.io/part-of": "turnout"}},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [one]},
+    }
+
+
+def _scale(spec: str, status: str) -> dict[str, str]:
+    return {
+        "specReplicasPath": f"{spec}.replicas",
+        "statusReplicasPath": f"{status}.active",
+        "labelSelectorPath": f"{status}.selector",
+    }
+
+
+def rules(pairs: Rules) -> list[dict[str, str]]:
+    """Return validations by CEL."""
+    return [{"rule": rule, "message": message} for rule, message in pairs]
+
+
+def pod_template(container: str, container_fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the schema of a role's template.
+
+    container: the name of a container that must be there, "" for none. container_fields: further fields of containers.
+    """
+    one = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 63}, "image": TEXT, **(container_fields or {})},
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    containers: dict[str, Any] = {"type": "array", "maxItems": 64, "items": one}
+    pod: dict[str, Any] = {"type": "object", "properties": {"containers": containers}}
+    template: dict[str, Any] = {"type": "object", "properties": {"metadata": ANY_OBJECT, "spec": pod}}
+    if container:
+        rule = (
+            f"self.exists(each, has(each.name) && each.name == '{container}')",
+            f"one container must be named {container}",
+        )
+        containers["x-kubernetes-validations"] = rules([rule])
+        pod["required"], template["required"] = ["containers"], ["spec"]
+    return template | {"properties": {"metadata": ANY_OBJECT, "spec": {**pod, **_UNKNOWN}}}
+
+
+_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def schema(type_: type[FieldStruct], template: Mapping[str, Any] = ANY_OBJECT) -> dict[str, Any]:
+    """Return the schema of a struct. template: that of the pods' templates in it."""
+    return _schema(inspect.type_info(type_), template)
+
+
+def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a type, with the additions that its annotation names."""
+    if isinstance(info, inspect.Metadata):
+        if (info.extra or {}).get("is_template"):
+            return dict(template)
+        return {**_schema(info.type, template), **(info.extra_json_schema or {})}
+    if isinstance(info, inspect.UnionType):
+        return _schema(next(each for each in info.types if not isinstance(each, inspect.NoneType)), template)
+    match info:
+        case inspect.StructType():
+            return _struct_schema(info, template)
+        case inspect.DictType(value_type=inspect.AnyType()):
+            return {"type": "object"}
+        case inspect.DictType(value_type=inner):
+            return {"type": "object", "additionalProperties": _schema(inner, template)}
+        case inspect.ListType(item_type=inner, max_length=most):
+            return {"type": "array", **({"maxItems": most} if most else {}), "items": _schema(inner, template)}
+        case inspect.IntType(ge=least):
+            return {"type": "integer", "format": "int32", **({} if least is None else {"minimum": least})}
+        case inspect.StrType(max_length=most):
+            return {"type": "string", **({"maxLength": most} if most else {})}
+        case inspect.EnumType(cls=cls):
+            return {"type": "string", "enum": [each.value for each in cls]}
+        case inspect.BoolType():
+            return {"type": "boolean"}
+    return {}
+
+
+def _struct_schema(info: inspect.StructType, template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a struct. Its class may hold rules in CEL, as RULES."""
+    required = [each.encode_name for each in info.fields if each.required]
+    found: dict[str, Any] = {
+        "type": "object",
+        "properties": {each.encode_name: _schema(each.type, template) for each in info.fields},
+    }
+    found |= {"required": required} if required else {}
+    found |= {"x-kubernetes-preserve-unknown-fields": True} if getattr(info.cls, "IS_OPEN", False) else {}
+    return found | ({"x-kubernetes-validations": rules(cel)} if (cel := getattr(info.cls, "RULES", ())) else {})

@@ -1,0 +1,463 @@
+"""A kind of job: how its objects are read and resized, how it marks its pods, and the fields that kinds share.
+
+Each module beside this one specifies one kind. crd.py derives the CustomResourceDefinition of a kind from its structs.
+turnout.controllers.kinds makes the pods of the kinds that we run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from turnout.jobs import annotations as job_annotations
+from turnout.jobs.fields import MAX_INT32, MAX_PODS, FieldStruct, Part
+from turnout.jobs.kinds.crd import Crd
+from turnout.jobs.model import BadJob, Change, Job, JobKey, Life, Object, Sizes
+from turnout.kube import labels
+from turnout.kube.errors import KubeError
+from turnout.kube.objects import Pod
+from turnout.kube.pod_shape import PodShape, shape_of
+
+BOUND_ANNOTATIONS = (labels.MIN_WORKERS, labels.MAX_WORKERS)
+SIZE_OWNERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # owners that restore the sizes of their jobs
+MAX_REPLICAS = 10_000  # of a role
+
+Count = Annotated[int, Meta(ge=0, le=MAX_INT32)]
+Pods = Annotated[int, Meta(ge=0, le=MAX_PODS)]
+Replicas = Annotated[int, Meta(ge=0, le=MAX_REPLICAS, extra_json_schema={"maximum": MAX_REPLICAS, "default": 1})]
+_OPEN = Meta(extra_json_schema={"x-kubernetes-preserve-unknown-fields": True})
+AnyObject = Annotated[dict[str, Any], _OPEN]
+AnyValue = Annotated[Any, _OPEN]
+# Stays raw, because the controller copies fields that it does not know.
+PodTemplate = Annotated[dict[str, Any], Meta(extra={"is_template": True})]
+Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+_Seconds = Annotated[int, Meta(extra_json_schema={"format": "int64"})]  # since 1970
+_FIXED = {
+    "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "spec.runPolicy.managedBy never changes"}]
+}
+
+
+class Restart(Enum):
+    """Whether a role's failed pod is recreated."""
+
+    NEVER = "Never"
+    ON_FAILURE = "OnFailure"
+    ALWAYS = "Always"
+    EXIT_CODE = "ExitCode"  # 128 and above only, as a signal leaves it
+
+
+class CleanPods(Enum):
+    """Which pods are deleted once the job has ended."""
+
+    NONE = "None"
+    RUNNING = "Running"  # and pending ones, which would run later
+    ALL = "All"
+
+
+class ReplicaSpec(FieldStruct, frozen=True, kw_only=True):
+    """A role of a job, as kubeflow/common has it."""
+
+    replicas: Replicas = 1
+    restart_policy: Restart | None = None  # None for the default of the kind
+    template: PodTemplate
+
+
+class SchedulingPolicy(FieldStruct, frozen=True):
+    """The gang of a job, as kubeflow/common has it."""
+
+    min_available: Pods | None = None  # pods that start together; None for the default of the kind
+    queue: str = ""
+    priority_class: str = ""
+    min_resources: AnyObject | None = None
+    schedule_timeout_seconds: Count | None = None
+
+
+class RunPolicySpec(FieldStruct, frozen=True):
+    """The rules for a job as a whole, as kubeflow/common has it. Times are in seconds, None for no bound."""
+
+    clean_pod_policy: CleanPods | None = None  # None for the default of the kind
+    ttl_seconds_after_finished: Count | None = None  # from the end of the job to its deletion
+    active_deadline_seconds: Count | None = None  # the longest that it may be active
+    backoff_limit: Count | None = None  # restarts of containers, and failed pods
+    suspend: bool = False
+    managed_by: Annotated[str, Meta(extra_json_schema=_FIXED)] = ""
+    scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+
+
+class ConditionStatus(FieldStruct, frozen=True):
+    """A condition of a job."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_update_time: Time | None = None
+    last_transition_time: Time | None = None
+
+
+class ReplicaStatus(FieldStruct, frozen=True):
+    """The pods of one role, and what the controller has to remember of it."""
+
+    active: Count = 0
+    succeeded: Count = 0
+    failed: Count = 0
+    restarts: Count = 0  # of all indices
+    selector: str = ""  # labels of its pods
+    restarted_pods: list[str] = []  # uids of pods that are counted as restarted
+    quick_failures: dict[str, Count] = {}  # failures in a row, by index
+    last_failures: dict[str, _Seconds] = {}  # by index
+
+
+class JobStatus(FieldStruct, frozen=True):
+    """The status of a job, as kubeflow/common has it."""
+
+    conditions: list[ConditionStatus] = []
+    replica_statuses: Mapping[str, ReplicaStatus] = {}  # by the name of the role
+    start_time: Time | None = None
+    completion_time: Time | None = None
+    last_reconcile_time: Time | None = None
+
+
+class NamedRole(NamedTuple):
+    """A role of a job."""
+
+    name: str  # as its operator spells it
+    key: str  # as the object spells it
+    where: str  # its path
+    spec: ReplicaSpec
+
+    @property
+    def template(self) -> Part:
+        """Return the template of its pods."""
+        return Part(self.spec.template, f"{self.where}.template")
+
+    @property
+    def pods(self) -> tuple[PodShape, int]:
+        """Return the shape and the number of its pods. Raises BadJob."""
+        return worker_shape(self.template), self.spec.replicas
+
+
+def named_roles(specs: Mapping[str, ReplicaSpec], names: Sequence[str], where: str) -> dict[str, NamedRole]:
+    """Return the roles by name, in the order of `names`. The object may spell names in any case.
+
+    where: the path of the roles. Raises BadJob for another name, and for a duplicate.
+    """
+    by_word = {name.lower(): name for name in names}
+    roles: dict[str, NamedRole] = {}
+    for key, spec in specs.items():
+        if (name := by_word.get(key.lower())) is None:
+            raise BadJob(f"{where}.{key:.40} is no role: {', '.join(names)} are")
+        if name in roles:
+            raise BadJob(f"{where} has {name} twice")
+        roles[name] = NamedRole(name, key, f"{where}.{key}", spec)
+    return {name: roles[name] for name in names if name in roles}
+
+
+PodValues = Mapping[str, str]  # labels and annotations of a pod
+_ROLE_LABELS = (labels.TRAINING_TYPE, labels.VOLCANO_TASK_SPEC)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_INDEX_LABELS = (labels.VOLCANO_TASK_INDEX, labels.TRAINING_INDEX, labels.JOB_INDEX)
+
+
+def pod_role(values: PodValues, _: str) -> str:
+    """Return the role of a pod in its job, "" if no label tells it."""
+    return first_value(values, *_ROLE_LABELS)
+
+
+def pod_index(values: PodValues, name: str) -> int:
+    """Return the index of a pod in its job: from a label, else from the end of its name, else 0."""
+    tail = name.rpartition("-")[2]
+    return number_of(first_value(values, *_INDEX_LABELS) or tail)
+
+
+def no_job_name(_: PodValues) -> str:
+    """Return "": the owner of the pod is the job."""
+    return ""
+
+
+def first_value(values: PodValues, *keys: str) -> str:
+    """Return the first of these values that is set, "" for none."""
+    return next(filter(None, (values.get(key) for key in keys)), "")
+
+
+def number_of(text: str) -> int:
+    """Return the number in a text, 0 if it is not a number."""
+    return int(text) if _NUMBER.fullmatch(text) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """How a kind marks its pods by labels, annotations and names."""
+
+    job: Callable[[PodValues], str] = no_job_name  # the name of the pod's job, "" if its owner is the job
+    role: Callable[[PodValues, str], str] = pod_role
+    index: Callable[[PodValues, str], int] = pod_index  # the controller deletes the highest first
+    index_is_order: bool = False  # the indexes have gaps: only their order counts, ties by age, the oldest first
+
+
+DEFAULT_IDENTITY = PodIdentity()
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """A kind of job: where its objects are, how to read one, and how to resize one."""
+
+    kind: str  # unique among all kinds
+    path: str  # lists the objects
+    read: Callable[[Object], Job]  # raises BadJob
+    resize: Callable[[Object, int], Change]  # called only for jobs that are not refused
+    # Resizes a job of which a shrink must name the pods that leave; None for other kinds.
+    resize_with_names: Callable[[Object, int, tuple[str, ...]], Change] | None = None
+    # Returns what may be lost after our last resize, to write it again; None if nothing is.
+    recreate: Callable[[Object], Change | None] | None = None
+    pods: PodIdentity = DEFAULT_IDENTITY  # how its pods tell their job, role and index
+    object_kind: str = ""  # the kind in the objects, if several groups share it; `kind` separates them
+    sizes: tuple[str, ...] | None = None  # fields that a resize may change; None for a kind that is never resized
+    creates: tuple[str, ...] = ()  # resources of which a resize creates an object
+    crd: Crd | None = None  # None for a kind that others define
+
+    @property
+    def group(self) -> str:
+        """Return the API group of the objects."""
+        return self.api_version.partition("/")[0]
+
+    @property
+    def plural(self) -> str:
+        """Return the name of the kind's objects in paths."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def api_version(self) -> str:
+        """Return the `GROUP/VERSION` of the objects."""
+        return self.path.removeprefix("/apis/").rpartition("/")[0]
+
+    def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
+        """Return the change to this number of workers. leaving: the names of the pods that should leave."""
+        if self.resize_with_names is None:
+            return self.resize(raw, workers)
+        return self.resize_with_names(raw, workers, leaving)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The metadata, spec and status of an object."""
+
+    key: JobKey
+    uid: str
+    version: str  # the resourceVersion
+    created: str  # the creationTimestamp
+    notes: Mapping[str, str]  # annotations
+    marks: Mapping[str, str]  # labels
+    spec: Part
+    status: Part
+    owner_kind: str = ""  # of its controller
+    owner_uid: str = ""  # of its controller
+    is_deleted: bool = False  # it has a deletionTimestamp
+
+    def first_value(self, *keys: str) -> str:
+        """Return the first of these labels or annotations that is set, "" for none."""
+        found = (self.marks.get(key) or self.notes.get(key) for key in keys)
+        return next(filter(None, found), "")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeFields:
+    """The size and the bounds of a job by its own fields, in pods."""
+
+    replicas: int  # >= 0
+    least: int  # >= 1
+    most: int  # >= least
+    template: Part  # of a worker's pod
+    fixed_field: str = ""  # the field that bounds the job, if annotations may only narrow its bounds
+    unit: int = 1  # pods that are added or removed together
+
+
+def read_head(raw: Object, kind: str) -> Head:
+    """Return the metadata, spec and status of an object. Raises BadJob."""
+    object_part = Part(raw)
+    meta = object_part.part("metadata")
+    if not meta.text("name"):
+        raise BadJob(f"a {kind} without metadata.name")
+    owners = [each for each in meta.parts("ownerReferences") if each.flag("controller")]
+    return Head(
+        JobKey(kind, meta.text("namespace"), meta.text("name")),
+        meta.text("uid"),
+        meta.text("resourceVersion"),
+        meta.text("creationTimestamp"),
+        meta.words("annotations"),
+        meta.words("labels"),
+        object_part.part("spec"),
+        object_part.part("status"),
+        owner_kind=owners[0].text("kind") if owners else "",
+        owner_uid=owners[0].text("uid") if owners else "",
+        is_deleted=bool(meta.text("deletionTimestamp")),
+    )
+
+
+def build_job(
+    head: Head, sized: SizeFields, queue: str, priority: Any = None, priority_class: str = "", **own: Any
+) -> Job:
+    """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
+
+    priority: 0 to 100, from a field of the kind. own: fields of Job that only this kind sets.
+    """
+    notes, sizes = head.notes, _sizes(head.notes, sized.unit)
+    pause, ends_s = job_annotations.pause(notes)
+    pod_notes = sized.template.part("metadata").words("annotations")
+    bounds = job_annotations.bounds(notes, sized.least, sized.most, sizes, sized.fixed_field)
+    other_pods = sum(count for _, count in own.get("other_roles", ()))
+    own["refused"] = own.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, bounds.least + other_pods)
+    if head.is_deleted:
+        own["life"] = Life.DONE  # it waits for nothing, whatever pods it lacks
+    return Job(
+        head.key,
+        head.uid,
+        head.version,
+        queue=queue,
+        replicas=sized.replicas,
+        bounds=bounds,
+        shape=worker_shape(sized.template),
+        order=job_annotations.order(notes, priority),
+        created=head.created,
+        sizes=sizes,
+        wish=job_annotations.manual_size(notes, sized.replicas),
+        reapplied_size=job_annotations.reapplied_size(notes, sized.replicas),
+        pause=pause,
+        pause_ends_s=ends_s,
+        cooldown_s=job_annotations.duration_s(notes, labels.COOLDOWN, labels.VOLCANO_COOLDOWN),
+        bank=job_annotations.resize_budget(notes),
+        curve=job_annotations.curve(notes),
+        curve_measured=labels.CURVE not in notes,
+        kueue_boosted=labels.KUEUE_BOOST in notes,
+        spread=job_annotations.spread(pod_notes),
+        priority_class=priority_class or sized.template.part("spec").text("priorityClassName"),
+        part_of=head.owner_uid,
+        **own,
+    )
+
+
+def worker_shape(template: Part) -> PodShape:
+    """Return the shape of a pod of this template. Raises BadJob."""
+    spec = template.part("spec").value
+    try:
+        return shape_of(msgspec.convert({"metadata": {}, "spec": spec}, Pod))
+    except (msgspec.ValidationError, KubeError, AttributeError) as error:
+        raise BadJob(f"{template.at('spec')}: {error}") from error
+
+
+def life_by_conditions(head: Head, suspended: bool, final_types: tuple[str, ...]) -> Life:
+    """Return a job's state by its conditions. Raises BadJob.
+
+    final_types: the types of conditions that end the job when True.
+    """
+    conditions = {each.text("type"): each.text("status") for each in head.status.parts("conditions")}
+    if any(conditions.get(end) == "True" for end in final_types):
+        return Life.DONE
+    return Life.SUSPENDED if suspended else Life.LIVE
+
+
+def managed_elsewhere(manager: str, where: str, own: str) -> str:
+    """Return why a job that another controller manages must not be resized, "" if none does.
+
+    manager: the value of managedBy. where: its path. own: the value of the job's own controller.
+    """
+    return "" if manager in ("", own) else f"{where} is {manager}: its pods are made elsewhere"
+
+
+def with_gang_refusal(job: Job, gang: SchedulingPolicy, default: str) -> Job:
+    """Return the job, refused if its gang needs more or fewer pods than its min. default: of an absent minAvailable.
+
+    A job without a schedulingPolicy is not checked.
+    """
+    if job.refused or gang == SchedulingPolicy():
+        return job
+    where, floor = "spec.runPolicy.schedulingPolicy.minAvailable", gang.min_available
+    needed = job.bounds.least + sum(count for _, count in job.other_roles)
+    if floor is None:
+        return replace(job, refused=f"{where} is not set, so its gang needs {default}: set it to {needed}")
+    if floor != needed:
+        return replace(job, refused=f"{where} is {floor} and its least pods are {needed}: they must agree")
+    return job
+
+
+def resize_patch(job: Job, notes: Mapping[str, str], plural: str, workers: int, spec: Any, *kept_keys: str) -> Change:
+    """Return the merge patch that resizes a job, valid only for this version of it.
+
+    plural: the path of the kind's objects. kept_keys: annotations of the bounds to write, because only the replaced
+    size implied them.
+    """
+    new_annotations = {labels.WROTE_WORKERS: str(workers)}
+    if labels.WROTE_WORKERS not in notes and job.replicas > 0:
+        new_annotations[labels.SUBMITTED_WORKERS] = str(job.replicas)
+    if job.wish is not None:
+        new_annotations[labels.WISH_WORKERS] = str(job.wish)
+    bound_values = {labels.MIN_WORKERS: str(job.bounds.least), labels.MAX_WORKERS: str(job.bounds.most)}
+    new_annotations |= {key: bound_values[key] for key in kept_keys if key not in notes}
+    body = {
+        "metadata": {"resourceVersion": job.version, "annotations": new_annotations},
+        **({"spec": spec} if spec else {}),
+    }
+    group, _, name = plural.rpartition("/")
+    return Change("PATCH", f"{group}/namespaces/{job.key.namespace}/{name}/{job.key.name}", body)
+
+
+def resize_refused(why: str) -> Callable[[Object, int], Change]:
+    """Return a resize function that always raises BadJob, for a kind whose jobs are all refused."""
+
+    def resize(_: Object, workers: int) -> Change:
+        raise BadJob(f"not to be given {workers} workers: {why}")
+
+    return resize
+
+
+def _sizes(notes: Mapping[str, str], unit: int) -> Sizes:
+    """Return the sizes that the owner and the kind allow together. Raises BadJob."""
+    chosen = job_annotations.sizes(notes)
+    if chosen.doubles:
+        return Sizes(unit, doubles=True)
+    if labels.UNIT in notes and chosen.unit % unit:
+        raise BadJob(f"annotation {labels.UNIT} is {chosen.unit}, and {unit} pods come and go together: not a multiple")
+    return Sizes(max(unit, chosen.unit))
+
+
+def _owner_refusal(head: Head) -> str:
+    """Return why a job that another object created must not be resized, "" if it may be."""
+    return f"its {head.owner_kind} has made it and holds its size" if head.owner_kind in SIZE_OWNERS else ""
+
+
+def _gang_refusal(pod_notes: Mapping[str, str], least: int) -> str:
+    """Return why koordinator's gang does not allow fewer pods than it needs, "" if it does."""
+    floor = pod_notes.get(labels.KOORD_MIN, "")
+    if re.fullmatch(r"[0-9]{1,7}", floor) is None or int(floor) <= least:
+        return ""
+    return (
+        f"{labels.KOORD_MIN} of its pods is {floor}, more than its least of {least}: what is left could not start anew"
+    )
+
+
+def command_words(template: Part) -> tuple[str, ...]:
+    """Return the words of the containers' commands and arguments, including those in a shell's text. Raises BadJob."""
+    containers = template.part("spec").parts("containers")
+    texts = [text for each in containers for text in (*each.texts("command"), *each.texts("args"))]
+    return tuple(word for text in texts for word in text.split())
+
+
+def flag_value(words: tuple[str, ...], *names: str) -> str:
+    """Return the value of the first of these flags, as `--name value` or `--name=value`; "" if none is set."""
+    for position, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else next(iter(words[position + 1 : position + 2]), "")
+    return ""
+
+
+def number_range(text: str) -> tuple[int, int] | None:
+    """Return the two numbers of torchrun's --nnodes, `2:8`, or one number twice; None for any other text."""
+    found = re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", text)
+    return None if found is None else (int(found[1]), int(found[2] or found[1]))
