@@ -291,7 +291,7 @@ class Agent:
             self._log_event("processes_fenced", {"round": self._base.round})
             await self._stop(0.0)
 
-    def is_training(self) -> bool:
+    def _is_training(self) -> bool:
         return self._base.busy and not isinstance(self._report, Succeeded)
 
     async def _stop(self, grace_s: float) -> None:
@@ -320,7 +320,7 @@ class Agent:
                 farthest = self._workers.stop_at(step, sure=sure)
                 if not sure:
                     self._session.send(Reached(round_, max(farthest, 0)))
-            case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self.is_training():
+            case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self._is_training():
                 self._base, self._report = LastWorld(new, size, False), None
                 self._session.set_successors(message.successors)
                 self._log_event("spare", {"round": new, "reason": message.reason, "detail": message.detail})
@@ -333,7 +333,7 @@ class Agent:
                 self._move_to(message)
             case _ if isinstance(message, TASKS):
                 self._tasks.begin(self.member, message)
-            case Handover(round=round_) if not self.is_training():
+            case Handover(round=round_) if not self._is_training():
                 await self._workers.hand_over(message)
                 if message.shards:
                     self._held_steps = await self._workers.held_steps()
@@ -427,7 +427,7 @@ class Agent:
         if self._session.link is not None:
             self._session.send(Heartbeat(*self._workers.steps()))  # the stop step lies ahead of where we are now
             self._session.send(Leaving(grace_s))
-        elif not self.is_training():
+        elif not self._is_training():
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
     async def _on_timer(self, late: TimerFired) -> None:
