@@ -238,9 +238,8 @@ class Agent:
 
     async def _handle(self, item: object) -> None:
         match item:
-            case CoordinatorFound(found=GiveUp(reason=reason, detail=detail)):
-                await self._workers.stop()
-                self._exit = (Exit.DRAINED if self._leave_by_s is not None else Exit.FAILED, reason, detail)
+            case CoordinatorFound(found=GiveUp() as found):
+                await self._give_up(found)
             case CoordinatorFound(found=(link, address)):
                 await self._on_coordinator(link, address)
             case MessageReceived(message=None):
@@ -262,6 +261,11 @@ class Agent:
                 await self._on_coordinator_ended(item)
             case BaseException():
                 raise item
+
+    async def _give_up(self, found: GiveUp) -> None:
+        """End without a coordinator."""
+        await self._workers.stop()
+        self._exit = (Exit.DRAINED if self._leave_by_s is not None else Exit.FAILED, found.reason, found.detail)
 
     async def _on_coordinator(self, link: CoordinatorClient, address: Address) -> None:
         early = self._session.adopt_link(link, address)
@@ -291,7 +295,7 @@ class Agent:
             self._log_event("processes_fenced", {"round": self._base.round})
             await self._stop(0.0)
 
-    def is_training(self) -> bool:
+    def _is_training(self) -> bool:
         return self._base.busy and not isinstance(self._report, Succeeded)
 
     async def _stop(self, grace_s: float) -> None:
@@ -308,19 +312,12 @@ class Agent:
                 await self._start(message)
             case Stop(round=round_, grace_s=grace_s):
                 await self._stop(grace_s)
-                path = (
-                    await asyncio.to_thread(self._read_switch_path)
-                ).path or self.member.path  # the map may have changed
-                port = self._settings.rendezvous.store_port or free_port(self.member.address)
-                self.member = replace(self.member, master_port=port, path=path)
-                self._session.send(
-                    Ready(max(round_, self._base.round), self.member.master_port, self.member.path, self._held_steps)
-                )
+                await self._report_ready(round_)
             case StopAt(round=round_, step=step, confirmed=sure) if round_ == self._base.round:
                 farthest = self._workers.stop_at(step, sure=sure)
                 if not sure:
                     self._session.send(Reached(round_, max(farthest, 0)))
-            case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self.is_training():
+            case Waiting(round=new, size=size) if new >= self._base.round + self._base.busy and not self._is_training():
                 self._base, self._report = LastWorld(new, size, False), None
                 self._session.set_successors(message.successors)
                 self._log_event("spare", {"round": new, "reason": message.reason, "detail": message.detail})
@@ -333,7 +330,7 @@ class Agent:
                 self._move_to(message)
             case _ if isinstance(message, TASKS):
                 self._tasks.begin(self.member, message)
-            case Handover(round=round_) if not self.is_training():
+            case Handover(round=round_) if not self._is_training():
                 await self._workers.hand_over(message)
                 if message.shards:
                     self._held_steps = await self._workers.held_steps()
@@ -341,6 +338,13 @@ class Agent:
             case Refused(reason=reason, detail=detail):
                 await self._stop(self._settings.timing.shutdown_s)
                 self._exit = (Exit.FAILED, Reason(reason), detail)
+
+    async def _report_ready(self, round_: int) -> None:
+        """Report that nothing of this round runs here, with a new store port and place: the map may have changed."""
+        path = (await asyncio.to_thread(self._read_switch_path)).path or self.member.path
+        port = self._settings.rendezvous.store_port or free_port(self.member.address)
+        self.member = replace(self.member, master_port=port, path=path)
+        self._session.send(Ready(max(round_, self._base.round), port, path, self._held_steps))
 
     def _move_to(self, to: Redirect) -> None:
         if handed := (to.size > 0 and to.id == self.member.id):
@@ -427,7 +431,7 @@ class Agent:
         if self._session.link is not None:
             self._session.send(Heartbeat(*self._workers.steps()))  # the stop step lies ahead of where we are now
             self._session.send(Leaving(grace_s))
-        elif not self.is_training():
+        elif not self._is_training():
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
     async def _on_timer(self, late: TimerFired) -> None:

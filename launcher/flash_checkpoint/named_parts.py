@@ -181,10 +181,7 @@ class Parts:
         rank = process_info(self.folder, self._environ)
         indices = sorted((each for each in known if each.startswith("ranks/")), key=lambda each: int(each[6:]))
         same = len(indices) == rank.world
-        found = _read(reader, known, [f"ranks/{rank.rank}"] if same else indices)
-        contents: dict[str, str] = {}
-        for each in found.values():
-            contents = _index(each).parts | contents
+        contents = _contents_of(_read(reader, known, [f"ranks/{rank.rank}"] if same else indices).values())
         chosen = {name: _key(name, each) for name, each in contents.items() if same or other_world(name)}
         starts = tuple(f"{key}/" for key in chosen.values())
         texts = set(chosen.values())
@@ -254,6 +251,14 @@ def _part(state: Mapping[str, torch.Tensor], key: str) -> object:
     except UnicodeDecodeError as error:
         raise BadCheckpoint(f"{key} is no text: {error}") from error
     return unflatten(text, tensors)
+
+
+def _contents_of(indices: Iterable[torch.Tensor]) -> dict[str, str]:
+    """Return the checksums of all parts by name, from the indices of ranks. The first rank counts for a part."""
+    contents: dict[str, str] = {}
+    for each in indices:
+        contents = _index(each).parts | contents
+    return contents
 
 
 def _index(found: torch.Tensor) -> _Index:

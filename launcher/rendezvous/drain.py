@@ -24,12 +24,12 @@ from turnout.launcher.coordinator_messages import (
     Heartbeat,
     StopAt,
 )
-from turnout.launcher.model import Exit, Reason, World
+from turnout.launcher.model import Exit, Member, Reason, World
 from turnout.launcher.rendezvous.restore.replica_placement import assign_heirs
 from turnout.launcher.rendezvous.restore.restore_plan import (
     SavedState,
     ShardRun,
-    endpoint_of,
+    endpoints_of,
     ranks_in,
     runs_of,
     saved_states,
@@ -281,7 +281,7 @@ def plan_handover(transition: Transition) -> tuple[SavedState | None, dict[str, 
             continue
         if _shrinks(transition, len(staying)) and not all(run.reshardable for run in runs):
             break
-        return state, _assign_shards(transition, runs, staying)
+        return state, _assign_shards(members, runs, staying)
     return None, {}
 
 
@@ -297,24 +297,18 @@ def _shrinks(transition: Transition, staying: int) -> bool:
 
 
 def _assign_shards(
-    transition: Transition, runs: tuple[ShardRun, ...], staying: list[str]
+    members: Mapping[str, Member], runs: tuple[ShardRun, ...], staying: list[str]
 ) -> dict[str, tuple[AdoptShards, ...]]:
     """Choose what each staying member adopts."""
-    endpoints = {
-        run.id: endpoint for run in runs if (endpoint := endpoint_of(transition.members[run.id].member)) is not None
-    }
+    endpoints = endpoints_of(members.values())
     leaver_runs = _leaver_runs([run for run in runs if run.id in staying or run.id in endpoints], staying)
-    takers = [
-        (id_, transition.members[id_].member.path) for id_ in staying if transition.members[id_].member.daemon_port
-    ]
-    chosen = assign_heirs([(key, transition.members[run.id].member.path) for key, run in leaver_runs.items()], takers)
+    takers = [(id_, members[id_].path) for id_ in staying if id_ in endpoints]
+    chosen = assign_heirs([(key, members[run.id].path) for key, run in leaver_runs.items()], takers)
     found: dict[str, list[AdoptShards]] = defaultdict(list)
     for key, heir in chosen.items():
         run = leaver_runs[key]
         givers = [endpoints[each.id] for each in runs if each.ranks == run.ranks and each.id in endpoints]
-        owner = (
-            transition.members[run.id].member.name if run.own else f"ranks {run.first_rank} and {run.count - 1} more"
-        )
+        owner = members[run.id].name if run.own else f"ranks {run.first_rank} and {run.count - 1} more"
         found[heir].append(AdoptShards(owner, run.first_rank, run.count, tuple(givers[:_MOST_ENDPOINTS])))
     return {id_: tuple(takes[:MOST_LOCATIONS]) for id_, takes in found.items()}
 

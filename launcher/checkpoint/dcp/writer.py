@@ -66,6 +66,16 @@ def _is_complete(plan: SavePlan) -> bool:
     return bool(getattr(plan, "usable", True))
 
 
+def _requests_of(plans: list[SavePlan]) -> list[_SaveRequest]:
+    """Return each rank's request. Raises LauncherError if the ranks save different steps or use cached plans."""
+    requests = [plan.storage_data for plan in plans]
+    if not all(isinstance(each, _SaveRequest) for each in requests) or not all(map(_is_complete, plans)):
+        raise LauncherError("the planner must give each rank's own plan: leave enable_plan_caching off")
+    if len(steps := {each.step for each in requests}) > 1:
+        raise LauncherError(f"the ranks save different steps: {sorted(steps)}")
+    return requests
+
+
 class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     """Saves one step through DCP.
 
@@ -115,11 +125,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Tell each rank what to save. Raises LauncherError if the ranks save different steps or use cached plans."""
-        requests = [plan.storage_data for plan in plans]
-        if not all(isinstance(each, _SaveRequest) for each in requests) or not all(map(_is_complete, plans)):
-            raise LauncherError("the planner must give each rank's own plan: leave enable_plan_caching off")
-        if len({each.step for each in requests}) > 1:
-            raise LauncherError(f"the ranks save different steps: {sorted({each.step for each in requests})}")
+        requests = _requests_of(plans)
         save = secrets.token_hex(16)
         table = dcp_metadata.write(table_of(plans, save))
         orders, known = [], _planned_items(plans)

@@ -140,6 +140,12 @@ class _RunningSave:
     async_copy: AsyncCopy | None = None
     device_copies: list[PendingCopies] = field(default_factory=list)  # some may still run
 
+    def skipped(self, but: Mask | None) -> Mask | None:
+        """Return a mask of the entries that are not copied: those in `but`, and those that memory has already."""
+        if self.skip is None or but is None:
+            return but if self.skip is None else self.skip.mask
+        return but | self.skip.mask
+
     def order_before(self) -> None:
         """Make the devices run what is queued from now on after the copies."""
         for copies in self.device_copies:
@@ -389,9 +395,7 @@ class MemorySaver:
         arena, generation, record, laid = save.arena, save.generation, save.record, save.laid
         ready = arena.ready(generation, record.region_bytes)
         view = arena.map(generation, record.region_bytes)
-        skip = save.skip.mask if save.skip else None
-        if but is not None:
-            skip = but if skip is None else but | skip
+        skip = save.skipped(but)
         try:
             if ready or not self._pages.by_file:
                 rows, elsewhere = laid.pieces(address_of(view) + record.head_bytes, skip)

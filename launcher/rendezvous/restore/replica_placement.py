@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from turnout.launcher.coordinator_messages import MOST_COPIES, ReplicaGroup
 from turnout.launcher.errors import BadMember
 from turnout.launcher.model import World
-from turnout.launcher.rendezvous.restore.restore_plan import endpoint_of
+from turnout.launcher.rendezvous.restore.restore_plan import endpoints_of
 from turnout.launcher.rendezvous.state import Rings
 
 Path = tuple[str, ...]
@@ -116,7 +116,7 @@ def replica_groups(world: World, before: Rings = ()) -> tuple[dict[str, ReplicaG
     Empty if the world has one member, or one whose daemon takes no replicas. before: rings of the last world; after a
     replacement as few replica holders as possible change.
     """
-    endpoints = {member.id: endpoint for member in world.members if (endpoint := endpoint_of(member)) is not None}
+    endpoints = endpoints_of(world.members)
     if len(endpoints) < max(len(world.members), 2):
         return {}, ()
     places = [(member.id, member.path) for member in world.members]

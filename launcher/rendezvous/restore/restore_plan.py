@@ -103,11 +103,12 @@ def _holders(
 ) -> tuple[dict[str, set[SavedState]], dict[SavedState, dict[int, list[tuple[int, DaemonEndpoint]]]]]:
     """Find which states each member has itself, and who can give which runs of ranks of each state."""
     own: dict[str, set[SavedState]] = {}
+    endpoints = endpoints_of(members.values())
     givers: dict[SavedState, dict[int, list[tuple[int, DaemonEndpoint]]]] = defaultdict(lambda: defaultdict(list))
     for id_, holds in sorted(held_steps.items()):
         assignment = world.assignments.get(id_)
         own_states = own.setdefault(id_, set())
-        endpoint = endpoint_of(members.get(id_))
+        endpoint = endpoints.get(id_)
         for each in holds:
             if each.step < 0:
                 continue
@@ -167,7 +168,7 @@ def _locate_parts(
     A member that failed to fetch before fetches nothing now. None too if there are more than MOST_LOCATIONS places.
     """
     runs = runs_of(state, held_steps, members)
-    endpoints = {run.id: endpoint for run in runs if (endpoint := endpoint_of(members[run.id])) is not None}
+    endpoints = endpoints_of(members.values())
     if not world.assignments or not all(run.reshardable for run in runs):
         return None
     fetchable = ranks_in(run for run in runs if run.id in endpoints)
@@ -196,11 +197,13 @@ def _locations(runs: Iterable[ShardRun], endpoints: Mapping[str, DaemonEndpoint]
     return [each for same in found.values() for each in same[:_MOST_OF_A_RUN]]
 
 
-def endpoint_of(member: Member | None) -> DaemonEndpoint | None:
-    """Return the endpoint of a member's daemon, or None if it has none."""
-    if member is None or not member.daemon_port:
-        return None
-    return DaemonEndpoint(member.id, member.name, member.address, member.daemon_port)
+def endpoints_of(members: Iterable[Member]) -> dict[str, DaemonEndpoint]:
+    """Return the endpoints of the members' daemons by the member's id. A member without a daemon has none."""
+    return {
+        each.id: DaemonEndpoint(each.id, each.name, each.address, each.daemon_port)
+        for each in members
+        if each.daemon_port
+    }
 
 
 def record_stored(transition: Transition, id_: str, known: MemberState, report: StoredStepReport) -> None:

@@ -93,30 +93,37 @@ class Leadership:
             return True, None
         if self._sole_coordinator and seek.base.round:
             raise LockRefused("nobody", "the coordinator is lost, and none may succeed it", "see --arbiter")
-        held_round, granted, budget = None, None, self.budget()
-        before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
         if self.arbiter is not None:
-            held_round = await self.arbiter.look()
-            if (record := held_round.record) is not None:
-                holder = (record.address, record.port)
-                # The address of this member itself: that holder no longer listens.
-                is_own_address = holder == (self.member.address, self.member.port)
-                dead = is_own_address or holder in seek.refused or _name(record.coordinator) == self.member.name
-                ours = seek.base.inside and seek.base.round >= record.round
-                if not may_claim(
-                    held_round, self._run, self.member.id, dead=dead, hold_s=HOLD_S if ours else STRANGER_S
-                ).allowed:
-                    return False, holder if record.port else None
-                if record.run == self._run:
-                    budget = budget.newer(record.budget)
-                    before = 0 if record.coordinator == self.member.id else record.round
-                    left_s = 0.0 if dead else max(FENCE_S - held_round.quiet_s, 0.0) + RENEW_S
-            granted = next_round(held_round, seek.base.round)
-            record = RoundRecord(self._run, granted, self.member.id, self.member.address, self.member.port, budget)
-            if (held_round := await self.arbiter.claim(record, held_round)) is None:
-                return False, None
-        self._begin(seek, budget, held_round, granted, before, left_s)
+            return await self._claim_round(self.arbiter, seek)
+        self._begin(seek, self.budget(), None, None, 0, 0.0)
         return True, None
+
+    async def _claim_round(self, arbiter: RoundLock, seek: Search) -> tuple[bool, Address | None]:
+        """Claim the next round from the arbiter and lead it. Returns and raises as `lead` does."""
+        held_round, budget = await arbiter.look(), self.budget()
+        before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
+        if (record := held_round.record) is not None:
+            dead = self._is_dead(record, seek)
+            hold_s = HOLD_S if seek.base.inside and seek.base.round >= record.round else STRANGER_S
+            if not may_claim(held_round, self._run, self.member.id, dead=dead, hold_s=hold_s).allowed:
+                return False, (record.address, record.port) if record.port else None
+            if record.run == self._run:
+                budget = budget.newer(record.budget)
+                before = 0 if record.coordinator == self.member.id else record.round
+                left_s = 0.0 if dead else max(FENCE_S - held_round.quiet_s, 0.0) + RENEW_S
+        granted = next_round(held_round, seek.base.round)
+        record = RoundRecord(self._run, granted, self.member.id, self.member.address, self.member.port, budget)
+        if (claimed := await arbiter.claim(record, held_round)) is None:
+            return False, None
+        self._begin(seek, budget, claimed, granted, before, left_s)
+        return True, None
+
+    def _is_dead(self, record: RoundRecord, seek: Search) -> bool:
+        """True if the holder of this round is known to be dead: an earlier process of this worker, or a closed port."""
+        holder = (record.address, record.port)
+        # At the address of this member itself, that holder no longer listens.
+        is_own_address = holder == (self.member.address, self.member.port)
+        return is_own_address or holder in seek.refused or _name(record.coordinator) == self.member.name
 
     def _begin(
         self,

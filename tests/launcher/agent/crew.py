@@ -44,6 +44,12 @@ def until(look, what="it", seconds=SECONDS):
     return found
 
 
+def lines(job, file: str) -> list[dict]:
+    """Lines of JSON in this file of the job's folder; none while it is not there."""
+    path = job.folder / file
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def running(pid: int) -> bool:
     """True if there is such a process and it has not ended."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import ENV, running, until
+from tests.launcher.agent.crew import ENV, lines, running, until
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import SlotState
 from turnout.launcher.checkpoint.storage.posix_store import open_store
@@ -35,11 +34,6 @@ def job(crew, tmp_path):
         return crew(nnodes, *rounds, *more, script=SAVES, quick=WARM, **named)
 
     return make
-
-
-def lines(job, file):
-    path = job.folder / file
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def started(job, round_, ranks):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -11,14 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import until
+from tests.launcher.agent.crew import lines, until
 
 BIN = Path(sys.executable).parent
-
-
-def lines(job, file):
-    path = job.folder / file
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def reached(job, step, round_=0):

@@ -127,6 +127,11 @@ class Story:
         return [(each.reason.value, dict(each.fields)) for each in self.of(Logged) if each.what == what]
 
 
+def running(names="abc", nnodes="1:3", **more):
+    """A job of these members, whose world has begun at once."""
+    return Story(nnodes, **{"last_call_s": 0.0, **more}).join(*names)
+
+
 __all__ = [
     "NO_BASE",
     "Claim",
@@ -147,5 +152,6 @@ __all__ = [
     "Waiting",
     "member",
     "replace",
+    "running",
     "step",
 ]  # fmt: skip

@@ -102,16 +102,16 @@ def test_a_short_job_regroups_for_a_moment_and_no_longer_than_it_settles():
     assert story.grant().world == "ae"
 
 
-def test_a_spare_steps_in_at_once():
-    story = running("2", "ab", granted=1).join("c").lose("b").ready("a").grant()
-    assert story.world == "ac"
-
-
-def test_members_of_the_last_world_come_before_older_spares():
-    story = running("2", "bc", granted=1).join("a", "d").lose("c").ready("b").grant()
-    assert story.world == "ab"
-    story = running("2:3", "bcd", granted=1).join("a").lose("d").ready("bc").grant()
-    assert story.world == "abc"
+@pytest.mark.parametrize(
+    ("before", "spares", "lost", "world"),
+    [
+        pytest.param("ab", "c", "b", "ac", id="a spare steps in at once"),
+        pytest.param("bc", "ad", "c", "ab", id="the oldest spare, and after a member of the last world"),
+    ],
+)
+def test_a_spare_takes_the_place_of_a_lost_member(before, spares, lost, world):
+    story = running("2", before, granted=1).join(*spares).lose(lost)
+    assert story.ready([name for name in before if name != lost]).grant().world == world
 
 
 @pytest.mark.parametrize(
@@ -274,28 +274,30 @@ def test_one_that_comes_back_has_what_is_left_of_its_time():
     assert grown(story.wait(0.1)).world == "ab"
 
 
-# Where nobody trains anyway, whoever is there is taken.
-
-
-def test_a_first_world_does_not_wait_for_imports():
-    assert Story("2", last_call_s=0.0).join("a", "b", importing_s=PATIENCE_S).world == "ab"
-
-
-def test_nor_does_one_after_a_loss():
-    story = trains("2", "ab", granted=1).join("c", importing_s=PATIENCE_S).lose("b").ready("a").grant()
-    assert story.world == "ac"
-
-
-def test_nor_one_after_a_failure():
-    story = trains("1:4", "ab").join("c", importing_s=PATIENCE_S).fail("b").ready("ab")
-    assert story.world == "abc"
-
-
-def test_nor_one_that_would_be_below_the_min_without():
-    """The world was stopped to grow, and most of it was lost on the way."""
-    story = trains("2:4", "ab", granted=1).join("c", "d", importing_s=PATIENCE_S).imported("c").wait(1.0)
-    story.lose("bc").ready("a").grant()
-    assert story.world == "ad"
+@pytest.mark.parametrize(
+    ("formed", "world"),
+    [
+        pytest.param(lambda: Story("2", last_call_s=0.0).join("a", "b", importing_s=PATIENCE_S), "ab", id="the first"),
+        pytest.param(
+            lambda: trains("2", "ab", granted=1).join("c", importing_s=PATIENCE_S).lose("b").ready("a").grant(),
+            "ac",
+            id="after a loss",
+        ),
+        pytest.param(
+            lambda: trains("1:4", "ab").join("c", importing_s=PATIENCE_S).fail("b").ready("ab"),
+            "abc",
+            id="after a failure",
+        ),
+        pytest.param(
+            lambda: trains("2:4", "ab", granted=1).join("c", "d", importing_s=PATIENCE_S).imported("c").wait(1.0)
+            .lose("bc").ready("a").grant(),
+            "ad",
+            id="stopped to grow, and below the min without those that import",
+        ),
+    ],
+)  # fmt: skip
+def test_where_nobody_trains_a_world_does_not_wait_for_imports(formed, world):
+    assert formed().world == world
 
 
 def test_a_seat_that_still_imports_holds_nobody_up():

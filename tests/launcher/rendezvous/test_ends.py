@@ -2,13 +2,9 @@
 
 import pytest
 
-from tests.launcher.rendezvous.story import Story
+from tests.launcher.rendezvous.story import running
 from turnout.launcher.coordinator_messages import Finish, Formed, LastWorld, Succeeded
 from turnout.launcher.rendezvous.state import JobOver, Wake
-
-
-def running(names="abc", nnodes="1:3", **more):
-    return Story(nnodes, last_call_s=0.0, **more).join(*names)
 
 
 def test_done_is_said_when_all_are_done():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.launcher.rendezvous.story import Story, member
+from tests.launcher.rendezvous.story import Story, member, running
 from turnout.launcher.coordinator_messages import (
     Finish,
     Formed,
@@ -17,10 +17,6 @@ from turnout.launcher.coordinator_messages import (
 from turnout.launcher.model import RestartBudget
 from turnout.launcher.rendezvous.state import JobOver
 from turnout.launcher.rendezvous.state_machine import begin, succeed
-
-
-def running(names="abc", nnodes="1:3", **more):
-    return Story(nnodes, last_call_s=0.0, **more).join(*names)
 
 
 def next_round(story, names="abc"):

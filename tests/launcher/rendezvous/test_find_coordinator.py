@@ -252,3 +252,10 @@ def test_who_hears_of_a_world_waits_for_its_members_not_for_the_last_call():
     assert story.wait(0.2).world == "ab"
     whole = Story("2:3", succeeds={"sought_s": 0.0}, base=LastWorld(), last_call_s=30.0).join("a").wait(1.0)
     assert whole.join("b", "c", base=LastWorld(1, 3, True)).world == "abc"
+
+
+def test_pauses_cease_to_grow():
+    seek = seeker()
+    for _ in range(40):
+        seek = next_lap(seek)
+    assert next_lap(seek).laps == seek.laps

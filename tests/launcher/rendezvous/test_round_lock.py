@@ -1,6 +1,7 @@
 """Claims of a round: who may make one, what it writes, and that the record is read again whole or not at all."""
 
 import hashlib
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from tests.launcher.rendezvous.locks.world import held, record
 from turnout.launcher.model import RestartBudget, RoundRecord
 from turnout.launcher.rendezvous.arbiter import (
+    MOST_BYTES,
+    MOST_ROUND,
     BadRecord,
     ClaimReason,
     HolderObservation,
@@ -121,18 +124,25 @@ def test_noise_is_no_record(noise):
         unseal(noise)
 
 
+@pytest.mark.parametrize("bound", [{"round": 0}, {"round": MOST_ROUND}, {"port": 0}, {"port": 65_535}], ids=str)
+def test_the_last_record_that_is_written(bound):
+    assert unseal(seal(replace(record(), **bound))) == replace(record(), **bound)
+
+
 @pytest.mark.parametrize(
-    "bad",
-    [
-        pytest.param(record(-1), id="a round below nothing"),
-        pytest.param(record(10**10), id="a round of eleven digits"),
-        pytest.param(record(port=65_536), id="no port"),
-        pytest.param(record(coordinator="a" * 4_096), id="too long"),
-    ],
+    "bound",
+    [{"round": -1}, {"round": MOST_ROUND + 1}, {"port": -1}, {"port": 65_536}, {"coordinator": "a" * MOST_BYTES}],
+    ids=lambda bound: str(bound)[:30],
 )
-def test_what_would_not_be_read_is_not_written(bad):
+def test_the_first_record_that_is_not(bound):
     with pytest.raises(BadRecord):
-        seal(bad)
+        seal(replace(record(), **bound))
+
+
+def test_as_many_bytes_as_a_record_may_have_are_read():
+    assert unseal(seal(record()).ljust(MOST_BYTES)) == record()
+    with pytest.raises(BadRecord, match=f"at most {MOST_BYTES}"):
+        unseal(seal(record()).ljust(MOST_BYTES + 1))
 
 
 @pytest.mark.parametrize("budget", [

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from itertools import count
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.launcher.agent.crew import until
 from tests.launcher.checkpoint.daemon.test_daemon import DaemonProcess
 from tests.launcher.checkpoint.engine.states import DTYPES, same, states, tensor_of, training
 from tests.launcher.checkpoint.storage.world import Said
@@ -45,15 +45,6 @@ def shared():
         checkpoints = Checkpointer(folder, environ=os.environ | {"TURNOUT_MEMORY_DIR": folder})
         yield checkpoints, count(1)
         checkpoints.close()
-
-
-def until(seen, seconds=30.0):
-    """Poll; a daemon needs its time."""
-    ends_s = time.monotonic() + seconds
-    while not (found := seen()):
-        assert time.monotonic() < ends_s, "it has not come"
-        time.sleep(0.01)
-    return found
 
 
 def blocks(folder):

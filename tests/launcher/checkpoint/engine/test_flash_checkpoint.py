@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import OrderedDict
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.launcher.agent.crew import until
 from tests.launcher.checkpoint.engine.states import same, training
 from turnout.launcher.errors import BadCheckpoint, BadState, StorageFailed
 from turnout.launcher.flash_checkpoint import (
@@ -50,15 +50,6 @@ def flash(environ):
     yield make
     for each in made:
         each.close()
-
-
-def until(seen, seconds=60.0):
-    """Poll; a daemon needs its time."""
-    ends_s = time.monotonic() + seconds
-    while not (found := seen()):
-        assert time.monotonic() < ends_s, "it has not come"
-        time.sleep(0.01)
-    return found
 
 
 def files(folder):

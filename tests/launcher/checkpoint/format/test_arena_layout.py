@@ -56,6 +56,9 @@ def sealed(epoch, **more):
     return Slot(SlotState.SEALED, epoch=epoch, record=replace(RECORD, epoch=epoch), **more)
 
 
+SMALL = ShardRecord(1, 1, 1, 0, 1, PAGE_BYTES, 0)
+# So much is left for head and data beside their sums, of which a page is enough for 2 GiB.
+ROOM = STRIDE_BYTES - 512 * PAGE_BYTES
 EMPTY, WRITING = Slot(), Slot(SlotState.WRITING, epoch=9)
 BROKEN = Slot(epoch=9, fault="torn")
 
@@ -112,6 +115,7 @@ def test_no_folder_is_made_of_what_was_not_written_as_one(data):
     pytest.param("/\udcff", False, id="a name that is no text"),
 ])  # fmt: skip
 def test_a_folder_that_cannot_be_written_is_unknown(target, read):
+    assert len(target_bytes(target)) == TARGET_BYTES
     assert read_target(target_bytes(target)) == (target if read else "")
 
 
@@ -175,6 +179,11 @@ def test_no_bytes_from_outside_do_harm(data):
             id="more memory than there can be is none",
         ),
         pytest.param(table(SlotState.EMPTY, epoch=MOST + 1), EMPTY, id="an epoch that no save ever reaches is none"),
+        pytest.param(
+            table(SlotState.WRITING, 1, MOST, reserved=STRIDE_BYTES),
+            Slot(SlotState.WRITING, True, MOST, None, None, STRIDE_BYTES),
+            id="the largest numbers",
+        ),
     ],
 )
 def test_a_table_says(page, slot):
@@ -196,22 +205,43 @@ def test_a_table_that_cannot_be_believed_counts_as_empty_and_says_why(page, faul
     assert fault in slot.fault
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        pytest.param({"epoch": -1}, id="an epoch below 0"),
-        pytest.param({"step": MOST + 1}, id="a step that is too large"),
-        pytest.param({"rank": 8}, id="a rank outside the world"),
-        pytest.param({"world": 0, "rank": 0}, id="no world"),
-        pytest.param({"head_bytes": 0}, id="no head"),
-        pytest.param({"head_bytes": 4_097}, id="a head that does not end with a page"),
-        pytest.param({"data_bytes": -1}, id="less than no data"),
-        pytest.param({"data_bytes": STRIDE_BYTES - 8_192}, id="so much data that its sums reach the next generation"),
-    ],
-)
-def test_a_record_out_of_bounds_cannot_be_made(change):
+def each_of(value, bounds):
+    """One bound at a time."""
+    return [pytest.param({name: at}, id=f"{name} {at}") for name, ats in bounds.items() for at in ats]
+
+
+@pytest.mark.parametrize("bound", each_of(OURS, {
+    "run": ["r" * 253], "worker": ["w" * 253], "owner": ["o" * 253], "boot": ["b" * 64],
+    "local_rank": [0, (1 << 20) - 1], "count": [1, MOST_GENERATIONS], "owner_count": [1, MOST_GENERATIONS],
+}))  # fmt: skip
+def test_the_last_identity_that_is_taken(bound):
+    assert replace(OURS, **bound)
+
+
+@pytest.mark.parametrize("bound", each_of(OURS, {
+    "run": ["r" * 254], "worker": ["w" * 254], "owner": ["o" * 254], "boot": ["b" * 65],
+    "local_rank": [-1, 1 << 20], "count": [0, MOST_GENERATIONS + 1], "owner_count": [0, MOST_GENERATIONS + 1],
+}))  # fmt: skip
+def test_the_first_identity_that_is_refused(bound):
     with pytest.raises(BadCheckpoint):
-        replace(RECORD, **change)
+        replace(OURS, **bound)
+
+
+@pytest.mark.parametrize("bound", each_of(SMALL, {
+    "epoch": [0, MOST], "step": [0, MOST], "round": [0, MOST], "world": [1, MOST],
+    "head_bytes": [PAGE_BYTES, 2 * PAGE_BYTES], "data_bytes": [0, 1, ROOM - PAGE_BYTES],
+}))  # fmt: skip
+def test_the_last_record_that_is_taken(bound):
+    assert replace(SMALL, **bound).region_bytes <= STRIDE_BYTES
+
+
+@pytest.mark.parametrize("bound", each_of(SMALL, {
+    "epoch": [-1, MOST + 1], "step": [-1, MOST + 1], "round": [-1, MOST + 1], "world": [0, MOST + 1], "rank": [-1, 1],
+    "head_bytes": [0, PAGE_BYTES + 1, PAGE_BYTES // 2], "data_bytes": [-1, ROOM - PAGE_BYTES + 1],
+}))  # fmt: skip
+def test_the_first_record_that_is_refused(bound):
+    with pytest.raises(BadCheckpoint):
+        replace(SMALL, **bound)
 
 
 @given(records)
@@ -224,7 +254,8 @@ def test_head_data_and_sums_lie_apart_and_within_what_is_reserved(record):
 
 def test_generations_never_meet():
     assert table_at(MOST_GENERATIONS - 1) + PAGE_BYTES <= offset_of(0)
-    assert [offset_of(at + 1) - offset_of(at) for at in range(3)] == [STRIDE_BYTES] * 3
+    assert [offset_of(at) for at in (0, 1, 6)] == [STRIDE_BYTES, 2 * STRIDE_BYTES, 7 * STRIDE_BYTES]
+    assert [table_at(at) for at in (0, 1, 6)] == [PAGE_BYTES, 2 * PAGE_BYTES, 7 * PAGE_BYTES]
 
 
 @pytest.mark.parametrize(
@@ -232,6 +263,7 @@ def test_generations_never_meet():
     [
         pytest.param([EMPTY, EMPTY, EMPTY], 0, id="nothing is there: the first"),
         pytest.param([sealed(1), EMPTY, EMPTY], 1, id="one that holds nothing"),
+        pytest.param([sealed(0), EMPTY, sealed(5)], 1, id="it, also before the very first save"),
         pytest.param([EMPTY, replace(EMPTY, reserved_bytes=4_096)], 1, id="of two such, one that has memory"),
         pytest.param([sealed(3), sealed(1), sealed(2)], 1, id="all are sealed: the oldest"),
         pytest.param([sealed(3), WRITING, sealed(2)], 1, id="one that a crash has left in mid-save"),
@@ -279,4 +311,4 @@ def test_newest(slots, any_sealed, only_hashed):
 
 @given(slots)
 def test_the_next_save_has_an_epoch_of_its_own(slots):
-    assert all(next_epoch(slots) > slot.epoch for slot in slots)
+    assert next_epoch(slots) == 1 + max((slot.epoch for slot in slots), default=0)

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format.manifest import (
+    MOST_COUNT,
     MOST_SHARD_BYTES,
+    MOST_WORLD,
     Blocks,
     Manifest,
     ShardNote,
@@ -22,7 +24,7 @@ from turnout.launcher.checkpoint.format.manifest import (
     write_note,
 )
 from turnout.launcher.checkpoint.format.shard_file import BLOCK_BYTES, CHUNK_BYTES, sum_of, sums_of
-from turnout.launcher.errors import BadCheckpoint
+from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 steps, rounds = st.integers(0, 1 << 60), st.integers(0, 1 << 60)
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -186,6 +188,31 @@ def test_what_cannot_be_is_refused_with_the_right_sum_too(old, new):
     refuses(read, resealed(write(MANIFEST), old, new))
 
 
+FILE = StoredShard.of("f", 0, 8, 8, [0])
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda: StoredShard.of("f" * 255, 0, 8, 8, [0]), id="a long name"),
+        pytest.param(lambda: StoredShard.of("f", MOST_WORLD - 1, 8, 8, [0]), id="the last rank there can be"),
+        pytest.param(lambda: StoredShard.of("f", 0, 8, 8, [(1 << 64) - 1]), id="the largest sum"),
+        pytest.param(lambda: StoredShard.of("f", 0, CHUNK_BYTES, 8, [1]), id="a whole chunk"),
+        pytest.param(lambda: StoredShard.of("f", 0, CHUNK_BYTES + 1, 8, [1, 1]), id="a chunk and a byte"),
+        pytest.param(lambda: StoredShard.of("f", 0, MOST_SHARD_BYTES, 8, [1] * (MOST_SHARD_BYTES // CHUNK_BYTES)),
+                     id="as many bytes as there can be"),
+        pytest.param(lambda: Blocks.of(BLOCK_BYTES, [1]), id="the smallest blocks"),
+        pytest.param(lambda: Blocks.of(CHUNK_BYTES // 2, [1]), id="the largest blocks"),
+        pytest.param(lambda: ShardNote("r", 0, 0, 1, FILE), id="the first of all notes"),
+        pytest.param(lambda: ShardNote("r" * 253, MOST_COUNT, MOST_COUNT, MOST_WORLD, FILE, 0.5), id="the last of all"),
+        pytest.param(lambda: ShardNote("r", 0, 0, 8, replace(FILE, rank=7)), id="the last rank of its world"),
+        pytest.param(lambda: Manifest("r", 0, 0, 1, 0.0, (FILE,)), id="the first of all manifests"),
+    ],
+)  # fmt: skip
+def test_what_may_lie_in_storage(made):
+    assert made()
+
+
 @pytest.mark.parametrize(
     "made",
     [
@@ -196,6 +223,10 @@ def test_what_cannot_be_is_refused_with_the_right_sum_too(old, new):
         pytest.param(lambda: shard(file="a/b"), id="a path for a name"),
         pytest.param(lambda: shard(file="a\\b"), id="a path of another system"),
         pytest.param(lambda: shard(bytes=MOST_SHARD_BYTES + 1), id="a file too large"),
+        pytest.param(lambda: StoredShard.of("f" * 256, 0, 8, 8, [0]), id="a longer name"),
+        pytest.param(lambda: StoredShard.of("f", MOST_WORLD, 8, 8, [0]), id="a rank too many"),
+        pytest.param(lambda: StoredShard.of("f", 0, 8, 7, [0]), id="half a head"),
+        pytest.param(lambda: note(round=MOST_COUNT + 1), id="a round too many"),
         pytest.param(lambda: shard(sums=()), id="no sums"),
         pytest.param(lambda: replace(shard(), sums_sum=5), id="a sum of sums that is not theirs"),
         pytest.param(lambda: replace(MANIFEST, shards=MANIFEST.shards[::-1]), id="shards out of order"),
@@ -222,6 +253,15 @@ def test_sums_of_blocks_are_those_of_all_blocks_of_the_shard(made):
     assert replace(note(), blocks=Blocks.of(BLOCK_BYTES, range(20))).blocks.sums == tuple(range(20))
     with pytest.raises(BadCheckpoint):
         made()
+
+
+def test_a_note_of_a_newer_format_is_told_apart_from_one_that_is_torn():
+    plain = write_note(ShardNote("r", 0, 0, 1, FILE)).split(b'"note":', 1)[1][:-1]
+    newer = b'{"sum":"%016x","version":2,"note":%b}' % (sum_of(b"note 2 %b" % plain), plain)
+    with pytest.raises(NewerFormat):
+        read_note(newer)
+    with pytest.raises(BadCheckpoint, match="torn, foreign or flipped"):
+        read_note(newer.replace(b'"step":0', b'"step":1'))
 
 
 def test_a_note_of_before_there_were_blocks_is_read():

@@ -103,6 +103,24 @@ def test_a_machine_that_has_less_than_its_file_system_allows_is_told_so():
     assert spec(no) == {"containers": [{"name": "main", "resources": {"requests": {"memory": "20Gi"}}}]}
 
 
+@pytest.mark.parametrize(
+    ("free_bytes", "size"),
+    [
+        pytest.param(GIB, "1.00 GiB (1073741824 bytes)", id="a GiB"),
+        pytest.param(GIB - 1, "1024.00 MiB (1073741823 bytes)", id="a byte less"),
+        pytest.param(1 << 10, "1.00 KiB (1024 bytes)", id="a KiB"),
+        pytest.param((1 << 10) - 1, "has 1023 bytes free", id="a byte less than that"),
+    ],
+)
+def test_sizes_are_told_as_people_read_them(free_bytes, size):
+    assert size in refusal(9 * GIB, Limits(free_bytes)).fault
+
+
+@pytest.mark.parametrize(("need", "size"), [(1, "1Gi"), (GIB, "1Gi"), (GIB + 1, "2Gi")])
+def test_a_gibibyte_is_the_least_to_ask_for(need, size):
+    assert spec(refusal(need, Limits(0)))["volumes"][0]["emptyDir"]["sizeLimit"] == size
+
+
 maybe = st.none() | sizes
 
 

@@ -13,16 +13,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format.shard_file import (
+    BLOCK_BYTES,
+    CHUNK_BYTES,
     DTYPES,
     METADATA,
+    MOST_BLOCKS,
     MOST_DATA_BYTES,
     MOST_HEAD_BYTES,
     PAGE_BYTES,
     Entry,
     Layout,
     Spec,
+    block_bytes_of,
     bytes_of,
     head_of,
+    join_head,
     pack,
     read_head,
     sum_of,
@@ -334,3 +339,28 @@ def test_no_depth_of_nesting_raises_anything_else(depth):
 def test_random_bytes_raise_nothing_else(data):
     for head in (data, head_with(data), head_with(b'{"a":' + data)):
         is_refused_or_reads_as_itself(head)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "block_bytes"),
+    [
+        pytest.param(0, BLOCK_BYTES, id="nothing"),
+        pytest.param(MOST_BLOCKS * BLOCK_BYTES, BLOCK_BYTES, id="as much as the smallest blocks are enough for"),
+        pytest.param(MOST_BLOCKS * BLOCK_BYTES + 1, 2 * BLOCK_BYTES, id="a byte more"),
+        pytest.param(MOST_BLOCKS * CHUNK_BYTES + 1, CHUNK_BYTES, id="never more than a chunk"),
+    ],
+)
+def test_blocks_are_twice_as_large_where_they_would_be_too_many(size_bytes, block_bytes):
+    assert block_bytes_of(size_bytes) == block_bytes
+
+
+def test_a_head_may_be_as_long_as_safetensors_reads():
+    about = MOST_HEAD_BYTES - 8 - len('{"__metadata__":}')
+    assert len(join_head(b"x" * about, b"{}")) == MOST_HEAD_BYTES
+    with pytest.raises(BadState, match="use tensors"):
+        join_head(b"x" * (about + 1), b"{}")
+
+
+def test_tensors_may_be_as_large_as_a_generation():
+    head = head_with(json.dumps({"a": tensor("U8", (MOST_DATA_BYTES,), (0, MOST_DATA_BYTES))}))
+    assert read_head(head)[0].data_bytes == MOST_DATA_BYTES

@@ -395,3 +395,74 @@ def test_the_state_of_a_model_and_its_optimizer_comes_back():
     optimizer.load_state_dict(found["optimizer"])
     assert found["optimizer"]["param_groups"] == state["optimizer"]["param_groups"]
     assert all(torch.equal(found["model"][name], each) for name, each in state["model"].items())
+
+
+# The bounds.
+
+
+def tuples(depth, inner=1):
+    for _ in range(depth):
+        inner = (inner,)
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("state", "deepest"),
+    [
+        pytest.param(lambda depth: tuples(depth), MOST_DEPTH, id="tuples"),
+        pytest.param(lambda depth: {tuples(depth): 1}, MOST_DEPTH - 1, id="tuples in a key"),
+        pytest.param(lambda depth: [{tuples(depth): 1}], MOST_DEPTH - 2, id="tuples in a key farther in"),
+    ],
+)
+def test_no_more_is_written_than_is_read_again(state, deepest):
+    assert comes_back(state(deepest)) == state(deepest)
+    with pytest.raises(BadState):
+        flatten(state(deepest + 1), is_tensor)
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "deepest"),
+    [
+        pytest.param('["list",', "]", MOST_DEPTH + 1, id="lists"),
+        pytest.param('["tuple",', "]", MOST_DEPTH + 1, id="tuples"),
+        pytest.param('["dict","k",', "]", MOST_DEPTH + 1, id="dicts"),
+        pytest.param('["ordered","k",', "]", MOST_DEPTH + 1, id="ordered ones"),
+        pytest.param('["made","one",', "]", MOST_DEPTH + 1, id="what the caller makes"),
+    ],
+)
+def test_what_is_nested_is_read_as_deep_as_it_may_be(begins, ends, deepest):
+    made = {"one": lambda parts: parts}
+    unflatten(begins * deepest + "1" + ends * deepest, {}, made)
+    with pytest.raises(BadCheckpoint):
+        unflatten(begins * (deepest + 1) + "1" + ends * (deepest + 1), {}, made)
+
+
+def test_a_key_is_read_as_deep_as_it_may_be():
+    def text(depth):
+        return '["list",["dict",' + '["tuple",' * depth + "1" + "]" * depth + ",2]]"
+
+    assert unflatten(text(MOST_DEPTH - 1), {}) == [{tuples(MOST_DEPTH - 1): 2}]
+    with pytest.raises(BadCheckpoint):
+        unflatten(text(MOST_DEPTH), {})
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        pytest.param(5, "5", id="a number"),
+        pytest.param(-(1 << 63), "-9223372036854775808", id="the smallest that stands for itself"),
+        pytest.param((1 << 63) - 1, "9223372036854775807", id="the largest"),
+        pytest.param(1 << 63, '["int","8000000000000000"]', id="one more"),
+        pytest.param(-(1 << 63) - 1, '["int","-8000000000000001"]', id="one less than the smallest"),
+        pytest.param(0.5, "0.5", id="a fraction"),
+        pytest.param(float("inf"), '["float","7ff0000000000000"]', id="one that JSON has not"),
+        pytest.param({"a": [None, True]}, '["dict","a",["list",null,true]]', id="branches"),
+    ],
+)
+def test_each_value_is_written_in_one_way(state, text):
+    assert flatten(state, is_tensor)[0] == text
+
+
+def test_plain_values_may_have_as_much_text_as_is_read():
+    state = "x" * (MOST_TEXT_BYTES - 2)
+    assert comes_back(state) == state

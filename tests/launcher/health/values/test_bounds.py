@@ -14,7 +14,6 @@ from turnout.launcher.health.hang_detector import (
     HangLimits,
     Progress,
     ProgressWatch,
-    aged,
     bucket_of,
     edge_s,
     observe,
@@ -196,10 +195,6 @@ def test_the_first_bucket_has_the_shortest_step_and_the_last_the_longest():
     assert edge_s(1) == pytest.approx(SHORTEST_S * WIDTH)
 
 
-def test_with_age_a_count_is_half_and_the_last_one_stays():
-    assert aged([0, 1, 2, 3, 100]) == [0, 1, 1, 2, 50]
-
-
 @pytest.mark.parametrize(
     ("counts", "share", "bucket"),
     [
@@ -225,11 +220,6 @@ def test_who_stands_still_as_long_as_the_limit_does_not_hang_yet():
     watch, said = observe(watch, seen, limits, 10.5)
     assert (said, watch.hangs) == (Hang(10.5, 10.0), True)
     assert observe(watch, seen, limits, 11.0)[1] is None
-
-
-def test_a_hang_in_a_phase_says_so():
-    assert str(Hang(10.5, 10.0, "saving")) == "no progress for 10.5 s in 'saving', the limit is 10.0 s"
-    assert "in one step" in str(Hang(10.5, 10.0))
 
 
 def test_of_a_look_that_comes_late_four_times_the_usual_counts():

@@ -18,7 +18,6 @@ from turnout.launcher.health.stack_traces.stack_tree import (
     MOST_LINES,
     Frame,
     RankStacks,
-    StackNode,
     Thread,
     WorldStacks,
     fold,
@@ -124,12 +123,6 @@ def test_a_box_is_coloured_by_how_many_of_those_that_show_a_stack_have_it(held, 
 def test_a_few_lines_of_a_frame_are_told_and_none_that_is_not_known():
     node = fold({rank: [stack("f", line=rank)] for rank in range(MOST_LINES + 2)}).children[0]
     assert node.lines == tuple(range(1, MOST_LINES + 1))
-
-
-def test_a_frame_below_which_nothing_is_known_ends_for_nobody():
-    assert StackNode(Frame("f", "a.py"), 1) == StackNode(
-        Frame("f", "a.py"), 1, ends=0, threads=0, lines=(), children=()
-    )
 
 
 def apart(count):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.launcher.rendezvous.story import Story, member
+from tests.launcher.rendezvous.story import Story, member, running
 from turnout.launcher.coordinator_messages import (
     ALL,
     FETCH_DISABLED,
@@ -17,10 +17,6 @@ from turnout.launcher.coordinator_messages import (
 )
 from turnout.launcher.model import World
 from turnout.launcher.rendezvous.restore.restore_plan import choose_restore
-
-
-def running(names="abc", nnodes="1:3", **more):
-    return Story(nnodes, **{"last_call_s": 0.0, **more}).join(*names)
 
 
 def test_the_time_of_a_leaver_begins_when_it_is_asked_to_go():

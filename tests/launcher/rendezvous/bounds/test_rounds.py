@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.launcher.rendezvous.story import Story, member, replace
+from tests.launcher.rendezvous.story import Story, member, replace, running
 from turnout.launcher.coordinator_messages import (
     Finish,
     Heartbeat,
@@ -19,10 +19,6 @@ from turnout.launcher.coordinator_messages import (
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import Claim, Joined, Lost, MessageSent, Phase, StepDown, Unanswered, Wake
 from turnout.launcher.rendezvous.state_machine import step
-
-
-def running(names="abc", nnodes="1:3", **more):
-    return Story(nnodes, **{"last_call_s": 0.0, **more}).join(*names)
 
 
 def waits(story):
