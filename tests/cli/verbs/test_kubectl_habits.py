@@ -71,7 +71,7 @@ async def typed(config, *words):
         pytest.param(
             ["pause", "bert"],
             ExitCode.FAILED,
-            "'bert' may be VolcanoJob/team-a/bert or Job/team-a/bert: say which",
+            "'bert' may be Job/team-a/bert or VolcanoJob/team-a/bert: say which",
             id="pause of a name that two kinds have",
         ),
         pytest.param(
