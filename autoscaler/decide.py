@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from turnout.autoscaler.model import JobState, Observation, Policy, Reason, Step
-from turnout.autoscaler.scaling.decision import Decision
-from turnout.autoscaler.scaling.guard import guard
+from turnout.autoscaler.scaling.guard import Decision, guard
 from turnout.autoscaler.scaling.preempt import preempt
 from turnout.autoscaler.scaling.scale_up import scale_up
 from turnout.jobs.model import JobKey

@@ -1,4 +1,4 @@
-"""The nouns of the autoscaler: observation, policy and decision, each decision with one reason of a closed list."""
+"""The nouns of the autoscaler: GPUs, observation, policy and decision, each with one reason of a closed list."""
 
 from __future__ import annotations
 
@@ -293,3 +293,29 @@ def read_admin_override(data: Mapping[str, str]) -> tuple[AdminOverride, float |
 def admin_override_data(override: AdminOverride, until: str = "") -> dict[str, str]:
     """Return the data of the ConfigMap with this order."""
     return {OVERRIDE_KEY: override.value, **({UNTIL_KEY: until} if until else {})}
+
+
+Gpus = tuple[str, ...]  # the names of these resources
+Amounts = Mapping[str, int]
+
+
+def total(amounts: Amounts, gpus: Gpus) -> int:
+    """Return how many GPUs these amounts have."""
+    return sum(amounts.get(each, 0) for each in gpus)
+
+
+def bound(limits: Amounts, gpus: Gpus) -> int | None:
+    """Return how many GPUs these limits allow; None without a limit. Resources without a limit are not counted."""
+    named = [limits[each] for each in gpus if each in limits]
+    return sum(named) if named else None
+
+
+def free(limits: Amounts, used: Amounts, gpus: Gpus) -> int | None:
+    """Return how many GPUs these limits leave; None without a limit. Each resource is counted by itself."""
+    named = [max(0, limits[each] - used.get(each, 0)) for each in gpus if each in limits]
+    return sum(named) if named else None
+
+
+def largest(amounts: Amounts, gpus: Gpus) -> int:
+    """Return the largest of these amounts. A setting for GPUs in general stands under the name of each resource."""
+    return max((amounts.get(each, 0) for each in gpus), default=0)

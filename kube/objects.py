@@ -1,7 +1,7 @@
 """Kubernetes objects as partial msgspec structs, decoded from raw bytes. They have only the fields that we read.
 
 Unknown fields are skipped and absent fields get a default, so that a newer server never breaks a list. Quantities stay
-text here; quantity.py reads them.
+text here; pod_shape.py reads them.
 """
 
 from __future__ import annotations

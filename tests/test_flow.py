@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from hack.lint.flow import Recorder, flows, main
-from turnout.kube.quantity import base_units
+from turnout.kube.pod_shape import base_units
 
 
 def test_a_gang_is_planned_once_and_its_later_questions_pass_less():
@@ -33,7 +33,7 @@ def test_calls_of_other_threads_and_only_those_while_recording_count():
     finally:
         recorder.remove()
     flow = recorder.flow("another thread")
-    assert flow.modules == ("kube/quantity.py",)
+    assert flow.modules == ("kube/pod_shape.py",)
     assert flow.calls >= 1
 
 

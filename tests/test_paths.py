@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.topology.map_text import read_text
+from turnout.topology.map_yaml import read_text
 
 ROOT = Path(__file__).parents[1]
 

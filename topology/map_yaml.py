@@ -1,4 +1,6 @@
-"""Our own form, for any number of tiers: the fabric written as the tree it is, with ranges of hosts at its leaves.
+"""The two forms of the map: the lines of the DLRover guide, and our own form for any number of tiers.
+
+Our own form is the fabric written as the tree that it is, with ranges of hosts at its leaves.
 
     fabric:
       spine-1:
@@ -31,7 +33,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import yaml
 
-from turnout.topology.map_text import duplicates, read_text
 from turnout.topology.model import Entry, Fault, Reading
 from turnout.topology.names import (
     MAX_HOSTS,
@@ -367,3 +368,60 @@ def read_map(data: Mapping[str, str]) -> Reading:
     if yaml_text.strip():
         return read_yaml(yaml_text)
     return read_text(text)
+
+
+def read_text(text: str) -> Reading:
+    """Read a whole text and gather every fault, in line order. Raises nothing."""
+    if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
+        return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
+    entries: list[Entry] = []
+    faults: list[Fault] = []
+    lines_of: dict[str, list[int]] = {}
+    for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        fields = _without_comment(raw).split()
+        if not fields:
+            continue
+        wrong = _fault(fields)
+        if wrong:
+            faults.append(Fault(number, wrong))
+            continue
+        asw, psw, host = fields
+        lines_of.setdefault(host, []).append(number)
+        entries.append(Entry(host, (psw, asw), number))
+    faults += duplicates(lines_of)
+    # MAX_HOSTS needs no look: so many lines, of six bytes at least, are more than MAX_TEXT_BYTES.
+    return Reading(tuple(entries), tuple(sorted(faults, key=lambda fault: fault.line)))
+
+
+def duplicates(lines_of: dict[str, list[int]]) -> list[Fault]:
+    """Return one fault per host that stands on more than one line, with the line of the second mention.
+
+    lines_of: host -> its lines, ascending.
+    """
+    return [
+        Fault(lines[1], f"host {host} is named {len(lines)} times, on lines {_listed(lines)}")
+        for host, lines in lines_of.items()
+        if len(lines) > 1
+    ]
+
+
+def _listed(lines: list[int]) -> str:
+    return ", ".join(map(str, lines[:8])) + (", ..." if len(lines) > 8 else "")
+
+
+def _without_comment(line: str) -> str:
+    """Remove a comment, which begins with a `#` at the start of a word."""
+    if "#" not in line:
+        return line
+    words = []
+    for word in line.split():
+        if word.startswith("#"):
+            break
+        words.append(word)
+    return " ".join(words)
+
+
+def _fault(fields: list[str]) -> str:
+    if len(fields) != 3:
+        return f"a line holds three fields, asw psw node-ip; this one holds {len(fields)}"
+    return switch_fault(fields[0]) or switch_fault(fields[1]) or host_fault(fields[2])

@@ -17,10 +17,9 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric, above, under
+from turnout.topology.fabric import Fabric, above, cost, under
 from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
-from turnout.topology.shares import gathered, in_multiples, topped_up
+from turnout.topology.place import gathered, in_multiples, topped_up
 
 Room = npt.NDArray[np.int32]
 _MAX_HOSTS = 2_048  # looked at in a tier, each once a try: larger domains are left to nested.py

@@ -25,8 +25,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
-from turnout.autoscaler.model import JobState, Observation, Policy, QueueOrder, Reason, Step
+from turnout.autoscaler.model import Gpus, JobState, Observation, Policy, QueueOrder, Reason, Step, bound, free, total
 from turnout.jobs.model import JobKey, Life
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube.client.clock import Clock, RealClock

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
 
-from turnout.autoscaler.gpu_sums import Gpus
+from turnout.autoscaler.model import Gpus
 from turnout.autoscaler.node_faults.model import (
     BadNodeRecord,
     FaultClaim,

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from turnout.autoscaler.capacity import Charges
 from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, JobState, Observation, Reason, Step
-from turnout.autoscaler.scaling.decision import in_turn
 from turnout.autoscaler.scaling.free_room import CapacityRequest, Quota, Reservations, least_of, total_of
+from turnout.autoscaler.scaling.guard import in_turn
 from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.autoscaler.gpu_sums import Gpus, bound, free, largest, total
-from turnout.autoscaler.model import JobState, Observation, Step
+from turnout.autoscaler.model import Gpus, JobState, Observation, Step, bound, free, largest, total
 from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube import labels

@@ -15,8 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.autoscaler.capacity import Capacity
-from turnout.autoscaler.gpu_sums import Gpus, bound, free, largest, total
-from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Observation, Policy, Reason, Step
+from turnout.autoscaler.model import (
+    UNKNOWN_NODE,
+    Gpus,
+    JobState,
+    Observation,
+    Policy,
+    Reason,
+    Step,
+    bound,
+    free,
+    largest,
+    total,
+)
 from turnout.autoscaler.reporting.forecast import NEVER, Estimate
 from turnout.autoscaler.scaling.free_room import least_of, total_of
 from turnout.autoscaler.scaling.resize_cost import balance_s

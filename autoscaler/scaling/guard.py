@@ -1,4 +1,4 @@
-"""First phase: decides the jobs that room cannot help. Finds the waiting jobs, the jobs that may grow, and the room.
+"""First phase: decide the jobs that room cannot help; the order of jobs, and the decision that all phases extend.
 
 Observations that cannot be trusted change nothing. Jobs that no scheduler can bind, jobs of unreadable queues and
 workers without a node are settled before any room is shared out.
@@ -6,7 +6,8 @@ workers without a node are settled before any room is shared out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from turnout.autoscaler.model import (
     ORDER,
@@ -19,8 +20,8 @@ from turnout.autoscaler.model import (
     TerminatingPod,
     pool_of,
 )
-from turnout.autoscaler.scaling.decision import Decision, may_give
 from turnout.autoscaler.scaling.free_room import Quota, Reservations
+from turnout.jobs.model import JobKey, Pause
 
 
 def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
@@ -122,3 +123,72 @@ def _room_taken_step(state: JobState, policy: Policy, now_s: float) -> Step | No
         return None
     detail = f"{len(late)} workers without a node for more than {policy.pending_s:g} s"
     return Step(job.key, size, job.replicas, Reason.ROOM_TAKEN, detail)
+
+
+Steps = Mapping[object, Step]  # by the token of a JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision after a phase. A phase makes the next one; only the two reservations are charged in place.
+
+    waiting and running are in the order of the queues. A job in `running` has no step of its own yet; one that
+    preempt makes smaller is taken out.
+    """
+
+    steps: Steps  # of the jobs that are decided
+    waiting: Sequence[JobState]  # jobs that lack pods to their min
+    running: Sequence[JobState]  # jobs that may grow
+    free: Reservations  # free now
+    expected: Reservations  # `free` with the room of leaving workers; the same object if no worker leaves
+
+    def with_steps(self, steps: Steps) -> Decision:
+        """Return the decision with these steps added; a later phase has the last word on a job."""
+        return replace(self, steps={**self.steps, **steps}) if steps else self
+
+
+Common = tuple[bool, float, JobKey]
+Turn = tuple[object, ...]
+
+
+def in_turn(jobs: Sequence[JobState]) -> list[JobState]:
+    """Return the jobs in the order in which they start and grow. jobs: sorted by ORDER, as an observation has them."""
+    turns = turns_of(jobs)
+    return sorted(jobs, key=lambda each: turns[each.token]) if turns else list(jobs)
+
+
+def turns_of(jobs: Sequence[JobState], rich: Callable[[JobState], bool] | None = None) -> dict[object, Turn]:
+    """Return what sorts these jobs, by token. jobs: sorted by ORDER.
+
+    rich: True for a job that counts as rich before its age: of two equal jobs the rich one comes later. Without it, and
+    if no owner has written a priority or deadline, nothing is returned: the jobs are in order already.
+    """
+    if not any(each.queue_order[1:3] != _SILENT for each in jobs):
+        if rich is None:
+            return {}
+        return {each.token: (each.queue_order[0], rich(each), *each.queue_order[3:]) for each in jobs}
+    own: dict[object, Turn] = {}
+    common: dict[object, Common] = {}
+    for each in jobs:
+        wealth = rich is not None and rich(each)
+        own[each.token] = (*each.queue_order[1:3], wealth, *each.queue_order[3:])
+        common[each.token] = wealth, *each.queue_order[3:]
+    worst: dict[tuple[int, str], Common] = {}
+    turns: dict[object, Turn] = {}
+    for each in sorted(jobs, key=lambda one: own[one.token]) if rich is not None else jobs:
+        group, mine = (each.queue_order[0], each.job.key.namespace), common[each.token]
+        latest = worst[group] = max(worst.get(group, mine), mine)
+        turns[each.token] = each.queue_order[0], latest, own[each.token]
+    return turns
+
+
+_SILENT = (0, float("inf"))
+
+
+def may_give(state: JobState, now_s: float) -> bool:
+    """True if a job may have to give workers to a job of its own namespace.
+
+    A pause counts among the jobs of one namespace only. It keeps no borrowed room from others.
+    """
+    job = state.job
+    return state.can_shrink and (job.pause is Pause.NONE or job.paused(now_s) not in (Pause.SHRINK, Pause.BOTH))

@@ -14,9 +14,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Observation, Policy, Pool, Reason, Step
-from turnout.autoscaler.scaling.decision import Decision, Turn, in_turn, may_give, turns_of
 from turnout.autoscaler.scaling.free_room import CapacityRequest, Reservations, least_of, total_of
-from turnout.autoscaler.scaling.guard import in_queue_order
+from turnout.autoscaler.scaling.guard import Decision, Turn, in_queue_order, in_turn, may_give, turns_of
 from turnout.autoscaler.scaling.resize_cost import has_surplus, is_exhausted
 from turnout.jobs.model import Job, JobKey
 from turnout.kube.pod_shape import PodShape, amount_text

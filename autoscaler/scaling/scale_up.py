@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool, Reason, Step
-from turnout.autoscaler.scaling.decision import Decision, in_turn
 from turnout.autoscaler.scaling.free_room import Reservations
+from turnout.autoscaler.scaling.guard import Decision, in_turn
 from turnout.autoscaler.scaling.resize_cost import balance_s, is_starting, pays_off
 from turnout.jobs.model import Pause
 from turnout.jobs.scaling_curve import gain

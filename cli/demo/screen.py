@@ -28,8 +28,7 @@ from turnout.cli.demo.scenario import (
     Recabling,
     Scene,
 )
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric
+from turnout.topology.fabric import Fabric, cost
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # letters tell the gangs apart; colours only help
 _OURS, _THEIRS = "with Turnout", "kube-scheduler alone"

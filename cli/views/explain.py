@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.gpu_sums import Gpus
-from turnout.autoscaler.model import Observation, Policy, Reason
+from turnout.autoscaler.model import Gpus, Observation, Policy, Reason
 from turnout.autoscaler.reporting.why import Chain, ClusterContext, UnmanagedGang, chain, refusals
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.gang import Dialect, GangKey

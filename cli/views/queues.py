@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.autoscaler.gpu_sums import Gpus, bound, free, total
-from turnout.autoscaler.model import JobState, Observation
+from turnout.autoscaler.model import Gpus, JobState, Observation, bound, free, total
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey

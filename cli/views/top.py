@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from turnout.autoscaler.gpu_sums import Gpus
+from turnout.autoscaler.model import Gpus
 from turnout.cli.views.listing import Column, Listing
 from turnout.kube import labels
 from turnout.kube.objects import Node

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from turnout.autoscaler.gpu_sums import Gpus
+from turnout.autoscaler.model import Gpus
 from turnout.cli.views.listing import Column, Listing
 from turnout.cli.views.top import closed
 from turnout.kube.objects import Node

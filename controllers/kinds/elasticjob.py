@@ -45,7 +45,7 @@ from turnout.jobs.kinds.job_kind import CleanPods, Restart
 from turnout.jobs.model import BadJob
 from turnout.kube.errors import BadQuantity
 from turnout.kube.labels import MAX_WORKERS, MIN_WORKERS
-from turnout.kube.quantity import base_units
+from turnout.kube.pod_shape import base_units
 
 RESTARTS = 3  # of a worker or a master, unless the job says otherwise
 WORKER_PORT = 3333  # of a worker's Service, as DLRover has it

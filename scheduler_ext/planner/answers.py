@@ -27,7 +27,7 @@ from turnout.scheduler_ext.planner.request import (
     planned_members,
 )
 from turnout.scheduler_ext.planner.reserved_room import add_kept_domain
-from turnout.topology.distance import scores
+from turnout.topology.fabric import scores
 from turnout.topology.model import DistanceRule, Refusal, RefusalReason
 from turnout.topology.place import beyond
 

@@ -18,8 +18,7 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import GangGroup
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, PodsOnRows, RoomOf, counts_for_tier
-from turnout.topology.distance import common_tier
-from turnout.topology.fabric import Fabric
+from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.place import beyond
 
 

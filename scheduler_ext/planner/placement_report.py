@@ -19,8 +19,7 @@ from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import Controller, GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import EventReason, Notice
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric
+from turnout.topology.fabric import Fabric, cost
 from turnout.topology.model import Cost
 
 MAX_ESTIMATED_MEMBERS = 4_096  # members of a gang; a larger gang is reported without the estimate

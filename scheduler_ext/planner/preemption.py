@@ -29,7 +29,7 @@ from turnout.scheduler_ext.planner.request import (
     limit_per_host,
 )
 from turnout.scheduler_ext.planner.steps import Work, place
-from turnout.topology.distance import common_tier
+from turnout.topology.fabric import common_tier
 
 MAX_MOVES = 1_500  # for one question, about 50 microseconds each
 _EXACT_ITEMS = 24  # gangs and members above a min of which every combination is tried

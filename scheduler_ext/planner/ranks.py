@@ -14,8 +14,7 @@ from turnout.kube.node_capacity import Rows
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, Seat
-from turnout.topology.distance import common_tier
-from turnout.topology.fabric import Fabric
+from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.mesh import Pulls, cheapest_order, is_complete, leaves_in_mesh, pulls_of
 from turnout.topology.packing import Spread, Sums
 from turnout.topology.rank_order import assign, leaves_of_neighbours

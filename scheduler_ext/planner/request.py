@@ -15,8 +15,7 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_order
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric
+from turnout.topology.fabric import Fabric, cost
 from turnout.topology.model import DistanceRule, Refusal
 
 PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod

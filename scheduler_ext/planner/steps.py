@@ -51,12 +51,10 @@ from turnout.scheduler_ext.planner.request import (
     plan_sort_key,
     restrict_to_domain,
 )
-from turnout.topology.distance import common_tier
-from turnout.topology.fabric import Fabric
+from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.mesh import is_complete, place_mesh
 from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
-from turnout.topology.place import beyond, smallest_holes
-from turnout.topology.shares import balanced, in_multiples, topped_up
+from turnout.topology.place import balanced, beyond, in_multiples, smallest_holes, topped_up
 from turnout.topology.slices import in_layers
 
 QUESTION_STEPS = 15_000  # for the gangs ahead of the gang in question; add HOST_STEPS for each host

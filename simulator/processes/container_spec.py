@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnout.kube.errors import KubeError
-from turnout.kube.quantity import milli
+from turnout.kube.pod_shape import milli
 
 Object = dict[str, Any]
 _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")

@@ -7,7 +7,7 @@ import pytest
 from tests.autoscaler.observe.test_job_pods import pod, seen, view_of
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.controller.metrics import gpus_of
-from turnout.autoscaler.gpu_sums import bound, free, largest, total
+from turnout.autoscaler.model import bound, free, largest, total
 from turnout.autoscaler.reporting.queue_status import pages
 from turnout.autoscaler.settings import read_settings
 from turnout.jobs.queues.model import QueueSpec

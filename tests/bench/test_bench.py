@@ -11,7 +11,7 @@ from hack.bench.placement.run import ours
 from hack.bench.support.measure import middle_ratio
 from hack.bench.support.outcome import MISSED, Outcome, Scale, Table, Target, combined
 from tests.topology.world import fabric, room
-from turnout.topology.distance import cost
+from turnout.topology.fabric import cost
 
 OUTCOME = Outcome(
     "a bench",

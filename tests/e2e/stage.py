@@ -11,8 +11,7 @@ from collections import Counter
 from hack.controlplane import scheduler_config
 from hack.controlplane.plane import free_ports
 from tests import cluster
-from turnout.topology.distance import cost
-from turnout.topology.fabric import build
+from turnout.topology.fabric import build, cost
 from turnout.topology.map_yaml import read_map
 
 MAP = "default/node-topology-config"

@@ -12,8 +12,7 @@ import pytest
 
 from hack.controlplane.tools import cache
 from tests import cluster
-from turnout.topology.distance import cost
-from turnout.topology.fabric import build
+from turnout.topology.fabric import build, cost
 from turnout.topology.map_yaml import read_map
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.kube.errors import BadQuantity
-from turnout.kube.quantity import base_units, milli
+from turnout.kube.pod_shape import base_units, milli
 
 CAP = 2**63 - 1
 POWERS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

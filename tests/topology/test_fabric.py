@@ -6,8 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, paths
-from turnout.topology.distance import common_tier, cost, distance, scores, to_all
-from turnout.topology.fabric import EMPTY, build, moved_share, with_strangers
+from turnout.topology.fabric import (
+    EMPTY,
+    build,
+    common_tier,
+    cost,
+    distance,
+    moved_share,
+    scores,
+    to_all,
+    with_strangers,
+)
 from turnout.topology.model import DistanceRule, Entry
 
 

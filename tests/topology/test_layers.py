@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from hack.bench.placement import exact, layered
 from tests.support.examples import scaled
-from turnout.topology.distance import cost
-from turnout.topology.fabric import build, under
+from turnout.topology.fabric import build, cost, under
 from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.slices import in_layers

@@ -8,13 +8,11 @@ import pytest
 
 from tests.topology.world import fabric, guide_table, room
 from tests.work import lines_run
-from turnout.topology.distance import cost
-from turnout.topology.fabric import EMPTY, build, with_strangers
-from turnout.topology.map_text import read_text
+from turnout.topology.fabric import EMPTY, build, cost, with_strangers
+from turnout.topology.map_yaml import read_text
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
-from turnout.topology.place import plan
+from turnout.topology.place import in_multiples, plan
 from turnout.topology.rank_order import assign, fill, homeward, ranks
-from turnout.topology.shares import in_multiples
 
 
 def ask(pods, **wish):

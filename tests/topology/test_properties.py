@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, scenes
-from turnout.topology.distance import common_tier, cost
-from turnout.topology.fabric import build, with_strangers
+from turnout.topology.fabric import build, common_tier, cost, with_strangers
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
 from turnout.topology.packing import pick
 from turnout.topology.place import plan

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 
 from hack.bench.placement import layered
-from turnout.topology.distance import cost
-from turnout.topology.fabric import build
+from turnout.topology.fabric import build, cost
 from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement, Refusal, RefusalReason
-from turnout.topology.shares import balanced
+from turnout.topology.place import balanced
 from turnout.topology.slices import by_whole_runs, in_layers, ways_of_layers
 
 SEEDS = range(80)

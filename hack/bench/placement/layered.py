@@ -11,8 +11,7 @@ import numpy as np
 from hack.bench.placement import exact
 from hack.bench.placement.baselines import Room
 from hack.bench.support.outcome import Outcome, Target
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric, build
+from turnout.topology.fabric import Fabric, build, cost
 from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.slices import in_layers

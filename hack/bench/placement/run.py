@@ -31,8 +31,7 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import gangs as meshes
 from hack.bench.support.measure import ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric, build
+from turnout.topology.fabric import Fabric, build, cost
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.place import plan
 

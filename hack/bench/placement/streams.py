@@ -20,8 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from hack.bench.placement.baselines import Hosts, Room
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric, build
+from turnout.topology.fabric import Fabric, build, cost
 from turnout.topology.model import Entry
 
 NODES = 128

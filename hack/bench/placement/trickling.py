@@ -27,8 +27,7 @@ from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Verb
 from turnout.scheduler_ext.server.watches import WatchState
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric
+from turnout.topology.fabric import Fabric, cost
 
 APART_S = 0.02  # between two pods of a gang
 _GPUS = 8

@@ -16,8 +16,7 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.scheduler.stream import APART_S, events_of, send
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from turnout.topology.distance import cost
-from turnout.topology.fabric import Fabric
+from turnout.topology.fabric import Fabric, cost
 
 ORDERS = {"in order": False, "shuffled": True}
 _ROOM = 8  # nodes of a leaf

@@ -28,7 +28,7 @@ from hack.bench.support.measure import ratio
 from hack.bench.support.percentiles import nearest_rank
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
-from turnout.topology.distance import cost
+from turnout.topology.fabric import cost
 
 BOUND_S = 60.0  # a gang's pods are all bound by then, or it has failed
 _PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb="PATCH"[^}]*\} (\S+)$', re.M)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from turnout.kube.errors import KubeError
-from turnout.kube.quantity import milli
+from turnout.kube.pod_shape import milli
 from turnout.simulator.api.kinds.schema import faults, fill, prune
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, invalid, value_at
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from turnout.kube.quantity import milli
+from turnout.kube.pod_shape import milli
 from turnout.kube.times import unix_s
 
 Object = dict[str, Any]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import ORDER, Reason
-from turnout.autoscaler.scaling.decision import in_turn
+from turnout.autoscaler.scaling.guard import in_turn
 from turnout.jobs.model import JobKey, Order, ResizeBudget
 
 

@@ -21,8 +21,7 @@ from turnout.launcher.rendezvous.rank_assignment import (
     optimum,
     rank_members,
 )
-from turnout.topology.distance import cost
-from turnout.topology.fabric import build
+from turnout.topology.fabric import build, cost
 from turnout.topology.map_yaml import read_map
 from turnout.topology.model import Entry
 from turnout.topology.rank_order import ranks

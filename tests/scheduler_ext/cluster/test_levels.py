@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
-from turnout.scheduler_ext.cluster.levels import MAX_LEVELS, Levels, tier_of_label
+from turnout.scheduler_ext.cluster.gang import MAX_LEVELS, Levels, tier_of_label
 
 HOSTS = ["a0", "a1", "b0", "b1", "c0", "c1"]
 

@@ -8,7 +8,7 @@ import pytest
 from tests import world
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
-from turnout.topology.shares import topped_up
+from turnout.topology.place import topped_up
 
 
 def in_multiples(of, size, **notes):

@@ -8,7 +8,7 @@ from tests import world
 from tests.support.examples import scaled
 from tests.world import World
 from turnout.kube import labels
-from turnout.topology.distance import cost
+from turnout.topology.fabric import cost
 
 MANY = settings(max_examples=scaled(100), deadline=None)
 
