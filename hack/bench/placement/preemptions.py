@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
+from hack.bench.placement.simulated import GPUS, SimulatedCluster, leaves, pod
 from hack.bench.support.outcome import Outcome, Target
 from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 
@@ -45,7 +45,7 @@ def measure(count: int) -> Outcome:
 def spread(seed: int) -> bool | None:
     """Place a gang of two shapes. True if it is not whole under one leaf; None where no leaf holds it."""
     dice = random.Random(seed)
-    cluster = SimulatedCluster([dice.randint(2, 5) for _ in range(dice.randint(2, 5))])
+    cluster = SimulatedCluster(leaves([dice.randint(2, 5) for _ in range(dice.randint(2, 5))]))
     free = {name: GPUS - dice.randint(0, GPUS) for name in cluster.leaf_of}
     large, small = dice.choice(_SIZES)
     counts = {large: dice.randint(1, 4), small: dice.randint(1, 6)}
@@ -73,7 +73,7 @@ def spread(seed: int) -> bool | None:
 def preempted(seed: int) -> tuple[int | None, int]:
     """Return the price of our preemption, None for a refusal, and the least one; 0 where nothing has to be lost."""
     dice = random.Random(seed)
-    cluster = SimulatedCluster([dice.randint(2, 4) for _ in range(dice.randint(2, 4))])
+    cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
     lost: dict[str, list[tuple[str, int, int]]] = {}  # by gang: host, GPUs and GPU-seconds of each pod
     for number in range(dice.randint(3, 8)):
