@@ -97,6 +97,16 @@ class Round:
         return max((record.step for record in self.all("begun")), default=-1)
 
     @property
+    def begun_s(self) -> float:
+        """When its first process had begun; before all times where nobody got as far."""
+        return min((record.at_s for record in self.all("begun")), default=-math.inf)
+
+    @property
+    def reached(self) -> int:
+        """The newest step that was made in it, or from which it went on."""
+        return max((record.step for record in self.all("stepped")), default=self.start)
+
+    @property
     def steps_s(self) -> list[float]:
         """When each step was done: told by the first rank that was."""
         return sorted(
