@@ -37,6 +37,7 @@ class Record:
     rate: float = 0.0
     disk: bool = False
     pid: int = 0
+    restarts: int = 0  # that were charged to its job so far
     why: str = ""
     model: tuple[float, ...] = ()
     kind: str = ""

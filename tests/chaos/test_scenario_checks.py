@@ -3,7 +3,7 @@
 import pytest
 
 from hack.chaos.history import Record
-from hack.chaos.scenarios import partition
+from hack.chaos.testbed import agents
 
 
 def steps(round_, world, ranks, at_s):
@@ -19,4 +19,4 @@ def steps(round_, world, ranks, at_s):
     ],
 )
 def test_two_worlds_at_once_are_seen(records, overlaps):
-    assert len(partition.apart(records)) == overlaps
+    assert len(agents.apart(records)) == overlaps
