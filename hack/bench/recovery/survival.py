@@ -86,7 +86,7 @@ def _trials(death: Death, times: int) -> list[Result]:
 
 
 class _Late(Exception):
-    """What did not come within its time."""
+    """A job did not come as far as it should within its time."""
 
 
 def trial(death: Death, folder: Path) -> Result:
