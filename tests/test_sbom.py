@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from hack.sbom.advisories import Verdict, code, told, verdict
 from hack.sbom.cyclonedx import BadLock, Package, document, packages
 
 ROOT = Path(__file__).parents[1]
@@ -59,28 +58,3 @@ def test_a_changed_hash_is_another_document():
     one, other = (Package("a", "1", ("l",), (digit * 64,)) for digit in "01")
     assert document("t", "1", [one], {})["serialNumber"] != document("t", "1", [other], {})["serialNumber"]
     assert document("t", "1", [one], {"a": "MIT"})["components"][0]["licenses"] == [{"expression": "MIT"}]
-
-
-CLEAN = {"name": "aiohttp", "version": "3.14.5", "vulns": []}
-KNOWN = {"name": "old", "version": "1.0", "vulns": [{"id": "PYSEC-1"}, {"id": "GHSA-2"}]}
-SILENT = {"name": "yarl", "skip_reason": "Dependency not found on PyPI and could not be audited: yarl (1.25.1)"}
-
-
-@pytest.mark.parametrize(
-    ("packages", "line", "ends"),
-    [
-        pytest.param([CLEAN], "lock.txt: 0 known among 1 packages", 0, id="nothing is known"),
-        pytest.param([CLEAN, KNOWN], "  old 1.0: PYSEC-1, GHSA-2", 1, id="something is known"),
-        pytest.param([CLEAN, SILENT], "lock.txt: 0 known among 1 packages, 1 that the index", 0, id="some"),
-        pytest.param([SILENT], "lock.txt: nothing was checked", 3, id="the index has no advisories"),
-        pytest.param([SILENT, KNOWN], "  old 1.0: PYSEC-1, GHSA-2", 1, id="known, beside what could not be asked"),
-    ],
-)
-def test_what_the_index_says_is_a_line_and_a_code(packages, line, ends):
-    found = verdict(json.dumps({"dependencies": packages, "fixes": []}))
-    assert any(each.startswith(line) for each in told("lock.txt", found))
-    assert code([found]) == ends
-
-
-def test_one_lock_with_a_known_fault_is_enough():
-    assert code([Verdict((), 5, 0), Verdict(("old 1.0: X",), 1, 0), Verdict((), 0, 9)]) == 1

@@ -28,18 +28,11 @@ def test_an_allowed_name_has_a_private_word_and_a_reason():
     [
         pytest.param("class HouseKeeper: ...", "Keeper in HouseKeeper", id="a class"),
         pytest.param("def open_doors(): ...", "doors in open_doors", id="a function, in the plural"),
-        pytest.param("async def ward(): ...", "ward in ward", id="a coroutine"),
         pytest.param("def f(guest): ...", "guest in guest", id="an argument"),
-        pytest.param("f = lambda *, book: 1", "book in book", id="a keyword of a lambda"),
         pytest.param("YARD_S = 1", "YARD in YARD_S", id="a constant"),
-        pytest.param("for lender in (): ...", "lender in lender", id="a loop"),
         pytest.param("f.sight = 1", "sight in sight", id="an attribute"),
-        pytest.param("with f() as shelf: ...", "shelf in shelf", id="a block"),
         pytest.param("import a as papers", "papers in papers", id="a name given to a module"),
-        pytest.param("try: ...\nexcept E as teller: ...", "teller in teller", id="an exception"),
         pytest.param("match f:\n case [hands]: ...", "hands in hands", id="a pattern"),
-        pytest.param("match f:\n case [*rims]: ...", "rims in rims", id="a starred pattern"),
-        pytest.param("match f:\n case {1: 2, **shelf}: ...", "shelf in shelf", id="the rest of a mapping"),
     ],
 )
 def test_a_private_word_in_a_name_is_told_where_the_name_is_bound(text, word):
@@ -62,7 +55,6 @@ def test_what_is_no_fault_of_a_name(text):
 @pytest.mark.parametrize(
     ("path", "text", "told"),
     [
-        pytest.param("cli/yard/a.py", "", [(1, "file name: yard in cli/yard/a.py")], id="a folder"),
         pytest.param("docs/the-lender.md", "", [(1, "file name: lender in docs/the-lender.md")], id="a page"),
         pytest.param(
             "docs/a.md",
@@ -90,8 +82,6 @@ def test_file_names_headings_and_rooms(path, text, told):
     [
         pytest.param("Drop the oldest.", None, id="an imperative"),
         pytest.param("The oldest save.", None, id="a subject"),
-        pytest.param("Whatever comes first.", None, id="a word that only begins like one"),
-        pytest.param("The samest.", None, id="and another"),
         *(
             pytest.param(f"{word} x.", f"begins with {word}", id=f"{word} says nothing first")
             for word in ("Of", "By", "As", "Both", "It", "Who", "Whom", "Whose", "What", "Where", "The same")
@@ -99,7 +89,6 @@ def test_file_names_headings_and_rooms(path, text, told):
         pytest.param("True if it fits.", None, id="a question function"),
         pytest.param("Whether it fits.", 'a question begins with "True if"', id="a question as a clause"),
         pytest.param("Does it fit? Then go.", 'a question begins with "True if"', id="a question as one"),
-        pytest.param("Tell it. Does it fit?", None, id="a question later on"),
     ],
 )
 def test_openings_of_docstrings(docstring, told):
@@ -137,7 +126,6 @@ def test_paths_in_comments_and_docstrings_are_here(text, told):
         pytest.param(f"def test_{'x' * 66}(): ...", [(1, 71)], id="one more"),
         pytest.param(f"async def test_{'x' * 66}(): ...", [(1, 71)], id="a coroutine"),
         pytest.param(f"class TestA:\n def test_{'x' * 70}(self): ...", [(2, 75)], id="a method"),
-        pytest.param(f"def {'x' * 80}(): ...", [], id="a function that is no test"),
     ],
 )
 def test_the_name_of_a_test_is_bounded(text, told):

@@ -37,6 +37,7 @@ class Record:
     rate: float = 0.0
     disk: bool = False
     pid: int = 0
+    restarts: int = 0  # that were charged to its job so far
     why: str = ""
     model: tuple[float, ...] = ()
     kind: str = ""
@@ -95,6 +96,16 @@ class Round:
     def start(self) -> int:
         """The step from which it went on; -1 where nobody got as far."""
         return max((record.step for record in self.all("begun")), default=-1)
+
+    @property
+    def begun_s(self) -> float:
+        """When its first process had begun; before all times where nobody got as far."""
+        return min((record.at_s for record in self.all("begun")), default=-math.inf)
+
+    @property
+    def reached(self) -> int:
+        """The newest step that was made in it, or from which it went on."""
+        return max((record.step for record in self.all("stepped")), default=self.start)
 
     @property
     def steps_s(self) -> list[float]:

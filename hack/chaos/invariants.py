@@ -44,8 +44,9 @@ def breaches(records: Sequence[Record], terms: Terms) -> tuple[Violation, ...]:
     rounds = rounds_of(records)
     told = sorted((record for record in records if record.rank < 0), key=lambda record: record.at_s)
     laws = (_apart(rounds), _sizes(rounds, terms), _one_each(rounds), _alike(rounds))
-    more = (_committed(rounds, told), _memory(rounds, told, terms), _once(rounds, terms), _ended(records, told, terms))
-    return tuple(breach for found in (*laws, *more) for breach in found)
+    more = (_committed(rounds, told), _memory(rounds, told, terms), _once(rounds, terms))
+    ends = (_ended(told, done := _done(records), terms), _model(done, terms))
+    return tuple(breach for found in (*laws, *more, *ends) for breach in found)
 
 
 def _apart(rounds: Sequence[Round]) -> Iterator[Violation]:
@@ -162,13 +163,19 @@ def _once(rounds: Sequence[Round], terms: Terms) -> Iterator[Violation]:
             yield Violation(Invariant.ONCE, f"epoch {epoch} lacks {len(lost)} samples, {min(lost)} first")
 
 
-def _ended(records: Sequence[Record], told: Sequence[Record], terms: Terms) -> Iterator[Violation]:
+def _done(records: Sequence[Record]) -> list[Record]:
+    return [record for record in records if record.event == "ended" and record.why == "done"]
+
+
+def _ended(told: Sequence[Record], done: Sequence[Record], terms: Terms) -> Iterator[Violation]:
     for over in (record for record in told if record.event == "over" and record.code):
         yield Violation(Invariant.ENDED, f"the job was over with {over.code}: {over.why}")
-    done = [record for record in records if record.event == "ended" and record.why == "done"]
     if not done or any(record.step != terms.steps for record in done):
         at = sorted({record.step for record in done})
         yield Violation(Invariant.ENDED, f"it was to end after step {terms.steps}, and did after {at or 'none'}")
+
+
+def _model(done: Sequence[Record], terms: Terms) -> Iterator[Violation]:
     for model in {record.model for record in done if record.model} if terms.model else ():
         close = len(model) == len(terms.model) and all(
             math.isclose(ours, theirs, rel_tol=RTOL, abs_tol=TINY)

@@ -42,23 +42,31 @@ class Authority:
         """The authority's own certificate, which clients and servers trust."""
         return self.pair.cert
 
-    def server(self, name: str, hosts: tuple[str, ...] = ("127.0.0.1", "localhost")) -> Pair:
-        """Sign a serving certificate for DNS names and addresses."""
-        return self._issue(name, name, (), ExtendedKeyUsageOID.SERVER_AUTH, hosts)
+    def server(
+        self, name: str, hosts: tuple[str, ...] = ("127.0.0.1", "localhost"), ends: datetime.datetime | None = None
+    ) -> Pair:
+        """Sign a serving certificate for DNS names and addresses. ends: None for VALID from now on."""
+        return self._issue(name, name, (), ExtendedKeyUsageOID.SERVER_AUTH, hosts, ends)
 
-    def user(self, name: str, groups: tuple[str, ...] = ()) -> Pair:
+    def user(self, name: str, groups: tuple[str, ...] = (), ends: datetime.datetime | None = None) -> Pair:
         """Sign a client certificate."""
-        return self._issue(f"user-{name.replace(':', '-').replace('/', '-')}", name, groups, _CLIENT, ())
+        return self._issue(f"user-{name.replace(':', '-').replace('/', '-')}", name, groups, _CLIENT, (), ends)
 
     def _issue(
-        self, file: str, name: str, groups: tuple[str, ...], use: x509.ObjectIdentifier, hosts: tuple[str, ...]
+        self,
+        file: str,
+        name: str,
+        groups: tuple[str, ...],
+        use: x509.ObjectIdentifier,
+        hosts: tuple[str, ...],
+        ends: datetime.datetime | None,
     ) -> Pair:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
             + [x509.NameAttribute(NameOID.COMMON_NAME, name)]
         )
-        builder = self._builder(subject, key.public_key())
+        builder = self._builder(subject, key.public_key(), ends)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
         builder = builder.add_extension(
@@ -68,16 +76,19 @@ class Authority:
             builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), False)
         return self._write(file, builder.sign(self._key, hashes.SHA256()), key)
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def _builder(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, ends: datetime.datetime | None = None
+    ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
+        ends = ends or now + VALID
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + VALID)
+            .not_valid_before(min(now, ends) - datetime.timedelta(hours=1))
+            .not_valid_after(ends)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         )
 

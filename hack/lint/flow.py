@@ -93,9 +93,9 @@ class Recorder:
 
 def filter_questions() -> Iterator[Question]:
     """A gang of three pods on eight hosts: the first question plans, the second finds the plan."""
-    from hack.bench.placement.simulated import SimulatedCluster, pod
+    from hack.bench.placement.simulated import SimulatedCluster, leaves, pod
 
-    cluster = SimulatedCluster((4, 4))
+    cluster = SimulatedCluster(leaves((4, 4)))
     pods = [pod(f"bert-{rank}", 8, gang="bert", least=3) for rank in range(3)]
     for each in pods:
         cluster.show(each)

@@ -2,9 +2,8 @@
 
 import pytest
 
-from hack.chaos.chart import changes
 from hack.chaos.history import Record
-from hack.chaos.scenarios import partition
+from hack.chaos.testbed import agents
 
 
 def steps(round_, world, ranks, at_s):
@@ -20,21 +19,4 @@ def steps(round_, world, ranks, at_s):
     ],
 )
 def test_two_worlds_at_once_are_seen(records, overlaps):
-    assert len(partition.apart(records)) == overlaps
-
-
-@pytest.mark.parametrize(
-    ("told", "violated"),
-    [
-        pytest.param({"asked": 9, "answers": {"gpu-0"}, "silent_s": 2.9}, None, id="all went well"),
-        pytest.param({"asked": 9, "silent_s": 3.1}, changes.SERVED, id="nobody answered for too long"),
-        pytest.param({}, changes.SERVED, id="nobody was ever asked"),
-        pytest.param({"asked": 9, "answers": {"gpu-0", "gpu-1"}}, changes.SAME, id="the plan moved"),
-        pytest.param({"asked": 9, "maps": ["lost"]}, changes.EDITED, id="the edited map is gone"),
-        pytest.param({"asked": 9, "leaders": ["nobody"]}, changes.LEADS, id="nobody leads"),
-        pytest.param({"asked": 9, "failed": ["helm"]}, changes.READY, id="a change does not end"),
-    ],
-)
-def test_a_change_of_the_chart_that_breaks_something_is_seen(told, violated):
-    broken = [check.invariant for check in changes.Story(**told).checks() if check.violations]
-    assert broken == ([violated] if violated else [])
+    assert len(agents.apart(records)) == overlaps

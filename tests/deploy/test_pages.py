@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hack.chaos.testbed.authority import Authority
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from tests.cluster import config_map
+from tests.support.certificates import Authority
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.local_cluster import local_cluster
 

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from hack.bench.extender import cluster as bench_objects
+from hack.bench.extender.cluster import node_name
 from turnout.kube import labels
 
 Raw = dict[str, Any]
 Change = tuple[str, str, Raw]  # (collection, word, object)
-GPU = "nvidia.com/gpu"
-PER_NODE = 8
+GPU, PER_NODE = bench_objects.GPU, bench_objects.GPUS_PER_NODE
 NAMESPACES = 50
 MOST = 6  # workers of a job
 CREATED = "2026-01-01T00:00:00Z"
@@ -92,31 +93,11 @@ class _Room:
         return None
 
 
-def node_name(number: int) -> str:
-    """Name a node as clouds do."""
-    return f"train-gpu-pool-a-{number:05d}.internal"
-
-
 def node(number: int, beat: int = 0) -> Raw:
-    """A ready node of 8 GPUs with labels, conditions and images."""
-    name = node_name(number)
-    offers = {"cpu": "96", "memory": "1152Gi", "pods": "110", GPU: str(PER_NODE), "ephemeral-storage": "800Gi"}
-    marks = {labels.HOSTNAME: name, "kubernetes.io/arch": "amd64", "topology.kubernetes.io/zone": "z1"}
-    conditions = [
-        {"type": kind, "status": "True" if kind == "Ready" else "False", "lastHeartbeatTime": str(beat)}
-        for kind in ("MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
-    ]
-    return {
-        "metadata": {**_meta(name, "", f"n-{number}"), "labels": marks},
-        "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"cloud:///{number}"},
-        "status": {
-            "capacity": offers,
-            "allocatable": offers,
-            "addresses": [{"type": "Hostname", "address": name}],
-            "conditions": conditions,
-            "images": [{"names": [f"registry/image-{n}@sha256:{n:064x}"], "sizeBytes": n} for n in range(10)],
-        },
-    }
+    """A ready node of 8 GPUs, with what an API server tells of it besides."""
+    made = bench_objects.node(number, beat)
+    made["metadata"] |= _meta(node_name(number), "", f"n-{number}")
+    return made
 
 
 def quota(namespace: str, gpus: int) -> Raw:
@@ -152,7 +133,7 @@ def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Ra
     meta["ownerReferences"] = [
         {"apiVersion": "batch/v1", "kind": "Job", "name": told["name"], "uid": told["uid"], "controller": True}
     ]
-    spec = {**pod_spec(gpus), "priority": 0, "schedulerName": "default-scheduler"}
+    spec = pod_spec(gpus)
     return {
         "metadata": meta,
         "spec": spec if on is None else {**spec, "nodeName": node_name(on)},
@@ -162,15 +143,7 @@ def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Ra
 
 def pod_spec(gpus: int) -> Raw:
     """Make the spec of a training pod, with env, mounts and a toleration."""
-    asks = {"cpu": str(gpus * 8), "memory": f"{gpus * 64}Gi", GPU: str(gpus)}
-    env = [{"name": f"TRAINING_SETTING_{n:02d}", "value": f"value-{n}" * 3} for n in range(20)]
-    return {
-        "containers": [
-            {"name": "main", "image": "train:1", "env": env, "resources": {"requests": asks, "limits": asks}}
-        ],
-        "tolerations": [{"key": GPU, "operator": "Exists", "effect": "NoSchedule"}],
-        "restartPolicy": "Never",
-    }
+    return {**bench_objects.pod("", gpus)["spec"], "restartPolicy": "Never"}
 
 
 def _meta(name: str, namespace: str, uid: str) -> Raw:

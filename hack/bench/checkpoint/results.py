@@ -1,7 +1,7 @@
 """Results of the checkpoint benchmark: figures, tables, and the targets of docs/checkpoints.md.
 
 Ratios are of minima: a busy machine only ever adds. Each names its floor and is taken within one scene, so within
-minutes. What is not built has no number, and no number meets no target.
+minutes. What broke has no number, and no number meets no target.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hack.bench.checkpoint.ours import NOT_BUILT
 from hack.bench.checkpoint.plan import SceneResult
 from hack.bench.checkpoint.scenes.background_copy import ALONE, BARE, BESIDE, BLOCKING, BUSY
 from hack.bench.checkpoint.scenes.overlap import ASKED, PERSIST, PLAIN, TAKEN
@@ -86,7 +85,7 @@ class Results:
         ]
 
     def tables(self) -> list[Table]:
-        """Give the tables. What is not built yet has its row, too."""
+        """Give the tables. What broke has its row, too."""
         one, two, part = floor(1), floor(2), floor(2, CHANGED)
         first = [one, two, *BASELINES, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
         steady = [one, two, part, *(name for name in BASELINES if name != SHIPPED), OURS, FROZEN, FIXED]
@@ -121,13 +120,9 @@ class Results:
         seen = self.seen[scene]
         times = seen.times_s.get(name, [])
         equal = "loaded again, equal" if seen.figures.get(of(name, EQUAL)) else ""
-        said = equal if times else self._why(scene, name)
+        said = equal if times else BROKE
         best_ms, median_ms = seen.best_s(name) * 1e3, seen.median_s(name) * 1e3
         return (name, len(times), best_ms, median_ms, self.over(scene, name, beneath), f"x {beneath}", said)
-
-    def _why(self, scene: str, name: str) -> str:
-        """Say why a row is empty."""
-        return BROKE if name.partition(":")[0] in self.seen[scene].faults else NOT_BUILT
 
     def _worlds(self) -> Table:
         seen = self.seen["worlds"]
@@ -137,7 +132,7 @@ class Results:
             best_ms = [seen.best_s(pair(name, *each)) * 1e3 for name in (floor(1), floor(2), NOTHING, DCP, OURS)]
             ratios = [self.over("worlds", ours, pair(name, *each)) for name in (floor(1), floor(2), DCP)]
             times = len(seen.times_s.get(ours, ()))
-            said = "" if times else self._why("worlds", OURS)
+            said = "" if times else BROKE
             rows.append((f"{each[0]} -> {each[1]}", times, *best_ms, seen.median_s(ours) * 1e3, *ratios, said))
         equal = ", loaded equal to dcp.load" if self._equal_in_other_worlds() == 1 else ""
         title = f"load what another number of ranks saved: {seen.state_bytes / 1e6:,.0f} MB{equal}"
@@ -154,7 +149,6 @@ class Results:
 
     def missing(self) -> list[str]:
         """Tell what could not be measured."""
-        faults = {f"{scene}, {name}: {why}" for scene, seen in self.seen.items() for name, why in seen.faults.items()}
-        rows = [row for table in self.tables() for row in table.rows if row[-1] == NOT_BUILT]
-        told = [f"{NOT_BUILT}: {', '.join(dict.fromkeys(str(row[0]) for row in rows))}."] if rows else []
-        return [*sorted(faults), *told]
+        return sorted(
+            f"{scene}, {name}: {why}" for scene, seen in self.seen.items() for name, why in seen.faults.items()
+        )

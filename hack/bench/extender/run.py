@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from hack.bench.extender.stream import Measured, Size, measure
 from hack.bench.support.measure import load_note, middle, middle_ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from hack.bench.support.percentiles import rank_above
+from hack.bench.support.percentiles import nearest_rank
 
 FULL = (Size(500, 2_000, 5, 1200), Size(5_000, 20_000, 5, 1200), Size(50_000, 20_000, 5, 400))
 QUICK = (Size(500, 2_000, 1, 300), Size(5_000, 20_000, 3, 300), Size(50_000, 20_000, 1, 100))
@@ -40,7 +40,7 @@ def _ms(one: Measured, who: str, end: str, share: float) -> float:
         series = [[each.handler_s[at] for at in each.first] for each in timed]
     else:
         series = [getattr(each, f"{end}_s") for each in timed]
-    return middle(rank_above(seconds, share) * 1e3 for seconds in series)
+    return middle(nearest_rank(seconds, share) * 1e3 for seconds in series)
 
 
 def _rows(one: Measured) -> Iterator[tuple[object, ...]]:
@@ -54,7 +54,7 @@ def _targets(measured: Sequence[Measured]) -> Iterator[Target]:
     for one, most_ms in zip(measured[1:], (10, 50), strict=True):
         yield Target(f"handler p99 at {one.size.nodes:,} names, ms", _ms(one, "ours", "handler", 0.99), "<=", most_ms)
     one = measured[1]
-    ours, noop = ([rank_above(getattr(run, who).loopback_s, 0.5) for run in one.runs] for who in ("ours", "noop"))
+    ours, noop = ([nearest_rank(getattr(run, who).loopback_s, 0.5) for run in one.runs] for who in ("ours", "noop"))
     yield Target(f"p50 beside the no-op server at {one.size.nodes:,} names", middle_ratio(ours, noop), "<=", 2)
     yield Target(f"MiB at {one.size.nodes:,} nodes and {one.size.pods:,} pods", one.rss_mib, "<=", 250)
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hack.bench.health.hanging_world import World
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from hack.bench.support.percentiles import nearest_rank, rank_above
+from hack.bench.support.percentiles import nearest_rank
 from turnout.launcher.health.hang_detector import (
     BUCKETS,
     KNOWN_WELL,
@@ -81,7 +81,7 @@ def _recorded(record: Sequence[float]) -> dict[str, float]:
     times_s = sorted(took_s for _, took_s, is_step in _spans(record) if is_step)
     return {
         "steps": float(len(times_s)),
-        "median_step_s": rank_above(times_s, 0.5),
+        "median_step_s": nearest_rank(times_s, 0.5),
         "rare_step_s": nearest_rank(times_s, RARE),
         "longest_step_s": times_s[-1],
         "replay_alarms": float(_alarms(record, 1.0)),

@@ -9,14 +9,16 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import Any
 
-from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
+from hack.bench.placement.simulated import GPUS, SimulatedCluster, leaves, pod
 from hack.bench.support.outcome import Outcome, Target
 from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 
 _SIZES = ((8, 4), (4, 1), (8, 1), (4, 2), (3, 2), (5, 3))
+Lost = dict[str, list[tuple[str, int, int]]]  # by gang: host, GPUs and GPU-seconds of each pod
 _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 
@@ -45,7 +47,7 @@ def measure(count: int) -> Outcome:
 def spread(seed: int) -> bool | None:
     """Place a gang of two shapes. True if it is not whole under one leaf; None where no leaf holds it."""
     dice = random.Random(seed)
-    cluster = SimulatedCluster([dice.randint(2, 5) for _ in range(dice.randint(2, 5))])
+    cluster = SimulatedCluster(leaves([dice.randint(2, 5) for _ in range(dice.randint(2, 5))]))
     free = {name: GPUS - dice.randint(0, GPUS) for name in cluster.leaf_of}
     large, small = dice.choice(_SIZES)
     counts = {large: dice.randint(1, 4), small: dice.randint(1, 6)}
@@ -59,32 +61,27 @@ def spread(seed: int) -> bool | None:
     gang = [pod(f"g-{at}", gpus, "g", len(asks)) for at, gpus in enumerate(asks)]
     for each in gang:
         cluster.show(each)
-    placed: list[str] = []
+    return len({cluster.leaf_of.get(name) for name in _places(cluster, gang, asks, free)}) > 1
+
+
+def _places(
+    cluster: SimulatedCluster, gang: Sequence[Mapping[str, Any]], asks: Sequence[int], free: dict[str, int]
+) -> Iterator[str]:
+    """Bind each pod where the extender says. Yield its node, "" where it names not just one."""
     for each, gpus in zip(gang, asks, strict=True):
         kept = cluster.filter(each, [name for name, left in free.items() if left >= gpus])
-        if len(kept) != 1:
-            return True
-        free[kept[0]] -= gpus
-        placed += kept
-        cluster.show({**each, "spec": {**each["spec"], "nodeName": kept[0]}})
-    return len({cluster.leaf_of[name] for name in placed}) > 1
+        yield (node := kept[0] if len(kept) == 1 else "")
+        if node:
+            free[node] -= gpus
+            cluster.show({**each, "spec": {**each["spec"], "nodeName": node}})
 
 
 def preempted(seed: int) -> tuple[int | None, int]:
     """Return the price of our preemption, None for a refusal, and the least one; 0 where nothing has to be lost."""
     dice = random.Random(seed)
-    cluster = SimulatedCluster([dice.randint(2, 4) for _ in range(dice.randint(2, 4))])
+    cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
-    lost: dict[str, list[tuple[str, int, int]]] = {}  # by gang: host, GPUs and GPU-seconds of each pod
-    for number in range(dice.randint(3, 8)):
-        gpus, hours = dice.choice((2, 4, 8, 8)), dice.randint(1, 9)
-        room = [name for name, left in free.items() if left >= gpus for _ in range(left // gpus)]
-        hosts = dice.sample(room, min(len(room), dice.randint(1, 4)))
-        lost[f"low{number}"] = [(host, gpus, gpus * hours * 3_600) for host in hosts]
-        for at, host in enumerate(hosts):
-            free[host] -= gpus
-            created = f"2026-01-01T{10 - hours:02d}:00:00Z"
-            cluster.show(pod(f"low{number}-{at}", gpus, f"low{number}", len(hosts), host, created=created, priority=0))
+    lost = _running(cluster, dice, free)
     need, wants = dice.randint(1, 3), dice.choice((8, 8, 4))
     gang = [pod(f"high-{at}", wants, "high", need, priority=100) for at in range(need)]
     for each in gang:
@@ -104,36 +101,48 @@ def preempted(seed: int) -> tuple[int | None, int]:
     return _least(free, lost, chosen, list(chosen), need, wants), least
 
 
+def _running(cluster: SimulatedCluster, dice: random.Random, free: dict[str, int]) -> Lost:
+    """Let gangs of low priority run for some hours."""
+    lost: Lost = {}
+    for number in range(dice.randint(3, 8)):
+        gpus, hours = dice.choice((2, 4, 8, 8)), dice.randint(1, 9)
+        room = [name for name, left in free.items() if left >= gpus for _ in range(left // gpus)]
+        hosts = dice.sample(room, min(len(room), dice.randint(1, 4)))
+        lost[f"low{number}"] = [(host, gpus, gpus * hours * 3_600) for host in hosts]
+        for at, host in enumerate(hosts):
+            free[host] -= gpus
+            created = f"2026-01-01T{10 - hours:02d}:00:00Z"
+            cluster.show(pod(f"low{number}-{at}", gpus, f"low{number}", len(hosts), host, created=created, priority=0))
+    return lost
+
+
 def _or_never(price: int | None) -> float:
     return float("inf") if price is None else price
 
 
 def _least(
-    free: Mapping[str, int],
-    lost: Mapping[str, Sequence[tuple[str, int, int]]],
-    each_holds: Mapping[str, int],
-    hosts: Sequence[str],
-    need: int,
-    wants: int,
+    free: Mapping[str, int], lost: Lost, each_holds: Mapping[str, int], hosts: Sequence[str], need: int, wants: int
 ) -> int | None:
-    """Return the least GPU-seconds for which hosts hold `need` pods, and each as many as is said; None for never.
+    """Return the least GPU-seconds for which hosts hold `need` pods, and each as many as is said; None for never."""
 
-    Every choice of gangs is tried: one that loses a pod loses all that it has done.
+    def holds(freed: Mapping[str, int]) -> bool:
+        room = {host: (free[host] + freed[host]) // wants for host in hosts}
+        return sum(room.values()) >= need and all(room[host] >= pods for host, pods in each_holds.items())
+
+    return min((price for price, freed in _choices(lost, hosts) if holds(freed)), default=None)
+
+
+def _choices(lost: Lost, hosts: Sequence[str]) -> Iterator[tuple[int, Counter[str]]]:
+    """Yield what is lost and the GPUs freed by host, for every choice of gangs that have a pod on these hosts.
+
+    A gang that loses a pod loses all that it has done.
     """
-    near = [name for name, pods in lost.items() if any(host in hosts for host, _, _ in pods)]
-    best: int | None = None
+    near = [pods for pods in lost.values() if any(host in hosts for host, _, _ in pods)]
     for chosen in itertools.chain.from_iterable(itertools.combinations(near, size) for size in range(len(near) + 1)):
-        price = sum(worth for name in chosen for _, _, worth in lost[name])
-        if best is not None and price >= best:
-            continue
-        have = {host: free[host] for host in hosts}
-        for host, gpus, _ in (pod_ for name in chosen for pod_ in lost[name]):
-            if host in have:
-                have[host] += gpus
-        room = {host: gpus // wants for host, gpus in have.items()}
-        if sum(room.values()) >= need and all(room[host] >= pods for host, pods in each_holds.items()):
-            best = price
-    return best
+        freed = Counter[str]()
+        for host, gpus, _ in itertools.chain.from_iterable(chosen):
+            freed[host] += gpus
+        yield sum(worth for _, _, worth in itertools.chain.from_iterable(chosen)), freed
 
 
 def _by_leaf(cluster: SimulatedCluster) -> list[list[str]]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from hack.bench.placement.trickling import SimulatedClock
 from hack.controlplane.nodes import gpu_node
 from turnout.kube import labels
+from turnout.kube.client.clock import RealClock
 from turnout.kube.objects import Node, Pod
 from turnout.scheduler_ext.model import Notice, Rules
 from turnout.scheduler_ext.planner.plans import plans_by
@@ -18,26 +18,44 @@ from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Verb
 from turnout.scheduler_ext.server.watches import WatchState
-from turnout.topology.fabric import build
+from turnout.topology.fabric import Fabric, build
 from turnout.topology.model import Entry
 
 GPUS = 8
 
 
-class SimulatedCluster:
-    """Leaves of so many hosts, and the extender that is asked about them. Hosts are named LEAF-HOST."""
+class SimulatedClock(RealClock):
+    """A clock moved by hand; nobody here waits."""
 
-    def __init__(self, hosts_of_leaf: Sequence[int]) -> None:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def wall(self) -> float:
+        return self.now_s
+
+
+def leaves(hosts_of_leaf: Sequence[int]) -> Fabric:
+    """Return a fabric of leaves with so many hosts each. Hosts are named LEAF-HOST."""
+    names = [(f"{leaf}-{at}", f"leaf{leaf}") for leaf, size in enumerate(hosts_of_leaf) for at in range(size)]
+    return build(Entry(name, (leaf,), at + 1) for at, (name, leaf) in enumerate(names))
+
+
+class SimulatedCluster:
+    """Nodes of 8 GPUs on the hosts of a fabric, and the extender that is asked about them."""
+
+    def __init__(self, fabric: Fabric) -> None:
         metrics = Metrics()
-        clock = SimulatedClock()
-        self.watches = WatchState(plans_by(Rules()), clock)
-        self.extender = Extender(Rules(), clock, metrics, _say_nothing, self.watches)
+        self.clock = SimulatedClock()
+        self.watches = WatchState(plans_by(Rules()), self.clock)
+        self.extender = Extender(Rules(), self.clock, metrics, _say_nothing, self.watches)
         self.dispatcher = Dispatcher(self.extender, metrics)
-        self.leaf_of = {f"{leaf}-{at}": leaf for leaf, size in enumerate(hosts_of_leaf) for at in range(size)}
+        self.leaf_of = {host: fabric.paths[host][-1] for host in fabric.hosts}
         for name in self.leaf_of:
             self.extender.view.put_node(msgspec.convert(gpu_node(name, ""), Node))
-        self.extender.view.set_map(build(Entry(name, (f"leaf{leaf}",), at + 1)
-                                    for at, (name, leaf) in enumerate(self.leaf_of.items())))  # fmt: skip
+        self.extender.view.set_map(fabric)
 
     def show(self, pod: Mapping[str, Any]) -> None:
         """Show a pod."""

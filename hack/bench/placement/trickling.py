@@ -6,31 +6,17 @@ the real one, from the bytes of a question to the bytes of its answer; only the 
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
 
 from hack.bench.placement import streams
+from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
 from hack.bench.support.outcome import Table
-from hack.controlplane.nodes import gpu_node
-from turnout.kube import labels
-from turnout.kube.client.clock import RealClock
-from turnout.kube.objects import Node, Pod
-from turnout.scheduler_ext.model import Notice, Rules
-from turnout.scheduler_ext.planner.plans import plans_by
-from turnout.scheduler_ext.server.extender import Extender
-from turnout.scheduler_ext.server.metrics import Metrics
-from turnout.scheduler_ext.server.requests import Dispatcher, Verb
-from turnout.scheduler_ext.server.watches import WatchState
 from turnout.topology.fabric import Fabric, cost
 
 APART_S = 0.02  # between two pods of a gang
-_GPUS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,50 +47,29 @@ def table(rows: Sequence[Trickle]) -> Table:
     return Table(title, columns, lines, key="trickling, seed")
 
 
-class SimulatedClock(RealClock):
-    """A clock moved by hand; nobody here waits."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-    def wall(self) -> float:
-        return self.now_s
-
-
-class _SimulatedExtender:
-    """An extender that sees an empty cluster of whole nodes, and what it was told since."""
+class _Nodes:
+    """An empty cluster of whole nodes, and which of them are free."""
 
     def __init__(self, tree: Fabric) -> None:
-        self.tree, self.clock, metrics = tree, SimulatedClock(), Metrics()
-        self.watches = WatchState(plans_by(Rules()), self.clock)
-        self.view = Extender(Rules(), self.clock, metrics, _say_nothing, self.watches)
-        self.dispatcher = Dispatcher(self.view, metrics)
-        self.free = set(self.tree.hosts)
-        for name in self.tree.hosts:
-            self.view.view.put_node(msgspec.convert(gpu_node(name, ""), Node))
-        self.view.view.set_map(self.tree)
+        self._cluster, self.free = SimulatedCluster(tree), set(tree.hosts)
 
     def come(self, number: int, size: int, order: Iterable[int]) -> list[str]:
         """Let a gang's pods come in this order, each asked about and bound at once. Return their nodes by rank."""
         nodes = [""] * size
+        created = f"2026-01-01T{number // 3600:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z"
         for index in order:
-            self.clock.now_s += APART_S
-            pod = _pod(number, index, size)
-            self.watches.put_pod(msgspec.convert(pod, Pod))
-            body = json.dumps({"Pod": pod, "Nodes": None, "NodeNames": sorted(self.free)}).encode()
-            (nodes[index],) = json.loads(self.dispatcher.answer(Verb.FILTER, body).body)["NodeNames"]
+            self._cluster.clock.now_s += APART_S
+            made = pod(f"gang-{number}-{index}", GPUS, f"gang-{number}", size, created=created)
+            self._cluster.show(made)
+            (nodes[index],) = self._cluster.filter(made, sorted(self.free))
             self.free.remove(nodes[index])
-            bound = {**pod, "spec": {**pod["spec"], "nodeName": nodes[index]}}
-            self.watches.put_pod(msgspec.convert(bound, Pod))
+            self._cluster.show({**made, "spec": {**made["spec"], "nodeName": nodes[index]}})
         return nodes
 
     def leave(self, number: int, nodes: Sequence[str]) -> None:
         """Take a gang's pods away."""
         for index, node in enumerate(nodes):
-            self.watches.drop_pod(_uid(number, index))
+            self._cluster.watches.drop_pod(f"gang-{number}-{index}")
             self.free.add(node)
 
 
@@ -113,45 +78,19 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run
 
     A pod that is not placed breaks the run: every gang of a stream fits.
     """
-    extender, dice = _SimulatedExtender(tree), random.Random(seed)
+    cluster, dice = _Nodes(tree), random.Random(seed)
     held: list[list[str]] = []
     total, leaf, full = [], [], []
     for event in events:
         if event <= 0:
-            extender.leave(-event, held[-event])
+            cluster.leave(-event, held[-event])
             continue
         order = list(range(event))
         if seed is not None:
             order.sort(key=lambda _: dice.random())
-        held.append(extender.come(len(held), event, order))
-        full.append(1 - len(extender.free) / len(tree.hosts))
+        held.append(cluster.come(len(held), event, order))
+        full.append(1 - len(cluster.free) / len(tree.hosts))
         paid = cost(tree, [tree.index[node] for node in held[-1]])
         total.append(paid.total)
         leaf.append(paid.crossings[0])
     return streams.Run(tuple(total), tuple(leaf), sum(full) / len(full))
-
-
-def _pod(number: int, index: int, size: int) -> dict[str, Any]:
-    asks = {"nvidia.com/gpu": str(_GPUS)}
-    name = f"gang-{number}"
-    return {
-        "metadata": {
-            "name": f"{name}-{index}",
-            "namespace": "default",
-            "uid": _uid(number, index),
-            "annotations": {labels.KOORD_NAME: name, labels.KOORD_MIN: str(size)},
-            "creationTimestamp": f"2026-01-01T{number // 3600:02d}:{number // 60 % 60:02d}:{number % 60:02d}Z",
-        },
-        "spec": {
-            "schedulerName": "default-scheduler",
-            "containers": [{"name": "main", "resources": {"requests": asks, "limits": asks}}],
-        },
-    }
-
-
-def _uid(number: int, index: int) -> str:
-    return f"uid-{number}-{index}"
-
-
-def _say_nothing(_: Notice) -> None:
-    """Ignore what the extender tells owners."""

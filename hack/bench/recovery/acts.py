@@ -55,18 +55,25 @@ class Recovery:
 def went_on(records: Sequence[Record], act: Act, at_s: float) -> Recovery | None:
     """Measure the recovery; None until a world of the full size makes a new step."""
     rounds = rounds_of(records)
-    began_s = {each.number: min((record.at_s for record in each.all("begun")), default=at_s) for each in rounds}
-    stepped = sorted((record for record in records if record.event == "stepped"), key=lambda record: record.at_s)
-    older = [record for record in stepped if began_s[record.round] <= at_s]
-    later = [record for record in stepped if began_s[record.round] > at_s]
+    older = [record for each in rounds if each.begun_s <= at_s for record in each.all("stepped")]
+    later = sorted(
+        (record for each in rounds if each.begun_s > at_s for record in each.all("stepped")),
+        key=lambda record: record.at_s,
+    )
     reached = max((record.step for record in older), default=0)
     new = next((each for each in later if each.step > reached and act.after in (0, each.world)), None)
     if new is None:
         return None
-    last_s = min((record.at_s for record in older if record.step == reached), default=at_s)
-    last_s = max([last_s, *(each.at_s for each in later if each.step > reached and each.at_s < new.at_s)])
-    again = {(each.round, each.step) for each in later if each.step <= reached and each.at_s < new.at_s}
+    on_the_way = later[: later.index(new)]
+    again = {(each.round, each.step) for each in on_the_way if each.step <= reached}
+    last_s = _last_new_s(older, on_the_way, reached) or at_s
     return Recovery(new.at_s - at_s, new.at_s - last_s, len(again), _sources(records, new.round), new.world)
+
+
+def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: int) -> float:
+    """Return when the last step was done that was new then; 0.0 if none was."""
+    first_s = min((record.at_s for record in older if record.step == reached), default=0.0)
+    return max([first_s, *(record.at_s for record in on_the_way if record.step > reached)])
 
 
 def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
@@ -85,11 +92,11 @@ def may_begin(records: Sequence[Record], act: Act, every: int) -> bool:
 
     every: steps between two of them.
     """
-    newest = max((record.round for record in records), default=0)
-    begun = {record.rank for record in records if record.event == "begun" and record.round == newest}
-    mine = [record for record in records if record.round == newest and record.event == "stepped"]
-    steps = {record.step for record in mine if record.world == act.before}
-    if len(begun) < act.before or len(steps) < QUIET:
+    rounds = rounds_of(records)
+    if not rounds:
+        return False
+    steps = {record.step for record in rounds[-1].all("stepped") if record.world == act.before}
+    if len({record.rank for record in rounds[-1].all("begun")}) < act.before or len(steps) < QUIET:
         return False
     return max(steps) > every and max(steps) % every == every // 2
 

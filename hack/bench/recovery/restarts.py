@@ -16,7 +16,7 @@ from hack.bench.rendezvous.mount_namespace import Names
 from hack.bench.support.measure import middle as median
 from hack.bench.support.measure import ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from hack.bench.support.percentiles import interpolated_up
+from hack.bench.support.percentiles import nearest_rank
 
 LIMIT_S = 30.0
 LIMIT_OF_A_LOST_AGENT_S = 90.0
@@ -57,7 +57,7 @@ def outcome(killed: Faults) -> Outcome:
         [Table(title, COLUMNS, [_row(name, faults) for name, faults in killed.items()])],
         [
             Target("restart, median / torchrun's", ratio(median(ours), median(torch)), "<=", 0.1),
-            Target("restart, p95 / torchrun's median", ratio(interpolated_up(ours, 0.95), median(torch)), "<=", 0.3),
+            Target("restart, p95 / torchrun's median", ratio(nearest_rank(ours, 0.95), median(torch)), "<=", 0.3),
         ],
     )
 
@@ -66,5 +66,5 @@ def _row(name: str, faults: Sequence[Fault]) -> tuple[object, ...]:
     after_s = middle(faults)
     lost = sum(not fault.after_s for fault in faults)
     burned = max((fault.burned for fault in faults), default=0)
-    p95_s = interpolated_up([fault.took_s for fault in faults], 0.95)
+    p95_s = nearest_rank([fault.took_s for fault in faults], 0.95)
     return (name, len(faults), lost, burned, *(after_s[phase] for phase in PHASES), p95_s)

@@ -1,7 +1,4 @@
-"""Percentiles by the definitions that benchmarks use: each keeps its own, and its figures stay comparable.
-
-All return NaN for no values. `share` lies between 0 and 1. The four differ by one rank at most.
-"""
+"""Percentiles by the two definitions that benchmarks use. Both return NaN for no values; `share` is from 0 to 1."""
 
 from __future__ import annotations
 
@@ -16,16 +13,6 @@ def interpolated(values: Sequence[float], share: float) -> float:
     return float(np.quantile(values, share)) if values else math.nan
 
 
-def interpolated_up(values: Sequence[float], share: float) -> float:
-    """Take the upper of the two ranks that `interpolated` lies between: always a measured value."""
-    return float(np.quantile(values, share, method="higher")) if values else math.nan
-
-
 def nearest_rank(values: Sequence[float], share: float) -> float:
     """Take the smallest value that at least `share` of the values do not exceed: rank ceil(n x share)."""
     return sorted(values)[max(math.ceil(share * len(values)), 1) - 1] if values else math.nan
-
-
-def rank_above(values: Sequence[float], share: float) -> float:
-    """Take the smallest value that more than `share` of the values do not exceed: rank floor(n x share) + 1."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else math.nan

@@ -102,24 +102,28 @@ class LendingStory:
             self.put(who, "elastic", 2, 24)
         for second in range(0, self._seconds, LOOK_S):
             self.second = second
-            if self.second % self._gap_s == 0:
-                self._arrive()
-            for key in [key for key, job in self.jobs.items() if job.ends_s and job.ends_s <= self.second]:
-                self._end(key)
-            if self.second >= BEGINS_S:
-                self._attack(self, self.second - BEGINS_S)
-            if self.second == LEADS_S:
-                memory = Memory(self._view.lent_terms([]), self._unused.strikes(float(self.second)))
-                self._lead(read(encode(memory, self._now_s), self._now_s))
-            self._schedule()
-            self._look()
-            self._schedule()
+            self._turn()
             for who in (*TENANTS, GREEDY):
                 bound = sum(bool(on) for on in self.jobs[who, "elastic"].pods.values())
                 self.told.size_s[who] = self.told.size_s.get(who, 0.0) + bound * LOOK_S
         late = [job for (who, _), job in self.jobs.items() if job.lasts_s and not job.ends_s and who != GREEDY]
         self.told.wait_s += [self._seconds - job.came_s for job in late]
         return self.told
+
+    def _turn(self) -> None:
+        """Let jobs come and end, the attack happen, the leader die, and the autoscaler look between two schedulings."""
+        if self.second % self._gap_s == 0:
+            self._arrive()
+        for key in [key for key, job in self.jobs.items() if job.ends_s and job.ends_s <= self.second]:
+            self._end(key)
+        if self.second >= BEGINS_S:
+            self._attack(self, self.second - BEGINS_S)
+        if self.second == LEADS_S:
+            memory = Memory(self._view.lent_terms([]), self._unused.strikes(float(self.second)))
+            self._lead(read(encode(memory, self._now_s), self._now_s))
+        self._schedule()
+        self._look()
+        self._schedule()
 
     # What tenants do.
 
@@ -216,12 +220,7 @@ class LendingStory:
     def _schedule(self) -> None:
         """The job controller makes pods, the scheduler binds: a min whole or not at all, the oldest job first."""
         for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
-            for index in [index for index in job.pods if index >= job.size]:
-                self._gone(job, index, job.pods.pop(index))
-            for index in range(job.size):
-                if index not in job.pods:
-                    job.pods[index] = ""
-                    self._show_pod(job, index)
+            self._resize(job)
         for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
             lacking = [index for index, on in sorted(job.pods.items()) if not on]
             bound = len(job.pods) - len(lacking)
@@ -232,6 +231,15 @@ class LendingStory:
             if job.lasts_s and not job.ends_s and all(job.pods.values()):
                 job.ends_s = self.second + job.lasts_s
                 self.told.wait_s.append(self.second - job.came_s)
+
+    def _resize(self, job: Job) -> None:
+        """Give a job as many pods as its object asks for."""
+        for index in [index for index in job.pods if index >= job.size]:
+            self._gone(job, index, job.pods.pop(index))
+        for index in range(job.size):
+            if index not in job.pods:
+                job.pods[index] = ""
+                self._show_pod(job, index)
 
     def _bind(self, job: Job, index: int) -> None:
         if (on := next((name for name, free in self._free.items() if free), "")) and on:

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from hack.bench.support.percentiles import rank_above
+from hack.bench.support.percentiles import nearest_rank
 from hack.bench.tenants import lending_attacks, lending_story, words_story
 from hack.bench.tenants.attacks import ATTACKS, nothing
 from hack.bench.tenants.job_flood import flooded
@@ -164,13 +164,13 @@ def _asked(quick: bool, rounds: int, questions: int) -> Iterator[tuple[str, Aske
 
 def _best(rounds: Sequence[Asked]) -> Asked:
     """Return the round that others on this machine disturbed least; unanswered probes count from all."""
-    best = min(rounds, key=lambda each: rank_above(each.filter_s, 0.99))
+    best = min(rounds, key=lambda each: nearest_rank(each.filter_s, 0.99))
     best.unanswered = sum(each.unanswered for each in rounds)
     return best
 
 
 def _ms(seconds: Sequence[float], share: float) -> float:
-    return rank_above(seconds, share) * 1e3
+    return nearest_rank(seconds, share) * 1e3
 
 
 def _told(name: str, asked: Asked) -> tuple[object, ...]:

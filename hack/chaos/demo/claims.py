@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from hack.chaos.history import Record, Round, Terms, rounds_of
+from hack.chaos.history import Record, Terms, rounds_of
 from hack.chaos.invariants import breaches
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -31,14 +32,15 @@ class Act:
 def went_on(records: Sequence[Record], act: Act, until_s: float) -> Claim:
     """Every round that came of it went on from memory, and hardly a step was made twice."""
     rounds = rounds_of(record for record in records if record.at_s <= until_s)
-    changes = [(rounds[at - 1], each) for at, each in enumerate(rounds) if at and _begun_s(each) > act.at_s]
-    again = sum(max(0, _reached(before) - after.start) for before, after in changes if after.start >= 0)
-    sources = sorted({record.source for _, after in changes for record in after.all("begun")})
-    back_s = [each.steps_s[0] for _, each in changes if each.steps_s]
-    if not changes or not back_s:
+    after = [each for each in rounds[1:] if each.begun_s > act.at_s]
+    back_s = [each.steps_s[0] for each in after if each.steps_s]
+    if not back_s:
         return Claim(f"{act.what}: no new round has trained", False)
-    steps = "no step" if not again else "1 step" if again == 1 else f"{again} steps"
-    worlds = " → ".join(str(each.records[0].world) for each in (changes[0][0], *(after for _, after in changes)))
+    path = rounds[rounds.index(after[0]) - 1 :]
+    again = sum(max(0, one.reached - other.start) for one, other in pairwise(path) if other.start >= 0)
+    sources = sorted({record.source for each in after for record in each.all("begun")})
+    steps = {0: "no step", 1: "1 step"}.get(again, f"{again} steps")
+    worlds = " → ".join(str(each.records[0].world) for each in path)
     text = f"{act.what}: {worlds} workers, training again after {min(back_s) - act.at_s:.1f} s, "
     text += f"from {' and '.join(sources) or 'nowhere'}, {steps} made twice"
     return Claim(text, sources == ["memory"] and again <= act.most_again)
@@ -79,11 +81,3 @@ def losses_of(records: Sequence[Record]) -> list[float]:
         newest = max(number for number, _ in ranks.values())
         found.append(sum(loss for number, loss in ranks.values() if number == newest))
     return found
-
-
-def _begun_s(each: Round) -> float:
-    return min((record.at_s for record in each.all("begun")), default=float("-inf"))
-
-
-def _reached(each: Round) -> int:
-    return max((record.step for record in each.all("stepped")), default=each.start)

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios.fault_proxy import PASS, Answer, FaultProxy, fault_proxy
-from hack.chaos.scenarios.partition import APART, MADE_S, TOGETHER, WORKERS, Job, apart, until
+from hack.chaos.scenarios.partition import APART, MADE_S, TOGETHER
 from hack.chaos.strike_table import Check, Strike
+from hack.chaos.testbed.agents import WORKERS, Job, apart, until
 from turnout.cli.commands.child_programs import free_port
 from turnout.simulator.api.kubeconfig import kubeconfig
 from turnout.simulator.api.server.serve import serve

@@ -9,14 +9,13 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hack.chaos.chart import changes, upgrades
+from hack.chaos.chart import upgrades
 from hack.chaos.fault_kinds import Kind
 from hack.chaos.scenarios import arbiter_cut, partition
 from hack.chaos.strike_table import Strike
 from hack.chaos.testbed.testbed import Stood
 from hack.controlplane.errors import ControlPlaneError
 from turnout.cli.commands.child_programs import ChildFailed
-from turnout.cli.commands.terminal import ended_by_sigterm
 from turnout.simulator.cluster.runtime.clients import ApiError
 
 Play = Callable[[int, Path], Sequence[Strike]]
@@ -33,8 +32,7 @@ def _partition(seed: int, folder: Path) -> Sequence[Strike]:
 
 
 def _chart(seed: int, folder: Path) -> Sequence[Strike]:
-    asked = asyncio.run(ended_by_sigterm(changes.play(seed, folder / "asked")))
-    return [asked, upgrades.play(seed, folder / "training")]
+    return [upgrades.play(seed, folder / "training")]
 
 
 SCENARIOS: Mapping[Kind, tuple[str, Play]] = {

@@ -8,9 +8,9 @@ import socket
 
 import pytest
 
-from hack.chaos.testbed.authority import Authority
 from hack.images.wheels import ROOT
 from tests.scheduler_ext.server.test_tls import files, opened
+from tests.support.certificates import Authority
 
 SCRIPT = ROOT / "deploy/charts/turnout/files/check_installation.py"
 

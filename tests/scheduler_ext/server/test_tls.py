@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from hack.chaos.testbed.authority import DAY, NOW, Authority, caller
 from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, until
+from tests.support.certificates import DAY, NOW, Authority, caller
 from turnout.kube.client.clock import RealClock
 from turnout.scheduler_ext.model import BadCertificate
 from turnout.scheduler_ext.server.metrics import Metrics

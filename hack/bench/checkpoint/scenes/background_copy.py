@@ -18,7 +18,7 @@ from typing import Any
 import xxhash
 
 from hack.bench.checkpoint.baselines import DcpAsync, Saver
-from hack.bench.checkpoint.ours import Ours, absent
+from hack.bench.checkpoint.ours import Ours
 from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
 from hack.bench.checkpoint.scenes.overlap import Loop, busy, cores, spread, waiting
 from hack.bench.checkpoint.scenes.stalls import ASIDE, EQUAL, OURS, REUSED, floor, floors, of, tried
@@ -127,13 +127,13 @@ def overlapped(plan: Plan, places: Places) -> SceneResult:
     seen, loop, others = SceneResult(bytes_of(state)), Loop(state), cores()[1]
     windows = _Windows(loop, state, plan.loop_s, seen)
     with floors(state) as copies, ExitStack() as ends:
+        ours = Ours(places.memory / "ours")
         savers: dict[str, Saver] = {
             BARE: Bare(copies[floor(1)]),
             REUSED: DcpAsync(places.memory / "saved", reused=True),
+            BLOCKING: ours,
+            OURS: Behind(ours, loop),
         }
-        if not absent():
-            ours = Ours(places.memory / "ours")
-            savers |= {BLOCKING: ours, OURS: Behind(ours, loop)}
         spread(*cores())
         loop.last(TIMES_AS_LONG * min(took_s(copies[floor(1)]) for _ in range(_TRIES)))
 
@@ -154,8 +154,7 @@ def overlapped(plan: Plan, places: Places) -> SceneResult:
                         seen.timed(floor(1), copies[floor(1)])
                         tried(name, seen, partial(windows.window, saver, of(name, BUSY) if is_busy else name))
                     shutil.rmtree(places.memory / "saved", ignore_errors=True)
-        if OURS in savers:
-            tried(OURS, seen, partial(windows.exact, savers[OURS]))
+        tried(OURS, seen, partial(windows.exact, savers[OURS]))
         windows.close()
     return seen
 

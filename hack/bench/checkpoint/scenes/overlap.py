@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hack.bench.checkpoint.baselines import DcpAsync, Saver
-from hack.bench.checkpoint.ours import Ours, absent
+from hack.bench.checkpoint.ours import Ours
 from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
 from hack.bench.checkpoint.scenes.stalls import OURS, REUSED, Maker, of, tried
 from hack.bench.checkpoint.state import bytes_of, differ, make, tensors
@@ -87,7 +87,7 @@ def updating(every: list[Any], updated: int) -> Any:
 
 def persisted(plan: Plan, places: Places) -> SceneResult:
     """Time steps alone and while a save is written to a disk, and count the saves taken meanwhile."""
-    makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True)} | ({} if absent() else {OURS: Ours})
+    makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True), OURS: Ours}
     state = make(plan.small)
     seen = SceneResult(bytes_of(state))
     loop = Loop(state)

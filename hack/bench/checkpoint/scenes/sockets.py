@@ -14,8 +14,6 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,24 +22,16 @@ from hack.bench.checkpoint.plan import Places, Plan, SceneResult, took_s
 from hack.bench.checkpoint.scenes.overlap import PLAIN, Loop, cores
 from hack.bench.checkpoint.scenes.stalls import tried
 from hack.bench.checkpoint.state import make
+from turnout.launcher.checkpoint.replication import peer_connection
 
 LOOPBACK, REPLICA = "floor: loopback socket", "ours, replica"
 PACED, UNPACED = "a step while copies are sent, paced", "a step while copies are sent as fast as it goes"
 PACE = 0.125  # of the floor
-MODULE = "turnout.launcher.checkpoint.replication.peer_connection"
 _FLOOR, _SHARD, _TAKEN = b"f", b"s", b"!"
 _PIECE_BYTES = _BUFFER_BYTES = 4 << 20
 _HEAD_BYTES = 4_096
 _NICE = 10
 _LIMIT_S = 60.0
-
-
-def built() -> bool:
-    """True if Turnout's sender is built."""
-    try:
-        return find_spec(MODULE) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def sent(plan: Plan, places: Places) -> SceneResult:
@@ -65,10 +55,8 @@ def sent(plan: Plan, places: Places) -> SceneResult:
 
         for turn in range(-1, plan.sockets):
             send(LOOPBACK, turn >= 0)
-            if built():
-                tried(REPLICA, seen, partial(send, REPLICA, turn >= 0))
-        if built():
-            tried(REPLICA, seen, partial(_beside, plan, orders, seen))
+            tried(REPLICA, seen, partial(send, REPLICA, turn >= 0))
+        tried(REPLICA, seen, partial(_beside, plan, orders, seen))
     return seen
 
 
@@ -141,7 +129,7 @@ def _send(port: int, orders: Connection, arena: Any, record: Any) -> None:
             else:
                 connection.sendall(_SHARD + total.to_bytes(8, "little"))
                 paced = RateLimiter(RateLimit(bytes_s)) if bytes_s else None
-                import_module(MODULE).send(connection, auth, sums, shard, paced)
+                peer_connection.send(connection, auth, sums, shard, paced)
             if connection.recv(1) != _TAKEN:
                 raise ConnectionError("the receiver ended")
 
@@ -175,7 +163,7 @@ def _receive(server: socket.socket, arena: Any, record: Any) -> None:
                 total = int.from_bytes(connection.recv(8, socket.MSG_WAITALL), "little")
                 generation = arena.begin(record)
                 region = arena.map(generation, record.region_bytes)
-                sums = import_module(MODULE).receive(connection, auth, record, total, region)
+                sums = peer_connection.receive(connection, auth, record, total, region)
                 arena.seal(generation, record)
                 arena.set_hashed(generation, sums)
             else:

@@ -19,7 +19,7 @@ from typing import Any
 
 from hack.bench.checkpoint.baselines import Dcp, DcpAsync, Saver, TorchSave
 from hack.bench.checkpoint.lower_bound import Copy, Warm
-from hack.bench.checkpoint.ours import Ours, absent
+from hack.bench.checkpoint.ours import Ours
 from hack.bench.checkpoint.plan import Places, Plan, SceneResult
 from hack.bench.checkpoint.state import Size, bytes_of, differ, make, tensors
 
@@ -55,7 +55,7 @@ def floor(threads: int, part: float = 1.0) -> str:
 
 def first(plan: Plan, places: Places) -> SceneResult:
     """Time the first save of each saver, and check that it loads bit by bit."""
-    makers = {**BASELINES, **({} if absent() else {OURS: Ours, UNPREPARED: Ours})}
+    makers = {**BASELINES, OURS: Ours, UNPREPARED: Ours}
     _warmed(makers, places.memory)
     state = make(plan.size)
     seen = SceneResult(bytes_of(state))
@@ -102,7 +102,7 @@ def _first(name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: i
 def steady(plan: Plan, places: Places) -> SceneResult:
     """Time saves into memory that is allocated already."""
     makers = {name: maker for name, maker in BASELINES.items() if name != SHIPPED}
-    makers |= {} if absent() else {OURS: Ours}
+    makers |= {OURS: Ours}
     _warmed(makers, places.memory)
     state = make(plan.size)
     seen = SceneResult(bytes_of(state))
@@ -130,9 +130,8 @@ def steady(plan: Plan, places: Places) -> SceneResult:
         if OURS in savers:
             tried(OURS, seen, lambda: _compared(OURS, savers[OURS], state, seen))
         ends.close()  # the memory of all these and of one more would be too much
-        if not absent():
-            tried(FROZEN, seen, partial(_frozen, state, copies, places.memory / FROZEN, plan.steady, seen))
-            tried(FIXED, seen, partial(_fixed, plan.size.layers, places.memory / "fixed", plan.steady, seen))
+        tried(FROZEN, seen, partial(_frozen, state, copies, places.memory / FROZEN, plan.steady, seen))
+        tried(FIXED, seen, partial(_fixed, plan.size.layers, places.memory / "fixed", plan.steady, seen))
     return seen
 
 

@@ -1,6 +1,6 @@
 """Trains nothing: notes that it began, and each step, until it is told to finish. Argument: a folder.
 
-The whole of a world makes a step when all its ranks have noted it; partition.py reads it so.
+The whole of a world makes a step when all its ranks have noted it; agents.py reads it so.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def main(folder: Path) -> None:
         "world": int(env["WORLD_SIZE"]),
     }
     head |= {"worker": env["TURNOUT_WORKER"], "pid": os.getpid()}
+    head |= {"restarts": int(env["TORCHELASTIC_RESTART_COUNT"])}
     name = f"{head['worker']}.{head['round']}.{head['pid']}.jsonl".replace("/", "-")
     with (folder / "history" / name).open("a", buffering=1) as file:
         step = 0
