@@ -170,7 +170,7 @@ def read(kind: str, raw: Object) -> Job:
     return job_kind.with_gang_refusal(job, run.scheduling_policy, "all replicas")
 
 
-def _life(head: job_kind.Head, suspended: bool) -> Life:
+def _life(head: job_kind.JobHead, suspended: bool) -> Life:
     return job_kind.life_by_conditions(head, suspended, ("Succeeded", "Failed"))
 
 
@@ -180,15 +180,15 @@ def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
     spec = read_spec(head.spec)
     size = {"pytorchReplicaSpecs": {roles(spec)["Worker"].key: {"replicas": workers}}}
     kept_keys = job_kind.BOUND_ANNOTATIONS if spec.elastic_policy is None else ()
-    return job_kind.resize_patch(read(kind, raw), head.notes, path, workers, size, *kept_keys)
+    return job_kind.resize_patch(read(kind, raw), head.annotations, path, workers, size, *kept_keys)
 
 
-def _refused(head: job_kind.Head, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
+def _refused(head: job_kind.JobHead, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
     if spec.elastic_policy is not None and spec.elastic_policy.metrics:
         return f"{_POLICY}.metrics: its own HPA resizes it, and two hands on one size fight"
     if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
-    if head.marks.get(labels.KUEUE_QUEUE):
+    if head.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
     return job_kind.managed_elsewhere(spec.run_policy.managed_by, "spec.runPolicy.managedBy", OPERATOR)
 

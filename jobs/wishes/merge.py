@@ -99,7 +99,7 @@ def _own_terms(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     tier = annotation_level(notes, labels.TOPOLOGY_TIER, faults)
     multiple = annotation_count(notes, labels.PODS_PER_HOST_MULTIPLE, faults) or 1
     faults += _misspelt(notes)
-    besides = _besides(notes, faults)
+    besides = _other_annotations(notes, faults)
     source = next((key for key in (labels.TOPOLOGY, *_BESIDES) if key in notes), "")
     if wish not in WORDS:
         return replace(besides, source=source, multiple=multiple) if source or multiple > 1 else None
@@ -115,7 +115,7 @@ def _own_terms(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     return replace(besides, source=labels.TOPOLOGY, required=narrowest, multiple=multiple, mode=mode, ignored=unkept)
 
 
-def _besides(notes: Mapping[str, str], faults: list[str]) -> Wish:
+def _other_annotations(notes: Mapping[str, str], faults: list[str]) -> Wish:
     """Return the terms of our annotations other than `topology`."""
     balanced = notes.get(labels.BALANCED, "false")
     if balanced not in ("true", "false"):

@@ -10,7 +10,7 @@ from tests.controllers.jobs import NOW_S, conditions, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import ChildKey, GangDialect, JobPhase, KnownChildren, Reason, RefusedJob, Replica, Setup
+from turnout.controllers.model import ChildKey, GangDialect, JobPhase, OwnedObjects, Reason, RefusedJob, Replica, Setup
 from turnout.controllers.reconcile import reconcile
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/elasticjob.yaml"
@@ -28,7 +28,7 @@ def pod_of(raw, name="worker", replica=None, setup=None):
     """One pod of a job."""
     seen = view(raw)
     (role,) = [each for each in seen.roles if each.name == name]
-    return children.pod(ELASTICJOB, seen, role, replica or Replica(0, 0), KnownChildren(), setup or Setup())
+    return children.pod(ELASTICJOB, seen, role, replica or Replica(0, 0), OwnedObjects(), setup or Setup())
 
 
 def main(body):
@@ -135,7 +135,7 @@ def test_a_pod_is_found_by_its_rank_and_its_id():
 
 
 def test_a_new_job_gets_its_master_then_its_workers_each_with_a_service():
-    outcome = reconcile(ELASTICJOB, job(), KnownChildren(), NOW_S)
+    outcome = reconcile(ELASTICJOB, job(), OwnedObjects(), NOW_S)
     workers = ["bert-edljob-worker-0", "bert-edljob-worker-1"]
     assert names(outcome) == ["elasticjob-bert-dlrover-master-0", *workers]
     assert {key.name for key in others(job())} == {"elasticjob-bert-dlrover-master", *workers}
@@ -236,7 +236,7 @@ def test_the_master_is_no_member_of_the_gang():
     assert "annotations" not in pod_of(raw, "dlrover-master", setup=setup)["metadata"]
     assert "schedulerName" not in pod_of(raw, "dlrover-master", setup=setup)["spec"]
     assert children.pod_group(view(raw), setup)["spec"]["minMember"] == 2
-    outcome = reconcile(ELASTICJOB, raw, KnownChildren(), NOW_S, setup)
+    outcome = reconcile(ELASTICJOB, raw, OwnedObjects(), NOW_S, setup)
     assert names(outcome) == ["elasticjob-bert-dlrover-master-0"]  # the workers wait for their PodGroup
 
 
@@ -345,7 +345,7 @@ def test_a_suspended_job_keeps_its_master_alone():
     outcome = looked(raw, lead(), pod(0), pod(1))
     assert gone(outcome) == ["bert-edljob-worker-1", "bert-edljob-worker-0"]
     assert outcome.status["phase"] == "Suspended"
-    assert names(reconcile(ELASTICJOB, raw, KnownChildren(), NOW_S)) == ["elasticjob-bert-dlrover-master-0"]
+    assert names(reconcile(ELASTICJOB, raw, OwnedObjects(), NOW_S)) == ["elasticjob-bert-dlrover-master-0"]
     resumed = {**with_status(raw, outcome), "spec": job()["spec"]}
     outcome = looked(resumed, lead())
     assert names(outcome) == ["bert-edljob-worker-0", "bert-edljob-worker-1"]
@@ -442,9 +442,9 @@ def test_what_cannot_be_obeyed_is_refused_with_its_path(raw, why):
 
 @pytest.mark.contract("DL-12")
 def test_an_unknown_strategy_is_told_in_a_condition():
-    outcome = reconcile(ELASTICJOB, job(distributionStrategy="Ring"), KnownChildren(), NOW_S)
+    outcome = reconcile(ELASTICJOB, job(distributionStrategy="Ring"), OwnedObjects(), NOW_S)
     (condition,) = outcome.status["conditions"]
     assert (condition["type"], outcome.status["phase"]) == ("Failed", "Failed")
     assert "spec.distributionStrategy is 'Ring'" in condition["message"]
-    assert [each.reason for each in outcome.says] == [Reason.INVALID]
+    assert [each.reason for each in outcome.events] == [Reason.INVALID]
     assert outcome.writes == ()
