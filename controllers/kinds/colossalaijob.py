@@ -368,11 +368,17 @@ def _advice(view: ControlledJob) -> Iterator[str]:
     if worker.get("command") or worker.get("args"):
         yield "spec.worker.template: the command of container worker has no effect: it runs sshd"
     limit = ((worker.get("resources") or {}).get("limits") or {}).get("memory")
+    for name, size in _memory_volumes(spec):
+        if limit is not None and _is_more_memory(size, limit):
+            yield f"spec.worker.template: volume {name} of {size} counts against the memory limit {limit}"
+
+
+def _memory_volumes(spec: Object) -> Iterator[tuple[Any, Any]]:
+    """Yield the name and the size of each volume that is kept in memory and has a size."""
     for volume in spec.get("volumes") or ():
-        memory = volume.get("emptyDir")
-        size = memory.get("sizeLimit") if isinstance(memory, Mapping) and memory.get("medium") == "Memory" else None
-        if size is not None and limit is not None and _is_more_memory(size, limit):
-            yield f"spec.worker.template: volume {volume.get('name')} of {size} counts against the memory limit {limit}"
+        directory = volume.get("emptyDir")
+        if isinstance(directory, Mapping) and directory.get("medium") == "Memory" and "sizeLimit" in directory:
+            yield volume.get("name"), directory["sizeLimit"]
 
 
 def _is_more_memory(size: Any, limit: Any) -> bool:

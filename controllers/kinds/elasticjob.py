@@ -256,13 +256,7 @@ def master_template(given: Object, worker: Role, image: str = "") -> Object:
     pod = worker.template["spec"]
     (trains,) = [each for each in pod["containers"] if each.get("name") == CONTAINER][:1]
     own = given.get("spec") or {}
-    mine: Object = {}
-    sidecars = []
-    for each in own.get("containers") or ():
-        if each.get("name", CONTAINER) == CONTAINER or len(own["containers"]) == 1:
-            mine = each
-        else:
-            sidecars.append(each)
+    mine, sidecars = _split_containers(own.get("containers") or ())
     shared = {key: trains[key] for key in _OF_CONTAINER if key in trains} | ({"image": image} if image else {})
     runs: dict[str, Any] = {"command": ["turnout-run"], "args": [*_coordinator_arguments(worker)]}
     if "command" in mine or "args" in mine:
@@ -270,6 +264,12 @@ def master_template(given: Object, worker: Role, image: str = "") -> Object:
     container = {**shared, "resources": _MASTER_RESOURCES, **runs, **mine, "name": CONTAINER}
     spec = {**{key: pod[key] for key in _SHARED if key in pod}, **own, "containers": [container, *sidecars]}
     return {**given, "spec": spec}
+
+
+def _split_containers(containers: Sequence[Object]) -> tuple[Object, list[Object]]:
+    """Return the container of the master, which may have no name if it is alone, and the other containers."""
+    mine = [each for each in containers if each.get("name", CONTAINER) == CONTAINER or len(containers) == 1]
+    return mine[-1] if mine else {}, [each for each in containers if each not in mine]
 
 
 def _coordinator_arguments(worker: Role) -> Iterator[str]:

@@ -151,12 +151,9 @@ def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects
     Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job, except for a dynamic worker
     while other workers run.
     """
-    name, count = f"{KIND} {view.name}", counts[WORKER]
+    name, count, spec = f"{KIND} {view.name}", counts[WORKER], view.spec
     worker = next(role for role in view.roles if role.name == WORKER)
-    first = any(pod.role == worker.label and pod.index == 0 and pod.phase is JobPhase.SUCCEEDED for pod in known.pods)
-    spec: MSJobSpec = view.spec
-    needs_all = spec.success_policy is SuccessPolicy.ALL_WORKERS
-    if (count.succeeded >= worker.replicas > 0) if needs_all else first:
+    if _has_succeeded(spec, worker, count, known):
         return [PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
     found = [PodVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
     for role in view.roles:
@@ -168,6 +165,13 @@ def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects
             return [*found, PodVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(known)}")]
         found.append(PodVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
     return found
+
+
+def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, known: OwnedObjects) -> bool:
+    if spec.success_policy is SuccessPolicy.ALL_WORKERS:
+        return count.succeeded >= worker.replicas > 0
+    first_worker = (pod for pod in known.pods if pod.role == worker.label and pod.index == 0)
+    return any(pod.phase is JobPhase.SUCCEEDED for pod in first_worker)
 
 
 def _failure_hint(known: OwnedObjects) -> str:

@@ -124,20 +124,25 @@ def _elastic_env(view: ControlledJob) -> list[tuple[str, str]]:
     policy, worker = spec.elastic_policy, next(role for role in view.roles if role.name == "Worker")
     assert policy is not None  # the job is elastic
     nodes = ":".join(map(str, pytorchjob.bounds(spec) or ()))
-    processes = None if policy.n_proc_per_node is None else str(policy.n_proc_per_node)
+    processes = _text(policy.n_proc_per_node)
     found = {
         "PET_RDZV_ENDPOINT": f"{policy.rdzv_host or _first_host(view, worker)}:{policy.rdzv_port or _port(worker)}",
         "PET_RDZV_BACKEND": policy.rdzv_backend or "c10d",
         "PET_NNODES": nodes,
         "PET_NODES": nodes,
-        "PET_MAX_RESTARTS": None if policy.max_restarts is None else str(policy.max_restarts),
+        "PET_MAX_RESTARTS": _text(policy.max_restarts),
         "PET_NPROC_PER_NODE": processes,
         "PET_N_PROC_PER_NODE": processes or _processes(spec),
-        "PET_RDZV_ID": policy.rdzv_id or None,
-        "PET_RDZV_CONF": ",".join(f"{each.key}={each.value}" for each in policy.rdzv_conf) or None,
-        "PET_STANDALONE": "1" if policy.standalone else None,
+        "PET_RDZV_ID": policy.rdzv_id,
+        "PET_RDZV_CONF": ",".join(f"{each.key}={each.value}" for each in policy.rdzv_conf),
+        "PET_STANDALONE": "1" if policy.standalone else "",
     }
-    return [(name, value) for name, value in found.items() if value is not None]
+    return [(name, value) for name, value in found.items() if value]
+
+
+def _text(number: int | None) -> str:
+    """Return a number as a text, "" for none."""
+    return "" if number is None else str(number)
 
 
 def _first_host(view: ControlledJob, role: Role) -> str:

@@ -249,15 +249,21 @@ def _end_by_results(at: _JobAtPhase) -> tuple[str, str] | None:
     if at.phase != RUNNING or not total or good + bad < total:
         return None
     least = at.view.gang.min_member
-    if least >= sum(spec["least"].values()):
-        succeeded = Counter(pod.role for pod in staying if pod.phase is JobPhase.SUCCEEDED)
-        for role in at.view.roles:
-            count = succeeded[role.label]
-            if count < spec["least"][role.label]:
-                return FAILED, f"{count} pods of task {role.name} succeeded, {spec['least'][role.label]} are needed"
+    if least >= sum(spec["least"].values()) and (why := _lacks_successes(at, staying)):
+        return FAILED, why
     if good >= least:
         return COMPLETED, f"{good} of {total} pods have succeeded"
     return FAILED, f"{good} pods succeeded, {least} are needed"
+
+
+def _lacks_successes(at: _JobAtPhase, pods: Iterable[PodState]) -> str:
+    """Return which task has too few successful pods, "" if none has."""
+    needed = at.view.spec["least"]
+    succeeded = Counter(pod.role for pod in pods if pod.phase is JobPhase.SUCCEEDED)
+    for role in at.view.roles:
+        if (count := succeeded[role.label]) < needed[role.label]:
+            return f"{count} pods of task {role.name} succeeded, {needed[role.label]} are needed"
+    return ""
 
 
 def _keep_running(at: _JobAtPhase) -> ReconcileOutcome:
