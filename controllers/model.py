@@ -307,30 +307,6 @@ def replica_name(view: ControlledJob, role: Role, replica: Replica) -> str:
     return f"{view.name}-{role.label}-{replica.number}"
 
 
-def _no_postponed_roles(_view: ControlledJob, _known: OwnedObjects) -> Collection[str]:
-    return ()
-
-
-def _nothing_left(_view: ControlledJob) -> ControlledJob | None:
-    return None
-
-
-def _no_advice(_view: ControlledJob) -> Sequence[str]:
-    return ()
-
-
-def _is_current(_view: ControlledJob, _pod: PodState) -> bool:
-    return False
-
-
-def _by_policy(_view: ControlledJob, _role: Role, _pod: PodState) -> bool | None:
-    return None
-
-
-def _no_notes(_view: ControlledJob, _role: Role, _replica: Replica) -> Mapping[str, str]:
-    return {}
-
-
 class StatusContext(NamedTuple):
     """When a status is put into words. before: the status in the kind's own words as it is."""
 
@@ -376,20 +352,21 @@ class ControlledKind:
     owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
     name: Callable[[ControlledJob, Role, Replica], str] = replica_name
     # Names of the roles whose missing pods are not created yet.
-    postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = _no_postponed_roles
-    suspended_view: Callable[[ControlledJob], ControlledJob | None] = (
-        _nothing_left  # what of a suspended job still runs
-    )
+    postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = lambda _view, _known: ()
+    # The part of a suspended job that still runs.
+    suspended_view: Callable[[ControlledJob], ControlledJob | None] = lambda _view: None
     # True to recreate a failed pod, None to follow the role's policy.
-    recreate: Callable[[ControlledJob, Role, PodState], bool | None] = _by_policy
+    recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _view, _role, _pod: None
     vocabulary: StatusVocabulary = CORE_WORDS
-    advice: Callable[[ControlledJob], Sequence[str]] = _no_advice  # for the owner of a new job
-    outdated: Callable[[ControlledJob, PodState], bool] = _is_current  # the pod was created for another mode of the job
+    advice: Callable[[ControlledJob], Sequence[str]] = lambda _view: ()  # for the owner of a new job
+    # True for a pod that was created for another mode of the job.
+    outdated: Callable[[ControlledJob, PodState], bool] = lambda _view, _pod: False
     reports_containers: bool = False  # its status has the containers' own statuses
     numbered: bool = False  # a pod's name is never given twice
     # The exit code by which a pod reports a faulty node, None for kinds without one.
     faulty_node_exit_code: int | None = None
-    notes: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = _no_notes  # annotations of one replica's pod
+    # The annotations of one replica's pod.
+    notes: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = lambda _view, _role, _replica: {}
     title: str = ""  # its name among kinds, if another kind has the same `kind`
     # Decides on a job whose lifecycle is a table of phases; otherwise conditions follow kubeflow/common.
     lifecycle: (

@@ -62,12 +62,9 @@ def _read(raw: Object) -> ControlledJob:
     roles = (_read_launcher(spec), _read_workers(spec))
     status = Part(raw).part("status").value
     was_paused = any(each.get("type") == "Paused" for each in conditions.valid_conditions(status))
-    return ControlledJob(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=roles,
         policy=RunPolicy(
             suspended=pause.enabled,

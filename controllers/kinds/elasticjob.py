@@ -102,12 +102,9 @@ def _read(raw: Object, image: str = "") -> ControlledJob:
         raise BadJob(f"{ROLES}.{unknown[0]:.40} is no role of {ALL_REDUCE}: {WORKER} and {MASTER} are")
     worker, least, most = _read_workers(spec, meta)
     master, coordinates = _read_master(spec.replica_specs.dlrover_master, worker, image)
-    return ControlledJob(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta.text("namespace"),
-        name=name,
-        uid=meta.text("uid"),
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=(master, worker),
         policy=RunPolicy(spec.suspend, CleanPods.RUNNING),
         gang=GangSpec(least),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -54,6 +54,13 @@ def _too_large(view: ControlledJob) -> str | None:
 
 def _bytes(template: Object) -> int:
     return len(msgspec.json.encode(template))
+
+
+def controlled_job(raw: Object, kind: str, **fields: Any) -> ControlledJob:
+    """Return a job with the names of its object. fields: the other fields of ControlledJob."""
+    meta = raw["metadata"]
+    names = {key: meta[key] for key in ("namespace", "name", "uid")}
+    return ControlledJob(api_version=raw["apiVersion"], kind=kind, **names, **fields)
 
 
 def check_name(meta: Object) -> None:

@@ -49,12 +49,9 @@ def _read(raw: Object) -> ControlledJob:
     job_reader.check_name(meta)
     roles = tuple(job_reader.role(each, CONTAINER, PORT, Restart.NEVER) for each in msjob.roles(spec).values())
     gang = job_reader.gang(spec.run_policy.scheduling_policy, sum(role.replicas for role in roles))
-    return ControlledJob(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=roles,
         policy=job_reader.run_policy(spec.run_policy, CleanPods.RUNNING, start_s=gang.timeout_s),
         gang=gang,

@@ -47,12 +47,9 @@ def _read(raw: Object) -> ControlledJob:
     # An elastic job starts with its min, any other with all pods (VE-16).
     least = sum(role.replicas for role in roles if bounds is None or role.name != "Worker")
     policy = spec.run_policy
-    return ControlledJob(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=roles,
         policy=job_reader.run_policy(policy, CleanPods.NONE),
         gang=job_reader.gang(policy.scheduling_policy, least + (bounds[0] if bounds else 0)),

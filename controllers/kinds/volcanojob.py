@@ -78,12 +78,9 @@ def _read(raw: Object) -> ControlledJob:
         raise BadJob(f"spec.minAvailable is {most}: the tasks have {total} replicas together")
     own_fields = _own_fields(raw, spec, roles, least)
     roles = tuple(_with_added_bytes(own_fields, roles))
-    return ControlledJob(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=roles,
         policy=RunPolicy(_suspended(meta), ttl_s=spec.ttl_seconds_after_finished),
         gang=_gang(meta, spec, roles, least, most),

@@ -50,11 +50,6 @@ def test_the_gangs_resources_are_those_of_its_workers_alone():
     assert (spec["minMember"], spec["minResources"]) == (2, {"cpu": "4"})
 
 
-def test_a_job_without_workers_has_not_succeeded():
-    raw = with_status(job(worker(0)), looked(job(worker(0)), lead()))
-    assert raw["status"]["phase"] == "Pending"
-
-
 @pytest.mark.parametrize(("span", "elastic"), [("2:4", True), ("4", False), ("4:4", False)])
 def test_a_job_is_elastic_whose_launcher_is_told_two_numbers(span, elastic):
     command = ["bash", "-c", f"dlrover-run --nnodes={span} train.py"]
@@ -65,23 +60,8 @@ def test_a_service_leads_to_pods_that_are_not_ready_yet():
     assert all(each.spec["publishNotReadyAddresses"] for each in others(job()).values())
 
 
-def test_the_end_of_a_lone_worker_is_the_jobs():
-    raw = job(worker(1))
-    assert with_status(raw, looked(raw, lead(), pod(0, phase=JobPhase.SUCCEEDED)))["status"]["phase"] == "Succeeded"
-
-
 def test_a_pod_avoids_no_node_before_one_was_found_faulty():
     assert "affinity" not in pod_of(job())["spec"]
-
-
-def test_a_master_of_two_containers_needs_one_that_is_called_main():
-    raw = job(lead=master(container={"name": "a", "image": "a:1"}))
-    raw["spec"]["replicaSpecs"]["dlrover-master"]["template"]["spec"]["containers"].append(
-        {"name": "b", "image": "b:1"}
-    )
-    refused = ELASTICJOB.read(raw)
-    assert isinstance(refused, RefusedJob)
-    assert "one container must be named main" in refused.why
 
 
 def test_a_name_may_be_as_long_as_its_services_allow():
@@ -306,7 +286,7 @@ def test_a_pod_that_is_deleted_is_replaced_and_not_counted(left):
 @pytest.mark.parametrize(
     ("pods", "phase"),
     [
-        pytest.param([], "Created", id="nothing is there yet"),
+        pytest.param([], "Created", id="no pod exists yet"),
         pytest.param([lead(phase=JobPhase.PENDING)], "Pending", id="nobody runs"),
         pytest.param([lead(), pod(0, phase=JobPhase.PENDING)], "Pending", id="only the master runs"),
         pytest.param([lead(), pod(0), pod(1)], "Running", id="workers run"),
@@ -323,6 +303,19 @@ def test_a_pod_that_is_deleted_is_replaced_and_not_counted(left):
 )
 def test_the_phase_is_dlrovers(pods, phase):
     assert looked(job(), *pods).status["phase"] == phase
+
+
+@pytest.mark.parametrize(
+    ("workers", "pods", "phase"),
+    [
+        pytest.param(0, [], "Pending", id="without workers it does not succeed"),
+        pytest.param(
+            1, [pod(0, phase=JobPhase.SUCCEEDED)], "Succeeded", id="the success of a lone worker is the job's"
+        ),
+    ],
+)
+def test_the_phase_of_a_small_job(workers, pods, phase):
+    assert looked(job(worker(workers)), lead(), *pods).status["phase"] == phase
 
 
 def test_a_master_that_died_is_replaced_and_the_workers_stay():
@@ -431,6 +424,11 @@ def test_a_workers_own_affinity_stays_beside_the_nodes_that_it_avoids():
             id="a number in an annotation",
         ),
         pytest.param(job(lead={"replicas": 2}), "dlrover-master.replicas is 2", id="two masters"),
+        pytest.param(
+            job(lead={"template": {"spec": {"containers": [{"name": each, "image": "i"} for each in "ab"]}}}),
+            "one container must be named main",
+            id="a master of two containers, neither of which is the main one",
+        ),
         pytest.param(job(worker(10_001)), "worker.replicas is 10001", id="more workers than anybody has"),
     ],
 )
