@@ -216,6 +216,13 @@ def meta_of(view: ControlledJob, name: str, labels: Mapping[str, str]) -> dict[s
     return {**meta, "labels": dict(labels)} if labels else meta
 
 
+def with_missing_variables(own: Iterable[Object], more: Iterable[Object]) -> list[Object]:
+    """Return the environment of a container, with those of `more` that it does not set itself."""
+    variables = list(own)
+    names = {each.get("name") for each in variables}
+    return [*variables, *(each for each in more if each["name"] not in names)]
+
+
 POD = "Pod"
 
 

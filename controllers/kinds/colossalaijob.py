@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
-from turnout.controllers.children import meta_of
+from turnout.controllers.children import meta_of, with_missing_variables
 from turnout.controllers.kinds import job_reader
 from turnout.controllers.model import (
     ChildKey,
@@ -261,10 +261,10 @@ def _container_in_mode(view: ControlledJob, role: Role, container: Object, overr
     mounts = [{"name": "turnout-ssh", "mountPath": view.spec["ssh"]["path"]}]
     if role.name == LAUNCHER:
         mounts.append({"name": "turnout-config", "mountPath": CONFIG})
-        changed["env"] = _with_variables(container.get("env") or (), _worker_variables(view))
+        changed["env"] = with_missing_variables(container.get("env") or (), _worker_variables(view))
     else:
         address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-        changed["env"] = _with_variables(container.get("env") or (), [address])
+        changed["env"] = with_missing_variables(container.get("env") or (), [address])
     return {**changed, "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts]}
 
 
@@ -316,11 +316,6 @@ def _worker_variables(view: ControlledJob) -> list[Object]:
     worker = next(role for role in view.roles if role.name == WORKER)
     (container,) = (each for each in worker.template["spec"]["containers"] if each.get("name") == WORKER)
     return [each for each in container.get("env") or () if not (each.get("valueFrom") or {}).get("fieldRef")]
-
-
-def _with_variables(own: Sequence[Object], more: Sequence[Object]) -> list[Object]:
-    named = {each.get("name") for each in own}
-    return [*own, *(each for each in more if each.get("name") not in named)]
 
 
 def _volumes(view: ControlledJob, role: Role) -> list[Object]:

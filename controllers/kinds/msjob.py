@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.children import meta_of
+from turnout.controllers.children import meta_of, with_missing_variables
 from turnout.controllers.kinds import job_reader
 from turnout.controllers.kinds.job_reader import Port
 from turnout.controllers.model import (
@@ -78,9 +78,7 @@ def pod_spec(view: ControlledJob, role: Role, _replica: Replica, known: OwnedObj
     def with_env(container: Object) -> Object:
         if container.get("name") != CONTAINER:
             return container
-        own = list(container.get("env") or ())
-        named = {each.get("name") for each in own}
-        env = [*own, *(each for each in added if each["name"] not in named)]
+        env = with_missing_variables(container.get("env") or (), added)
         return {"terminationMessagePolicy": "FallbackToLogsOnError", **container, **({"env": env} if env else {})}
 
     spec = dict(role.template["spec"])

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnout.controllers.children import SCHEDULERS, meta_of, resources_of
+from turnout.controllers.children import SCHEDULERS, meta_of, resources_of, with_missing_variables
 from turnout.controllers.kinds import job_reader
 from turnout.controllers.kinds import volcanojob_life as life
 from turnout.controllers.model import (
@@ -365,9 +365,7 @@ def _with_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str
     added = [{"name": k, **({"value": v} if isinstance(v, str) else {"valueFrom": v})} for k, v in env.items()]
 
     def changed(container: Object) -> Object:
-        own = list(container.get("env") or ())
-        named = {each.get("name") for each in own}
-        return {**container, "env": [*own, *(each for each in added if each["name"] not in named)]}
+        return {**container, "env": with_missing_variables(container.get("env") or (), added)}
 
     return _each(spec, changed)
 
