@@ -12,7 +12,7 @@ from typing import Any
 from turnout.cli.why import count, lasting
 from turnout.controllers import conditions
 from turnout.controllers.kinds.colossalaijob import ANSWER_S
-from turnout.controllers.model import JobView, Kind, Object, Reason, RefusedJob, Role
+from turnout.controllers.model import ControlledJob, ControlledKind, Object, Reason, RefusedJob, Role
 from turnout.controllers.role_pods import BackOff
 from turnout.jobs.kinds.colossalaijob import KIND as COLOSSALAI
 from turnout.jobs.kinds.colossalaijob import LAUNCHER
@@ -69,13 +69,13 @@ class Account:
     next: str = ""
 
 
-def account(kind: Kind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
+def account(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
     """Say how a job stands. raw: its object. name: KIND/NAMESPACE/NAME, as commands take it. now_s: since 1970."""
     found = _account(kind, raw, name, children, now_s)
     return Account(printable(found.text)[:_MOST_TEXT], printable(found.next)[:_MOST_TEXT])
 
 
-def _account(kind: Kind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
+def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
     meta, view = raw["metadata"], kind.read(raw)
     if meta.get("deletionTimestamp"):
         return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
@@ -83,10 +83,10 @@ def _account(kind: Kind, raw: Object, name: str, children: JobChildren, now_s: f
     listed_conditions = conditions.valid_conditions(kind.vocabulary.read(status))
     if (end := _end_account(listed_conditions, view, now_s)) is not None:
         return end
-    if isinstance(view, JobView) and view.elsewhere:
-        return Account(f"it is left to {view.elsewhere}, which its managedBy names", "ask that controller")
+    if isinstance(view, ControlledJob) and view.other_controller:
+        return Account(f"it is left to {view.other_controller}, which its managedBy names", "ask that controller")
     if not listed_conditions:  # a status is written once the children are there
-        held_up = _refusal(children.events, view, now_s) if isinstance(view, JobView) else None
+        held_up = _refusal(children.events, view, now_s) if isinstance(view, ControlledJob) else None
         return held_up or _unhandled_account(kind, view, meta, now_s)
     if (behind := _stale_account(meta, status)) is not None:
         return behind
@@ -95,7 +95,7 @@ def _account(kind: Kind, raw: Object, name: str, children: JobChildren, now_s: f
     return _hold_account(kind, view, raw, name, children, now_s) or _running_account(view, status, children, now_s)
 
 
-def _end_account(listed_conditions: Sequence[Object], view: JobView | RefusedJob, now_s: float) -> Account | None:
+def _end_account(listed_conditions: Sequence[Object], view: ControlledJob | RefusedJob, now_s: float) -> Account | None:
     last = next(
         (each for each in listed_conditions if each.get("type") in _ENDS and each.get("status") == "True"), None
     )
@@ -114,7 +114,7 @@ def _end_account(listed_conditions: Sequence[Object], view: JobView | RefusedJob
 _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
-def _unhandled_account(kind: Kind, view: JobView | RefusedJob, meta: Object, now_s: float) -> Account:
+def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, meta: Object, now_s: float) -> Account:
     made_s = unix_s(meta.get("creationTimestamp"))
     age_s = 0.0 if made_s is None else now_s - made_s
     wrong = f"; it will be refused: {view.why}" if isinstance(view, RefusedJob) else ""
@@ -134,7 +134,7 @@ def _stale_account(meta: Object, status: Object) -> Account | None:
 
 
 def _hold_account(
-    kind: Kind, view: JobView, raw: Object, name: str, children: JobChildren, now_s: float
+    kind: ControlledKind, view: ControlledJob, raw: Object, name: str, children: JobChildren, now_s: float
 ) -> Account | None:
     """Tell what holds a job up, None for nothing that its controller knows."""
     if view.policy.suspended:
@@ -148,13 +148,13 @@ def _hold_account(
     return _waiting(kind, view, raw, name, children.pods, now_s)
 
 
-def _lacks(view: JobView, pods: Iterable[JobPod]) -> bool:
+def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
     """True if a replica has no pod."""
     existing = {(pod.role, pod.index) for pod in pods}
     return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
 
 
-def _refusal(events: Iterable[JobEvent], view: JobView, now_s: float) -> Account | None:
+def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> Account | None:
     """Tell the newest refusal of the API server, or the name that somebody else has."""
     words = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
     last = max((each for each in events if each.reason in words), key=lambda each: each.at_s, default=None)
@@ -169,7 +169,7 @@ def _refusal(events: Iterable[JobEvent], view: JobView, now_s: float) -> Account
     return Account(text, "whoever set what refuses it can tell why; it is tried again by itself")
 
 
-def _unadmitted(view: JobView, children: JobChildren) -> Account | None:
+def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
     if children.group is None or children.group not in ("", "Pending") or children.pods:
         return None
     where = f"PodGroup {view.namespace}/{view.name} is {children.group or 'new'}"
@@ -180,7 +180,9 @@ def _unadmitted(view: JobView, children: JobChildren) -> Account | None:
     )
 
 
-def _waiting(kind: Kind, view: JobView, raw: Object, name: str, pods: Sequence[JobPod], now_s: float) -> Account | None:
+def _waiting(
+    kind: ControlledKind, view: ControlledJob, raw: Object, name: str, pods: Sequence[JobPod], now_s: float
+) -> Account | None:
     """Tell which replicas have no pod, and what for."""
     counts = _mapping(kind.vocabulary.read(_mapping(raw.get("status"))).get("replicaStatuses"))
     for role in view.roles:
@@ -198,7 +200,7 @@ def _waiting(kind: Kind, view: JobView, raw: Object, name: str, pods: Sequence[J
     return None
 
 
-def _ordered(kind: Kind, view: JobView, role: Role, pods: Sequence[JobPod]) -> Account | None:
+def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequence[JobPod]) -> Account | None:
     """Tell what a role waits for, where a kind makes one after another."""
     others = [each for each in view.roles if each is not role]
     run = sum(pod.phase == "Running" for pod in pods if pod.role != role.label)
@@ -214,7 +216,7 @@ def _ordered(kind: Kind, view: JobView, role: Role, pods: Sequence[JobPod]) -> A
     return None
 
 
-def _running_account(view: JobView, status: Object, children: JobChildren, now_s: float) -> Account:
+def _running_account(view: ControlledJob, status: Object, children: JobChildren, now_s: float) -> Account:
     """Tell of a job that nothing holds up."""
     run = sum(pod.phase == "Running" for pod in children.pods)
     replicas = sum(role.replicas for role in view.roles)

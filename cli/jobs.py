@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from turnout.cli.views.listing import Column, Listing, text
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import JobView, Kind, Object
+from turnout.controllers.model import ControlledJob, ControlledKind, Object
 from turnout.kube.client.logs import printable
 from turnout.kube.labels import SUSPENDED
 from turnout.kube.times import unix_s
@@ -55,15 +55,15 @@ class BadSubmission(ValueError):
     """A wish that a kind has no words for. Say so and end with code 2."""
 
 
-def rows(kind: Kind, objects: Sequence[Object], now_s: float) -> list[JobRow]:
+def rows(kind: ControlledKind, objects: Sequence[Object], now_s: float) -> list[JobRow]:
     """Return the jobs of one kind, by namespace and name."""
     return sorted((_row(kind, each, now_s) for each in objects), key=lambda row: (row.namespace, row.name))
 
 
-def _row(kind: Kind, raw: Object, now_s: float) -> JobRow:
+def _row(kind: ControlledKind, raw: Object, now_s: float) -> JobRow:
     meta = raw["metadata"]
     view = kind.read({"apiVersion": kind.apis[0], **raw})
-    replicas = sum(role.replicas for role in view.roles) if isinstance(view, JobView) else None
+    replicas = sum(role.replicas for role in view.roles) if isinstance(view, ControlledJob) else None
     created_s = unix_s(meta.get("creationTimestamp"))
     age_s = None if created_s is None else max(0.0, now_s - created_s)
     status = _mapping(raw.get("status"))
@@ -144,7 +144,9 @@ def age(seconds: float | None) -> str:
     return f"{int(seconds)}s"
 
 
-def described(kind: Kind, raw: Object, pods: Sequence[Object], events: Sequence[Object], now_s: float) -> list[str]:
+def described(
+    kind: ControlledKind, raw: Object, pods: Sequence[Object], events: Sequence[Object], now_s: float
+) -> list[str]:
     """Return a job at length: its state and why, its pods with their nodes, and what was told of it, newest last."""
     (row,) = rows(kind, [raw], now_s)
     lines = [

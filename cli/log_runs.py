@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.controllers.model import Kind, Object
+from turnout.controllers.model import ControlledKind, Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Run:
         return self.uid, self.number
 
 
-def selector(kind: Kind, job: str, rank: int) -> str:
+def selector(kind: ControlledKind, job: str, rank: int) -> str:
     """Return the labels by which the pods of a rank are listed."""
     return f"{kind.child_labels.job}={job},{kind.child_labels.index}={rank}"
 
@@ -35,7 +35,7 @@ class NoSuchContainer(Exception):
     """A container that a person has named is not in the pod. The message names those that are."""
 
 
-def newest(kind: Kind, pods: Iterable[Object], container_name: str = "") -> Run | None:
+def newest(kind: ControlledKind, pods: Iterable[Object], container_name: str = "") -> Run | None:
     """Return the newest run among a rank's pods, as they are listed; None where no worker is among them.
 
     container_name: "" for the container that trains. Raises NoSuchContainer.

@@ -18,20 +18,20 @@ import msgspec
 from turnout.controllers.model import (
     ChildKey,
     ChildState,
+    ControlledJob,
+    ControlledKind,
     Create,
     Delete,
     GangDialect,
-    JobView,
-    Kind,
-    KnownChildren,
-    Later,
+    LazyChild,
+    NeededChild,
     Object,
+    OwnedObjects,
     PodState,
     Replica,
     Role,
     Setup,
     Update,
-    Wanted,
     Write,
 )
 from turnout.jobs.gang import wants_gate
@@ -52,13 +52,15 @@ _MADE_ONCE = ("Service", "Secret")  # their addresses and keys are in use
 _RESTART = {Restart.EXIT_CODE: Restart.NEVER.value}  # the kubelet knows no exit codes
 
 
-def owner(view: JobView) -> dict[str, Any]:
+def owner(view: ControlledJob) -> dict[str, Any]:
     """Return the reference by which the job owns a child, and the API server deletes it after the job."""
     head = {"apiVersion": view.api_version, "kind": view.kind, "name": view.name, "uid": view.uid}
     return {**head, "controller": True, "blockOwnerDeletion": True}
 
 
-def pod(kind: Kind, view: JobView, role: Role, replica: Replica, known: KnownChildren, setup: Setup) -> Object:
+def pod(
+    kind: ControlledKind, view: ControlledJob, role: Role, replica: Replica, known: OwnedObjects, setup: Setup
+) -> Object:
     """Return one replica's pod."""
     template = role.template.get("metadata") or {}
     labels = {**(template.get("labels") or {}), **kind.labels(view, role, replica)}
@@ -79,10 +81,10 @@ def pod(kind: Kind, view: JobView, role: Role, replica: Replica, known: KnownChi
         "metadata": {**meta, "annotations": notes} if notes else meta,
         "spec": spec,
     }
-    return _gated(body) if setup.gate_pods else body
+    return _with_placement_gate(body) if setup.gate_pods else body
 
 
-def _gated(body: Object) -> Object:
+def _with_placement_gate(body: Object) -> Object:
     """Put our scheduling gate on a pod that wants it; leave any other, and one that cannot be read."""
     try:
         if not wants_gate(msgspec.convert(body, Pod)):
@@ -93,14 +95,16 @@ def _gated(body: Object) -> Object:
     return {**body, "spec": {**body["spec"], "schedulingGates": [*gates, {"name": PLACEMENT_GATE}]}}
 
 
-def services(kind: Kind, view: JobView, role: Role) -> Iterator[Later]:
+def services(kind: ControlledKind, view: ControlledJob, role: Role) -> Iterator[LazyChild]:
     """Give each replica's headless Service, so that its name resolves wherever its pod runs."""
     for index in range(role.replicas):
         replica = Replica(index, index)
-        yield Later(ChildKey("Service", kind.name(view, role, replica)), partial(_service, kind, view, role, replica))
+        yield LazyChild(
+            ChildKey("Service", kind.name(view, role, replica)), partial(_service, kind, view, role, replica)
+        )
 
 
-def _service(kind: Kind, view: JobView, role: Role, replica: Replica) -> Object:
+def _service(kind: ControlledKind, view: ControlledJob, role: Role, replica: Replica) -> Object:
     labels = kind.labels(view, role, replica)
     labels.pop("training.kubeflow.org/job-role", None)
     ports = [
@@ -114,7 +118,7 @@ def _service(kind: Kind, view: JobView, role: Role, replica: Replica) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
-def pod_group(view: JobView, setup: Setup) -> Object | None:
+def pod_group(view: ControlledJob, setup: Setup) -> Object | None:
     """Return the job's PodGroup in the scheduler's dialect; None without one."""
     if setup.dialect is GangDialect.NONE:
         return None
@@ -134,7 +138,7 @@ def pod_group(view: JobView, setup: Setup) -> Object | None:
     return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
 
 
-def least_resources(view: JobView) -> Object:
+def least_resources(view: ControlledJob) -> Object:
     """Return what the first `min_member` members request together, the lead's first, as Volcano admits a PodGroup."""
     left, members = view.gang.min_member, []
     for role in (each for each in view.roles if not each.outside_gang):
@@ -175,14 +179,14 @@ def _quantity(name: str, number: int) -> str:
     return f"{number}m" if number % 1_000 else str(number // 1_000)
 
 
-def build(child: Wanted) -> Object:
+def build(child: NeededChild) -> Object:
     """Return the body of a child."""
-    return child.build() if isinstance(child, Later) else child
+    return child.build() if isinstance(child, LazyChild) else child
 
 
-def key_of(body: Wanted) -> ChildKey:
+def key_of(body: NeededChild) -> ChildKey:
     """Return the key of a child by its body."""
-    if isinstance(body, Later):
+    if isinstance(body, LazyChild):
         return body.key
     return ChildKey(body["kind"], body["metadata"]["name"])
 
@@ -206,10 +210,17 @@ def same(expected: Any, actual: Any) -> bool:
     return bool(expected == actual)
 
 
-def meta_of(view: JobView, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def meta_of(view: ControlledJob, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the metadata of a child of the job."""
     meta = {"name": name, "namespace": view.namespace, "ownerReferences": [owner(view)]}
     return {**meta, "labels": dict(labels)} if labels else meta
+
+
+def with_missing_variables(own: Iterable[Object], more: Iterable[Object]) -> list[Object]:
+    """Return the environment of a container, with those of `more` that it does not set itself."""
+    variables = list(own)
+    names = {each.get("name") for each in variables}
+    return [*variables, *(each for each in more if each["name"] not in names)]
 
 
 POD = "Pod"
@@ -240,7 +251,7 @@ def delete_pod(pod: PodState) -> Delete:
     return Delete(ChildKey(POD, pod.name), pod.uid)
 
 
-def others(bodies: Iterable[Wanted], known: KnownChildren, portion: Portion) -> Iterator[Write]:
+def others(bodies: Iterable[NeededChild], known: OwnedObjects, portion: Portion) -> Iterator[Write]:
     """Yield the writes that bring the other children to what is needed.
 
     portion: what this reconciliation may still create.
@@ -253,7 +264,7 @@ def others(bodies: Iterable[Wanted], known: KnownChildren, portion: Portion) -> 
         if child is None:
             if not portion.is_full():
                 yield portion.create(partial(build, body))
-        elif not isinstance(body, Later) and (expected := content(body)) is not None:
+        elif not isinstance(body, LazyChild) and (expected := content(body)) is not None:
             name, wanted_fields = expected
             if not same(wanted_fields, child.data if name == "data" else child.spec):
                 yield Update(key, wanted_fields, name)
@@ -267,7 +278,7 @@ def delete_pods(pods: Iterable[PodState]) -> Iterator[Write]:
     return (delete_pod(pod) for pod in found)
 
 
-def delete_others(known: KnownChildren) -> Iterator[Write]:
+def delete_others(known: OwnedObjects) -> Iterator[Write]:
     """Yield the deletions of all children that are not pods."""
     return (Delete(each.key, each.uid) for each in sorted(known.others.values(), key=_last_first))
 
@@ -276,7 +287,7 @@ def _last_first(child: ChildState) -> tuple[str, int]:
     return child.key.kind, -child.index
 
 
-def waits_for_admission(known: KnownChildren, setup: Setup) -> bool:
+def waits_for_admission(known: OwnedObjects, setup: Setup) -> bool:
     """True while Volcano has not admitted the job's PodGroup: pods created now would only wait. Source: MS-46"""
     groups = [each for each in known.others.values() if each.key.kind == "PodGroup"]
     return setup.dialect is GangDialect.VOLCANO and (

@@ -122,7 +122,7 @@ class GangSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
+class ControlledJob:
     """A job as its object states it, defaults filled in. roles: the lead first."""
 
     api_version: str
@@ -135,7 +135,7 @@ class JobView:
     gang: GangSpec
     spec: Any  # what only one kind reads, as its `read` returns it
     elastic: bool = False
-    elsewhere: str = ""  # another controller that the job names as its own
+    other_controller: str = ""  # another controller that the job names as its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class ChildState:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownChildren:
+class OwnedObjects:
     """The objects that a job owns, as far as they are known."""
 
     pods: Sequence[PodState] = ()
@@ -203,19 +203,21 @@ class KnownChildren:
     unread: bool = False  # pods cannot be read, so these are stale
     jumped_s: float = 0.0  # the last jump of a clock; decisions that depend on time are delayed
 
-    def delay_event(self, what: str) -> Say:
+    def delay_event(self, what: str) -> JobEvent:
         """Return the Event of an action that a clock jump delays."""
-        return Say(Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True)
+        return JobEvent(
+            Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True
+        )
 
 
-class Later(NamedTuple):
+class LazyChild(NamedTuple):
     """A child that is made once and never changed. Its body is built only where it is missing: a job has many."""
 
     key: ChildKey
     build: Callable[[], Object]
 
 
-Wanted = Object | Later
+NeededChild = Object | LazyChild
 
 
 class Create(NamedTuple):
@@ -239,7 +241,7 @@ class Update(NamedTuple):
     field: str = "spec"
 
 
-class Say(NamedTuple):
+class JobEvent(NamedTuple):
     """An Event on the job."""
 
     reason: Reason
@@ -255,7 +257,7 @@ class ReconcileOutcome:
     """The result of one reconciliation of a job."""
 
     writes: tuple[Write, ...] = ()
-    says: tuple[Say, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     status: Object | None = None  # a merge patch of the job's status, None without a change
     status_first: bool = False  # write it before the children, since it counts those that are deleted
     requeue_s: float | None = None  # when to reconcile again at the latest, None for the next change
@@ -300,33 +302,9 @@ def as_mapping(value: Any) -> Object:
     return value if isinstance(value, Mapping) else {}
 
 
-def replica_name(view: JobView, role: Role, replica: Replica) -> str:
+def replica_name(view: ControlledJob, role: Role, replica: Replica) -> str:
     """Return the name that most kinds give one replica: its pod's, and its Service's."""
     return f"{view.name}-{role.label}-{replica.number}"
-
-
-def _no_waiting_roles(_view: JobView, _known: KnownChildren) -> Collection[str]:
-    return ()
-
-
-def _nothing_left(_view: JobView) -> JobView | None:
-    return None
-
-
-def _no_advice(_view: JobView) -> Sequence[str]:
-    return ()
-
-
-def _is_current(_view: JobView, _pod: PodState) -> bool:
-    return False
-
-
-def _by_policy(_view: JobView, _role: Role, _pod: PodState) -> bool | None:
-    return None
-
-
-def _no_notes(_view: JobView, _role: Role, _replica: Replica) -> Mapping[str, str]:
-    return {}
 
 
 class StatusContext(NamedTuple):
@@ -345,7 +323,7 @@ class StatusVocabulary(NamedTuple):
 
     fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
     read: Callable[[Object], Object] = lambda status: status
-    write: Callable[[Object, JobView | None, KnownChildren, StatusContext], Object] = (
+    write: Callable[[Object, ControlledJob | None, OwnedObjects, StatusContext], Object] = (
         lambda status, _view, _known, _moment: status
     )
 
@@ -354,41 +332,46 @@ CORE_WORDS = StatusVocabulary()
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ControlledKind:
     """A kind of jobs as data and plain functions."""
 
     kind: str
     apis: tuple[str, ...]  # each `GROUP/VERSION` that serves it; they differ by the group only
     plural: str  # in paths
     container: str  # the training container, "" for any
-    read: Callable[[Object], JobView | RefusedJob]
-    labels: Callable[[JobView, Role, Replica], dict[str, str]]  # of the child of one replica
-    selector: Callable[[JobView, Role], dict[str, str]]  # the labels of all pods of one role
+    read: Callable[[Object], ControlledJob | RefusedJob]
+    labels: Callable[[ControlledJob, Role, Replica], dict[str, str]]  # of the child of one replica
+    selector: Callable[[ControlledJob, Role], dict[str, str]]  # the labels of all pods of one role
     # The children matter if an address is known only once a Service exists.
-    pod_spec: Callable[[JobView, Role, Replica, KnownChildren], dict[str, Any]]
-    extras: Callable[[JobView, KnownChildren], Sequence[Wanted]]  # the children beside pods
+    pod_spec: Callable[[ControlledJob, Role, Replica, OwnedObjects], dict[str, Any]]
+    extras: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # the children beside pods
     # The conditions that follow from the pods, by the counts of each role, by its name.
-    judge: Callable[[JobView, Mapping[str, Counts], KnownChildren], Sequence[PodVerdict]]
+    judge: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[PodVerdict]]
     restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE recreates
     child_labels: ChildLabels = KUBEFLOW
     owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
-    name: Callable[[JobView, Role, Replica], str] = replica_name
+    name: Callable[[ControlledJob, Role, Replica], str] = replica_name
     # Names of the roles whose missing pods are not created yet.
-    waiting_roles: Callable[[JobView, KnownChildren], Collection[str]] = _no_waiting_roles
-    suspended_view: Callable[[JobView], JobView | None] = _nothing_left  # what of a suspended job still runs
+    postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = lambda _view, _known: ()
+    # The part of a suspended job that still runs.
+    suspended_view: Callable[[ControlledJob], ControlledJob | None] = lambda _view: None
     # True to recreate a failed pod, None to follow the role's policy.
-    recreate: Callable[[JobView, Role, PodState], bool | None] = _by_policy
+    recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _view, _role, _pod: None
     vocabulary: StatusVocabulary = CORE_WORDS
-    advice: Callable[[JobView], Sequence[str]] = _no_advice  # for the owner of a new job
-    outdated: Callable[[JobView, PodState], bool] = _is_current  # the pod was created for another mode of the job
-    tells_containers: bool = False  # its status has the containers' own statuses
+    advice: Callable[[ControlledJob], Sequence[str]] = lambda _view: ()  # for the owner of a new job
+    # True for a pod that was created for another mode of the job.
+    outdated: Callable[[ControlledJob, PodState], bool] = lambda _view, _pod: False
+    reports_containers: bool = False  # its status has the containers' own statuses
     numbered: bool = False  # a pod's name is never given twice
     # The exit code by which a pod reports a faulty node, None for kinds without one.
     faulty_node_exit_code: int | None = None
-    notes: Callable[[JobView, Role, Replica], Mapping[str, str]] = _no_notes  # annotations of one replica's pod
+    # The annotations of one replica's pod.
+    notes: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = lambda _view, _role, _replica: {}
     title: str = ""  # its name among kinds, if another kind has the same `kind`
     # Decides on a job whose lifecycle is a table of phases; otherwise conditions follow kubeflow/common.
-    lifecycle: Callable[[Kind, JobView, Object, KnownChildren, float, Setup], ReconcileOutcome] | None = None
+    lifecycle: (
+        Callable[[ControlledKind, ControlledJob, Object, OwnedObjects, float, Setup], ReconcileOutcome] | None
+    ) = None
 
     @property
     def full_name(self) -> str:

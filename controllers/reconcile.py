@@ -15,19 +15,19 @@ from turnout.controllers import children, conditions
 from turnout.controllers.model import (
     JUMP_S,
     ChildKey,
+    ControlledJob,
+    ControlledKind,
     Counts,
     Delete,
+    JobEvent,
     JobPhase,
-    JobView,
-    Kind,
-    KnownChildren,
     Object,
+    OwnedObjects,
     PodVerdict,
     Reason,
     ReconcileOutcome,
     RefusedJob,
     Role,
-    Say,
     Setup,
     StatusContext,
     Write,
@@ -47,19 +47,19 @@ _TIMES = ("startTime", "completionTime")
 class _Status:
     """The next status of a job, in the core's terms."""
 
-    kind: Kind
+    kind: ControlledKind
     raw: Object
     before: Object
-    known: KnownChildren
+    known: OwnedObjects
     now_s: float
     conditions: list[Object]
     replicas: dict[str, Object]
     start: str | None
     completion: str | None
-    says: list[Say] = field(default_factory=list)
-    view: JobView | None = None  # None for an object that is refused
+    events: list[JobEvent] = field(default_factory=list)
+    view: ControlledJob | None = None  # None for an object that is refused
 
-    def note(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
+    def add_condition(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
         """Add a condition."""
         kind = self.kind.kind
         self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
@@ -67,7 +67,7 @@ class _Status:
     def end(self, verdict: PodVerdict, why: Reason | None = None) -> None:
         """Add the job's end. why: the reason of its condition, None for the verdict's own."""
         self.completion = self.completion or rfc3339(self.now_s)
-        self.note(verdict.reason, verdict.text, why=why)
+        self.add_condition(verdict.reason, verdict.text, why=why)
 
     def patch(self) -> Object | None:
         """Return a merge patch of the status, None if the object has it already."""
@@ -81,15 +81,17 @@ class _Status:
         return None if status == status_before else children.merge_patch(status_before, status)
 
 
-def reconcile(kind: Kind, raw: Object, known: KnownChildren, now_s: float, setup: Setup = NO_GANGS) -> ReconcileOutcome:
+def reconcile(
+    kind: ControlledKind, raw: Object, known: OwnedObjects, now_s: float, setup: Setup = NO_GANGS
+) -> ReconcileOutcome:
     """Return what has to be written for one job. now_s: seconds since 1970. Never raises for what a user writes."""
     if raw["metadata"].get("deletionTimestamp"):
         return NOTHING  # the API server deletes what it owns
-    status = _status(kind, raw, known, now_s)
+    status = _next_status(kind, raw, known, now_s)
     view = kind.read(raw)
     if isinstance(view, RefusedJob):
-        return _refused(status, view)
-    if view.elsewhere:
+        return _report_refusal(status, view)
+    if view.other_controller:
         return NOTHING
     if kind.lifecycle is not None:
         return NOTHING if known.unread else kind.lifecycle(kind, view, raw, known, now_s, setup)
@@ -101,50 +103,50 @@ def _decide(now: Reconciliation, status: _Status) -> ReconcileOutcome:
     """Return what has to be written for a valid job of ours."""
     view, known = now.view, now.known
     if conditions.ended(status.conditions):
-        return _ended(view, status, known, now.now_s)
+        return _clean_up_ended(view, status, known, now.now_s)
     if known.unread:
         return _outcome(status, ()) if status.raw else NOTHING  # nothing is decided on stale pods
     if not status.conditions:
         _note_created(status, view)
     if view.policy.suspended:
-        return _suspended(now, status)
+        return _suspend(now, status)
     if conditions.is_true(status.conditions, Reason.SUSPENDED):
         text = f"{now.kind.kind} {view.name} is resumed."
-        _note_and_say(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, on=False)
+        _add_condition_and_event(status, Reason.RESUMED, text, type_=Reason.SUSPENDED, on=False)
         status.start = rfc3339(now.now_s)
     if why := _limit_reached(view, status):
-        return _failed(status, why)
-    return _running(now, status)
+        return _fail(status, why)
+    return _run(now, status)
 
 
-def _note_created(status: _Status, view: JobView) -> None:
+def _note_created(status: _Status, view: ControlledJob) -> None:
     """Add the condition of a new job, and say what its owner should know."""
-    status.note(Reason.CREATED, f"{status.kind.kind} {view.name} is created.")
-    status.says += [Say(Reason.ADVICE, text, warning=True) for text in status.kind.advice(view)]
+    status.add_condition(Reason.CREATED, f"{status.kind.kind} {view.name} is created.")
+    status.events += [JobEvent(Reason.ADVICE, text, warning=True) for text in status.kind.advice(view)]
     if status.known.offered is not None:
-        status.says += [Say(Reason.NOT_OFFERED, text, True) for text in not_offered(view, status.known.offered)]
+        status.events += [JobEvent(Reason.NOT_OFFERED, text, True) for text in not_offered(view, status.known.offered)]
 
 
-def _limit_reached(view: JobView, status: _Status) -> str:
+def _limit_reached(view: ControlledJob, status: _Status) -> str:
     """Return why a job fails by one of its limits, "" if it does not. A clock jump delays limits of time."""
     late = _time_limit_reason(view, status, status.known, status.now_s)
     if late is not None and status.known.jumped_s:
-        status.says.append(status.known.delay_event("its end"))
+        status.events.append(status.known.delay_event("its end"))
         return ""
     if late is None and _failed_too_often(view, status, status.known):
         return f"Job {view.name} has failed because it has reached the specified backoff limit"
     return late or ""
 
 
-def _failed(status: _Status, why: str) -> ReconcileOutcome:
+def _fail(status: _Status, why: str) -> ReconcileOutcome:
     """Delete all children of a job that has failed."""
     writes = [*children.delete_pods(status.known.pods), *children.delete_others(status.known)]
     status.end(PodVerdict(Reason.FAILED, why))
-    status.says.append(Say(Reason.FAILED, why, warning=True))
+    status.events.append(JobEvent(Reason.FAILED, why, warning=True))
     return _outcome(status, writes)
 
 
-def _status(kind: Kind, raw: Object, known: KnownChildren, now_s: float) -> _Status:
+def _next_status(kind: ControlledKind, raw: Object, known: OwnedObjects, now_s: float) -> _Status:
     status = as_mapping(raw.get("status"))
     before = kind.vocabulary.read(status)
     roles = as_mapping(before.get("replicaStatuses"))
@@ -153,21 +155,21 @@ def _status(kind: Kind, raw: Object, known: KnownChildren, now_s: float) -> _Sta
     return _Status(kind, status, before, known, now_s, conditions.valid_conditions(before), replicas, start, completion)
 
 
-def _refused(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
+def _report_refusal(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
     """Report an invalid object. A job that has begun keeps its pods, and its change is not carried out."""
     if not status.conditions:
         why = refused.reason if refused.reason is Reason.TOO_LARGE else None
         status.end(PodVerdict(Reason.FAILED, refused.why), why)
-    status.says.append(Say(refused.reason, refused.why, warning=True))
+    status.events.append(JobEvent(refused.reason, refused.why, warning=True))
     return _outcome(status, ())
 
 
-def _note_and_say(status: _Status, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
-    status.note(type_, text, why=why, on=on)
-    status.says.append(Say(why, text))
+def _add_condition_and_event(status: _Status, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
+    status.add_condition(type_, text, why=why, on=on)
+    status.events.append(JobEvent(why, text))
 
 
-def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> ReconcileOutcome:
+def _clean_up_ended(view: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> ReconcileOutcome:
     """Clean up after a job. Its PodGroup and HPA are deleted in any case: they hold room and scale nothing."""
     children_to_delete = (each for each in known.others.values() if each.key.kind in _DELETED_AT_END)
     writes = [*_cleanup(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
@@ -182,12 +184,12 @@ def _ended(view: JobView, status: _Status, known: KnownChildren, now_s: float) -
         return _outcome(status, writes)
     left_s = (unix_s(status.completion) or now_s) + view.policy.ttl_s - now_s
     if left_s <= 0 and known.jumped_s:
-        status.says.append(known.delay_event("its deletion"))
+        status.events.append(known.delay_event("its deletion"))
         left_s = JUMP_S
     return replace(_outcome(status, writes), delete_job=left_s <= 0, requeue_s=max(left_s, 0.0))
 
 
-def _cleanup(view: JobView, known: KnownChildren) -> Iterator[Write]:
+def _cleanup(view: ControlledJob, known: OwnedObjects) -> Iterator[Write]:
     """Yield the deletions of pods, each with the Service of its name, that the job's policy requires after its end."""
     if view.policy.clean_pods is CleanPods.NONE:
         return
@@ -202,13 +204,13 @@ def _cleanup(view: JobView, known: KnownChildren) -> Iterator[Write]:
                 yield Delete(other.key, other.uid)
 
 
-def _suspended(now: Reconciliation, status: _Status) -> ReconcileOutcome:
+def _suspend(now: Reconciliation, status: _Status) -> ReconcileOutcome:
     kind, view, known = now.kind, now.view, now.known
     text = f"{view.kind} {view.name} is suspended."
     if conditions.is_true(status.conditions, Reason.RUNNING):
-        status.note(Reason.RUNNING, text, why=Reason.SUSPENDED, on=False)
+        status.add_condition(Reason.RUNNING, text, why=Reason.SUSPENDED, on=False)
     if not conditions.is_true(status.conditions, Reason.SUSPENDED):
-        _note_and_say(status, Reason.SUSPENDED, text, type_=Reason.SUSPENDED, on=True)
+        _add_condition_and_event(status, Reason.SUSPENDED, text, type_=Reason.SUSPENDED, on=True)
     status.replicas = {name: {**each, "active": 0} for name, each in status.replicas.items()}
     status.start = None
     if (left := kind.suspended_view(view)) is None:
@@ -227,7 +229,7 @@ def _decide_roles(now: Reconciliation, status: _Status) -> dict[str, RoleDecisio
     """Return the decisions on the pods of all roles, by the name of the role."""
     decisions = {role.name: decide_role(now, role, status.replicas.get(role.name, {})) for role in now.view.roles}
     for decision in decisions.values():
-        status.says += decision.says
+        status.events += decision.events
     return decisions
 
 
@@ -245,7 +247,7 @@ def _outcome_of_roles(
     return replace(_outcome(status, all_writes), requeue_s=requeue_s, status_first=restarted)
 
 
-def _failed_too_often(view: JobView, status: _Status, known: KnownChildren) -> bool:
+def _failed_too_often(view: ControlledJob, status: _Status, known: OwnedObjects) -> bool:
     """True if a job's pods and containers have failed as often as its limit."""
     if view.policy.backoff_limit is None:
         return False
@@ -256,7 +258,7 @@ def _failed_too_often(view: JobView, status: _Status, known: KnownChildren) -> b
     return restarts + failed >= max(1, view.policy.backoff_limit)
 
 
-def _time_limit_reason(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> str | None:
+def _time_limit_reason(view: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> str | None:
     """Return why a job has to fail by the time that has passed; None if it has not to."""
     policy, began_s = view.policy, unix_s(status.start)
     if policy.deadline_s is not None and began_s is not None and now_s - began_s >= policy.deadline_s:
@@ -266,7 +268,7 @@ def _time_limit_reason(view: JobView, status: _Status, known: KnownChildren, now
     return None
 
 
-def _starts_too_late(view: JobView, status: _Status, known: KnownChildren, now_s: float) -> bool:
+def _starts_too_late(view: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> bool:
     """True if too few pods have started within the job's limit. A job that ran once has started."""
     began_s, policy = unix_s(status.start), view.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
@@ -275,7 +277,7 @@ def _starts_too_late(view: JobView, status: _Status, known: KnownChildren, now_s
     return now_s - began_s >= policy.start_s and started < view.gang.min_member
 
 
-def _running(now: Reconciliation, status: _Status) -> ReconcileOutcome:
+def _run(now: Reconciliation, status: _Status) -> ReconcileOutcome:
     view, known = now.view, now.known
     group = children.pod_group(view, now.setup)
     extras = [*([] if group is None else [group]), *now.kind.extras(view, known)]
@@ -292,7 +294,7 @@ def _running(now: Reconciliation, status: _Status) -> ReconcileOutcome:
     return _outcome_of_roles(now, status, writes, decisions, _limits_left_s(view, status))
 
 
-def _limits_left_s(view: JobView, status: _Status) -> list[float]:
+def _limits_left_s(view: ControlledJob, status: _Status) -> list[float]:
     """Return the seconds until the limits of time are reached, and until a clock jump is over."""
     began_s = unix_s(status.start) or status.now_s
     bounds = [began_s + each for each in (view.policy.deadline_s, view.policy.start_s) if each is not None]
@@ -303,7 +305,9 @@ def _limits_left_s(view: JobView, status: _Status) -> list[float]:
 def _note_role(now: Reconciliation, status: _Status, role: Role, decision: RoleDecision) -> None:
     """Add a role's restart, and its part of the status."""
     if decision.restarted:
-        status.note(Reason.RESTARTING, f"job {now.view.name} is restarting because {role.name} replica(s) failed.")
+        status.add_condition(
+            Reason.RESTARTING, f"job {now.view.name} is restarting because {role.name} replica(s) failed."
+        )
     found = _replica_status(now.kind, now.view, role, decision.counts)
     status.replicas = {**status.replicas, role.name: {**found, **decision.status_fields}}
 
@@ -312,16 +316,16 @@ def _note_verdict(status: _Status, verdict: PodVerdict) -> None:
     """Add a condition, and an Event if the job has ended."""
     if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
         status.end(verdict)
-        status.says.append(Say(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
+        status.events.append(JobEvent(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
     else:
-        status.note(verdict.reason, verdict.text)
+        status.add_condition(verdict.reason, verdict.text)
 
 
-def _replica_status(kind: Kind, view: JobView, role: Role, count: Counts) -> Object:
+def _replica_status(kind: ControlledKind, view: ControlledJob, role: Role, count: Counts) -> Object:
     found: dict[str, Any] = {"selector": ",".join(f"{k}={v}" for k, v in sorted(kind.selector(view, role).items()))}
     numbers = {"active": count.active, "succeeded": count.succeeded, "failed": count.failed}
     return {**found, **{name: number for name, number in numbers.items() if number}}
 
 
 def _outcome(status: _Status, writes: Iterable[Write]) -> ReconcileOutcome:
-    return ReconcileOutcome(tuple(writes), tuple(status.says), status.patch())
+    return ReconcileOutcome(tuple(writes), tuple(status.events), status.patch())

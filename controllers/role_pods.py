@@ -18,17 +18,17 @@ from turnout.controllers import children
 from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
+    ControlledJob,
+    ControlledKind,
     Counts,
+    JobEvent,
     JobPhase,
-    JobView,
-    Kind,
-    KnownChildren,
     Object,
+    OwnedObjects,
     PodState,
     Reason,
     Replica,
     Role,
-    Say,
     Setup,
     Write,
 )
@@ -49,7 +49,7 @@ class RoleDecision:
     failure: str  # why the job fails by these pods, "" if it does not
     status_fields: Object  # what the role's part of the status has to remember
     requeue_s: float | None = None  # until the first index in a back-off may have a pod, None if none is
-    says: Sequence[Say] = ()
+    events: Sequence[JobEvent] = ()
 
 
 def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
@@ -63,9 +63,9 @@ def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
 class Reconciliation:
     """The input of all decisions of one reconciliation of a job."""
 
-    kind: Kind
-    view: JobView
-    known: KnownChildren
+    kind: ControlledKind
+    view: ControlledJob
+    known: OwnedObjects
     setup: Setup
     now_s: float
     portion: Portion = field(default_factory=Portion)  # the children that may still be created
@@ -85,7 +85,9 @@ def decide_role(now: Reconciliation, role: Role, before: Object) -> RoleDecision
     """Decide on the pods of one role. before: its part of the status."""
     kind, view = now.kind, now.view
     pods = _pods_of(now, role)
-    past = Past.read(role, before, pods.all, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code)
+    past = RoleHistory.read(
+        role, before, pods.all, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code
+    )
     recreated = [pod for pod in pods.failed if past.may_recreate(pod) and _is_recreated(kind, view, role, pod)]
     failure = _failure(kind, view, role, past, pods.failed, recreated)
     fresh = past.uncounted(recreated)
@@ -114,26 +116,31 @@ def _pods_of(now: Reconciliation, role: Role) -> _RolePods:
 
 
 def _creations(
-    now: Reconciliation, role: Role, past: Past, pods: _RolePods, waiting_s: Mapping[int, float]
-) -> tuple[list[Write], Past]:
+    now: Reconciliation, role: Role, past: RoleHistory, pods: _RolePods, waiting_s: Mapping[int, float]
+) -> tuple[list[Write], RoleHistory]:
     """Return the creations of missing pods that do not wait, and the past with their numbers given."""
     creations: list[Write] = []
     waits_for_admission = not role.outside_gang and children.waits_for_admission(now.known, now.setup)
-    if waits_for_admission or role.name in now.kind.waiting_roles(now.view, now.known):
+    if waits_for_admission or role.name in now.kind.postponed_roles(now.view, now.known):
         return creations, past
     for index in children.missing(role, (pod for pod in pods.all if pod not in pods.replaced)):
         if index in waiting_s:
             continue
         if now.portion.is_full():
             break
-        replica, past = past.replica(index)
+        replica, past = past.give_number(index)
         body = partial(children.pod, now.kind, now.view, role, replica, now.known, now.setup)
         creations.append(now.portion.create(body))
     return creations, past
 
 
 def _failure(
-    kind: Kind, view: JobView, role: Role, past: Past, failed: Sequence[PodState], recreated: Sequence[PodState]
+    kind: ControlledKind,
+    view: ControlledJob,
+    role: Role,
+    past: RoleHistory,
+    failed: Sequence[PodState],
+    recreated: Sequence[PodState],
 ) -> str:
     """Return why the job fails by the failed pods of a role, "" if it does not."""
     if any(not past.may_recreate(pod) for pod in failed):
@@ -143,17 +150,19 @@ def _failure(
     return ""
 
 
-def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable[PodState]) -> list[Say]:
+def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable[PodState]) -> list[JobEvent]:
     """Return one Event for each new failure whose pod is recreated after a back-off."""
     late = sorted({pod.index for pod in fresh} & waiting_s.keys())
     if not late:
         return []
     named = ", ".join(map(str, late[:_NAMED])) + (f" and {len(late) - _NAMED} others" if len(late) > _NAMED else "")
     until = f"{max(waiting_s[index] for index in late):.0f} s"
-    return [Say(Reason.BACK_OFF, f"{role.name} {named} failed again and again: made anew in {until}", warning=True)]
+    return [
+        JobEvent(Reason.BACK_OFF, f"{role.name} {named} failed again and again: made anew in {until}", warning=True)
+    ]
 
 
-def _is_recreated(kind: Kind, view: JobView, role: Role, pod: PodState) -> bool:
+def _is_recreated(kind: ControlledKind, view: ControlledJob, role: Role, pod: PodState) -> bool:
     if (decision := kind.recreate(view, role, pod)) is not None:
         return decision
     if role.restart is Restart.EXIT_CODE:
@@ -161,7 +170,7 @@ def _is_recreated(kind: Kind, view: JobView, role: Role, pod: PodState) -> bool:
     return role.restart is not Restart.NEVER
 
 
-def _is_final(kind: Kind, view: JobView, role: Role, pod: PodState) -> bool:
+def _is_final(kind: ControlledKind, view: ControlledJob, role: Role, pod: PodState) -> bool:
     """True if a pod's failure is the job's, however many other pods there are."""
     return role.restart is Restart.EXIT_CODE or kind.recreate(view, role, pod) is False
 
@@ -181,7 +190,7 @@ _STARVED = "OOMKilled"
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class RoleHistory:
     """The past of one role."""
 
     role: Role
@@ -189,11 +198,11 @@ class Past:
     total: int  # restarts of all indices
     uids: frozenset[str]  # pods that are counted and may still exist
     by_index: Mapping[int, int]  # restarts of each index, if the role bounds them
-    next: int  # the first number that was never given
+    next_number: int  # the first number that was never given
     faulty_node_exit_code: int | None = None  # as in Kind
     memory_kills: Mapping[int, int] = field(default_factory=dict)  # restarts for lack of memory, by index
-    nodes: tuple[str, ...] = ()  # names of faulty nodes, the newest last
-    noted: int = 0  # the first number that the status does not know as given
+    faulty_nodes: tuple[str, ...] = ()  # names of faulty nodes, the newest last
+    first_unrecorded: int = 0  # the first number that the status does not know as given
     used_numbers: frozenset[int] = frozenset()  # of pods that exist or are created
 
     @classmethod
@@ -239,14 +248,14 @@ class Past:
         """Return the pods that are not counted yet."""
         return [pod for pod in pods if pod.uid not in self.uids]
 
-    def with_counted(self, pods: Iterable[PodState]) -> Past:
+    def with_counted(self, pods: Iterable[PodState]) -> RoleHistory:
         """Return the past with these pods counted, each once."""
         pods = list(pods)
         by_index = dict(self.by_index)
         fresh = self.uncounted(pods)
         for pod in fresh if self.role.most_restarts is not None else ():
             by_index[pod.index] = by_index.get(pod.index, 0) + 1
-        starved, nodes = dict(self.memory_kills), list(self.nodes)
+        starved, nodes = dict(self.memory_kills), list(self.faulty_nodes)
         for pod in fresh if self.faulty_node_exit_code is not None else ():
             if pod.reason == _STARVED:
                 starved[pod.index] = starved.get(pod.index, 0) + 1
@@ -254,20 +263,20 @@ class Past:
                 nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MOST_NODES:]
         uids = frozenset(pod.uid for pod in pods)
         total = self.total + len(fresh)
-        return replace(self, total=total, uids=uids, by_index=by_index, memory_kills=starved, nodes=tuple(nodes))
+        return replace(self, total=total, uids=uids, by_index=by_index, memory_kills=starved, faulty_nodes=tuple(nodes))
 
-    def replica(self, index: int) -> tuple[Replica, Past]:
+    def give_number(self, index: int) -> tuple[Replica, RoleHistory]:
         """Return the replica that fills an index, and the past with its number given.
 
         The first pod of an index has its number, though others were made before it: a quota may have refused it.
         """
-        met = self.by_index.get(index, 0), self.memory_kills.get(index, 0), self.nodes
+        met = self.by_index.get(index, 0), self.memory_kills.get(index, 0), self.faulty_nodes
         if not self.numbered:
             return Replica(index, index, *met), self
-        first = index >= self.noted and index not in self.used_numbers
-        number = index if first else max(index, self.next)
+        first = index >= self.first_unrecorded and index not in self.used_numbers
+        number = index if first else max(index, self.next_number)
         return Replica(index, number, *met), replace(
-            self, next=max(self.next, number + 1), used_numbers=self.used_numbers | {number}
+            self, next_number=max(self.next_number, number + 1), used_numbers=self.used_numbers | {number}
         )
 
     def status_fields(self) -> Object:
@@ -276,9 +285,9 @@ class Past:
         for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.memory_kills)):
             if counts:
                 found[name] = {str(index): count for index, count in sorted(counts.items())}
-        if self.nodes:
-            found["faultyNodes"] = list(self.nodes)
-        return {**found, "nextNumber": self.next} if self.numbered and self.next else found
+        if self.faulty_nodes:
+            found["faultyNodes"] = list(self.faulty_nodes)
+        return {**found, "nextNumber": self.next_number} if self.numbered and self.next_number else found
 
 
 def _by_index(counts: Any) -> dict[int, int]:
@@ -382,7 +391,7 @@ def extended(quantities: Any) -> frozenset[str]:
     return frozenset(name for name, quantity in found if _is_extended(name) and _is_some(name, quantity))
 
 
-def not_offered(view: JobView, offered: frozenset[str]) -> list[str]:
+def not_offered(view: ControlledJob, offered: frozenset[str]) -> list[str]:
     """Return, for each role, which requested devices no node offers. offered: by all nodes together."""
     texts = []
     for role in view.roles:

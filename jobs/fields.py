@@ -245,22 +245,24 @@ def _faults(info: inspect.Type, value: Any, where: str) -> Iterator[str]:
                 yield from _faults(inner, each, f"{where}[{number}]")
 
 
+_PYTHON_TYPES: Mapping[type[inspect.Type], type] = {
+    inspect.StructType: dict,
+    inspect.DictType: dict,
+    inspect.StrType: str,
+    inspect.BoolType: bool,
+}
+
+
 def _fits(info: inspect.Type, value: Any) -> bool:
     """True if a value is of a type, whatever the values inside it are."""
     match info:
-        case inspect.StructType() | inspect.DictType():
-            return isinstance(value, dict)
-        case inspect.ListType(min_length=least, max_length=most):
-            return isinstance(value, list) and (least or 0) <= len(value) <= (len(value) if most is None else most)
+        case inspect.ListType(max_length=most):
+            return isinstance(value, list) and (most is None or len(value) <= most)
         case inspect.IntType(ge=least, le=most):
-            return _is_whole(value) and not (least is not None and value < least) and not (most and value > most)
-        case inspect.StrType():
-            return isinstance(value, str)
-        case inspect.BoolType():
-            return isinstance(value, bool)
+            return _is_whole(value) and (least is None or value >= least) and (most is None or value <= most)
         case inspect.EnumType(cls=cls):
             return value in _words(cls)
-    return True
+    return isinstance(value, _PYTHON_TYPES.get(type(info), object))
 
 
 def _is_whole(value: Any) -> bool:
@@ -278,8 +280,8 @@ def _expected(info: inspect.Type) -> str:
             return f"a whole number from {least} to {most}"
         case inspect.EnumType(cls=cls):
             return f"one of {', '.join(filter(None, _words(cls)))}"
-        case inspect.ListType(min_length=least, max_length=most):
-            return "a list" if most is None else f"a list of {least or 0} to {most} items"
+        case inspect.ListType(max_length=most):
+            return "a list" if most is None else f"a list of at most {most} items"
         case inspect.StrType():
             return "a text"
         case inspect.BoolType():

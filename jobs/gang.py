@@ -6,7 +6,7 @@ Only a PodGroup or an owner knows some of the numbers (min, replicas). Contract:
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -112,29 +112,29 @@ def membership(pod: Pod) -> Membership:
 
 
 def _key(pod: Pod) -> GangKey:
+    alone = (pod.metadata.name, Dialect.ALONE)
+    name, dialect = next(((name, dialect) for name, dialect in _gang_names(pod) if name), alone)
+    return GangKey(pod.metadata.namespace, name, dialect.value)
+
+
+def _gang_names(pod: Pod) -> Iterator[tuple[str | None, Dialect]]:
+    """Yield the name of the pod's gang in each dialect, "" or None for none, in the order in which they count.
+
+    KAI comes after the others, because its pod-grouper annotates every pod that it handles, under a key without a
+    domain. Owners come last, because they are implicit: no field names the gang.
+    """
     notes, marks = pod.metadata.annotations or {}, pod.metadata.labels or {}
-    candidates = (
-        (notes.get(labels.VOLCANO_GROUP) or notes.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO),
-        (notes.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR),
-        (marks.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS),
-    )
-    for name, dialect in candidates:
-        if name:
-            return GangKey(pod.metadata.namespace, name, dialect.value)
+    yield notes.get(labels.VOLCANO_GROUP) or notes.get(labels.VOLCANO_GROUP_NEW), Dialect.VOLCANO
+    yield notes.get(labels.KOORD_NAME) or marks.get(labels.KOORD_POD_GROUP), Dialect.KOORDINATOR
+    yield marks.get(labels.PLUGINS_POD_GROUP), Dialect.PLUGINS
     native = pod.spec.scheduling_group
-    if isinstance(native, dict) and isinstance(name := native.get("podGroupName"), str) and name:
-        return GangKey(pod.metadata.namespace, name, Dialect.NATIVE.value)
-    # KAI comes after the others, because its pod-grouper annotates every pod that it handles, under a key without a
-    # domain. Owners come last, because they are implicit: no field names the gang.
-    if notes.get(labels.KAI_GROUP):
-        return GangKey(pod.metadata.namespace, notes[labels.KAI_GROUP], Dialect.KAI.value)
+    name = native.get("podGroupName") if isinstance(native, dict) else None
+    yield name if isinstance(name, str) else None, Dialect.NATIVE
+    yield notes.get(labels.KAI_GROUP), Dialect.KAI
     if marks.get(labels.LWS_NAME) and marks.get(labels.LWS_GROUP):
-        group = f"LeaderWorkerSet/{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}"
-        return GangKey(pod.metadata.namespace, group, Dialect.OWNER.value)
-    owner = _indexed_owner(pod)
-    if owner is not None:
-        return GangKey(pod.metadata.namespace, f"{owner.kind}/{owner.name}", Dialect.OWNER.value)
-    return GangKey(pod.metadata.namespace, pod.metadata.name, Dialect.ALONE.value)
+        yield f"LeaderWorkerSet/{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}", Dialect.OWNER
+    if (owner := _indexed_owner(pod)) is not None:
+        yield f"{owner.kind}/{owner.name}", Dialect.OWNER
 
 
 def _queue(pod: Pod) -> str:

@@ -15,7 +15,7 @@ from turnout.cli.commands.cluster_flags import job_of
 from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.job_names import JOB_KINDS, JobName, words_of
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import Kind
+from turnout.controllers.model import ControlledKind
 from turnout.kube.client.api_client import Client
 from turnout.kube.errors import NotFound
 
@@ -26,7 +26,7 @@ MANAGER = "turnout-cli"
 class FoundJob:
     """A job that is there."""
 
-    kind: Kind
+    kind: ControlledKind
     raw: Any  # its object
 
     @property
@@ -71,7 +71,7 @@ async def found_job(client: Client, job_name: JobName) -> FoundJob:
     raise NoSuch(f"there is no {what}; `turnout jobs -n {job_name.namespace}` lists those that are there")
 
 
-async def _look(client: Client, kind: Kind, api: str, job_name: JobName) -> FoundJob | None:
+async def _look(client: Client, kind: ControlledKind, api: str, job_name: JobName) -> FoundJob | None:
     place = f"namespaces/{quote(job_name.namespace, safe='')}/{kind.plural}/{quote(job_name.name, safe='')}"
     try:
         raw = msgspec.json.decode(await client.get(f"/apis/{api}/{place}"))
@@ -80,7 +80,7 @@ async def _look(client: Client, kind: Kind, api: str, job_name: JobName) -> Foun
     return FoundJob(kind, {"apiVersion": api, **raw})
 
 
-async def jobs_of_kind(client: Client, kind: Kind, namespace: str, selector: str) -> list[Any]:
+async def jobs_of_kind(client: Client, kind: ControlledKind, namespace: str, selector: str) -> list[Any]:
     """List the jobs of a kind in every group that serves it; none where no group does."""
     found = []
     place = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""

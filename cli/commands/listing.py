@@ -11,7 +11,7 @@ from turnout.cli.job_names import JOB_KINDS
 
 if TYPE_CHECKING:
     from turnout.cli.controller_status import Account, JobEvent, JobPod
-    from turnout.controllers.model import Kind
+    from turnout.controllers.model import ControlledKind
     from turnout.jobs.model import JobKey
     from turnout.kube.errors import CallError
 
@@ -177,7 +177,7 @@ async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any
     return found
 
 
-async def _pods(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[JobPod, ...]:
+async def _pods(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tuple[JobPod, ...]:
     """Return the pods that this job controls and that are not being deleted."""
     words, meta = kind.child_labels, raw["metadata"]
     found = await items(client, path, {"labelSelector": f"{words.job}={meta['name']}"})
@@ -206,7 +206,7 @@ def _pod(raw: Any, role: str, index: str) -> JobPod:
     return JobPod(str(labels.get(role, "")), number, str(status.get("phase") or "Pending"), next(scheduler_message, ""))
 
 
-async def _job_events(client: Lists, path: str, kind: Kind, raw: Any) -> tuple[JobEvent, ...]:
+async def _job_events(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tuple[JobEvent, ...]:
     """Return the Events on this very object, not on one that had its name."""
     from turnout.cli.controller_status import JobEvent
     from turnout.cli.views.cluster_events import read_event

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from turnout.cli.log_runs import Run
-    from turnout.controllers.model import Kind
+    from turnout.controllers.model import ControlledKind
     from turnout.kube.client.clock import Clock
 
 LOOK_S = 1.0
@@ -37,7 +37,7 @@ class LogFollower:
         self,
         calls: LogCalls,
         clock: Clock,
-        kind: Kind,
+        kind: ControlledKind,
         job: str,
         pods: str,
         rank: int,

@@ -12,18 +12,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from turnout.controllers import conditions
-from turnout.controllers.children import meta_of
+from turnout.controllers.children import meta_of, with_missing_variables
 from turnout.controllers.kinds import job_reader
 from turnout.controllers.model import (
     ChildKey,
     ChildLabels,
+    ControlledJob,
+    ControlledKind,
     Counts,
     GangSpec,
     JobPhase,
-    JobView,
-    Kind,
-    KnownChildren,
     Object,
+    OwnedObjects,
     PodState,
     PodVerdict,
     Reason,
@@ -55,19 +55,16 @@ _T9K = "scheduler.tensorstack.dev/"
 _DEBUG = ["sleep", "inf"]  # CA-34
 
 
-def _read(raw: Object) -> JobView:
+def _read(raw: Object) -> ControlledJob:
     meta, spec = raw["metadata"], colossalaijob.read_spec(Part(raw).part("spec"))
     job_reader.check_name(meta)
     pause, debug, queue = spec.run_mode.pause, spec.run_mode.debug, spec.scheduler.t9k_scheduler
-    roles = (_launcher(spec), _worker(spec))
+    roles = (_read_launcher(spec), _read_workers(spec))
     status = Part(raw).part("status").value
     was_paused = any(each.get("type") == "Paused" for each in conditions.valid_conditions(status))
-    return JobView(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=roles,
         policy=RunPolicy(
             suspended=pause.enabled,
@@ -75,19 +72,19 @@ def _read(raw: Object) -> JobView:
         ),
         gang=GangSpec(sum(role.replicas for role in roles), "" if queue is None else queue.queue),
         spec={
-            "ssh": _ssh(spec),
+            "ssh": _read_ssh(spec),
             "processes": spec.worker.proc_per_worker,
-            "command": _command_of(spec),
-            "torch": _torch(spec),
-            "debug": _overrides(debug.replica_specs, "debug.replicaSpecs") if debug.enabled else None,
-            "resume": _overrides(pause.resume_specs, "pause.resumeSpecs"),
+            "command": _read_command(spec),
+            "torch": _read_torch_args(spec),
+            "debug": _read_overrides(debug.replica_specs, "debug.replicaSpecs") if debug.enabled else None,
+            "resume": _read_overrides(pause.resume_specs, "pause.resumeSpecs"),
             "resumed": not pause.enabled and was_paused,
             "queue": None if queue is None else queue.queue,
         },
     )
 
 
-def _ssh(spec: ColossalAIJobSpec) -> Object:
+def _read_ssh(spec: ColossalAIJobSpec) -> Object:
     path, sshd = spec.ssh.auth_mount_path or "~/.ssh", spec.ssh.sshd_path or "/usr/sbin/sshd"
     path = f"{HOME}{path[1:]}" if path.startswith("~/") else path
     for key, each in (("authMountPath", path), ("sshdPath", sshd)):
@@ -96,7 +93,7 @@ def _ssh(spec: ColossalAIJobSpec) -> Object:
     return {"path": path.rstrip("/"), "sshd": sshd}
 
 
-def _launcher(spec: ColossalAIJobSpec) -> Role:
+def _read_launcher(spec: ColossalAIJobSpec) -> Role:
     if not Part(spec.launcher, "spec.launcher").text("image"):
         raise BadJob("spec.launcher.image is missing")
     template = colossalaijob.launcher_template(spec)
@@ -104,7 +101,7 @@ def _launcher(spec: ColossalAIJobSpec) -> Role:
     return Role(LAUNCHER, 1, template.value, Restart.NEVER, survives_cleanup=True)
 
 
-def _worker(spec: ColossalAIJobSpec) -> Role:
+def _read_workers(spec: ColossalAIJobSpec) -> Role:
     """Return the role of the workers. ExitCode counts as Never. Raises BadJob."""
     template = colossalaijob.worker_template(spec)
     restart = template.part("spec").word("restartPolicy", Restart, Restart.NEVER)
@@ -139,7 +136,7 @@ def _amounts(part: Part) -> dict[str, tuple[int, str]]:
     return found
 
 
-def _command_of(spec: ColossalAIJobSpec) -> Sequence[str]:
+def _read_command(spec: ColossalAIJobSpec) -> Sequence[str]:
     command, where = spec.worker.command, "spec.worker.command"
     if not command:
         raise BadJob(f"{where} is missing: the script that is trained, and its arguments")
@@ -148,7 +145,7 @@ def _command_of(spec: ColossalAIJobSpec) -> Sequence[str]:
     return command
 
 
-def _torch(spec: ColossalAIJobSpec) -> str:
+def _read_torch_args(spec: ColossalAIJobSpec) -> str:
     """Return torchArgs as `colossalai run` takes them in one option: commas apart, without dashes. Source: CA-09"""
     for each in spec.worker.torch_args:
         if "," in each or each.count("=") > 1:
@@ -156,7 +153,7 @@ def _torch(spec: ColossalAIJobSpec) -> str:
     return ",".join(each.removeprefix("--") for each in spec.worker.torch_args)
 
 
-def _overrides(overrides: Sequence[ReplicaOverride], where: str) -> Mapping[str, ReplicaOverride]:
+def _read_overrides(overrides: Sequence[ReplicaOverride], where: str) -> Mapping[str, ReplicaOverride]:
     """Return what a mode changes, by role. where: the path in spec.runMode."""
     found = {}
     for number, each in enumerate(overrides):
@@ -166,12 +163,12 @@ def _overrides(overrides: Sequence[ReplicaOverride], where: str) -> Mapping[str,
     return found
 
 
-def name(view: JobView, role: Role, replica: Replica) -> str:
+def name(view: ControlledJob, role: Role, replica: Replica) -> str:
     """Return a pod's name: the launcher is one."""
     return f"{view.name}-{LAUNCHER}" if role.name == LAUNCHER else f"{view.name}-{WORKER}-{replica.number}"
 
 
-def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
+def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one replica."""
     mode = TRAINS if view.spec["debug"] is None else DEBUGGED
     found = {**selector(view, role), LABELS.index: str(replica.index), LABELS.mode: mode}
@@ -180,17 +177,17 @@ def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
     return found
 
 
-def selector(view: JobView, role: Role) -> dict[str, str]:
+def selector(view: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a role have."""
     return {LABELS.job: view.name, LABELS.role: role.label}
 
 
-def outdated(view: JobView, pod: PodState) -> bool:
+def outdated(view: ControlledJob, pod: PodState) -> bool:
     """True for a pod that was created for debugging while the job trains, or the other way round."""
     return bool(pod.mode) and (pod.mode == DEBUGGED) != (view.spec["debug"] is not None)
 
 
-def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
+def postponed_roles(view: ControlledJob, known: OwnedObjects) -> Collection[str]:
     """Return the roles that wait: all for the keys and the host list, the launcher for all workers to run."""
     if ChildKey("ConfigMap", _config(view)) not in known.others:
         return (LAUNCHER, WORKER)
@@ -202,21 +199,21 @@ def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
     return () if run >= workers or view.spec["debug"] is not None else (LAUNCHER,)
 
 
-def _config(view: JobView) -> str:
+def _config(view: ControlledJob) -> str:
     return f"{view.name}-config"
 
 
-def _secret(view: JobView) -> str:
+def _secret(view: ControlledJob) -> str:
     return f"{view.name}-ssh-{view.uid[:8].lower()}"
 
 
-def hosts(view: JobView) -> list[str]:
+def hosts(view: ControlledJob) -> list[str]:
     """Return the workers' names in the order of their ranks."""
     worker = next(role for role in view.roles if role.name == WORKER)
     return [f"{view.name}-{WORKER}-{index}.{view.name}" for index in range(worker.replicas)]
 
 
-def extras(view: JobView, known: KnownChildren) -> Sequence[Object]:
+def extras(view: ControlledJob, known: OwnedObjects) -> Sequence[Object]:
     """Return the Service, the host list, and the keys until the host list is there: they are made before it."""
     chosen = {LABELS.job: view.name}
     service = {"clusterIP": "None", "selector": chosen, "publishNotReadyAddresses": True}
@@ -231,7 +228,7 @@ def extras(view: JobView, known: KnownChildren) -> Sequence[Object]:
     return [keys, *found]
 
 
-def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
+def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
     """Return the spec of the launcher or of a worker, in the job's mode."""
     spec = dict(role.template["spec"])
     override = _override(view, role)
@@ -242,12 +239,13 @@ def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren)
     spec |= {"hostname": name(view, role, replica), "subdomain": view.name}
     spec["volumes"] = [*(spec.get("volumes") or ()), *_volumes(view, role)]
     spec["containers"] = [
-        _container(view, role, each, override) if each.get("name") == role.name else each for each in spec["containers"]
+        _container_in_mode(view, role, each, override) if each.get("name") == role.name else each
+        for each in spec["containers"]
     ]
     return spec
 
 
-def _override(view: JobView, role: Role) -> ReplicaOverride | None:
+def _override(view: ControlledJob, role: Role) -> ReplicaOverride | None:
     """Return what the job's mode changes in the pods of a role, None for nothing."""
     overrides = view.spec["debug"]
     if overrides is None:
@@ -256,31 +254,31 @@ def _override(view: JobView, role: Role) -> ReplicaOverride | None:
     return override
 
 
-def _container(view: JobView, role: Role, container: Object, override: ReplicaOverride | None) -> Object:
-    changed = {**container, **_command(view, role, override)}
+def _container_in_mode(view: ControlledJob, role: Role, container: Object, override: ReplicaOverride | None) -> Object:
+    changed = {**container, **_mode_command(view, role, override)}
     if "args" not in changed or changed["args"] is None:
         changed.pop("args", None)
     mounts = [{"name": "turnout-ssh", "mountPath": view.spec["ssh"]["path"]}]
     if role.name == LAUNCHER:
         mounts.append({"name": "turnout-config", "mountPath": CONFIG})
-        changed["env"] = _with(container.get("env") or (), _of_worker(view))
+        changed["env"] = with_missing_variables(container.get("env") or (), _worker_variables(view))
     else:
         address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
-        changed["env"] = _with(container.get("env") or (), [address])
+        changed["env"] = with_missing_variables(container.get("env") or (), [address])
     return {**changed, "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts]}
 
 
-def _command(view: JobView, role: Role, override: ReplicaOverride | None) -> dict[str, Any]:
+def _mode_command(view: ControlledJob, role: Role, override: ReplicaOverride | None) -> dict[str, Any]:
     """Return the command of a container: training, or the command of the job's mode."""
     if view.spec["debug"] is not None:
         return {"command": override.command if override and override.command else _DEBUG, "args": None}
-    own = _start(view) if role.name == LAUNCHER else _sshd(view)
+    own = _launcher_command(view) if role.name == LAUNCHER else _sshd_command(view)
     if override and (override.command or override.args):
         return {"command": override.command or own, "args": override.args or None}
     return {"command": own, "args": None}
 
 
-def _sshd(view: JobView) -> list[str]:
+def _sshd_command(view: ControlledJob) -> list[str]:
     """Return the command of a worker: sshd with the job's own keys, whatever the image has. Source: CA-03, CA-11"""
     path = view.spec["ssh"]["path"]
     options = {
@@ -299,7 +297,7 @@ def _sshd(view: JobView) -> list[str]:
     ]
 
 
-def _start(view: JobView) -> list[str]:
+def _launcher_command(view: ControlledJob) -> list[str]:
     """Return the launcher's command: once every sshd answers, the ColossalAI runner. Source: CA-08, CA-09, CA-22"""
     hostfile = f"{CONFIG}/hostfile"
     wait = ["python3", f"{CONFIG}/{SCRIPT}", hostfile, str(SSH_PORT), str(ANSWER_S), LOG]
@@ -310,7 +308,7 @@ def _start(view: JobView) -> list[str]:
     return [*wait, *run, *view.spec["command"]]
 
 
-def _of_worker(view: JobView) -> list[Object]:
+def _worker_variables(view: ControlledJob) -> list[Object]:
     """Return the worker's variables for the launcher, which takes its own to every host: sshd passes none on.
 
     Those that name a field of the pod are the worker's alone. Source: CA-19, CA-20
@@ -320,19 +318,14 @@ def _of_worker(view: JobView) -> list[Object]:
     return [each for each in container.get("env") or () if not (each.get("valueFrom") or {}).get("fieldRef")]
 
 
-def _with(own: Sequence[Object], more: Sequence[Object]) -> list[Object]:
-    named = {each.get("name") for each in own}
-    return [*own, *(each for each in more if each.get("name") not in named)]
-
-
-def _volumes(view: JobView, role: Role) -> list[Object]:
+def _volumes(view: ControlledJob, role: Role) -> list[Object]:
     found: list[Object] = [{"name": "turnout-ssh", "secret": {"secretName": _secret(view), "defaultMode": 0o600}}]
     if role.name == LAUNCHER:
         found.append({"name": "turnout-config", "configMap": {"name": _config(view)}})
     return found
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[PodVerdict]:
+def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[PodVerdict]:
     """Return the conditions that follow from the pods. The launcher's end is the job's, unless it names a host.
 
     A restarted worker is no longer in the host list. Source: CA-21, CA-23, CA-24, SD-17
@@ -356,32 +349,38 @@ def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> 
     return [PodVerdict(Reason.RUNNING, f"{name} is running.")] if active == view.gang.min_member else []
 
 
-def advice(view: JobView) -> Sequence[str]:
+def advice(view: ControlledJob) -> Sequence[str]:
     """Return what a new job's owner should know. Source: CA-12, CA-18"""
     return list(_advice(view))
 
 
-def _advice(view: JobView) -> Iterator[str]:
+def _advice(view: ControlledJob) -> Iterator[str]:
     spec = next(role for role in view.roles if role.name == WORKER).template["spec"]
     worker = next(each for each in spec["containers"] if each.get("name") == WORKER)
     if worker.get("command") or worker.get("args"):
         yield "spec.worker.template: the command of container worker has no effect: it runs sshd"
     limit = ((worker.get("resources") or {}).get("limits") or {}).get("memory")
+    for name, size in _memory_volumes(spec):
+        if limit is not None and _is_more_memory(size, limit):
+            yield f"spec.worker.template: volume {name} of {size} counts against the memory limit {limit}"
+
+
+def _memory_volumes(spec: Object) -> Iterator[tuple[Any, Any]]:
+    """Yield the name and the size of each volume that is kept in memory and has a size."""
     for volume in spec.get("volumes") or ():
-        memory = volume.get("emptyDir")
-        size = memory.get("sizeLimit") if isinstance(memory, Mapping) and memory.get("medium") == "Memory" else None
-        if size is not None and limit is not None and _more(size, limit):
-            yield f"spec.worker.template: volume {volume.get('name')} of {size} counts against the memory limit {limit}"
+        directory = volume.get("emptyDir")
+        if isinstance(directory, Mapping) and directory.get("medium") == "Memory" and "sizeLimit" in directory:
+            yield volume.get("name"), directory["sizeLimit"]
 
 
-def _more(size: Any, limit: Any) -> bool:
+def _is_more_memory(size: Any, limit: Any) -> bool:
     try:
         return amount("memory", size) > amount("memory", limit)
     except (BadQuantity, TypeError, AttributeError):
         return False
 
 
-def _never_recreate(_view: JobView, _role: Role, _pod: PodState) -> bool:
+def _never_recreate(_view: ControlledJob, _role: Role, _pod: PodState) -> bool:
     return False  # ranks are fixed, so no worker rejoins
 
 
@@ -399,7 +398,7 @@ _ORDER = ("Initialized", "Running", "ReplicaFailure", "Completed", "Failed", "Pa
 _FAILED = "The job exited with an error code."
 
 
-def _in_our_words(status: Object) -> Object:
+def _to_core_status(status: Object) -> Object:
     """Return the conditions that the core remembers, and the times."""
     found = []
     for each in conditions.valid_conditions(status):
@@ -429,7 +428,7 @@ def _core_reason(word: Reason, status: Any) -> str:
     return f"ColossalAIJob{word.value}"
 
 
-def _in_t9ks_words(status: Object, view: JobView | None, known: KnownChildren, moment: StatusContext) -> Object:
+def _to_t9k_status(status: Object, view: ControlledJob | None, known: OwnedObjects, moment: StatusContext) -> Object:
     ours: Sequence[Object] = status["conditions"]
     before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
     converted = [
@@ -448,7 +447,7 @@ def _in_t9ks_words(status: Object, view: JobView | None, known: KnownChildren, m
 
 
 def _conditions(
-    ours: Sequence[Object], view: JobView | None, known: KnownChildren, before: Mapping[Any, Object]
+    ours: Sequence[Object], view: ControlledJob | None, known: OwnedObjects, before: Mapping[Any, Object]
 ) -> Iterator[tuple[str, tuple[bool, str, str]]]:
     """Give each condition's type, and whether it is true, its reason and its message."""
     complete = view is not None and len(known.pods) >= view.gang.min_member
@@ -492,7 +491,7 @@ def _condition(type_: str, on: bool, reason: str, text: str, before: Object | No
     return {"type": type_, "status": status, "reason": reason, "message": text, "lastTransitionTime": time}
 
 
-def _phase(ours: Sequence[Object], view: JobView | None, known: KnownChildren) -> str:
+def _phase(ours: Sequence[Object], view: ControlledJob | None, known: OwnedObjects) -> str:
     for word in (Reason.FAILED, Reason.SUCCEEDED):
         if conditions.is_true(ours, word):
             return str(word.value)
@@ -522,7 +521,7 @@ def _replica(pod: PodState) -> Object:
     return {**fields, "message": pod.scheduler_message} if pod.scheduler_message else fields
 
 
-def _aggregate(view: JobView | None, pods: Sequence[PodState]) -> Object:
+def _aggregate(view: ControlledJob | None, pods: Sequence[PodState]) -> Object:
     counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
     for pod in pods:
         if pod.deleting:
@@ -535,10 +534,10 @@ def _aggregate(view: JobView | None, pods: Sequence[PodState]) -> Object:
 
 
 _VOCABULARY = StatusVocabulary(
-    ("phase", "conditions", "tasks", "aggregate", "startTime", "completionTime"), _in_our_words, _in_t9ks_words
+    ("phase", "conditions", "tasks", "aggregate", "startTime", "completionTime"), _to_core_status, _to_t9k_status
 )
 
-COLOSSALAIJOB = Kind(
+COLOSSALAIJOB = ControlledKind(
     KIND,
     (COLOSSALAI_JOB.api_version,),
     COLOSSALAI_JOB.plural,
@@ -552,10 +551,10 @@ COLOSSALAIJOB = Kind(
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
     name=name,
-    waiting_roles=waiting_roles,
+    postponed_roles=postponed_roles,
     recreate=_never_recreate,
     vocabulary=_VOCABULARY,
     advice=advice,
     outdated=outdated,
-    tells_containers=True,
+    reports_containers=True,
 )

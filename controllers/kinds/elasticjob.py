@@ -19,14 +19,15 @@ from turnout.controllers.kinds import job_reader
 from turnout.controllers.model import (
     ChildKey,
     ChildLabels,
+    ControlledJob,
+    ControlledKind,
     Counts,
     GangSpec,
     JobPhase,
-    JobView,
-    Kind,
-    KnownChildren,
-    Later,
+    LazyChild,
+    NeededChild,
     Object,
+    OwnedObjects,
     PodState,
     PodVerdict,
     Reason,
@@ -35,7 +36,6 @@ from turnout.controllers.model import (
     RunPolicy,
     StatusContext,
     StatusVocabulary,
-    Wanted,
     as_mapping,
 )
 from turnout.jobs.fields import Part
@@ -83,12 +83,12 @@ _VALUES = (
 )
 
 
-def with_master_image(image: str) -> Kind:
+def with_master_image(image: str) -> ControlledKind:
     """Return the kind whose masters run in an image of their own, where the job names none. Source: DL-05"""
     return replace(ELASTICJOB, read=job_reader.refusing(partial(_read, image=image)))
 
 
-def _read(raw: Object, image: str = "") -> JobView:
+def _read(raw: Object, image: str = "") -> ControlledJob:
     meta, part = Part(raw).part("metadata"), Part(raw).part("spec")
     job_reader.check_name(meta.value)
     if len(name := meta.text("name")) > MAX_NAME:
@@ -100,14 +100,11 @@ def _read(raw: Object, image: str = "") -> JobView:
         raise BadJob(f"spec.optimizeMode is {mode!r:.40}: single-job or manual is needed, there is no brain service")
     if unknown := sorted(part.by_name("replicaSpecs").keys() - {MASTER, WORKER}):
         raise BadJob(f"{ROLES}.{unknown[0]:.40} is no role of {ALL_REDUCE}: {WORKER} and {MASTER} are")
-    worker, least, most = _worker(spec, meta)
-    master, coordinates = _master(spec.replica_specs.dlrover_master, worker, image)
-    return JobView(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta.text("namespace"),
-        name=name,
-        uid=meta.text("uid"),
+    worker, least, most = _read_workers(spec, meta)
+    master, coordinates = _read_master(spec.replica_specs.dlrover_master, worker, image)
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=(master, worker),
         policy=RunPolicy(spec.suspend, CleanPods.RUNNING),
         gang=GangSpec(least),
@@ -116,7 +113,7 @@ def _read(raw: Object, image: str = "") -> JobView:
     )
 
 
-def _worker(spec: elasticjob.ElasticJobSpec, meta: Part) -> tuple[Role, int, int]:
+def _read_workers(spec: elasticjob.ElasticJobSpec, meta: Part) -> tuple[Role, int, int]:
     """Return the workers, and the bounds of their number: by the owner's annotations, else by --nnodes."""
     named = elasticjob.worker_role(spec)
     # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
@@ -144,7 +141,7 @@ def _restarts(spec: elasticjob.WorkerSpec | elasticjob.MasterSpec, name: str) ->
     return next((each for each in (one, other) if each is not None), RESTARTS)
 
 
-def _master(spec: elasticjob.MasterSpec, worker: Role, image: str) -> tuple[Role, bool]:
+def _read_master(spec: elasticjob.MasterSpec, worker: Role, image: str) -> tuple[Role, bool]:
     """Return the master, and whether our coordinator runs in it. Source: DL-21, DL-22"""
     if spec.replicas != 1:
         raise BadJob(f"{ROLES}.{MASTER}.replicas is {spec.replicas}: a job has one master")
@@ -159,35 +156,35 @@ def _master(spec: elasticjob.MasterSpec, worker: Role, image: str) -> tuple[Role
     return role, not runs or FLAG in runs
 
 
-def name(view: JobView, role: Role, replica: Replica) -> str:
+def name(view: ControlledJob, role: Role, replica: Replica) -> str:
     """Return a pod's name. Source: DL-26"""
     return pod_name(view, role, replica.number)
 
 
-def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
+def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one pod: its id is its own, its rank is taken over."""
     numbers = {"replica-index": replica.number, "rank-index": replica.index, "relaunch-count": replica.restarts}
     return {**selector(view, role), **{f"elasticjob.dlrover/{key}": str(each) for key, each in numbers.items()}}
 
 
-def selector(view: JobView, role: Role) -> dict[str, str]:
+def selector(view: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a role have."""
     return {"app": "dlrover", LABELS.job: view.name, LABELS.role: role.label}
 
 
-def extras(view: JobView, _known: KnownChildren) -> list[Wanted]:
+def extras(view: ControlledJob, _known: OwnedObjects) -> list[NeededChild]:
     """Return the Services: the master's, and one for each rank of the workers."""
-    found: list[Wanted] = []
+    found: list[NeededChild] = []
     for role in view.roles:
         for index in range(role.replicas):
             head, port = (
                 (master_host(view), PORT) if role.name == MASTER else (pod_name(view, role, index), WORKER_PORT)
             )
-            found.append(Later(ChildKey("Service", head), partial(_service, view, role, index, head, port)))
+            found.append(LazyChild(ChildKey("Service", head), partial(_service, view, role, index, head, port)))
     return found
 
 
-def _service(view: JobView, role: Role, index: int, head: str, port: int) -> Object:
+def _service(view: ControlledJob, role: Role, index: int, head: str, port: int) -> Object:
     """Return the Service of one rank, whichever pod has it now."""
     chosen = {**selector(view, role), LABELS.index: str(index)}
     ports = [{"name": "dlrover", "port": port}]
@@ -195,17 +192,17 @@ def _service(view: JobView, role: Role, index: int, head: str, port: int) -> Obj
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(view, head, chosen), "spec": spec}
 
 
-def suspended_view(view: JobView) -> JobView:
+def suspended_view(view: ControlledJob) -> ControlledJob:
     """Return the part of a suspended job that still runs: its master."""
     return replace(view, roles=tuple(role for role in view.roles if role.name == MASTER))
 
 
-def recreate(_view: JobView, role: Role, pod: PodState) -> bool:
+def recreate(_view: ControlledJob, role: Role, pod: PodState) -> bool:
     """True unless a master reports that the job has failed. Failed pods are recreated up to their role's count."""
     return role.name != MASTER or pod.exit_code != 1
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> Sequence[PodVerdict]:
+def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> Sequence[PodVerdict]:
     """Return the conditions that follow from the pods' phases.
 
     The success of the master, or of all workers, is the job's.
@@ -224,11 +221,13 @@ _PHASES = (Reason.FAILED, Reason.SUCCEEDED, Reason.SUSPENDED, Reason.RESTARTING,
 _FIELDS = ("phase", "conditions", "replicaStatuses", "startTime", "completionTime")
 
 
-def _in_our_words(status: Object) -> Object:
+def _to_core_status(status: Object) -> Object:
     return {key: each for key, each in status.items() if key != "phase"}
 
 
-def _in_dlrovers_words(status: Object, _view: JobView | None, known: KnownChildren, _moment: StatusContext) -> Object:
+def _to_dlrover_status(
+    status: Object, _view: ControlledJob | None, known: OwnedObjects, _moment: StatusContext
+) -> Object:
     """Return the status with DLRover's phase."""
     true = (each for each in _PHASES if conditions.is_true(conditions.valid_conditions(status), each))
     before = JobPhase.PENDING.value if known.pods else Reason.CREATED.value
@@ -236,12 +235,12 @@ def _in_dlrovers_words(status: Object, _view: JobView | None, known: KnownChildr
     return {**phase, **status}
 
 
-def pod_name(view: JobView, role: Role, number: int) -> str:
+def pod_name(view: ControlledJob, role: Role, number: int) -> str:
     """Return the name of the pod with this number, and of a worker's Service."""
     return f"{master_host(view)}-{number}" if role.name == MASTER else f"{view.name}-edljob-{role.label}-{number}"
 
 
-def master_host(view: JobView) -> str:
+def master_host(view: ControlledJob) -> str:
     """Return the name of the master's Service."""
     return f"elasticjob-{view.name}-{MASTER}"
 
@@ -254,15 +253,9 @@ def master_template(given: Object, worker: Role, image: str = "") -> Object:
     pod = worker.template["spec"]
     (trains,) = [each for each in pod["containers"] if each.get("name") == CONTAINER][:1]
     own = given.get("spec") or {}
-    mine: Object = {}
-    sidecars = []
-    for each in own.get("containers") or ():
-        if each.get("name", CONTAINER) == CONTAINER or len(own["containers"]) == 1:
-            mine = each
-        else:
-            sidecars.append(each)
+    mine, sidecars = _split_containers(own.get("containers") or ())
     shared = {key: trains[key] for key in _OF_CONTAINER if key in trains} | ({"image": image} if image else {})
-    runs: dict[str, Any] = {"command": ["turnout-run"], "args": [*_arguments(worker)]}
+    runs: dict[str, Any] = {"command": ["turnout-run"], "args": [*_coordinator_arguments(worker)]}
     if "command" in mine or "args" in mine:
         runs = {}
     container = {**shared, "resources": _MASTER_RESOURCES, **runs, **mine, "name": CONTAINER}
@@ -270,7 +263,13 @@ def master_template(given: Object, worker: Role, image: str = "") -> Object:
     return {**given, "spec": spec}
 
 
-def _arguments(worker: Role) -> Iterator[str]:
+def _split_containers(containers: Sequence[Object]) -> tuple[Object, list[Object]]:
+    """Return the container of the master, which may have no name if it is alone, and the other containers."""
+    mine = [each for each in containers if each.get("name", CONTAINER) == CONTAINER or len(containers) == 1]
+    return mine[-1] if mine else {}, [each for each in containers if each not in mine]
+
+
+def _coordinator_arguments(worker: Role) -> Iterator[str]:
     """Give the coordinator's arguments: where it listens, and what the workers' command line says of its work."""
     yield from (FLAG, f"--rdzv-endpoint=$(POD_IP):{PORT}")
     words = job_kind.command_words(Part(worker.template))
@@ -282,16 +281,20 @@ def _arguments(worker: Role) -> Iterator[str]:
             yield f"--{name}={value}"
 
 
-def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
+def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
     """Return the pod's spec with what its processes have to know of one another."""
     spec, env = dict(role.template["spec"]), [*_env(view, role, replica)]
     spec["containers"] = [
         _with_env(each, env, replica, view) if each.get("name") == CONTAINER else each for each in spec["containers"]
     ]
-    return spec if not replica.avoids else {**spec, "affinity": _away(as_mapping(spec.get("affinity")), replica.avoids)}
+    return (
+        spec
+        if not replica.avoids
+        else {**spec, "affinity": _avoiding_nodes(as_mapping(spec.get("affinity")), replica.avoids)}
+    )
 
 
-def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: JobView) -> Object:
+def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: ControlledJob) -> Object:
     """Return the training container with its environment, ours first, so that its own may refer to it."""
     names = {each["name"] for each in env}
     own = [each for each in container.get("env") or () if each.get("name") not in names]
@@ -299,10 +302,10 @@ def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: 
     steps = min(replica.memory_kills, MOST_STEPS) if view.spec["more_memory"] else 0
     if not steps or not isinstance(given := container.get("resources"), Mapping):
         return changed
-    return {**changed, "resources": {key: _more(each, steps) for key, each in given.items()}}
+    return {**changed, "resources": {key: _with_more_memory(each, steps) for key, each in given.items()}}
 
 
-def _more(amounts: Any, steps: int) -> Any:
+def _with_more_memory(amounts: Any, steps: int) -> Any:
     """Return requests or limits with more memory."""
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts
@@ -313,7 +316,7 @@ def _more(amounts: Any, steps: int) -> Any:
     return {**amounts, "memory": str(memory_bytes * (2 + steps) // 2)}
 
 
-def _away(affinity: Object, nodes: Sequence[str]) -> Object:
+def _avoiding_nodes(affinity: Object, nodes: Sequence[str]) -> Object:
     """Return the affinity without these nodes. Terms are alternatives, so each of them leaves them out."""
     out = [{"key": _NODE_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
     of_nodes = as_mapping(affinity.get("nodeAffinity"))
@@ -328,7 +331,7 @@ def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _env(view: JobView, role: Role, replica: Replica) -> Iterator[Object]:
+def _env(view: ControlledJob, role: Role, replica: Replica) -> Iterator[Object]:
     """Give the environment of one pod, DLRover's names first."""
     for name, path in (("POD_NAME", "metadata.name"), ("POD_IP", "status.podIP"), ("NODE_IP", "status.hostIP")):
         yield {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
@@ -347,7 +350,7 @@ def _env(view: JobView, role: Role, replica: Replica) -> Iterator[Object]:
     yield from ({"name": name, "value": value} for name, value in found.items())
 
 
-ELASTICJOB = Kind(
+ELASTICJOB = ControlledKind(
     KIND,
     (ELASTIC_JOB.api_version,),
     ELASTIC_JOB.plural,
@@ -363,7 +366,7 @@ ELASTICJOB = Kind(
     name=name,
     suspended_view=suspended_view,
     recreate=recreate,
-    vocabulary=StatusVocabulary(_FIELDS, _in_our_words, _in_dlrovers_words),
+    vocabulary=StatusVocabulary(_FIELDS, _to_core_status, _to_dlrover_status),
     numbered=True,
     faulty_node_exit_code=FAULTY,
 )

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from turnout.controllers.model import GangSpec, JobView, Object, Reason, RefusedJob, Role, RunPolicy
+from turnout.controllers.model import ControlledJob, GangSpec, Object, Reason, RefusedJob, Role, RunPolicy
 from turnout.jobs.fields import Part
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, Restart, RunPolicySpec, SchedulingPolicy
 from turnout.jobs.model import BadJob
@@ -27,10 +27,10 @@ class Port(NamedTuple):
     number: int
 
 
-def refusing(read: Callable[[Object], JobView]) -> Callable[[Object], JobView | RefusedJob]:
+def refusing(read: Callable[[Object], ControlledJob]) -> Callable[[Object], ControlledJob | RefusedJob]:
     """Return a reader that, where `read` raises BadJob, refuses the object and names the field."""
 
-    def read_or_refuse(raw: Object) -> JobView | RefusedJob:
+    def read_or_refuse(raw: Object) -> ControlledJob | RefusedJob:
         try:
             view = read(raw)
         except BadJob as error:
@@ -40,7 +40,7 @@ def refusing(read: Callable[[Object], JobView]) -> Callable[[Object], JobView | 
     return read_or_refuse
 
 
-def _too_large(view: JobView) -> str | None:
+def _too_large(view: ControlledJob) -> str | None:
     """Return why a job's pods are too many bytes together, by their templates; None if they are not."""
     roles = sorted((each.replicas * (_bytes(each.template) + each.added_bytes), each.name) for each in view.roles)
     total = sum(size for size, _ in roles)
@@ -54,6 +54,13 @@ def _too_large(view: JobView) -> str | None:
 
 def _bytes(template: Object) -> int:
     return len(msgspec.json.encode(template))
+
+
+def controlled_job(raw: Object, kind: str, **fields: Any) -> ControlledJob:
+    """Return a job with the names of its object. fields: the other fields of ControlledJob."""
+    meta = raw["metadata"]
+    names = {key: meta[key] for key in ("namespace", "name", "uid")}
+    return ControlledJob(api_version=raw["apiVersion"], kind=kind, **names, **fields)
 
 
 def check_name(meta: Object) -> None:

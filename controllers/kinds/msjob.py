@@ -11,18 +11,18 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.children import meta_of
+from turnout.controllers.children import meta_of, with_missing_variables
 from turnout.controllers.kinds import job_reader
 from turnout.controllers.kinds.job_reader import Port
 from turnout.controllers.model import (
     KUBEFLOW,
     ChildKey,
+    ControlledJob,
+    ControlledKind,
     Counts,
     JobPhase,
-    JobView,
-    Kind,
-    KnownChildren,
     Object,
+    OwnedObjects,
     PodVerdict,
     Reason,
     Replica,
@@ -44,17 +44,14 @@ HINTS = {
 }
 
 
-def _read(raw: Object) -> JobView:
+def _read(raw: Object) -> ControlledJob:
     meta, spec = raw["metadata"], msjob.read_spec(Part(raw).part("spec"))
     job_reader.check_name(meta)
     roles = tuple(job_reader.role(each, CONTAINER, PORT, Restart.NEVER) for each in msjob.roles(spec).values())
     gang = job_reader.gang(spec.run_policy.scheduling_policy, sum(role.replicas for role in roles))
-    return JobView(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=roles,
         policy=job_reader.run_policy(spec.run_policy, CleanPods.RUNNING, start_s=gang.timeout_s),
         gang=gang,
@@ -63,38 +60,36 @@ def _read(raw: Object) -> JobView:
     )
 
 
-def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
+def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one replica."""
     return {**selector(view, role), KUBEFLOW.index: str(replica.index)}
 
 
-def selector(view: JobView, role: Role) -> dict[str, str]:
+def selector(view: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a role have."""
     operator = {"training.kubeflow.org/operator-name": "msjob-controller"}
     return {KUBEFLOW.job: view.name, **operator, KUBEFLOW.role: role.label}
 
 
-def pod_spec(view: JobView, role: Role, _replica: Replica, known: KnownChildren) -> dict[str, Any]:
+def pod_spec(view: ControlledJob, role: Role, _replica: Replica, known: OwnedObjects) -> dict[str, Any]:
     """Return the pod's spec with what MindSpore has to know of the others, and its last words kept."""
     added = _env(view, role, known)
 
     def with_env(container: Object) -> Object:
         if container.get("name") != CONTAINER:
             return container
-        own = list(container.get("env") or ())
-        named = {each.get("name") for each in own}
-        env = [*own, *(each for each in added if each["name"] not in named)]
+        env = with_missing_variables(container.get("env") or (), added)
         return {"terminationMessagePolicy": "FallbackToLogsOnError", **container, **({"env": env} if env else {})}
 
     spec = dict(role.template["spec"])
     return {**spec, "containers": [with_env(each) for each in spec["containers"]]}
 
 
-def _env(view: JobView, role: Role, known: KnownChildren) -> list[Object]:
-    if (scheduler := _named(view, SCHEDULER)) is None:
+def _env(view: ControlledJob, role: Role, known: OwnedObjects) -> list[Object]:
+    if (scheduler := _role_named(view, SCHEDULER)) is None:
         return []
     count = {each.name: str(each.replicas) for each in view.roles}
-    host = {"value": _address(view, scheduler, known)} if role is not scheduler else _field("status.podIP")
+    host = {"value": _service_address(view, scheduler, known)} if role is not scheduler else _field("status.podIP")
     return [
         {"name": "MS_SCHED_HOST", **host},
         {"name": "MS_SCHED_PORT", "value": str(job_reader.port_of(scheduler, CONTAINER, PORT))},
@@ -109,54 +104,51 @@ def _field(path: str) -> Object:
     return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _named(view: JobView, name: str) -> Role | None:
+def _role_named(view: ControlledJob, name: str) -> Role | None:
     return next((role for role in view.roles if role.name == name), None)
 
 
-def _host(view: JobView, scheduler: Role) -> str:
+def _service_name(view: ControlledJob, scheduler: Role) -> str:
     return replica_name(view, scheduler, Replica(0, 0))
 
 
-def _address(view: JobView, scheduler: Role, known: KnownChildren) -> str:
+def _service_address(view: ControlledJob, scheduler: Role, known: OwnedObjects) -> str:
     """Return the cluster IP of the Scheduler's Service, "" while it has none."""
-    service = known.others.get(ChildKey("Service", _host(view, scheduler)))
+    service = known.others.get(ChildKey("Service", _service_name(view, scheduler)))
     address = service.spec.get("clusterIP") if service is not None else ""
     return address if isinstance(address, str) else ""
 
 
-def waiting_roles(view: JobView, known: KnownChildren) -> Collection[str]:
+def postponed_roles(view: ControlledJob, known: OwnedObjects) -> Collection[str]:
     """Return the roles that wait: all for the address of the Scheduler's Service, and the others for its pod."""
-    if (scheduler := _named(view, SCHEDULER)) is None:
+    if (scheduler := _role_named(view, SCHEDULER)) is None:
         return ()
-    if not _address(view, scheduler, known):
+    if not _service_address(view, scheduler, known):
         return [role.name for role in view.roles]
     scheduler_exists = any(pod.role == scheduler.label for pod in known.pods)
     return () if scheduler_exists else [role.name for role in view.roles if role is not scheduler]
 
 
-def extras(view: JobView, _known: KnownChildren) -> list[Object]:
+def extras(view: ControlledJob, _known: OwnedObjects) -> list[Object]:
     """Return the Scheduler's Service, which has an address of its own."""
-    if (scheduler := _named(view, SCHEDULER)) is None:
+    if (scheduler := _role_named(view, SCHEDULER)) is None:
         return []
     chosen = labels(view, scheduler, Replica(0, 0))
     ports = [{"name": PORT.name, "port": job_reader.port_of(scheduler, CONTAINER, PORT)}]
-    meta = meta_of(view, _host(view, scheduler), chosen)
+    meta = meta_of(view, _service_name(view, scheduler), chosen)
     spec = {"type": "ClusterIP", "selector": chosen, "ports": ports}
     return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> list[PodVerdict]:
+def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[PodVerdict]:
     """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
     Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job, except for a dynamic worker
     while other workers run.
     """
-    name, count = f"{KIND} {view.name}", counts[WORKER]
+    name, count, spec = f"{KIND} {view.name}", counts[WORKER], view.spec
     worker = next(role for role in view.roles if role.name == WORKER)
-    first = any(pod.role == worker.label and pod.index == 0 and pod.phase is JobPhase.SUCCEEDED for pod in known.pods)
-    spec: MSJobSpec = view.spec
-    needs_all = spec.success_policy is SuccessPolicy.ALL_WORKERS
-    if (count.succeeded >= worker.replicas > 0) if needs_all else first:
+    if _has_succeeded(spec, worker, count, known):
         return [PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
     found = [PodVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
     for role in view.roles:
@@ -165,12 +157,19 @@ def judge(view: JobView, counts: Mapping[str, Counts], known: KnownChildren) -> 
             continue
         text = f"because {failed} {role.name} replica(s) failed."
         if role.restart is Restart.NEVER:
-            return [*found, PodVerdict(Reason.FAILED, f"{name} is failed {text}{_hint(known)}")]
+            return [*found, PodVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(known)}")]
         found.append(PodVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
     return found
 
 
-def _hint(known: KnownChildren) -> str:
+def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, known: OwnedObjects) -> bool:
+    if spec.success_policy is SuccessPolicy.ALL_WORKERS:
+        return count.succeeded >= worker.replicas > 0
+    first_worker = (pod for pod in known.pods if pod.role == worker.label and pod.index == 0)
+    return any(pod.phase is JobPhase.SUCCEEDED for pod in first_worker)
+
+
+def _failure_hint(known: OwnedObjects) -> str:
     """Explain the last words of a pod that failed, where they are known. Source: MS-41"""
     found = (
         f" {pod.name} says {words!r}: {hint}."
@@ -181,7 +180,7 @@ def _hint(known: KnownChildren) -> str:
     return next(found, "")
 
 
-def advice(view: JobView) -> Sequence[str]:
+def advice(view: ControlledJob) -> Sequence[str]:
     """Return what a new job's owner should know: files that stay in the container, and logs that overwrite another.
 
     Source: MS-39, MS-40, MS-42
@@ -199,12 +198,12 @@ def _advice(role: Role) -> Iterator[str]:
         if mounts and not container.get("workingDir"):
             path = mounts[0].get("mountPath")
             yield f"{where}: files written without a path stay in the container; workingDir {path} keeps them"
-        for target in _redirected(container, [str(each.get("mountPath")) for each in mounts]):
+        for target in _overwritten_files(container, [str(each.get("mountPath")) for each in mounts]):
             if role.replicas > 1:
                 yield f"{where}: all {role.replicas} pods write to {target}; $MS_NODE_ID in its name keeps them apart"
 
 
-def _redirected(container: Object, mounts: Sequence[str]) -> Iterator[str]:
+def _overwritten_files(container: Object, mounts: Sequence[str]) -> Iterator[str]:
     """Give the files on shared volumes to which a container's command redirects, of the same name in every pod."""
     for text in (*(container.get("command") or ()), *(container.get("args") or ())):
         for target in _REDIRECT.findall(str(text)):
@@ -212,7 +211,7 @@ def _redirected(container: Object, mounts: Sequence[str]) -> Iterator[str]:
                 yield target
 
 
-MSJOB = Kind(
+MSJOB = ControlledKind(
     KIND,
     (MS_JOB.api_version,),
     MS_JOB.plural,
@@ -224,6 +223,6 @@ MSJOB = Kind(
     extras,
     judge,
     owns=("Pod", "Service"),
-    waiting_roles=waiting_roles,
+    postponed_roles=postponed_roles,
     advice=advice,
 )

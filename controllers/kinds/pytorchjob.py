@@ -16,16 +16,16 @@ from turnout.controllers.kinds import job_reader
 from turnout.controllers.kinds.job_reader import Port
 from turnout.controllers.model import (
     KUBEFLOW,
+    ControlledJob,
+    ControlledKind,
     Counts,
-    JobView,
-    Kind,
-    KnownChildren,
+    NeededChild,
     Object,
+    OwnedObjects,
     PodVerdict,
     Reason,
     Replica,
     Role,
-    Wanted,
     replica_name,
 )
 from turnout.jobs.fields import Part
@@ -39,30 +39,27 @@ INIT_TRIES = 100
 _LABELS = "training.kubeflow.org/"
 
 
-def _read(raw: Object) -> JobView:
+def _read(raw: Object) -> ControlledJob:
     meta, spec = raw["metadata"], pytorchjob.read_spec(Part(raw).part("spec"))
     job_reader.check_name(meta)
     elastic, bounds = spec.elastic_policy is not None, pytorchjob.bounds(spec)
-    roles = tuple(_role(each, elastic) for each in pytorchjob.roles(spec).values())
+    roles = tuple(_read_role(each, elastic) for each in pytorchjob.roles(spec).values())
     # An elastic job starts with its min, any other with all pods (VE-16).
     least = sum(role.replicas for role in roles if bounds is None or role.name != "Worker")
     policy = spec.run_policy
-    return JobView(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=roles,
         policy=job_reader.run_policy(policy, CleanPods.NONE),
         gang=job_reader.gang(policy.scheduling_policy, least + (bounds[0] if bounds else 0)),
         spec=spec,
         elastic=elastic,
-        elsewhere=policy.managed_by if policy.managed_by != pytorchjob.OPERATOR else "",
+        other_controller=policy.managed_by if policy.managed_by != pytorchjob.OPERATOR else "",
     )
 
 
-def _role(named: NamedRole, elastic: bool) -> Role:
+def _read_role(named: NamedRole, elastic: bool) -> Role:
     port = Port(PORT_NAME, ELASTIC_PORT if elastic and named.name == "Worker" else PORT)
     return job_reader.role(named, CONTAINER, port, Restart.ON_FAILURE)
 
@@ -73,26 +70,26 @@ def _processes(spec: PyTorchJobSpec) -> str:
     return spec.nproc_per_node or ("" if only_in_policy else "auto")
 
 
-def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
+def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one replica."""
     found = {**selector(view, role), KUBEFLOW.index: str(replica.index)}
-    lead = role.name == "Master" if _master(view) is not None else replica.index == 0
+    lead = role.name == "Master" if _master_role(view) is not None else replica.index == 0
     return {**found, f"{_LABELS}job-role": "master"} if lead else found
 
 
-def selector(view: JobView, role: Role) -> dict[str, str]:
+def selector(view: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a role have."""
     name = {KUBEFLOW.job: view.name, f"{_LABELS}operator-name": "pytorchjob-controller"}
     return {**name, KUBEFLOW.role: role.label}
 
 
-def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
+def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
     """Return the pod's spec with what the job's processes have to know of one another."""
     spec, index = dict(role.template["spec"]), replica.index
     added = _env(view, role, index)
     spec["containers"] = [_with_env(each, added) for each in spec["containers"]]
     if (first := _waits_for(view, role, index)) is not None:
-        spec["initContainers"] = [*(spec.get("initContainers") or ()), _init(first)]
+        spec["initContainers"] = [*(spec.get("initContainers") or ()), _waiting_container(first)]
     return spec
 
 
@@ -103,12 +100,12 @@ def _with_env(container: Object, added: Sequence[Object]) -> Object:
     return {**container, "env": [*own, *buffered, *added]}
 
 
-def _env(view: JobView, role: Role, index: int) -> list[Object]:
+def _env(view: ControlledJob, role: Role, index: int) -> list[Object]:
     """Return the environment of one replica, in the order of the Training Operator."""
     total, processes = sum(each.replicas for each in view.roles), _processes(view.spec)
     found: list[tuple[str, str]] = []
-    if (master := _master(view)) is not None:
-        port, host = str(_port(master)), _first(view, master)
+    if (master := _master_role(view)) is not None:
+        port, host = str(_port(master)), _first_host(view, master)
         rank = str(index + (role.name == "Worker"))
         world = total * (int(processes) if processes.isascii() and processes.isdigit() else 1)
         found += [("MASTER_PORT", port), ("PET_MASTER_PORT", port), ("MASTER_ADDR", host), ("PET_MASTER_ADDR", host)]
@@ -119,33 +116,38 @@ def _env(view: JobView, role: Role, index: int) -> list[Object]:
     return [{"name": name, "value": value} for name, value in found]
 
 
-def _elastic_env(view: JobView) -> list[tuple[str, str]]:
+def _elastic_env(view: ControlledJob) -> list[tuple[str, str]]:
     spec: PyTorchJobSpec = view.spec
     policy, worker = spec.elastic_policy, next(role for role in view.roles if role.name == "Worker")
     assert policy is not None  # the job is elastic
     nodes = ":".join(map(str, pytorchjob.bounds(spec) or ()))
-    processes = None if policy.n_proc_per_node is None else str(policy.n_proc_per_node)
+    processes = _text(policy.n_proc_per_node)
     found = {
-        "PET_RDZV_ENDPOINT": f"{policy.rdzv_host or _first(view, worker)}:{policy.rdzv_port or _port(worker)}",
+        "PET_RDZV_ENDPOINT": f"{policy.rdzv_host or _first_host(view, worker)}:{policy.rdzv_port or _port(worker)}",
         "PET_RDZV_BACKEND": policy.rdzv_backend or "c10d",
         "PET_NNODES": nodes,
         "PET_NODES": nodes,
-        "PET_MAX_RESTARTS": None if policy.max_restarts is None else str(policy.max_restarts),
+        "PET_MAX_RESTARTS": _text(policy.max_restarts),
         "PET_NPROC_PER_NODE": processes,
         "PET_N_PROC_PER_NODE": processes or _processes(spec),
-        "PET_RDZV_ID": policy.rdzv_id or None,
-        "PET_RDZV_CONF": ",".join(f"{each.key}={each.value}" for each in policy.rdzv_conf) or None,
-        "PET_STANDALONE": "1" if policy.standalone else None,
+        "PET_RDZV_ID": policy.rdzv_id,
+        "PET_RDZV_CONF": ",".join(f"{each.key}={each.value}" for each in policy.rdzv_conf),
+        "PET_STANDALONE": "1" if policy.standalone else "",
     }
-    return [(name, value) for name, value in found.items() if value is not None]
+    return [(name, value) for name, value in found.items() if value]
 
 
-def _first(view: JobView, role: Role) -> str:
+def _text(number: int | None) -> str:
+    """Return a number as a text, "" for none."""
+    return "" if number is None else str(number)
+
+
+def _first_host(view: ControlledJob, role: Role) -> str:
     """Return the host of a role's first replica."""
     return replica_name(view, role, Replica(0, 0))
 
 
-def _master(view: JobView) -> Role | None:
+def _master_role(view: ControlledJob) -> Role | None:
     return next((role for role in view.roles if role.name == "Master"), None)
 
 
@@ -153,14 +155,14 @@ def _port(role: Role) -> int:
     return job_reader.port_of(role, CONTAINER, Port(PORT_NAME, PORT))
 
 
-def _waits_for(view: JobView, role: Role, index: int) -> str | None:
+def _waits_for(view: ControlledJob, role: Role, index: int) -> str | None:
     """Return the host that has to resolve before this replica starts."""
-    if role.name == "Worker" and (master := _master(view)) is not None:
-        return _first(view, master)
-    return _first(view, role) if view.elastic and index > 0 else None
+    if role.name == "Worker" and (master := _master_role(view)) is not None:
+        return _first_host(view, master)
+    return _first_host(view, role) if view.elastic and index > 0 else None
 
 
-def _init(host: str) -> Object:
+def _waiting_container(host: str) -> Object:
     look = f"if getent hosts {host} || nslookup {host}; then err=0 && break; fi;echo waiting for {host}; sleep 2;"
     tries = f"for i in $(seq {INIT_TRIES}); do {look} done"
     return {
@@ -172,16 +174,16 @@ def _init(host: str) -> Object:
     }
 
 
-def extras(view: JobView, _known: KnownChildren) -> list[Wanted]:
+def extras(view: ControlledJob, _known: OwnedObjects) -> list[NeededChild]:
     """Return the children beside pods: a headless Service for each replica, and the HPA of the job's metrics."""
-    found: list[Wanted] = [each for role in view.roles for each in services(PYTORCHJOB, view, role)]
+    found: list[NeededChild] = [each for role in view.roles for each in services(PYTORCHJOB, view, role)]
     policy = view.spec.elastic_policy
     if policy is not None and policy.metrics:
         found.append(_autoscaler(view, policy.metrics))
     return found
 
 
-def _autoscaler(view: JobView, metrics: Sequence[Object]) -> Object:
+def _autoscaler(view: ControlledJob, metrics: Sequence[Object]) -> Object:
     """Return the HorizontalPodAutoscaler of an elastic job."""
     least, most = pytorchjob.bounds(view.spec) or (0, 0)
     target = {"kind": KIND, "name": view.name, "apiVersion": view.api_version}
@@ -190,7 +192,7 @@ def _autoscaler(view: JobView, metrics: Sequence[Object]) -> Object:
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
 
-def judge(view: JobView, counts: Mapping[str, Counts], _known: KnownChildren) -> list[PodVerdict]:
+def judge(view: ControlledJob, counts: Mapping[str, Counts], _known: OwnedObjects) -> list[PodVerdict]:
     """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
     The end of the Master is the end of the job. Without a Master all workers have to succeed, or any worker of an
@@ -200,7 +202,7 @@ def judge(view: JobView, counts: Mapping[str, Counts], _known: KnownChildren) ->
     name = f"{KIND} {view.name}"
     for role in view.roles:
         count = counts[role.name]
-        if role.name == "Master" or _master(view) is None:
+        if role.name == "Master" or _master_role(view) is None:
             done = count.succeeded == role.replicas or (view.elastic and count.succeeded > 0)
             if done:
                 return [*found, PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
@@ -214,7 +216,7 @@ def judge(view: JobView, counts: Mapping[str, Counts], _known: KnownChildren) ->
     return found
 
 
-PYTORCHJOB = Kind(
+PYTORCHJOB = ControlledKind(
     KIND,
     (PYTORCH_JOB.api_version, CTYUN_PYTORCH_JOB.api_version),
     PYTORCH_JOB.plural,

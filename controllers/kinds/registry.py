@@ -9,14 +9,14 @@ from turnout.controllers.kinds.elasticjob import ELASTICJOB, with_master_image
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import Kind
+from turnout.controllers.model import ControlledKind
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, ControlledKind] = {
     kind.full_name: kind for kind in (COLOSSALAIJOB, ELASTICJOB, MSJOB, PYTORCHJOB, VOLCANOJOB)
 }
 
 
-def by_api(names: Iterable[str], master_image: str = "") -> dict[str, Kind]:
+def by_api(names: Iterable[str], master_image: str = "") -> dict[str, ControlledKind]:
     """Return these kinds by the path of each group that serves them.
 
     master_image: what masters of ElasticJobs run in, where a job names none; "" for their workers' image.

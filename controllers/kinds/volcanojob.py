@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from turnout.controllers.children import SCHEDULERS, meta_of, resources_of
+from turnout.controllers.children import SCHEDULERS, meta_of, resources_of, with_missing_variables
 from turnout.controllers.kinds import job_reader
 from turnout.controllers.kinds import volcanojob_life as life
 from turnout.controllers.model import (
     ChildLabels,
+    ControlledJob,
+    ControlledKind,
     Counts,
     GangDialect,
     GangSpec,
-    JobView,
-    Kind,
-    KnownChildren,
     Object,
+    OwnedObjects,
     PodVerdict,
     Replica,
     Role,
@@ -64,11 +64,11 @@ _OPTIONS: Mapping[str, Mapping[str, str]] = {  # switches of each plugin, with t
 Plugins = Mapping[str, Mapping[str, str]]  # options by plugin
 
 
-def _read(raw: Object) -> JobView:
+def _read(raw: Object) -> ControlledJob:
     meta, spec = raw["metadata"], volcanojob.read_spec(Part(raw).part("spec"))
     job_reader.check_name(meta)
     _check_supported(spec)
-    roles = tuple(_roles(meta["name"], spec))
+    roles = tuple(_read_tasks(meta["name"], spec))
     least = {
         role.label: _least(number, task) for number, (task, role) in enumerate(zip(spec.tasks, roles, strict=True))
     }
@@ -78,12 +78,9 @@ def _read(raw: Object) -> JobView:
         raise BadJob(f"spec.minAvailable is {most}: the tasks have {total} replicas together")
     own_fields = _own_fields(raw, spec, roles, least)
     roles = tuple(_with_added_bytes(own_fields, roles))
-    return JobView(
-        api_version=raw["apiVersion"],
-        kind=KIND,
-        namespace=meta["namespace"],
-        name=meta["name"],
-        uid=meta["uid"],
+    return job_reader.controlled_job(
+        raw,
+        KIND,
         roles=roles,
         policy=RunPolicy(_suspended(meta), ttl_s=spec.ttl_seconds_after_finished),
         gang=_gang(meta, spec, roles, least, most),
@@ -141,7 +138,7 @@ def _count_in_status(raw: Object, key: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 - 1 else 0
 
 
-def _roles(job: str, spec: VolcanoJobSpec) -> Iterator[Role]:
+def _read_tasks(job: str, spec: VolcanoJobSpec) -> Iterator[Role]:
     """Yield the role of each task. Raises BadJob for a bad or repeated name, or too many replicas."""
     names, total = set[str](), 0
     for number, task in enumerate(spec.tasks):
@@ -238,18 +235,18 @@ def _is_on(options: Mapping[str, str], name: str) -> bool:
     return options[name].lower() in ("1", "t", "true")
 
 
-def labels(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
+def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one pod."""
     own = {**selector(view, role), LABELS.index: str(replica.index), "volcano.sh/queue-name": view.spec["queue"]}
     return {**view.spec["labels"], **own}
 
 
-def selector(view: JobView, role: Role) -> dict[str, str]:
+def selector(view: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a task have."""
     return {LABELS.job: view.name, NAMESPACE: view.namespace, LABELS.role: role.label}
 
 
-def notes(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
+def notes(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
     """Return the annotations of one pod."""
     return {
         **view.spec["notes"],
@@ -263,7 +260,7 @@ def notes(view: JobView, role: Role, replica: Replica) -> dict[str, str]:
     }
 
 
-def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren) -> dict[str, Any]:
+def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
     """Return the pod's spec with the job's scheduler, priority and plugins.
 
     The scheduler `volcano` means the one of gangs, whichever this cluster has: none is named for it here.
@@ -277,7 +274,9 @@ def pod_spec(view: JobView, role: Role, replica: Replica, _known: KnownChildren)
     return _with_plugins(view, role, replica, spec)
 
 
-def _judged_by_its_life(_view: JobView, _counts: Mapping[str, Counts], _known: KnownChildren) -> Sequence[PodVerdict]:
+def _judged_by_lifecycle(
+    _view: ControlledJob, _counts: Mapping[str, Counts], _known: OwnedObjects
+) -> Sequence[PodVerdict]:
     return ()
 
 
@@ -317,11 +316,11 @@ def _with_added_bytes(words: Object, roles: Sequence[Role]) -> Iterator[Role]:
         yield replace(role, added_bytes=added * containers)
 
 
-def _config(view: JobView) -> str:
+def _config(view: ControlledJob) -> str:
     return f"{view.name}-svc"
 
 
-def extras(view: JobView, _known: KnownChildren) -> list[Object]:
+def extras(view: ControlledJob, _known: OwnedObjects) -> list[Object]:
     """Return the Service and the host lists that the plugin svc makes."""
     plugins: Plugins = view.spec["plugins"]
     if "svc" not in plugins:
@@ -334,7 +333,7 @@ def extras(view: JobView, _known: KnownChildren) -> list[Object]:
     return [service, {**config, "data": host_file(view.name, view.roles)}]
 
 
-def _with_plugins(view: JobView, role: Role, replica: Replica, spec: Mapping[str, Any]) -> dict[str, Any]:
+def _with_plugins(view: ControlledJob, role: Role, replica: Replica, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod's spec with what the plugins add."""
     plugins: Plugins = view.spec["plugins"]
     changed = dict(spec)
@@ -347,7 +346,7 @@ def _with_plugins(view: JobView, role: Role, replica: Replica, spec: Mapping[str
 
 
 def _svc(
-    view: JobView, role: Role, replica: Replica, spec: dict[str, Any], options: Mapping[str, str]
+    view: ControlledJob, role: Role, replica: Replica, spec: dict[str, Any], options: Mapping[str, str]
 ) -> dict[str, Any]:
     changed = {"hostname": replica_name(view, role, replica), "subdomain": view.name, **spec}
     if _is_on(options, "inject-hosts-env"):
@@ -357,7 +356,7 @@ def _svc(
     return _with_mount(changed, _config(view), {"configMap": {"name": _config(view)}}, {"mountPath": HOSTS})
 
 
-def _value(view: JobView, key: str, value: str) -> str | Object:
+def _value(view: ControlledJob, key: str, value: str) -> str | Object:
     return value if len(value) <= _LONG else {"configMapKeyRef": {"name": _config(view), "key": key}}
 
 
@@ -366,9 +365,7 @@ def _with_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str
     added = [{"name": k, **({"value": v} if isinstance(v, str) else {"valueFrom": v})} for k, v in env.items()]
 
     def changed(container: Object) -> Object:
-        own = list(container.get("env") or ())
-        named = {each.get("name") for each in own}
-        return {**container, "env": [*own, *(each for each in added if each["name"] not in named)]}
+        return {**container, "env": with_missing_variables(container.get("env") or (), added)}
 
     return _each(spec, changed)
 
@@ -389,7 +386,7 @@ def _each(spec: dict[str, Any], change: Callable[[Object], Object]) -> dict[str,
     return {**spec, **{key: [change(each) for each in spec[key]] for key in keys}}
 
 
-VOLCANOJOB = Kind(
+VOLCANOJOB = ControlledKind(
     KIND,
     (VOLCANO_JOB.api_version,),
     VOLCANO_JOB.plural,
@@ -399,10 +396,10 @@ VOLCANOJOB = Kind(
     selector,
     pod_spec,
     extras,
-    _judged_by_its_life,
+    _judged_by_lifecycle,
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
-    vocabulary=StatusVocabulary(life.FIELDS, life.in_our_words, life.in_volcanos_words),
+    vocabulary=StatusVocabulary(life.FIELDS, life.to_core_status, life.to_volcano_status),
     notes=notes,
     title=volcanojob.KIND,
     lifecycle=life.lifecycle,

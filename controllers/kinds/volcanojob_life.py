@@ -18,18 +18,18 @@ from turnout.controllers import children, conditions
 from turnout.controllers.children import Portion
 from turnout.controllers.model import (
     JUMP_S,
+    ControlledJob,
+    ControlledKind,
     Delete,
+    JobEvent,
     JobPhase,
-    JobView,
-    Kind,
-    KnownChildren,
     Object,
+    OwnedObjects,
     PodState,
     Reason,
     ReconcileOutcome,
     Replica,
     Role,
-    Say,
     Setup,
     StatusContext,
     Write,
@@ -80,7 +80,7 @@ class _Event(NamedTuple):
     pod: PodState
 
 
-class Due(NamedTuple):
+class DueAction(NamedTuple):
     """The action that a policy calls for now."""
 
     action: str = ""  # a word of ACTIONS; "" for none
@@ -122,17 +122,17 @@ def _read_policy(policy: VolcanoPolicy, where: str) -> LifecyclePolicy:
     return LifecyclePolicy(frozenset(events), code, policy.action)
 
 
-def due_action(policies: Policies, roles: Sequence[Role], known: KnownChildren) -> Due:
+def due_action(policies: Policies, roles: Sequence[Role], known: OwnedObjects) -> DueAction:
     """Return the action of the first policy that matches an event."""
     for event in _events(roles, known):
         for policy in (*policies.by_role.get(event.pod.role, ()), *policies.of_job):
             if policy.matches(event):
                 code = f" with {event.pod.exit_code}" if event.word == POD_FAILED and event.pod.exit_code else ""
-                return Due(policy.action, f"{event.word} of {event.pod.name}{code}")
-    return Due()
+                return DueAction(policy.action, f"{event.word} of {event.pod.name}{code}")
+    return DueAction()
 
 
-def _events(roles: Sequence[Role], known: KnownChildren) -> Iterator[_Event]:
+def _events(roles: Sequence[Role], known: OwnedObjects) -> Iterator[_Event]:
     """Yield the events of the pods in the order of their names, then those of the tasks."""
     for pod in sorted(known.pods, key=lambda each: each.name):
         if pod.deleting:
@@ -167,10 +167,10 @@ _SUSPENDED = Reason.SUSPENDED.value
 class _JobAtPhase:
     """A job at one reconciliation. before: its status."""
 
-    kind: Kind
-    view: JobView
+    kind: ControlledKind
+    view: ControlledJob
     before: Object
-    known: KnownChildren
+    known: OwnedObjects
     now_s: float
     setup: Setup
 
@@ -190,14 +190,14 @@ class _JobAtPhase:
 
 
 def lifecycle(
-    kind: Kind, view: JobView, raw: Object, known: KnownChildren, now_s: float, setup: Setup
+    kind: ControlledKind, view: ControlledJob, raw: Object, known: OwnedObjects, now_s: float, setup: Setup
 ) -> ReconcileOutcome:
     """Decide the next phase of a job, and the writes that lead there."""
     at = _JobAtPhase(kind, view, as_mapping(raw.get("status")), known, now_s, setup)
     if at.phase in (ABORTING, ABORTED) and _state_text(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
         return _outcome(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
     if at.phase in ENDS:
-        return _ended(at)
+        return _clean_up(at)
     if at.phase in NEXT:
         writes = tuple(children.delete_pods(at.alive))
         why, reason = _state_text(at.before, "message"), _state_text(at.before, "reason")
@@ -205,16 +205,16 @@ def lifecycle(
     if view.policy.suspended:
         return _outcome(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
     if at.phase == RESTARTING:
-        return _restarting(at)
+        return _restart(at)
     due = due_action(view.spec["policies"], view.roles, known)
     if due.action:
-        return _acted(at, due)
-    if end := _end(at):
+        return _carry_out_policy(at, due)
+    if end := _end_by_results(at):
         return _outcome(at, *end)
-    return _running(at)
+    return _keep_running(at)
 
 
-def _acted(at: _JobAtPhase, due: Due) -> ReconcileOutcome:
+def _carry_out_policy(at: _JobAtPhase, due: DueAction) -> ReconcileOutcome:
     phase = _BY_ACTION[due.action]
     counted = {"version": at.view.spec["version"] + 1}
     if phase == RESTARTING:
@@ -222,7 +222,7 @@ def _acted(at: _JobAtPhase, due: Due) -> ReconcileOutcome:
     return _outcome(at, phase, f"{due.action}: {due.why}", **counted)
 
 
-def _restarting(at: _JobAtPhase) -> ReconcileOutcome:
+def _restart(at: _JobAtPhase) -> ReconcileOutcome:
     """Delete all pods, then create them again. After the last retry, ended pods stay for their log.
 
     maxRetry restarts are made; the next one fails the job.
@@ -236,7 +236,7 @@ def _restarting(at: _JobAtPhase) -> ReconcileOutcome:
     return _outcome(at, PENDING)
 
 
-def _end(at: _JobAtPhase) -> tuple[str, str] | None:
+def _end_by_results(at: _JobAtPhase) -> tuple[str, str] | None:
     """Return the phase that follows from the pods' results, and why; None if the job continues.
 
     Terminating pods, and pods above the job's size, do not count. An elastic job succeeds with as many pods as its gang
@@ -249,18 +249,24 @@ def _end(at: _JobAtPhase) -> tuple[str, str] | None:
     if at.phase != RUNNING or not total or good + bad < total:
         return None
     least = at.view.gang.min_member
-    if least >= sum(spec["least"].values()):
-        succeeded = Counter(pod.role for pod in staying if pod.phase is JobPhase.SUCCEEDED)
-        for role in at.view.roles:
-            count = succeeded[role.label]
-            if count < spec["least"][role.label]:
-                return FAILED, f"{count} pods of task {role.name} succeeded, {spec['least'][role.label]} are needed"
+    if least >= sum(spec["least"].values()) and (why := _lacks_successes(at, staying)):
+        return FAILED, why
     if good >= least:
         return COMPLETED, f"{good} of {total} pods have succeeded"
     return FAILED, f"{good} pods succeeded, {least} are needed"
 
 
-def _running(at: _JobAtPhase) -> ReconcileOutcome:
+def _lacks_successes(at: _JobAtPhase, pods: Iterable[PodState]) -> str:
+    """Return which task has too few successful pods, "" if none has."""
+    needed = at.view.spec["least"]
+    succeeded = Counter(pod.role for pod in pods if pod.phase is JobPhase.SUCCEEDED)
+    for role in at.view.roles:
+        if (count := succeeded[role.label]) < needed[role.label]:
+            return f"{count} pods of task {role.name} succeeded, {needed[role.label]} are needed"
+    return ""
+
+
+def _keep_running(at: _JobAtPhase) -> ReconcileOutcome:
     """Bring the children to what is needed, and set whether the job runs."""
     kind, view, known = at.kind, at.view, at.known
     group = children.pod_group(view, at.setup)
@@ -279,10 +285,10 @@ def _running(at: _JobAtPhase) -> ReconcileOutcome:
             replica = Replica(index, index)
             writes.append(portion.create(partial(children.pod, kind, view, role, replica, known, at.setup)))
     writes += children.delete_pods(pod for pod in known.pods if pod.role not in tasks)
-    return _outcome(at, _begun(at), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None))
+    return _outcome(at, _running_or_pending(at), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None))
 
 
-def _begun(at: _JobAtPhase) -> str:
+def _running_or_pending(at: _JobAtPhase) -> str:
     """Return Running once as many pods as the gang needs have begun, and Pending again if too many wait."""
     counts = _counts(at.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
@@ -293,7 +299,7 @@ def _begun(at: _JobAtPhase) -> str:
     return RUNNING if begun and begun >= least else PENDING
 
 
-def _ended(at: _JobAtPhase) -> ReconcileOutcome:
+def _clean_up(at: _JobAtPhase) -> ReconcileOutcome:
     """Delete running pods and the PodGroup, which holds room, and the job once its time to live is over."""
     writes: list[Write] = [*children.delete_pods(at.alive)]
     writes += [Delete(each.key, each.uid) for each in at.known.others.values() if each.key.kind == "PodGroup"]
@@ -337,21 +343,25 @@ def _outcome(
     status_before = {name: before[name] for name in FIELDS if name in before}
     patch = None if status == status_before else children.merge_patch(status_before, status)
     return ReconcileOutcome(
-        tuple(writes), _says(at, phase, why) if new else (), patch, requeue_s=requeue_s, delete_job=delete_job
+        tuple(writes),
+        _events_of_phase(at, phase, why) if new else (),
+        patch,
+        requeue_s=requeue_s,
+        delete_job=delete_job,
     )
 
 
-def _says(at: _JobAtPhase, phase: str, why: str) -> tuple[Say, ...]:
+def _events_of_phase(at: _JobAtPhase, phase: str, why: str) -> tuple[JobEvent, ...]:
     text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
     match phase:
         case "Running":
-            return (Say(Reason.RUNNING, text),)
+            return (JobEvent(Reason.RUNNING, text),)
         case "Restarting":
-            return (Say(Reason.RESTARTING, text, warning=True),)
+            return (JobEvent(Reason.RESTARTING, text, warning=True),)
         case "Completed":
-            return (Say(Reason.SUCCEEDED, text),)
+            return (JobEvent(Reason.SUCCEEDED, text),)
         case "Failed" | "Aborted" | "Terminated":
-            return (Say(Reason.FAILED, text, warning=True),)
+            return (JobEvent(Reason.FAILED, text, warning=True),)
     return ()
 
 
@@ -383,13 +393,15 @@ def _state_text(status: Object, key: str) -> str:
     return text if isinstance(text, str) else ""
 
 
-def in_our_words(status: Object) -> Object:
+def to_core_status(status: Object) -> Object:
     """Return the status in the core's terms, as far as a refused object needs it: whether its job has begun."""
     begun = {"type": Reason.CREATED.value, "status": "True"}
     return {"conditions": [begun] if _phase(status) else []}
 
 
-def in_volcanos_words(status: Object, _view: JobView | None, _known: KnownChildren, moment: StatusContext) -> Object:
+def to_volcano_status(
+    status: Object, _view: ControlledJob | None, _known: OwnedObjects, moment: StatusContext
+) -> Object:
     """Return the status of a refused object: Failed, and why, unless its job has begun."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}
     failed = [each for each in conditions.valid_conditions(status) if each.get("type") == Reason.FAILED.value]

@@ -14,7 +14,16 @@ from typing import Any
 
 import msgspec
 
-from turnout.controllers.model import ChildKey, ChildState, JobKey, JobPhase, Kind, KnownChildren, Object, PodState
+from turnout.controllers.model import (
+    ChildKey,
+    ChildState,
+    ControlledKind,
+    JobKey,
+    JobPhase,
+    Object,
+    OwnedObjects,
+    PodState,
+)
 from turnout.controllers.role_pods import extended
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.times import unix_s
@@ -49,7 +58,7 @@ class ChildCache:
     changed: called with each job that has to be reconciled. kinds: by the path of their group, as in a JobKey.
     """
 
-    def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, Kind]) -> None:
+    def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, ControlledKind]) -> None:
         self._changed = changed
         self.nodes = NodeResources()
         self._unread = False
@@ -95,7 +104,7 @@ class ChildCache:
 
     def put_pod(self, obj: OwnedPod, *, answer: bool = False) -> None:
         """Store a pod. answer: True for the answer to a write of ours, False for a watch."""
-        if (found := self._note_child("Pod", obj.metadata, answer)) is None:
+        if (found := self._store_version("Pod", obj.metadata, answer)) is None:
             return
         owner, kind = found
         self._pods.setdefault(owner, {})[obj.metadata.name] = pod_state(kind, obj)
@@ -103,7 +112,7 @@ class ChildCache:
 
     def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
         """Store a child that is not a pod."""
-        if (found := self._note_child(kind, obj.metadata, answer)) is None:
+        if (found := self._store_version(kind, obj.metadata, answer)) is None:
             return
         owner, owners_kind = found
         child = child_state(owners_kind, kind, obj)
@@ -124,7 +133,7 @@ class ChildCache:
             (self._pods if kind == "Pod" else self._others).pop(owner, None)
         self._note_changed(owner)
 
-    def listed(self, kind: str, label: str, version: str) -> None:
+    def drop_unlisted(self, kind: str, label: str, version: str) -> None:
         """Drop the children that a complete list does not have. label: of the list's selector, "" for none.
 
         version: of the list.
@@ -138,17 +147,17 @@ class ChildCache:
         for each in ended:
             self.drop_child(kind, each)
 
-    def job(self, key: JobKey) -> tuple[Object, KnownChildren] | None:
+    def job(self, key: JobKey) -> tuple[Object, OwnedObjects] | None:
         """Return a job's object and its children; None for a deleted job."""
         if (found := self._jobs.get(key)) is None:
             return None
         owner = key.namespace, found.uid
         pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
-        return msgspec.json.decode(found.raw), KnownChildren(
+        return msgspec.json.decode(found.raw), OwnedObjects(
             tuple(pods.values()), dict(others), self.nodes.offered, self._unread
         )
 
-    def pods_are_read(self, *, yes: bool) -> None:
+    def set_pods_readable(self, *, yes: bool) -> None:
         """Note whether pods can be read. Once they can, all jobs are reconciled: nothing was decided in between.
 
         If they cannot, jobs are reconciled whose status shows each pod.
@@ -158,14 +167,14 @@ class ChildCache:
         self._unread = not yes
         for key in self._jobs:
             kind = self._kinds.get(key.api)
-            if yes or (kind is not None and kind.tells_containers):
+            if yes or (kind is not None and kind.reports_containers):
                 self._changed(key)
 
     def jobs(self) -> Mapping[JobKey, object]:
         """Return the jobs that are there."""
         return self._jobs
 
-    def _note_child(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, Kind] | None:
+    def _store_version(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, ControlledKind] | None:
         """Note a child, and return its owner and the owner's kind.
 
         Returns None for a child of no job of our kinds, for a deleted child, and for an old version.
@@ -186,7 +195,7 @@ class ChildCache:
         self._known[place] = _CachedChild(owner, meta.uid, newest, None if shown else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
 
-    def _owner_of(self, meta: ObjectMeta) -> tuple[_Owner, Kind] | None:
+    def _owner_of(self, meta: ObjectMeta) -> tuple[_Owner, ControlledKind] | None:
         """Return the job that controls a child, and its kind; None without a job of our kinds."""
         reference = next((each for each in meta.owner_references or () if each.controller), None)
         kind = None if reference is None else self._kinds.get(f"/apis/{reference.api_version}")
@@ -294,14 +303,14 @@ class JobObject(Struct):
     status: dict[str, Any] | None = None
 
 
-def place_of(kind: Kind, meta: ObjectMeta) -> tuple[str, int]:
+def place_of(kind: ControlledKind, meta: ObjectMeta) -> tuple[str, int]:
     """Return the role and index that a child's labels say; -1 for a child of the whole job."""
     labels, words = meta.labels or {}, kind.child_labels
     index = labels.get(words.index, "")
     return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
 
 
-def pod_state(kind: Kind, obj: OwnedPod) -> PodState:
+def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
     """Return a pod as decisions have it."""
     role, index = place_of(kind, obj.metadata)
     status, statuses = obj.status, obj.status.container_statuses or ()
@@ -321,7 +330,7 @@ def pod_state(kind: Kind, obj: OwnedPod) -> PodState:
         obj.spec.node_name,
         end.message[-_LAST_WORDS:],
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
-        msgspec.to_builtins(statuses) if kind.tells_containers else (),
+        msgspec.to_builtins(statuses) if kind.reports_containers else (),
         unix_s(end.started_at or status.start_time),
         unix_s(end.finished_at),
         _scheduler_message(obj),
@@ -336,7 +345,7 @@ def _phase(text: str) -> JobPhase:
         return JobPhase.UNKNOWN
 
 
-def _ended_containers(kind: Kind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:
+def _ended_containers(kind: ControlledKind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:
     """Return the ends of the training container, or of any container, failed ones first."""
     mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
     ended = [each for each in mine if each is not None]
@@ -351,7 +360,7 @@ def _scheduler_message(obj: OwnedPod) -> str:
     return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in conditions), "")
 
 
-def child_state(kind: Kind, child_kind: str, obj: Owned) -> ChildState:
+def child_state(kind: ControlledKind, child_kind: str, obj: Owned) -> ChildState:
     """Return a child that is not a pod as decisions have it. child_kind: its kind."""
     role, index = place_of(kind, obj.metadata)
     key, data, phase = ChildKey(child_kind, obj.metadata.name), obj.data or {}, obj.status.phase

@@ -16,7 +16,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from turnout.controllers.model import JUMP_S, JobKey, Kind, Object, Reason, Say, Setup
+from turnout.controllers.model import JUMP_S, ControlledKind, JobEvent, JobKey, Object, Reason, Setup
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import ChildCache
 from turnout.controllers.runtime.work_queue import WorkQueue
@@ -40,7 +40,7 @@ class JobController:
         cache: ChildCache,
         queue: WorkQueue,
         writer: ChildWriter,
-        kinds: Mapping[str, Kind],
+        kinds: Mapping[str, ControlledKind],
         setup: Setup,
         clock: Clock,
         events: EventRecorder,
@@ -55,10 +55,10 @@ class JobController:
 
     async def run(self) -> None:
         """Reconcile every job once, then each job that changes, until cancelled."""
-        self._look_at_all()
+        self._queue_all()
         await run_together(self._queue.run, self._follow_clock, *([self._work] * AT_ONCE))
 
-    def _look_at_all(self) -> None:
+    def _queue_all(self) -> None:
         for key in list(self._cache.jobs()):
             self._queue.add(key)
 
@@ -67,7 +67,7 @@ class JobController:
         while True:
             before, self._moment, self._looked_s = self._moment, self._time.now(), self._clock.monotonic()
             if before.jumped_s and not self._moment.jumped_s:  # another time of day may count from now on
-                self._look_at_all()
+                self._queue_all()
             self._metrics.jumped_s.set(self._moment.jumped_s)
             await self._clock.sleep(JUMP_S)
 
@@ -97,14 +97,14 @@ class JobController:
             now_s = self._moment.now_s + self._clock.monotonic() - self._looked_s
             outcome = reconcile(kind, raw, replace(known, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
-        self._emit_events(kind, raw, outcome.says)
+        self._emit_events(kind, raw, outcome.events)
         try:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
         except NameTaken as error:
-            self._emit_events(kind, raw, [Say(Reason.NAME_TAKEN, str(error), warning=True)])
+            self._emit_events(kind, raw, [JobEvent(Reason.NAME_TAKEN, str(error), warning=True)])
             self._queue.add_after(key, _NAME_AGAIN_S)
         except (Forbidden, Rejected) as error:
-            self._emit_events(kind, raw, [Say(Reason.NOT_CREATED, error.message[:500], warning=True)])
+            self._emit_events(kind, raw, [JobEvent(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
         self._metrics.writes.inc(len(outcome.writes) + (outcome.status is not None))
         if outcome.requeue_s is not None:
@@ -117,11 +117,11 @@ class JobController:
         try:
             if (found := self._cache.job(key)) is not None:
                 text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
-                self._emit_events(self._kinds[key.api], found[0], [Say(Reason.FAULT, text, warning=True)])
+                self._emit_events(self._kinds[key.api], found[0], [JobEvent(Reason.FAULT, text, warning=True)])
         except Exception:
             log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
 
-    def _emit_events(self, kind: Kind, raw: Object, says: Iterable[Say]) -> None:
+    def _emit_events(self, kind: ControlledKind, raw: Object, says: Iterable[JobEvent]) -> None:
         meta = raw["metadata"]
         ref = ObjectRef(kind.kind, raw["apiVersion"], meta["namespace"], meta["name"], meta["uid"])
         for each in says:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from turnout.controllers.children import collection_path, path_prefixes
-from turnout.controllers.model import Kind, Setup
+from turnout.controllers.model import ControlledKind, Setup
 from turnout.controllers.runtime import scale_plans
 from turnout.controllers.runtime.cache import NODES_PATH, ChildCache, JobObject, OfferingNode, Owned, OwnedPod
 from turnout.controllers.runtime.scale_plans import ScalePlans
@@ -33,7 +33,7 @@ class ControllerInformers(InformerFactory):
         self,
         cache: ChildCache,
         source: Source,
-        kinds: Mapping[str, Kind],
+        kinds: Mapping[str, ControlledKind],
         setup: Setup,
         clock: Clock,
         rng: random.Random,
@@ -62,7 +62,7 @@ class ControllerInformers(InformerFactory):
             pods = [each for name, each in self.reflectors.items() if name.startswith("Pod/")]
             if all(each.watching_since_s is not None for each in pods):
                 read_s = self._clock.monotonic()
-            self._cache.pods_are_read(yes=self._clock.monotonic() - read_s < UNREAD_S)
+            self._cache.set_pods_readable(yes=self._clock.monotonic() - read_s < UNREAD_S)
 
     def unsynced_kinds(self) -> list[str]:
         """Return the kinds that are not listed yet.
@@ -72,7 +72,7 @@ class ControllerInformers(InformerFactory):
         refused = bool(self.reflectors[_NODES].last_error)
         return [name for name in super().unsynced_kinds() if name != _NODES or not refused]
 
-    def _watch_jobs(self, api: str, kind: Kind) -> None:
+    def _watch_jobs(self, api: str, kind: ControlledKind) -> None:
         cache = self._cache
 
         def put(obj: JobObject) -> None:
@@ -87,7 +87,7 @@ class ControllerInformers(InformerFactory):
     def watch_plans(self, plans: ScalePlans) -> None:
         """Watch ScalePlans too."""
         path = collection_path((scale_plans.PATH, scale_plans.PLURAL), self._namespace)
-        self.watch(scale_plans.PLURAL, path, JobObject, CallbackSink(plans.put, plans.drop), optional=True)
+        self.watch(scale_plans.PLURAL, path, JobObject, CallbackSink(plans.store_plan, plans.drop_plan), optional=True)
 
     def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:
         cache = self._cache
@@ -102,7 +102,7 @@ class ControllerInformers(InformerFactory):
             cache.drop_child(kind, key)
 
         def listed(version: str) -> None:
-            cache.listed(kind, params.get("labelSelector", ""), version)
+            cache.drop_unlisted(kind, params.get("labelSelector", ""), version)
 
         type_ = OwnedPod if kind == "Pod" else Owned
         handlers = CallbackSink(put, drop, listed=listed)

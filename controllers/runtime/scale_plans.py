@@ -35,25 +35,25 @@ class ScalePlans:
     def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock, events: EventRecorder, metrics: Metrics) -> None:
         self._calls, self._queue, self._clock = calls, queue, clock
         self._events, self._metrics = events, metrics
-        self._waiting: dict[JobKey, Object] = {}
+        self._pending_plans: dict[JobKey, Object] = {}
 
-    def put(self, obj: JobObject) -> None:
+    def store_plan(self, obj: JobObject) -> None:
         """Keep and queue a plan that is pending; forget one that no longer is."""
         plan: Object = msgspec.json.decode(msgspec.json.encode(obj))
         key = JobKey(PATH, obj.metadata.namespace, obj.metadata.name)
         if is_pending(plan):
-            self._waiting[key] = plan
+            self._pending_plans[key] = plan
             self._queue.add(key)
         else:
-            self._waiting.pop(key, None)
+            self._pending_plans.pop(key, None)
 
-    def drop(self, key: Key) -> None:
+    def drop_plan(self, key: Key) -> None:
         """Drop a deleted plan."""
-        self._waiting.pop(JobKey(PATH, key.namespace, key.name), None)
+        self._pending_plans.pop(JobKey(PATH, key.namespace, key.name), None)
 
     async def run(self) -> None:
         """Carry out pending plans until cancelled."""
-        for key in list(self._waiting):
+        for key in list(self._pending_plans):
             self._queue.add(key)
         await run_together(self._queue.run, *([self._work] * AT_ONCE))
 
@@ -74,7 +74,7 @@ class ScalePlans:
 
     async def carry_out(self, key: JobKey) -> None:
         """Carry out one plan, if it is still pending. Raises CallError if it has to be retried."""
-        if (plan := self._waiting.get(key)) is None:
+        if (plan := self._pending_plans.get(key)) is None:
             return
         name = owner_of(plan)
         jobs = f"{PATH}/namespaces/{key.namespace}/{ELASTICJOB.plural}"
@@ -87,7 +87,7 @@ class ScalePlans:
             await self._patch(path, {**uid, "status": done.status})
         except (NotFound, Conflict):
             log.debug("scale_plan_gone", extra={"plan": f"{key.namespace}/{key.name}"})
-        self._waiting.pop(key, None)
+        self._pending_plans.pop(key, None)
         fields = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
         log.info("scale_plan_done", extra={**fields, "why": done.status["message"]})
 
@@ -95,7 +95,7 @@ class ScalePlans:
         """Report a fault of ours that stops a plan. The plan is retried after its own back-off."""
         log.error("scale_plan_refused", extra={"plan": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.faults.inc()
-        if (plan := self._waiting.get(key)) is None:
+        if (plan := self._pending_plans.get(key)) is None:
             return
         ref = ObjectRef(KIND, API, key.namespace, key.name, plan["metadata"].get("uid", ""))
         text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"

@@ -18,10 +18,10 @@ from turnout.controllers.children import collection_path, path_prefixes
 from turnout.controllers.kinds.colossalaijob import SCRIPT
 from turnout.controllers.model import (
     ChildKey,
+    ControlledKind,
     Create,
     Delete,
     JobKey,
-    Kind,
     Object,
     ReconcileOutcome,
     Setup,
@@ -47,7 +47,7 @@ class NameTaken(Exception):
 class ChildWriter:
     """The writer of outcomes. kinds: by the path of their group, as in a JobKey."""
 
-    def __init__(self, calls: Calls, cache: ChildCache, kinds: Mapping[str, Kind], setup: Setup) -> None:
+    def __init__(self, calls: Calls, cache: ChildCache, kinds: Mapping[str, ControlledKind], setup: Setup) -> None:
         self._calls, self._cache, self._kinds = calls, cache, kinds
         self._prefixes = path_prefixes(setup)
 

@@ -208,7 +208,7 @@ def read(raw: Object) -> Job:
     )
 
 
-def _life(head: job_kind.Head, spec: ColossalAIJobSpec) -> Life:
+def _life(head: job_kind.JobHead, spec: ColossalAIJobSpec) -> Life:
     if head.status.text("phase") in ("Succeeded", "Failed"):
         return Life.DONE
     return Life.SUSPENDED if spec.run_mode.pause.enabled else Life.LIVE

@@ -90,20 +90,20 @@ def pod_template(container: str, container_fields: Mapping[str, Any] | None = No
         "properties": {"name": {"type": "string", "maxLength": 63}, "image": TEXT, **(container_fields or {})},
         "x-kubernetes-preserve-unknown-fields": True,
     }
-    containers: dict[str, Any] = {"type": "array", "maxItems": 64, "items": one}
-    pod: dict[str, Any] = {"type": "object", "properties": {"containers": containers}}
-    template: dict[str, Any] = {"type": "object", "properties": {"metadata": ANY_OBJECT, "spec": pod}}
-    if container:
-        rule = (
-            f"self.exists(each, has(each.name) && each.name == '{container}')",
-            f"one container must be named {container}",
-        )
-        containers["x-kubernetes-validations"] = rules([rule])
-        pod["required"], template["required"] = ["containers"], ["spec"]
-    return template | {"properties": {"metadata": ANY_OBJECT, "spec": {**pod, **_UNKNOWN}}}
-
-
-_UNKNOWN = {"x-kubernetes-preserve-unknown-fields": True}
+    rule = (
+        f"self.exists(each, has(each.name) && each.name == '{container}')",
+        f"one container must be named {container}",
+    )
+    containers = {"type": "array", "maxItems": 64, "items": one}
+    containers |= {"x-kubernetes-validations": rules([rule])} if container else {}
+    pod = {
+        "type": "object",
+        "properties": {"containers": containers},
+        **({"required": ["containers"]} if container else {}),
+        "x-kubernetes-preserve-unknown-fields": True,
+    }
+    required = {"required": ["spec"]} if container else {}
+    return {"type": "object", "properties": {"metadata": ANY_OBJECT, "spec": pod}, **required}
 
 
 def schema(type_: type[FieldStruct], template: Mapping[str, Any] = ANY_OBJECT) -> dict[str, Any]:
@@ -119,6 +119,11 @@ def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
         return {**_schema(info.type, template), **(info.extra_json_schema or {})}
     if isinstance(info, inspect.UnionType):
         return _schema(next(each for each in info.types if not isinstance(each, inspect.NoneType)), template)
+    return _schema_of_bare(info, template)
+
+
+def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a type without annotations."""
     match info:
         case inspect.StructType():
             return _struct_schema(info, template)
@@ -127,25 +132,30 @@ def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
         case inspect.DictType(value_type=inner):
             return {"type": "object", "additionalProperties": _schema(inner, template)}
         case inspect.ListType(item_type=inner, max_length=most):
-            return {"type": "array", **({"maxItems": most} if most else {}), "items": _schema(inner, template)}
+            return {"type": "array", **_limits(maxItems=most), "items": _schema(inner, template)}
         case inspect.IntType(ge=least):
-            return {"type": "integer", "format": "int32", **({} if least is None else {"minimum": least})}
-        case inspect.StrType(max_length=most):
-            return {"type": "string", **({"maxLength": most} if most else {})}
+            return {"type": "integer", "format": "int32", **_limits(minimum=least)}
         case inspect.EnumType(cls=cls):
             return {"type": "string", "enum": [each.value for each in cls]}
+        case inspect.StrType():
+            return {"type": "string"}
         case inspect.BoolType():
             return {"type": "boolean"}
     return {}
 
 
+def _limits(**limits: int | None) -> dict[str, int]:
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
 def _struct_schema(info: inspect.StructType, template: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of a struct. Its class may hold rules in CEL, as RULES."""
     required = [each.encode_name for each in info.fields if each.required]
-    found: dict[str, Any] = {
+    properties = {each.encode_name: _schema(each.type, template) for each in info.fields}
+    cel = rules(getattr(info.cls, "RULES", ()))
+    return {
         "type": "object",
-        "properties": {each.encode_name: _schema(each.type, template) for each in info.fields},
+        "properties": properties,
+        **({"required": required} if required else {}),
+        **({"x-kubernetes-validations": cel} if cel else {}),
     }
-    found |= {"required": required} if required else {}
-    found |= {"x-kubernetes-preserve-unknown-fields": True} if getattr(info.cls, "IS_OPEN", False) else {}
-    return found | ({"x-kubernetes-validations": rules(cel)} if (cel := getattr(info.cls, "RULES", ())) else {})

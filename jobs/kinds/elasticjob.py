@@ -173,14 +173,14 @@ def read(raw: Object) -> Job:
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
     worker = worker_role(spec)
-    plan_name = head.notes.get(labels.SCALE_PLAN)
-    has_open_plan = plan_name is not None and head.notes.get(labels.SCALED_PLAN) != plan_name
-    written_size = job_annotations.count(head.notes, labels.WROTE_WORKERS) if has_open_plan else None
+    plan_name = head.annotations.get(labels.SCALE_PLAN)
+    has_open_plan = plan_name is not None and head.annotations.get(labels.SCALED_PLAN) != plan_name
+    written_size = job_annotations.count(head.annotations, labels.WROTE_WORKERS) if has_open_plan else None
     replicas = worker.spec.replicas if written_size is None else written_size
     words = job_kind.command_words(worker.template)
     nnodes = command_bounds(words)
     unit = job_kind.number_range(job_kind.flag_value(words, "--node_unit", "--node-unit"))
-    has_bounds = labels.MIN_WORKERS in head.notes or labels.MAX_WORKERS in head.notes
+    has_bounds = labels.MIN_WORKERS in head.annotations or labels.MAX_WORKERS in head.annotations
     size = max(1, worker.spec.replicas)
     least, most = nnodes if nnodes is not None and has_bounds else (size, size)
     return job_kind.build_job(
@@ -204,7 +204,7 @@ def resize(raw: Object, workers: int) -> Change:
     """Return the change that writes the size on the job, then creates a ScalePlan for its master."""
     head = job_kind.read_head(raw, KIND)
     name = f"{head.key.name[:200]}-turnout-{head.version}"
-    change = job_kind.resize_patch(read(raw), head.notes, PATH, workers, None, *job_kind.BOUND_ANNOTATIONS)
+    change = job_kind.resize_patch(read(raw), head.annotations, PATH, workers, None, *job_kind.BOUND_ANNOTATIONS)
     change.body["metadata"]["annotations"][labels.SCALE_PLAN] = name
     return Change(change.method, change.path, change.body, change.form, then=_plan(head, name, workers))
 
@@ -212,12 +212,15 @@ def resize(raw: Object, workers: int) -> Change:
 def recreate(raw: Object) -> Change | None:
     """Return the ScalePlan of our last change, None if it was carried out."""
     head = job_kind.read_head(raw, KIND)
-    name, workers = head.notes.get(labels.SCALE_PLAN), job_annotations.count(head.notes, labels.WROTE_WORKERS)
-    plan_is_done = not name or name == head.notes.get(labels.SCALED_PLAN)
+    name, workers = (
+        head.annotations.get(labels.SCALE_PLAN),
+        job_annotations.count(head.annotations, labels.WROTE_WORKERS),
+    )
+    plan_is_done = not name or name == head.annotations.get(labels.SCALED_PLAN)
     return None if plan_is_done or name is None or workers is None else _plan(head, name, workers)
 
 
-def _plan(head: job_kind.Head, name: str, workers: int) -> Change:
+def _plan(head: job_kind.JobHead, name: str, workers: int) -> Change:
     """Return the creation of a ScalePlan owned by the job. Both label names are set, because DLRover renamed them."""
     body = {
         "apiVersion": GROUP,
@@ -238,7 +241,7 @@ def _plan(head: job_kind.Head, name: str, workers: int) -> Change:
     return Change("POST", path, body, "application/json")
 
 
-def _life(head: job_kind.Head, suspended: bool) -> Life:
+def _life(head: job_kind.JobHead, suspended: bool) -> Life:
     if head.status.text("phase") in ("Succeeded", "Failed"):
         return Life.DONE
     return Life.SUSPENDED if suspended else Life.LIVE

@@ -34,11 +34,11 @@ def resize(raw: Object, workers: int) -> Change:
     """Return the change to this number of indexes."""
     size = {"parallelism": workers, "completions": workers}
     return job_kind.resize_patch(
-        read(raw), job_kind.read_head(raw, KIND).notes, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS
+        read(raw), job_kind.read_head(raw, KIND).annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS
     )
 
 
-def _refused(head: job_kind.Head) -> str:
+def _refused(head: job_kind.JobHead) -> str:
     spec = head.spec
     if spec.text("completionMode") != "Indexed":
         return "spec.completionMode is not Indexed: which pods go is nobody's choice"
@@ -46,7 +46,7 @@ def _refused(head: job_kind.Head) -> str:
         return "completions and parallelism differ: only a job of which all indexes run at once can be resized"
     if any(_of_many(rule) for rule in spec.part("successPolicy").parts("rules")):
         return "spec.successPolicy names indexes that a smaller job would not have"
-    if head.marks.get(labels.KUEUE_QUEUE) and head.notes.get(labels.KUEUE_ELASTIC) != "true":
+    if head.labels.get(labels.KUEUE_QUEUE) and head.annotations.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
     return job_kind.managed_elsewhere(spec.text("managedBy"), "spec.managedBy", "kubernetes.io/job-controller")
 

@@ -245,15 +245,15 @@ class JobKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class JobHead:
     """The metadata, spec and status of an object."""
 
     key: JobKey
     uid: str
     version: str  # the resourceVersion
     created: str  # the creationTimestamp
-    notes: Mapping[str, str]  # annotations
-    marks: Mapping[str, str]  # labels
+    annotations: Mapping[str, str]  # annotations
+    labels: Mapping[str, str]  # labels
     spec: Part
     status: Part
     owner_kind: str = ""  # of its controller
@@ -262,7 +262,7 @@ class Head:
 
     def first_value(self, *keys: str) -> str:
         """Return the first of these labels or annotations that is set, "" for none."""
-        found = (self.marks.get(key) or self.notes.get(key) for key in keys)
+        found = (self.labels.get(key) or self.annotations.get(key) for key in keys)
         return next(filter(None, found), "")
 
 
@@ -278,14 +278,14 @@ class SizeFields:
     unit: int = 1  # pods that are added or removed together
 
 
-def read_head(raw: Object, kind: str) -> Head:
+def read_head(raw: Object, kind: str) -> JobHead:
     """Return the metadata, spec and status of an object. Raises BadJob."""
     object_part = Part(raw)
     meta = object_part.part("metadata")
     if not meta.text("name"):
         raise BadJob(f"a {kind} without metadata.name")
     owners = [each for each in meta.parts("ownerReferences") if each.flag("controller")]
-    return Head(
+    return JobHead(
         JobKey(kind, meta.text("namespace"), meta.text("name")),
         meta.text("uid"),
         meta.text("resourceVersion"),
@@ -301,13 +301,13 @@ def read_head(raw: Object, kind: str) -> Head:
 
 
 def build_job(
-    head: Head, sized: SizeFields, queue: str, priority: Any = None, priority_class: str = "", **own: Any
+    head: JobHead, sized: SizeFields, queue: str, priority: Any = None, priority_class: str = "", **own: Any
 ) -> Job:
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
     priority: 0 to 100, from a field of the kind. own: fields of Job that only this kind sets.
     """
-    notes, sizes = head.notes, _sizes(head.notes, sized.unit)
+    notes, sizes = head.annotations, _sizes(head.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(notes)
     pod_notes = sized.template.part("metadata").words("annotations")
     bounds = job_annotations.bounds(notes, sized.least, sized.most, sizes, sized.fixed_field)
@@ -351,7 +351,7 @@ def worker_shape(template: Part) -> PodShape:
         raise BadJob(f"{template.at('spec')}: {error}") from error
 
 
-def life_by_conditions(head: Head, suspended: bool, final_types: tuple[str, ...]) -> Life:
+def life_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, ...]) -> Life:
     """Return a job's state by its conditions. Raises BadJob.
 
     final_types: the types of conditions that end the job when True.
@@ -426,7 +426,7 @@ def _sizes(notes: Mapping[str, str], unit: int) -> Sizes:
     return Sizes(max(unit, chosen.unit))
 
 
-def _owner_refusal(head: Head) -> str:
+def _owner_refusal(head: JobHead) -> str:
     """Return why a job that another object created must not be resized, "" if it may be."""
     return f"its {head.owner_kind} has made it and holds its size" if head.owner_kind in SIZE_OWNERS else ""
 

@@ -44,15 +44,17 @@ def resize(raw: Object, workers: int) -> Change:
     """Return the change to this number of pods, in whole groups."""
     head, job = job_kind.read_head(raw, KIND), read(raw)
     groups = workers // head.spec.part("leaderWorkerTemplate").count("size", 1, 1)
-    return job_kind.resize_patch(job, head.notes, PATH, workers, {"replicas": groups}, *job_kind.BOUND_ANNOTATIONS)
+    return job_kind.resize_patch(
+        job, head.annotations, PATH, workers, {"replicas": groups}, *job_kind.BOUND_ANNOTATIONS
+    )
 
 
-def _refused(head: job_kind.Head, leader_differs: bool) -> str:
+def _refused(head: job_kind.JobHead, leader_differs: bool) -> str:
     if leader_differs:
         return "its leaders ask for other room than its workers: a group is not so many equal pods"
     if head.spec.part("rolloutStrategy").part("rollingUpdateConfiguration").count("partition", 0) > 0:
         return "its rollout stands at a partition: groups of two revisions run, and a new size would move it"
-    if head.marks.get(labels.KUEUE_QUEUE):
+    if head.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and resizes no LeaderWorkerSet in place: it would evict it whole"
     return ""
 

@@ -26,7 +26,7 @@ def read(raw: Object) -> Job:
     worker, launcher = roles["Worker"], roles["Launcher"]
     replicas = worker.count("replicas", 1)
     declared_workers = max(1, replicas)
-    has_bounds = labels.MIN_WORKERS in head.notes or labels.MAX_WORKERS in head.notes
+    has_bounds = labels.MIN_WORKERS in head.annotations or labels.MAX_WORKERS in head.annotations
     words, slots = job_kind.command_words(launcher.part("template")), head.spec.count("slotsPerWorker", 1, 1)
     min_range = job_kind.number_range(job_kind.flag_value(words, "--min-np", "--min-num-proc"))
     max_range = job_kind.number_range(job_kind.flag_value(words, "--max-np", "--max-num-proc"))
@@ -54,11 +54,11 @@ def resize(raw: Object, workers: int) -> Change:
     """Return the change to this number of workers. mpi-operator updates the list of hosts."""
     size = {"mpiReplicaSpecs": {"Worker": {"replicas": workers}}}
     return job_kind.resize_patch(
-        read(raw), job_kind.read_head(raw, KIND).notes, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS
+        read(raw), job_kind.read_head(raw, KIND).annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS
     )
 
 
-def _refused(head: job_kind.Head, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
+def _refused(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
     if not has_bounds:
         return (
             "nothing says that its program reads discover_hosts.sh again and again, as elastic Horovod does: "
@@ -68,7 +68,7 @@ def _refused(head: job_kind.Head, run: RunPolicySpec, words: tuple[str, ...], ha
         return "its launcher runs MPI's own starter, which keeps the hosts that it read first"
     if head.spec.flag("runLauncherAsWorker"):
         return "spec.runLauncherAsWorker: rank 0 is then the launcher, and its workers are numbered from 1"
-    if head.marks.get(labels.KUEUE_QUEUE):
+    if head.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no MPIJob: it would evict it whole"
     return job_kind.managed_elsewhere(run.managed_by, "spec.runPolicy.managedBy", "kubeflow.org/mpi-operator")
 

@@ -103,7 +103,7 @@ def resize(raw: Object, workers: int) -> Change:
     if not spec.enable_dynamic_worker:
         raise BadJob(f"not to be given {workers} workers: {WHY}")
     size = {"msReplicaSpecs": {roles(spec)[WORKER].key: {"replicas": workers}}}
-    return job_kind.resize_patch(read(raw), head.notes, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS)
+    return job_kind.resize_patch(read(raw), head.annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS)
 
 
 MS_JOB = JobKind(

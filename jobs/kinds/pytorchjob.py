@@ -148,29 +148,37 @@ def read(kind: str, raw: Object) -> Job:
     """
     head = job_kind.read_head(raw, kind)
     spec = read_spec(head.spec)
-    found, allowed, run = roles(spec), bounds(spec), spec.run_policy
-    sized = [role for role in reversed(found.values()) if role.spec.replicas] or list(found.values())
-    resized, others = sized[0], sized[1:]
-    replicas = resized.spec.replicas
-    least, most = allowed or (replicas, replicas)
-    outside = "" if least <= replicas <= most else f"{replicas} workers, and {_POLICY} allows {least}..{most}"
-    if outside:  # its pods know other bounds: a size within them would be one that nobody creates
-        least = most = replicas
-    fixed = _POLICY if allowed is not None else "" if resized.name == "Worker" else resized.where
+    found, run = roles(spec), spec.run_policy
+    resized, *others = [role for role in reversed(found.values()) if role.spec.replicas] or found.values()
+    sized, outside = _size(spec, resized)
     job = job_kind.build_job(
         head,
-        job_kind.SizeFields(replicas, max(1, least), max(1, most), resized.template, fixed),
+        sized,
         queue=run.scheduling_policy.queue or head.first_value(labels.KUEUE_QUEUE, labels.QUEUE),
         priority_class=run.scheduling_policy.priority_class,
         role=resized.name.lower(),
         other_roles=tuple(role.pods for role in others),
-        life=_life(head, run.suspend or not replicas),
-        refused=outside or _refused(head, spec, allowed is not None and "Master" in found),
+        life=_life(head, run.suspend or not sized.replicas),
+        refused=outside or _refused(head, spec, spec.elastic_policy is not None and "Master" in found),
     )
     return job_kind.with_gang_refusal(job, run.scheduling_policy, "all replicas")
 
 
-def _life(head: job_kind.Head, suspended: bool) -> Life:
+def _size(spec: PyTorchJobSpec, resized: NamedRole) -> tuple[job_kind.SizeFields, str]:
+    """Return the size and the bounds of a job, and why it must keep a size outside its bounds, "" for one within.
+
+    The pods of such a job know other bounds than its size, so a size within them would be one that nobody creates.
+    """
+    replicas, allowed = resized.spec.replicas, bounds(spec)
+    least, most = allowed or (replicas, replicas)
+    outside = "" if least <= replicas <= most else f"{replicas} workers, and {_POLICY} allows {least}..{most}"
+    if outside:
+        least = most = replicas
+    fixed = _POLICY if allowed is not None else "" if resized.name == "Worker" else resized.where
+    return job_kind.SizeFields(replicas, max(1, least), max(1, most), resized.template, fixed), outside
+
+
+def _life(head: job_kind.JobHead, suspended: bool) -> Life:
     return job_kind.life_by_conditions(head, suspended, ("Succeeded", "Failed"))
 
 
@@ -180,15 +188,15 @@ def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
     spec = read_spec(head.spec)
     size = {"pytorchReplicaSpecs": {roles(spec)["Worker"].key: {"replicas": workers}}}
     kept_keys = job_kind.BOUND_ANNOTATIONS if spec.elastic_policy is None else ()
-    return job_kind.resize_patch(read(kind, raw), head.notes, path, workers, size, *kept_keys)
+    return job_kind.resize_patch(read(kind, raw), head.annotations, path, workers, size, *kept_keys)
 
 
-def _refused(head: job_kind.Head, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
+def _refused(head: job_kind.JobHead, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
     if spec.elastic_policy is not None and spec.elastic_policy.metrics:
         return f"{_POLICY}.metrics: its own HPA resizes it, and two hands on one size fight"
     if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
-    if head.marks.get(labels.KUEUE_QUEUE):
+    if head.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
     return job_kind.managed_elsewhere(spec.run_policy.managed_by, "spec.runPolicy.managedBy", OPERATOR)
 

@@ -32,7 +32,7 @@ def read(raw: Object) -> Job:
     groups, head_template = _groups(head.spec), head.spec.part("headGroupSpec").part("template")
     shared_fields: dict[str, Any] = {
         "queue": head.first_value(labels.KUEUE_QUEUE, _QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        "priority_class": head.marks.get("ray.io/priority-class-name", ""),
+        "priority_class": head.labels.get("ray.io/priority-class-name", ""),
         "life": Life.SUSPENDED if head.spec.flag("suspend") else Life.LIVE,
     }
     if not groups:
@@ -79,7 +79,7 @@ def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Ch
             changed_fields["scaleStrategy"] = {**each.part("scaleStrategy").value, "workersToDelete": list(leaving)}
         groups.append({**each.value, **changed_fields})
     keeps = (*(() if low else (labels.MIN_WORKERS,)), *(() if high else (labels.MAX_WORKERS,)))
-    return job_kind.resize_patch(job, head.notes, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
+    return job_kind.resize_patch(job, head.annotations, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
 
 
 def _groups(spec: Part) -> list[Part]:
@@ -109,18 +109,18 @@ def _others(groups: Sequence[Part], chosen: Part) -> list[tuple[Any, int]]:
     return [(job_kind.worker_shape(each.part("template")), now * hosts) for each, (_, now, _, hosts) in sized]
 
 
-def _refused(head: job_kind.Head, groups: Sequence[Part]) -> str:
+def _refused(head: job_kind.JobHead, groups: Sequence[Part]) -> str:
     spec = head.spec
     if spec.flag("enableInTreeAutoscaling"):
         return "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, and two hands on one size fight"
-    if head.marks.get("ray.io/originated-from-crd", KIND) != KIND:
-        return f"its {head.marks['ray.io/originated-from-crd']} has made it and holds its size"
+    if head.labels.get("ray.io/originated-from-crd", KIND) != KIND:
+        return f"its {head.labels['ray.io/originated-from-crd']} has made it and holds its size"
     by_volcano = any(each.part("template").part("spec").text("schedulerName") == "volcano" for each in groups)
-    if by_volcano or any(mark in head.marks for mark in _GANG):
+    if by_volcano or any(mark in head.labels for mark in _GANG):
         return "KubeRay's PodGroup needs all replicas: what is lent would become part of its least"
     if len(groups) > 1 and len({each.text("groupName") for each in groups}) < len(groups):
         return "two of its groups have one name: nobody could tell their pods apart"
-    if head.marks.get(labels.KUEUE_QUEUE) and head.notes.get(labels.KUEUE_ELASTIC) != "true":
+    if head.labels.get(labels.KUEUE_QUEUE) and head.annotations.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
     return job_kind.managed_elsewhere(spec.text("managedBy"), "spec.managedBy", "ray.io/kuberay-operator")
 

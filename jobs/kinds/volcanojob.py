@@ -203,7 +203,7 @@ def read(raw: Object) -> Job:
     )
 
 
-def _life(head: job_kind.Head, replicas: int) -> Life:
+def _life(head: job_kind.JobHead, replicas: int) -> Life:
     if head.status.part("state").text("phase") in ENDS:
         return Life.DONE
     return Life.LIVE if replicas else Life.SUSPENDED
@@ -216,7 +216,7 @@ def resize(raw: Object, workers: int) -> Change:
     number = _elastic_task(spec.tasks)
     tasks: list[Any] = [dict(part.value) for part in head.spec.parts("tasks")]
     tasks[number] |= {"replicas": workers, "minAvailable": min(workers, _own_least(spec.tasks[number], job))}
-    return job_kind.resize_patch(job, head.notes, PATH, workers, {"tasks": tasks}, labels.MAX_WORKERS)
+    return job_kind.resize_patch(job, head.annotations, PATH, workers, {"tasks": tasks}, labels.MAX_WORKERS)
 
 
 def _own_least(task: VolcanoTask, job: Job) -> int:

@@ -64,23 +64,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     known = {queue.name: queue for queue in queues}
     parents = {name: queue.parent for name, queue in known.items() if name not in (ROOT, *_OUTSIDE_TREE)}
     order, circle = top_down(parents)
-    request = _requests(order, parents, known, demand)
-    groups: dict[str, list[QueueSpec]] = {}
-    for name in order:
-        groups.setdefault(parents[name], []).append(known[name])
-    available = Counter(demand.total)
-    for name in _OUTSIDE_TREE:
-        available.subtract(demand.used.get(name, NOTHING))
-    limit: _Level = {}
-    for parent, group in groups.items():  # a parent's own group comes first
-        for what in sorted({what for queue in group for what in _named(queue)}):
-            shared_amount = sum(queue.deserved.get(what, 0) for queue in group)
-            if parent in limit:
-                shared_amount = limit[parent].get(what, shared_amount)
-            elif parent == ROOT:
-                shared_amount = max(0, available[what])
-            _share_out(group, what, shared_amount, request, limit)
-        _bound(group, limit, limit.get(parent, NOTHING))
+    limit = _limits(order, parents, known, demand)
     used = added_up(order, parents, demand.used)
     found = {name: _share(known[name], limit, used[name]) for name in order}
     for name in known.keys() & set(_OUTSIDE_TREE):
@@ -89,6 +73,28 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
             other_quota.capability, other_quota.deserved, mine, headroom=other_quota.headroom, faults=other_quota.faults
         )
     return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+
+
+def _limits(order: Sequence[str], parents: Mapping[str, str], known: Mapping[str, QueueSpec], demand: Demand) -> _Level:
+    """Return the limit of each quota. A parent's own group is shared out before its children's."""
+    request = _requests(order, parents, known, demand)
+    groups: dict[str, list[QueueSpec]] = {}
+    for name in order:
+        groups.setdefault(parents[name], []).append(known[name])
+    available = Counter(demand.total)
+    for name in _OUTSIDE_TREE:
+        available.subtract(demand.used.get(name, NOTHING))
+    limit: _Level = {}
+    for parent, group in groups.items():
+        for what in sorted({what for queue in group for what in _named(queue)}):
+            shared_amount = sum(queue.deserved.get(what, 0) for queue in group)
+            if parent in limit:
+                shared_amount = limit[parent].get(what, shared_amount)
+            elif parent == ROOT:
+                shared_amount = max(0, available[what])
+            _share_out(group, what, shared_amount, request, limit)
+        _bound(group, limit, limit.get(parent, NOTHING))
+    return limit
 
 
 def _named(queue: QueueSpec) -> tuple[str, ...]:

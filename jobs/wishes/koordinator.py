@@ -27,9 +27,8 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     text = notes.get(SPEC)
     if text is None:
         return Wish(GROUPS, together=together) if together else None
-    try:
-        rules = [each for each in json.loads(text[:8192])["gatherStrategy"][:_MOST_RULES] if isinstance(each, dict)]
-    except (ValueError, TypeError, KeyError, RecursionError):
+    rules = _rules(text)
+    if rules is None:
         faults.append(f"{SPEC} cannot be read: it must be JSON with a list gatherStrategy")
         return Wish(SPEC, together=together)
     must = [_level(each) for each in rules if each.get("strategy") == _MUST and each.get("layer") != _WHOLE_CLUSTER]
@@ -39,6 +38,15 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     layers = nested(SPEC, [Layer(at, size) for at, size in multiples if at not in (0, _WHOLE_CLUSTER)], unkept)
     narrowest = must[-1] if must else None
     return Wish(SPEC, narrowest, on_host, layers, together=together, ignored=tuple(unkept))
+
+
+def _rules(text: str) -> list[dict[str, Any]] | None:
+    """Return the rules of a gather strategy, None if it is unreadable."""
+    try:
+        rules = json.loads(text[:8192])["gatherStrategy"][:_MOST_RULES]
+        return [each for each in rules if isinstance(each, dict)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _together(notes: Mapping[str, str], faults: list[str]) -> str:

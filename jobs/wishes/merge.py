@@ -39,10 +39,20 @@ def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
             first = _with_own_terms(first, own)
     else:
         return own or NOTHING
+    return _with_other_terms(*_with_partner(first, rest))
+
+
+def _with_partner(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
+    """Return the terms with the group of gangs that another dialect names, and the other dialects' other terms."""
     partners = [each for each in rest if each.together and not first.together]
-    if partners:
-        first = replace(first, together=partners[0].together, one_domain=partners[0].one_domain)
-        rest = [each for each in rest if each.source not in (koordinator.GROUPS, kueue.GROUP)]
+    if not partners:
+        return first, rest
+    joined = replace(first, together=partners[0].together, one_domain=partners[0].one_domain)
+    return joined, [each for each in rest if each.source not in (koordinator.GROUPS, kueue.GROUP)]
+
+
+def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
+    """Return the terms with the required levels of other dialects, and a sentence for each term that is ignored."""
     further = tuple((each.source, each.required) for each in rest if each.required is not None)
     if further and first.only_prefers:
         first = replace(first, ignored=(f"{first.source} is not kept beside {further[0][0]}, which requires a level",))
@@ -99,23 +109,28 @@ def _own_terms(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     tier = annotation_level(notes, labels.TOPOLOGY_TIER, faults)
     multiple = annotation_count(notes, labels.PODS_PER_HOST_MULTIPLE, faults) or 1
     faults += _misspelt(notes)
-    besides = _besides(notes, faults)
+    besides = _other_annotations(notes, faults)
     source = next((key for key in (labels.TOPOLOGY, *_BESIDES) if key in notes), "")
     if wish not in WORDS:
         return replace(besides, source=source, multiple=multiple) if source or multiple > 1 else None
+    return _in_mode(replace(besides, source=labels.TOPOLOGY, multiple=multiple), wish, tier, notes)
+
+
+def _in_mode(terms: Wish, wish: str, tier: Level | None, notes: Mapping[str, str]) -> Wish:
+    """Return the terms with a word of `topology`, and a sentence for each term that has no meaning beside it."""
     mode = {"unconstrained": Mode.FILL, "none": Mode.NONE}.get(wish, Mode.NEAR)
-    narrowest = (1 if tier is None else tier) if wish == "required" else None
-    unkept: tuple[str, ...] = (
-        () if tier is None or wish == "required" else (f"{labels.TOPOLOGY_TIER} has no meaning beside {wish}",)
-    )
-    unkept += besides.ignored
-    if mode is not Mode.NEAR and (besides.mesh or besides.balanced):
-        besides = replace(besides, mesh=(), balanced=False)
-        unkept += (f"{labels.MESH if labels.MESH in notes else labels.BALANCED} has no meaning beside {wish}",)
-    return replace(besides, source=labels.TOPOLOGY, required=narrowest, multiple=multiple, mode=mode, ignored=unkept)
+    unkept = list(terms.ignored)
+    if wish == "required":
+        terms = replace(terms, required=1 if tier is None else tier)
+    elif tier is not None:
+        unkept.insert(0, f"{labels.TOPOLOGY_TIER} has no meaning beside {wish}")
+    if mode is not Mode.NEAR and (terms.mesh or terms.balanced):
+        terms = replace(terms, mesh=(), balanced=False)
+        unkept.append(f"{labels.MESH if labels.MESH in notes else labels.BALANCED} has no meaning beside {wish}")
+    return replace(terms, mode=mode, ignored=tuple(unkept))
 
 
-def _besides(notes: Mapping[str, str], faults: list[str]) -> Wish:
+def _other_annotations(notes: Mapping[str, str], faults: list[str]) -> Wish:
     """Return the terms of our annotations other than `topology`."""
     balanced = notes.get(labels.BALANCED, "false")
     if balanced not in ("true", "false"):

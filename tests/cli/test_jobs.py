@@ -14,7 +14,7 @@ from turnout.cli.__main__ import main
 from turnout.cli.jobs import BadSubmission, JobRequest, age, described, listing, rows, state, submission, suspension
 from turnout.cli.views.listing import text
 from turnout.controllers.kinds.registry import KINDS
-from turnout.controllers.model import JobView
+from turnout.controllers.model import ControlledJob
 from turnout.kube.times import rfc3339
 
 pytestmark = pytest.mark.slow
@@ -96,7 +96,7 @@ def test_what_is_submitted_can_be_obeyed_and_suspended(kind):
     body = submission(kind, WISH)
     raw = {**body, "metadata": {**body["metadata"], "uid": "u"}}
     view = KINDS[kind].read(raw)
-    assert isinstance(view, JobView), view
+    assert isinstance(view, ControlledJob), view
     assert not view.policy.suspended
     assert KINDS[kind].read(merged(raw, suspension(kind, on=True))).policy.suspended
     again = merged(merged(raw, suspension(kind, on=True)), suspension(kind, on=False))

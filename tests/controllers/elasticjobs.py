@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.controllers.jobs import NOW_S
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB, LABELS
-from turnout.controllers.model import ChildState, Create, Delete, JobPhase, JobView, KnownChildren, PodState
+from turnout.controllers.model import ChildState, ControlledJob, Create, Delete, JobPhase, OwnedObjects, PodState
 from turnout.controllers.reconcile import reconcile
 
 MAIN = {"name": "main", "image": "train:1", "command": ["bash", "-c", "dlrover-run --nnodes=$NODE_NUM train.py"]}
@@ -42,10 +42,10 @@ def plan(owner="bert", workers=3, labels=None, status=None, **spec):
     return made if status is None else {**made, "status": status}
 
 
-def view(raw) -> JobView:
+def view(raw) -> ControlledJob:
     """A job as its kind reads it."""
     found = ELASTICJOB.read(raw)
-    assert isinstance(found, JobView), found
+    assert isinstance(found, ControlledJob), found
     return found
 
 
@@ -63,7 +63,7 @@ def lead(number=0, phase=JobPhase.RUNNING, name="bert", **more):
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.build, ELASTICJOB.extras(view(raw), KnownChildren())):
+    for body in map(children.build, ELASTICJOB.extras(view(raw), OwnedObjects())):
         labels, key = body["metadata"]["labels"], children.key_of(body)
         found[key] = ChildState(key, f"uid-{key.name}", labels[LABELS.role], int(labels[LABELS.index]), body["spec"])
     return found
@@ -71,7 +71,7 @@ def others(raw):
 
 def looked(raw, *pods, now_s=NOW_S, **more):
     """Decide on a job that owns these pods, and all else that it has to own."""
-    return reconcile(ELASTICJOB, raw, KnownChildren(pods, others(raw)), now_s, **more)
+    return reconcile(ELASTICJOB, raw, OwnedObjects(pods, others(raw)), now_s, **more)
 
 
 def made(outcome):

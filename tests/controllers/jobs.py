@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import KUBEFLOW, ChildState, JobPhase, JobView, KnownChildren, PodState
+from turnout.controllers.model import KUBEFLOW, ChildState, ControlledJob, JobPhase, OwnedObjects, PodState
 from turnout.controllers.reconcile import reconcile
 
 NOW_S = 1_800_000_000.0
@@ -33,10 +33,10 @@ def job(name="bert", worker=None, master=None, elastic=None, run=None, status=No
     return {"apiVersion": api, "kind": "PyTorchJob", "metadata": meta, "spec": spec, "status": status or {}}
 
 
-def view(raw) -> JobView:
+def view(raw) -> ControlledJob:
     """A job as its kind reads it."""
     found = PYTORCHJOB.read(raw)
-    assert isinstance(found, JobView), found
+    assert isinstance(found, ControlledJob), found
     return found
 
 
@@ -48,7 +48,7 @@ def pod(index=0, phase=JobPhase.RUNNING, role="worker", name="bert", **more):
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.build, PYTORCHJOB.extras(view(raw), KnownChildren())):
+    for body in map(children.build, PYTORCHJOB.extras(view(raw), OwnedObjects())):
         labels = body["metadata"].get("labels") or {}
         index = int(labels.get(KUBEFLOW.index, -1))
         key = children.key_of(body)
@@ -58,7 +58,7 @@ def others(raw):
 
 def looked(raw, *pods, now_s=NOW_S, **more):
     """Decide on a job that owns these pods, and all else that it has to own."""
-    return reconcile(PYTORCHJOB, raw, KnownChildren(pods, others(raw)), now_s, **more)
+    return reconcile(PYTORCHJOB, raw, OwnedObjects(pods, others(raw)), now_s, **more)
 
 
 def with_status(raw, outcome):

@@ -115,17 +115,17 @@ EXIT_CODE = job(worker=role(2, restart="ExitCode"))
 def test_the_first_failures_are_made_good_at_once():
     for times in range(1, AT_ONCE + 1):
         raw, outcome = fails(EXIT_CODE, times, beside=[pod(0)])
-        assert (outcome.requeue_s, [each.reason for each in outcome.says if each.warning]) == (None, [])
+        assert (outcome.requeue_s, [each.reason for each in outcome.events if each.warning]) == (None, [])
         assert created(looked(raw, pod(0))) == ["bert-worker-1"]
 
 
 def test_a_pod_that_fails_again_goes_at_once_and_comes_after_the_pause():
     raw, outcome = fails(EXIT_CODE, 5, beside=[pod(0)])
     assert (len(outcome.writes), outcome.status_first, outcome.requeue_s) == (1, True, 20)
-    (said,) = [each for each in outcome.says if each.reason is Reason.BACK_OFF]
+    (said,) = [each for each in outcome.events if each.reason is Reason.BACK_OFF]
     assert (said.text, said.warning) == ("Worker 1 failed again and again: made anew in 20 s", True)
     waits = looked(raw, pod(0), now_s=NOW_S + 19)
-    assert (created(waits), waits.requeue_s, list(waits.says)) == ([], 1, [])
+    assert (created(waits), waits.requeue_s, list(waits.events)) == ([], 1, [])
     assert created(looked(raw, pod(0), now_s=NOW_S + 20)) == ["bert-worker-1"]
 
 
@@ -141,7 +141,7 @@ def test_many_that_fail_together_are_one_event():
         dead = [replace(each, uid=f"{each.index}-{number}") for each in failed]
         outcome = looked(raw, *dead)
         raw = with_status(raw, outcome)
-    (text,) = [each.text for each in outcome.says if each.reason is Reason.BACK_OFF]
+    (text,) = [each.text for each in outcome.events if each.reason is Reason.BACK_OFF]
     assert text == "Worker 0, 1, 2, 3, 4, 5, 6, 7 and 12 others failed again and again: made anew in 10 s"
 
 

@@ -12,11 +12,11 @@ from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
 from turnout.controllers.model import (
     ChildKey,
     ChildState,
+    ControlledJob,
     Create,
     Delete,
     JobPhase,
-    JobView,
-    KnownChildren,
+    OwnedObjects,
     PodState,
     Reason,
     RefusedJob,
@@ -43,14 +43,14 @@ def job(worker=None, launcher=None, status=None, container=None, **spec):
 
 def view(raw):
     found = COLOSSALAIJOB.read(raw)
-    assert isinstance(found, JobView), found
+    assert isinstance(found, ControlledJob), found
     return found
 
 
 def others(raw):
     """The Service and the host list, as they are wanted."""
     found = {}
-    for body in COLOSSALAIJOB.extras(view(raw), KnownChildren()):
+    for body in COLOSSALAIJOB.extras(view(raw), OwnedObjects()):
         if body["kind"] != "Secret":
             key = children.key_of(body)
             found[key] = ChildState(key, key.name, spec=body.get("spec", {}), data=body.get("data", {}))
@@ -69,7 +69,7 @@ ALL = (launcher(), worker(0), worker(1))
 
 
 def looked(raw, *pods, there=None, now_s=NOW_S):
-    return reconcile(COLOSSALAIJOB, raw, KnownChildren(pods, others(raw) if there is None else there), now_s)
+    return reconcile(COLOSSALAIJOB, raw, OwnedObjects(pods, others(raw) if there is None else there), now_s)
 
 
 def after(raw, *pods, **more):
@@ -91,7 +91,7 @@ def conditions(raw):
 def pod_of(raw, name, index=0):
     whole = view(raw)
     (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod(COLOSSALAIJOB, whole, found, Replica(index, index), KnownChildren(), Setup())
+    return children.pod(COLOSSALAIJOB, whole, found, Replica(index, index), OwnedObjects(), Setup())
 
 
 def container_of(raw, name):
@@ -351,7 +351,7 @@ def test_a_paused_job_that_is_resumed_is_paused_no_more_once():
     assert (conditions(paused)["Paused"], conditions(paused)["Running"]) == ("True", "False")
     resumed = after({**paused, "spec": raw["spec"]})
     assert (conditions(resumed)["Paused"], resumed["status"]["phase"]) == ("False", "Resuming")
-    assert not [each for each in looked(resumed).says if each.reason is Reason.RESUMED]
+    assert not [each for each in looked(resumed).events if each.reason is Reason.RESUMED]
 
 
 def test_a_job_that_has_succeeded_has_run():
@@ -414,7 +414,7 @@ def test_what_a_new_jobs_owner_is_told(container, size, words):
     raw = job(container=container)
     shm = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     raw["spec"]["worker"]["template"]["spec"]["volumes"].append(shm)
-    told = [each.text for each in looked(raw, there={}).says if each.reason is Reason.ADVICE and each.warning]
+    told = [each.text for each in looked(raw, there={}).events if each.reason is Reason.ADVICE and each.warning]
     assert len(told) == len(words)
     assert all(each in text for each, text in zip(words, told, strict=True))
 

@@ -10,7 +10,7 @@ from tests.controllers.jobs import NOW_S, conditions, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import ChildKey, GangDialect, JobPhase, KnownChildren, Reason, RefusedJob, Replica, Setup
+from turnout.controllers.model import ChildKey, GangDialect, JobPhase, OwnedObjects, Reason, RefusedJob, Replica, Setup
 from turnout.controllers.reconcile import reconcile
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/elasticjob.yaml"
@@ -28,7 +28,7 @@ def pod_of(raw, name="worker", replica=None, setup=None):
     """One pod of a job."""
     seen = view(raw)
     (role,) = [each for each in seen.roles if each.name == name]
-    return children.pod(ELASTICJOB, seen, role, replica or Replica(0, 0), KnownChildren(), setup or Setup())
+    return children.pod(ELASTICJOB, seen, role, replica or Replica(0, 0), OwnedObjects(), setup or Setup())
 
 
 def main(body):
@@ -50,11 +50,6 @@ def test_the_gangs_resources_are_those_of_its_workers_alone():
     assert (spec["minMember"], spec["minResources"]) == (2, {"cpu": "4"})
 
 
-def test_a_job_without_workers_has_not_succeeded():
-    raw = with_status(job(worker(0)), looked(job(worker(0)), lead()))
-    assert raw["status"]["phase"] == "Pending"
-
-
 @pytest.mark.parametrize(("span", "elastic"), [("2:4", True), ("4", False), ("4:4", False)])
 def test_a_job_is_elastic_whose_launcher_is_told_two_numbers(span, elastic):
     command = ["bash", "-c", f"dlrover-run --nnodes={span} train.py"]
@@ -65,23 +60,8 @@ def test_a_service_leads_to_pods_that_are_not_ready_yet():
     assert all(each.spec["publishNotReadyAddresses"] for each in others(job()).values())
 
 
-def test_the_end_of_a_lone_worker_is_the_jobs():
-    raw = job(worker(1))
-    assert with_status(raw, looked(raw, lead(), pod(0, phase=JobPhase.SUCCEEDED)))["status"]["phase"] == "Succeeded"
-
-
 def test_a_pod_avoids_no_node_before_one_was_found_faulty():
     assert "affinity" not in pod_of(job())["spec"]
-
-
-def test_a_master_of_two_containers_needs_one_that_is_called_main():
-    raw = job(lead=master(container={"name": "a", "image": "a:1"}))
-    raw["spec"]["replicaSpecs"]["dlrover-master"]["template"]["spec"]["containers"].append(
-        {"name": "b", "image": "b:1"}
-    )
-    refused = ELASTICJOB.read(raw)
-    assert isinstance(refused, RefusedJob)
-    assert "one container must be named main" in refused.why
 
 
 def test_a_name_may_be_as_long_as_its_services_allow():
@@ -135,7 +115,7 @@ def test_a_pod_is_found_by_its_rank_and_its_id():
 
 
 def test_a_new_job_gets_its_master_then_its_workers_each_with_a_service():
-    outcome = reconcile(ELASTICJOB, job(), KnownChildren(), NOW_S)
+    outcome = reconcile(ELASTICJOB, job(), OwnedObjects(), NOW_S)
     workers = ["bert-edljob-worker-0", "bert-edljob-worker-1"]
     assert names(outcome) == ["elasticjob-bert-dlrover-master-0", *workers]
     assert {key.name for key in others(job())} == {"elasticjob-bert-dlrover-master", *workers}
@@ -236,7 +216,7 @@ def test_the_master_is_no_member_of_the_gang():
     assert "annotations" not in pod_of(raw, "dlrover-master", setup=setup)["metadata"]
     assert "schedulerName" not in pod_of(raw, "dlrover-master", setup=setup)["spec"]
     assert children.pod_group(view(raw), setup)["spec"]["minMember"] == 2
-    outcome = reconcile(ELASTICJOB, raw, KnownChildren(), NOW_S, setup)
+    outcome = reconcile(ELASTICJOB, raw, OwnedObjects(), NOW_S, setup)
     assert names(outcome) == ["elasticjob-bert-dlrover-master-0"]  # the workers wait for their PodGroup
 
 
@@ -306,7 +286,7 @@ def test_a_pod_that_is_deleted_is_replaced_and_not_counted(left):
 @pytest.mark.parametrize(
     ("pods", "phase"),
     [
-        pytest.param([], "Created", id="nothing is there yet"),
+        pytest.param([], "Created", id="no pod exists yet"),
         pytest.param([lead(phase=JobPhase.PENDING)], "Pending", id="nobody runs"),
         pytest.param([lead(), pod(0, phase=JobPhase.PENDING)], "Pending", id="only the master runs"),
         pytest.param([lead(), pod(0), pod(1)], "Running", id="workers run"),
@@ -323,6 +303,19 @@ def test_a_pod_that_is_deleted_is_replaced_and_not_counted(left):
 )
 def test_the_phase_is_dlrovers(pods, phase):
     assert looked(job(), *pods).status["phase"] == phase
+
+
+@pytest.mark.parametrize(
+    ("workers", "pods", "phase"),
+    [
+        pytest.param(0, [], "Pending", id="without workers it does not succeed"),
+        pytest.param(
+            1, [pod(0, phase=JobPhase.SUCCEEDED)], "Succeeded", id="the success of a lone worker is the job's"
+        ),
+    ],
+)
+def test_the_phase_of_a_small_job(workers, pods, phase):
+    assert looked(job(worker(workers)), lead(), *pods).status["phase"] == phase
 
 
 def test_a_master_that_died_is_replaced_and_the_workers_stay():
@@ -345,7 +338,7 @@ def test_a_suspended_job_keeps_its_master_alone():
     outcome = looked(raw, lead(), pod(0), pod(1))
     assert gone(outcome) == ["bert-edljob-worker-1", "bert-edljob-worker-0"]
     assert outcome.status["phase"] == "Suspended"
-    assert names(reconcile(ELASTICJOB, raw, KnownChildren(), NOW_S)) == ["elasticjob-bert-dlrover-master-0"]
+    assert names(reconcile(ELASTICJOB, raw, OwnedObjects(), NOW_S)) == ["elasticjob-bert-dlrover-master-0"]
     resumed = {**with_status(raw, outcome), "spec": job()["spec"]}
     outcome = looked(resumed, lead())
     assert names(outcome) == ["bert-edljob-worker-0", "bert-edljob-worker-1"]
@@ -431,6 +424,11 @@ def test_a_workers_own_affinity_stays_beside_the_nodes_that_it_avoids():
             id="a number in an annotation",
         ),
         pytest.param(job(lead={"replicas": 2}), "dlrover-master.replicas is 2", id="two masters"),
+        pytest.param(
+            job(lead={"template": {"spec": {"containers": [{"name": each, "image": "i"} for each in "ab"]}}}),
+            "one container must be named main",
+            id="a master of two containers, neither of which is the main one",
+        ),
         pytest.param(job(worker(10_001)), "worker.replicas is 10001", id="more workers than anybody has"),
     ],
 )
@@ -442,9 +440,9 @@ def test_what_cannot_be_obeyed_is_refused_with_its_path(raw, why):
 
 @pytest.mark.contract("DL-12")
 def test_an_unknown_strategy_is_told_in_a_condition():
-    outcome = reconcile(ELASTICJOB, job(distributionStrategy="Ring"), KnownChildren(), NOW_S)
+    outcome = reconcile(ELASTICJOB, job(distributionStrategy="Ring"), OwnedObjects(), NOW_S)
     (condition,) = outcome.status["conditions"]
     assert (condition["type"], outcome.status["phase"]) == ("Failed", "Failed")
     assert "spec.distributionStrategy is 'Ring'" in condition["message"]
-    assert [each.reason for each in outcome.says] == [Reason.INVALID]
+    assert [each.reason for each in outcome.events] == [Reason.INVALID]
     assert outcome.writes == ()

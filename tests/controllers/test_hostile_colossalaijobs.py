@@ -9,7 +9,7 @@ from tests.controllers.test_colossalaijob import ALL, DEBUG, PAUSE, READ, after,
 from tests.controllers.test_hostile_jobs import JSON
 from tests.support.examples import scaled
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
-from turnout.controllers.model import JobPhase, KnownChildren
+from turnout.controllers.model import JobPhase, OwnedObjects
 from turnout.controllers.reconcile import reconcile
 
 FIELDS = ("ssh", "launcher", "worker", "runMode", "scheduler", "runPolicy")
@@ -28,7 +28,7 @@ def test_whatever_an_owner_writes_is_read_or_refused(field, value, inner, within
         job(worker={**READ["spec"]["worker"], "command": within, "torchArgs": value}),
         {**job(), "status": status},
     ):
-        reconcile(COLOSSALAIJOB, raw, KnownChildren(ALL), NOW_S)
+        reconcile(COLOSSALAIJOB, raw, OwnedObjects(ALL), NOW_S)
 
 
 @pytest.mark.parametrize("type_", [[], {}, None, 7], ids=["a list", "an object", "null", "a number"])

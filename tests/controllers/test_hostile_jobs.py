@@ -8,7 +8,7 @@ from tests.controllers.jobs import NOW_S, job, looked, others, pod, role, with_s
 from tests.support.examples import scaled
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import Create, JobPhase, JobView, KnownChildren
+from turnout.controllers.model import ControlledJob, Create, JobPhase, OwnedObjects
 from turnout.controllers.reconcile import NOTHING, reconcile
 
 JSON = st.recursive(
@@ -54,7 +54,7 @@ def hostile(draw):
 @settings(max_examples=scaled(300), deadline=None)
 @given(hostile(), st.integers(0, 2))
 def test_whatever_an_owner_writes_is_read_or_refused(raw, pods):
-    outcome = reconcile(PYTORCHJOB, raw, KnownChildren([pod(index) for index in range(pods)]), NOW_S)
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects([pod(index) for index in range(pods)]), NOW_S)
     for each in outcome.writes:
         if isinstance(each, Create):
             assert each.body["metadata"]["namespace"] == "ns"
@@ -77,9 +77,9 @@ def test_a_status_once_written_is_not_written_again(replicas, restart, elastic, 
         raw = with_status(raw, looked(raw, *seen))
     outcome = looked(raw, *seen)
     assert outcome.status is None
-    assert isinstance(PYTORCHJOB.read(raw), JobView)
+    assert isinstance(PYTORCHJOB.read(raw), ControlledJob)
     if not pods and replicas == 0:
-        assert reconcile(PYTORCHJOB, raw, KnownChildren((), others(raw)), NOW_S) == NOTHING
+        assert reconcile(PYTORCHJOB, raw, OwnedObjects((), others(raw)), NOW_S) == NOTHING
 
 
 ELASTIC = {
@@ -119,9 +119,9 @@ def hostile_elastic(draw):
 def test_whatever_an_owner_of_an_elasticjob_writes_is_read_or_refused(raw, code, reason):
     failed = elasticjobs.pod(0, phase=JobPhase.FAILED, exit_code=code, reason=reason, node="n")
     for seen in (
-        KnownChildren(),
-        KnownChildren([elasticjobs.lead(), failed]),
-        KnownChildren([elasticjobs.lead(), elasticjobs.pod(1)]),
+        OwnedObjects(),
+        OwnedObjects([elasticjobs.lead(), failed]),
+        OwnedObjects([elasticjobs.lead(), elasticjobs.pod(1)]),
     ):
         outcome = reconcile(ELASTICJOB, raw, seen, NOW_S)
         for each in outcome.writes:

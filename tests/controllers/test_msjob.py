@@ -15,12 +15,12 @@ from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.model import (
     ChildKey,
     ChildState,
+    ControlledJob,
     Create,
     Delete,
     GangDialect,
     JobPhase,
-    JobView,
-    KnownChildren,
+    OwnedObjects,
     PodState,
     Reason,
     RefusedJob,
@@ -59,12 +59,12 @@ def workers(*phases):
 
 def view(raw):
     found = MSJOB.read(raw)
-    assert isinstance(found, JobView), found
+    assert isinstance(found, ControlledJob), found
     return found
 
 
 def looked(raw, *pods, others=ADDRESSED, now_s=NOW_S, setup=None):
-    return reconcile(MSJOB, raw, KnownChildren(pods, others), now_s, setup or Setup())
+    return reconcile(MSJOB, raw, OwnedObjects(pods, others), now_s, setup or Setup())
 
 
 def after(raw, *pods, **more):
@@ -78,7 +78,7 @@ def made(outcome):
 def pod_of(raw, name, index=0):
     whole = view(raw)
     (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod(MSJOB, whole, found, Replica(index, index), KnownChildren((), ADDRESSED), Setup())
+    return children.pod(MSJOB, whole, found, Replica(index, index), OwnedObjects((), ADDRESSED), Setup())
 
 
 def container_of(raw, name):
@@ -144,7 +144,7 @@ def test_the_port_is_2222_or_the_users_in_service_and_environment():
     for ports, port in ((None, 2222), ([{"name": "msjob-port", "containerPort": 3333}], 3333)):
         own = CONTAINER if ports is None else {**CONTAINER, "ports": ports}
         raw = job({"Scheduler": role(container=own), "Worker": role()})
-        (service,) = MSJOB.extras(view(raw), KnownChildren())
+        (service,) = MSJOB.extras(view(raw), OwnedObjects())
         assert service["spec"]["ports"] == [{"name": "msjob-port", "port": port}]
         assert service["spec"]["type"] == "ClusterIP"
         assert {"name": "MS_SCHED_PORT", "value": str(port)} in container_of(raw, "Worker")["env"]
@@ -317,10 +317,10 @@ MOUNT = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
 def test_what_a_new_jobs_owner_is_told(container, advice):
     raw = job({"Worker": role(2, container={**CONTAINER, **container}, **SHARED)})
     outcome = looked(raw, others={})
-    told = [each.text for each in outcome.says if each.reason is Reason.ADVICE]
+    told = [each.text for each in outcome.events if each.reason is Reason.ADVICE]
     assert len(told) == len(advice)
     assert all(words in text for words, text in zip(advice, told, strict=True))
-    assert not [each for each in looked(with_status(raw, outcome)).says if each.reason is Reason.ADVICE]
+    assert not [each for each in looked(with_status(raw, outcome)).events if each.reason is Reason.ADVICE]
 
 
 @pytest.mark.contract("MS-02", "MS-16")

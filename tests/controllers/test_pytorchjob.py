@@ -8,7 +8,7 @@ import yaml
 from tests.controllers.jobs import CONTAINER, job, others, role, view
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ChildKey, Counts, GangDialect, KnownChildren, RefusedJob, Replica, Setup
+from turnout.controllers.model import ChildKey, Counts, GangDialect, OwnedObjects, RefusedJob, Replica, Setup
 from turnout.kube import labels
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/pytorchjob-elastic.yaml"
@@ -25,7 +25,7 @@ def pod_of(raw, name="worker", index=0, setup=None):
     """One pod of a job."""
     made = view(raw)
     (found,) = [each for each in made.roles if each.label == name]
-    return children.pod(PYTORCHJOB, made, found, Replica(index, index), KnownChildren(), setup or Setup())
+    return children.pod(PYTORCHJOB, made, found, Replica(index, index), OwnedObjects(), setup or Setup())
 
 
 def env(raw, name="worker", index=0):
@@ -301,7 +301,7 @@ def test_pods_wait_behind_our_gate_where_it_is_asked_for(setup, container, gates
 @pytest.mark.parametrize(("active", "words"), [(1, ["Running", "Restarting"]), (2, ["Running"])])
 def test_a_job_restarts_while_a_replica_lacks_its_pod(active, words):
     raw = view(job(worker=role(2)))
-    found = PYTORCHJOB.judge(raw, {"Worker": Counts(active=active, failed=1)}, KnownChildren())
+    found = PYTORCHJOB.judge(raw, {"Worker": Counts(active=active, failed=1)}, OwnedObjects())
     assert [each.reason.value for each in found] == words
 
 
@@ -337,4 +337,4 @@ def test_so_many_replicas_are_made_and_no_more(replicas, refused):
     ],
 )
 def test_a_job_is_elsewhere_that_names_another_manager(manager, elsewhere):
-    assert view(job(worker=role(1), run={"managedBy": manager})).elsewhere == elsewhere
+    assert view(job(worker=role(1), run={"managedBy": manager})).other_controller == elsewhere

@@ -15,7 +15,7 @@ from turnout.controllers.model import (
     Delete,
     GangDialect,
     JobPhase,
-    KnownChildren,
+    OwnedObjects,
     Reason,
     Setup,
     Update,
@@ -40,7 +40,7 @@ def deleted(outcome):
 
 
 def test_a_new_job_gets_its_services_first_then_its_pods():
-    outcome = reconcile(PYTORCHJOB, job(worker=role(2)), KnownChildren(), NOW_S)
+    outcome = reconcile(PYTORCHJOB, job(worker=role(2)), OwnedObjects(), NOW_S)
     kinds = [(each.body["kind"], each.body["metadata"]["name"]) for each in outcome.writes]
     names = ["bert-worker-0", "bert-worker-1"]
     assert kinds == [("Service", name) for name in names] + [("Pod", name) for name in names]
@@ -48,7 +48,7 @@ def test_a_new_job_gets_its_services_first_then_its_pods():
 
 
 def test_every_child_is_owned_by_the_job():
-    for each in reconcile(PYTORCHJOB, job(worker=role(2), elastic={"metrics": [{}]}), KnownChildren(), NOW_S).writes:
+    for each in reconcile(PYTORCHJOB, job(worker=role(2), elastic={"metrics": [{}]}), OwnedObjects(), NOW_S).writes:
         (owner,) = each.body["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == ("uid-bert", True)
 
@@ -67,7 +67,7 @@ def test_a_smaller_job_loses_its_highest_indices_first():
 
 def test_services_above_the_size_go_too():
     large = others(job(worker=role(3)))
-    outcome = reconcile(PYTORCHJOB, job(worker=role(1)), KnownChildren((pod(0),), large), NOW_S)
+    outcome = reconcile(PYTORCHJOB, job(worker=role(1)), OwnedObjects((pod(0),), large), NOW_S)
     assert deleted(outcome) == ["bert-worker-2", "bert-worker-1"]
 
 
@@ -85,12 +85,12 @@ def test_an_hpa_that_differs_is_changed_and_one_that_is_not_wanted_goes():
     there[key] = replace(there[key], spec={**there[key].spec, "maxReplicas": 9})
     asleep = {**raw, "spec": {**raw["spec"], "runPolicy": {"suspend": True}}}
     assert "HorizontalPodAutoscaler" in {
-        each.key.kind for each in reconcile(PYTORCHJOB, asleep, KnownChildren((), there), NOW_S).writes
+        each.key.kind for each in reconcile(PYTORCHJOB, asleep, OwnedObjects((), there), NOW_S).writes
     }
-    outcome = reconcile(PYTORCHJOB, raw, KnownChildren((pod(0),), there), NOW_S)
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), there), NOW_S)
     assert [each for each in outcome.writes if isinstance(each, Update)] == [Update(key, others(raw)[key].spec)]
     without = job(worker=role(1), elastic={"maxReplicas": 2}, status=RUNS)
-    assert deleted(reconcile(PYTORCHJOB, without, KnownChildren((pod(0),), there), NOW_S)) == ["bert"]
+    assert deleted(reconcile(PYTORCHJOB, without, OwnedObjects((pod(0),), there), NOW_S)) == ["bert"]
 
 
 def test_defaults_of_the_api_server_are_no_difference():
@@ -98,7 +98,7 @@ def test_defaults_of_the_api_server_are_no_difference():
     key = ChildKey("HorizontalPodAutoscaler", "bert")
     there = others(raw)
     there[key] = replace(there[key], spec={**there[key].spec, "behavior": {"scaleUp": {}}})
-    assert reconcile(PYTORCHJOB, raw, KnownChildren((pod(0),), there), NOW_S).writes == ()
+    assert reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),), there), NOW_S).writes == ()
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
     setup = Setup(GangDialect.VOLCANO)
     (group,) = [
         each.body
-        for each in reconcile(PYTORCHJOB, job(worker=role(1)), KnownChildren(), NOW_S, setup).writes
+        for each in reconcile(PYTORCHJOB, job(worker=role(1)), OwnedObjects(), NOW_S, setup).writes
         if each.body["kind"] == "PodGroup"
     ]
     key = ChildKey("PodGroup", "bert")
@@ -134,7 +134,7 @@ def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
         **others(raw),
         key: replace(others(raw)[ChildKey("Service", "bert-worker-0")], key=key, index=-1, spec=group["spec"]),
     }
-    outcome = reconcile(PYTORCHJOB, raw, KnownChildren((pod(0, JobPhase.SUCCEEDED),), there), NOW_S, setup)
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0, JobPhase.SUCCEEDED),), there), NOW_S, setup)
     assert sorted(each.key.kind for each in outcome.writes) == ["HorizontalPodAutoscaler", "PodGroup"]
 
 
@@ -255,7 +255,7 @@ def test_a_suspended_job_owns_nothing_and_starts_anew():
     asleep = with_status(raw, outcome)
     assert (conditions(asleep), "startTime" in asleep["status"]) == (["Suspended"], False)
     del asleep["spec"]["runPolicy"]
-    awake = reconcile(PYTORCHJOB, asleep, KnownChildren(), NOW_S + 500)
+    awake = reconcile(PYTORCHJOB, asleep, OwnedObjects(), NOW_S + 500)
     assert len(made(awake)) == 4
     assert with_status(asleep, awake)["status"]["startTime"] == rfc3339(NOW_S + 500)
 
@@ -263,16 +263,16 @@ def test_a_suspended_job_owns_nothing_and_starts_anew():
 @pytest.mark.contract("XD-07")
 def test_a_job_that_cannot_be_obeyed_fails_with_the_path_and_is_told():
     raw = job(worker=role(containers=[{**CONTAINER, "name": "other"}]))
-    outcome = reconcile(PYTORCHJOB, raw, KnownChildren(), NOW_S)
-    assert (outcome.writes, [each.reason for each in outcome.says]) == ((), [Reason.INVALID])
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects(), NOW_S)
+    assert (outcome.writes, [each.reason for each in outcome.events]) == ((), [Reason.INVALID])
     (condition,) = outcome.status["conditions"]
     assert (condition["type"], "spec.pytorchReplicaSpecs.Worker.template" in condition["message"]) == ("Failed", True)
 
 
 def test_a_change_that_cannot_be_obeyed_harms_no_job_that_runs():
     raw = job(worker=role(1, "Sometimes"), status=RUNS)
-    outcome = reconcile(PYTORCHJOB, raw, KnownChildren((pod(0),)), NOW_S)
-    assert (outcome.writes, outcome.status, len(outcome.says)) == ((), None, 1)
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),)), NOW_S)
+    assert (outcome.writes, outcome.status, len(outcome.events)) == ((), None, 1)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_change_that_cannot_be_obeyed_harms_no_job_that_runs():
     ],
 )
 def test_a_job_is_left_alone_that(raw):
-    assert reconcile(PYTORCHJOB, raw, KnownChildren((pod(0),)), NOW_S) == NOTHING
+    assert reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0),)), NOW_S) == NOTHING
 
 
 @pytest.mark.parametrize(("phase", "pods"), [("", 0), ("Pending", 0), ("Inqueue", 2), ("Running", 2)])
@@ -294,10 +294,10 @@ def test_no_pod_is_made_until_volcano_has_admitted_the_group(phase, pods):
     raw, setup = job(worker=role(2)), Setup(GangDialect.VOLCANO)
     key = ChildKey("PodGroup", "bert")
     outcome = reconcile(
-        PYTORCHJOB, raw, KnownChildren((), {key: ChildState(key, "g", spec={}, phase=phase)}), NOW_S, setup
+        PYTORCHJOB, raw, OwnedObjects((), {key: ChildState(key, "g", spec={}, phase=phase)}), NOW_S, setup
     )
     assert len([name for name in made(outcome) if name.startswith("bert-worker")]) == 2 + pods
-    fresh = reconcile(PYTORCHJOB, raw, KnownChildren(), NOW_S, setup)
+    fresh = reconcile(PYTORCHJOB, raw, OwnedObjects(), NOW_S, setup)
     assert [each.body["kind"] for each in fresh.writes] == ["PodGroup", "Service", "Service"]
 
 
@@ -308,10 +308,10 @@ def test_a_replica_that_failed_too_often_fails_the_job():
 
     kind, raw = replace(PYTORCHJOB, read=read), job(worker=role(2), status=RUNS)
     for life in range(2):
-        outcome = reconcile(kind, raw, KnownChildren((pod(0), failed_pod(life)), others(raw)), NOW_S)
+        outcome = reconcile(kind, raw, OwnedObjects((pod(0), failed_pod(life)), others(raw)), NOW_S)
         assert deleted(outcome) == ["bert-worker-1"]
         raw = with_status(raw, outcome)
-    raw = with_status(raw, reconcile(kind, raw, KnownChildren((pod(0), failed_pod(2)), others(raw)), NOW_S))
+    raw = with_status(raw, reconcile(kind, raw, OwnedObjects((pod(0), failed_pod(2)), others(raw)), NOW_S))
     assert conditions(raw)[-1] == "Failed"
     assert "failed 2 times and again" in raw["status"]["conditions"][-1]["message"]
 
@@ -327,6 +327,6 @@ def test_another_kind_needs_one_value():
 
     empty = {"extras": lambda *_: [], "judge": lambda *_: []}
     dummy = replace(PYTORCHJOB, kind="Dummy", plural="dummies", read=read, **empty)
-    outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, KnownChildren(), NOW_S)
+    outcome = reconcile(dummy, {**job(), "kind": "Dummy"}, OwnedObjects(), NOW_S)
     assert made(outcome) == ["bert-worker-0", "bert-worker-1"]
     assert outcome.status["conditions"][0]["reason"] == "DummyCreated"

@@ -7,14 +7,14 @@ from hypothesis import strategies as st
 from tests.controllers.jobs import pod
 from tests.support.examples import scaled
 from turnout.controllers.model import JobPhase, PodState, Role
-from turnout.controllers.role_pods import Past
+from turnout.controllers.role_pods import RoleHistory
 from turnout.jobs.kinds.job_kind import Restart
 
 WORKER = Role("worker", 2, {}, Restart.NEVER, most_restarts=2)
 
 
 def numbered(before=None, *pods):
-    return Past.read(WORKER, before or {}, pods, numbered=True)
+    return RoleHistory.read(WORKER, before or {}, pods, numbered=True)
 
 
 def one(index, number, uid="u"):
@@ -22,30 +22,30 @@ def one(index, number, uid="u"):
 
 
 def test_first_pods_have_the_numbers_of_their_indices():
-    first, past = numbered().replica(0)
-    second, past = past.replica(1)
+    first, past = numbered().give_number(0)
+    second, past = past.give_number(1)
     assert [(each.index, each.number) for each in (first, second)] == [(0, 0), (1, 1)]
     assert past.status_fields() == {"nextNumber": 2}
 
 
 def test_who_takes_over_an_index_has_a_new_number_and_the_count():
     past = numbered({"nextNumber": 2}, one(1, 1)).with_counted([one(1, 1)])
-    replica, past = past.replica(1)
+    replica, past = past.give_number(1)
     assert (replica.index, replica.number, replica.restarts) == (1, 2, 1)
     assert past.status_fields() == {"restarts": 1, "restartedPods": ["u"], "restartCounts": {"1": 1}, "nextNumber": 3}
 
 
 def test_a_first_pod_that_was_refused_has_the_number_of_its_index_later():
-    first, past = numbered({}, one(0, 0), one(2, 2)).replica(1)
-    second, past = past.replica(3)
-    again, _ = past.replica(0)
+    first, past = numbered({}, one(0, 0), one(2, 2)).give_number(1)
+    second, past = past.give_number(3)
+    again, _ = past.give_number(0)
     assert [each.number for each in (first, second, again)] == [1, 3, 4]
 
 
 def test_an_index_that_is_new_has_no_number_that_was_given_before():
     past = numbered({"nextNumber": 5}, one(0, 0), one(1, 4))
-    fourth, past = past.replica(4)
-    fifth, past = past.replica(5)
+    fourth, past = past.give_number(4)
+    fifth, past = past.give_number(5)
     assert [each.number for each in (fourth, fifth)] == [5, 6]
 
 
@@ -60,8 +60,8 @@ def test_an_index_at_its_bound_is_not_made_anew_and_others_are():
 
 
 def test_without_numbers_a_name_is_its_index_again():
-    past = Past.read(WORKER, {"nextNumber": 9}, [pod(0)], numbered=False)
-    assert past.replica(0)[0].number == 0
+    past = RoleHistory.read(WORKER, {"nextNumber": 9}, [pod(0)], numbered=False)
+    assert past.give_number(0)[0].number == 0
     assert past.status_fields() == {}
 
 
@@ -73,11 +73,11 @@ def test_a_count_stands_under_the_number_of_an_index_alone(index, count):
 
 @pytest.mark.parametrize(("name", "next_"), [("bert-worker-6", 7), ("bert-worker-x", 1), ("bert-12345678", 1)])
 def test_a_pods_number_is_the_end_of_its_name(name, next_):
-    assert numbered({}, PodState(name, "u", "worker", 0, JobPhase.RUNNING)).next == next_
+    assert numbered({}, PodState(name, "u", "worker", 0, JobPhase.RUNNING)).next_number == next_
 
 
 def test_an_index_that_has_met_nothing_starts_afresh():
-    replica, _ = numbered({"nextNumber": 2}).replica(0)
+    replica, _ = numbered({"nextNumber": 2}).give_number(0)
     assert (replica.restarts, replica.memory_kills, replica.avoids) == (0, 0, ())
 
 
@@ -98,6 +98,6 @@ HOSTILE = st.fixed_dictionaries(
 def test_no_number_is_given_twice_whatever_a_status_says(before, indices):
     past, given_ = numbered(before), []
     for index in indices:
-        replica, past = past.replica(index)
+        replica, past = past.give_number(index)
         given_.append(replica.number)
     assert len(given_) == len(set(given_))

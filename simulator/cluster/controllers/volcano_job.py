@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import ChildKey, Delete, GangDialect, KnownChildren, ReconcileOutcome, Setup, Update
+from turnout.controllers.model import ChildKey, Delete, GangDialect, OwnedObjects, ReconcileOutcome, Setup, Update
 from turnout.controllers.model import Create as CreateChild
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.cache import Owned, OwnedPod, child_state, pod_state
@@ -47,7 +47,7 @@ def look(
         for kind, plural in CHILDREN.items()
         for each in listed.get(plural, ())
     }
-    observation = KnownChildren(
+    observation = OwnedObjects(
         tuple(pod_state(VOLCANOJOB, _read(pod, OwnedPod)) for pod in pods),
         {key: child_state(VOLCANOJOB, key.kind, _read(each, Owned)) for key, each in children.items()},
     )

@@ -38,7 +38,7 @@ Object = dict[str, Any]
 class Processes(Protocol):
     """The interface of a runner of pods as processes, from their binding to their end."""
 
-    def see(self, pod: Object) -> None:
+    def pod_changed(self, pod: Object) -> None:
         """Take in a pod on one of our nodes that is new or has changed."""
 
     def pod_deleted(self, uid: str) -> None:
@@ -119,7 +119,7 @@ class Kubelet:
                 self._processes.pod_deleted(uid)
             return
         if self._processes is not None and not missing_image(pod, self._images):
-            self._processes.see(pod)
+            self._processes.pod_changed(pod)
             if self._processes.runs(uid):
                 return
         self._pods[uid] = pod

@@ -67,7 +67,7 @@ class Runner:
         timed = RUNS_FOR in (pod["metadata"].get("annotations") or {})
         return not timed and any(each.get("command") for each in pod["spec"]["containers"])
 
-    def see(self, pod: Object) -> None:
+    def pod_changed(self, pod: Object) -> None:
         """Take in a new or changed pod. Its processes start if it states a command and has no run-time annotation."""
         uid = pod["metadata"]["uid"]
         self._pods_by_uid[uid] = pod

@@ -91,7 +91,7 @@ def test_what_an_answer_told_of_and_a_list_does_not_hold(cache, shown, label, ve
         put(cache)
         put(cache, answer=True, resourceVersion="6")
     for kind in ("Pod", "Service"):
-        cache.listed(kind, label, version)
+        cache.drop_unlisted(kind, label, version)
     _, seen = cache.job(KEY)
     assert (len(seen.pods), len(seen.others)) == (left, left)
 

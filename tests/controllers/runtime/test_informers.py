@@ -13,7 +13,7 @@ from tests.controllers.test_colossalaijob import ALL, COLOSSALAIJOB, after, job,
 from tests.controllers.test_colossalaijob import S as SUCCEEDED
 from tests.kube.world import ManualClock, settle
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import JobKey, KnownChildren, Setup
+from turnout.controllers.model import JobKey, OwnedObjects, Setup
 from turnout.controllers.reconcile import NOTHING, reconcile
 from turnout.controllers.runtime.cache import ChildCache, JobObject
 from turnout.controllers.runtime.informers import UNREAD_S, ControllerInformers
@@ -133,15 +133,15 @@ def test_once_pods_can_be_read_again_every_job_is_looked_at():
 @pytest.mark.contract("CA-55")
 def test_while_pods_cannot_be_read_the_phase_is_unknown_and_nothing_done():
     raw = after(job(), *ALL)
-    outcome = reconcile(COLOSSALAIJOB, raw, KnownChildren((worker(0),), others(raw), unread=True), NOW_S)
+    outcome = reconcile(COLOSSALAIJOB, raw, OwnedObjects((worker(0),), others(raw), unread=True), NOW_S)
     raw = with_status(raw, outcome)
     assert (raw["status"]["phase"], outcome.writes) == ("Unknown", ())
-    assert reconcile(COLOSSALAIJOB, raw, KnownChildren((worker(0),), others(raw), unread=True), NOW_S).status is None
+    assert reconcile(COLOSSALAIJOB, raw, OwnedObjects((worker(0),), others(raw), unread=True), NOW_S).status is None
     assert after(raw, *ALL)["status"]["phase"] == "Running"
 
 
 @pytest.mark.contract("CA-55")
 def test_the_end_of_a_job_stays_though_pods_cannot_be_read():
     raw = after(after(job(), *ALL), launcher(SUCCEEDED), worker(0), worker(1))
-    outcome = reconcile(COLOSSALAIJOB, raw, KnownChildren((), others(raw), unread=True), NOW_S)
+    outcome = reconcile(COLOSSALAIJOB, raw, OwnedObjects((), others(raw), unread=True), NOW_S)
     assert with_status(raw, outcome)["status"]["phase"] == "Succeeded"

@@ -6,7 +6,7 @@ from tests.controllers import test_msjob
 from tests.controllers.jobs import CONTAINER, NOW_S, job, role, view, with_status
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import KnownChildren, Reason
+from turnout.controllers.model import OwnedObjects, Reason
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.role_pods import extended, not_offered
 from turnout.controllers.runtime.cache import NodeResources, OfferedStatus, OfferingNode
@@ -21,8 +21,8 @@ def asks(resources, replicas=2):
 
 
 def told(raw, offered, kind=PYTORCHJOB):
-    outcome = reconcile(kind, raw, KnownChildren(offered=offered), NOW_S)
-    return [each.text for each in outcome.says if each.reason is Reason.NOT_OFFERED], outcome
+    outcome = reconcile(kind, raw, OwnedObjects(offered=offered), NOW_S)
+    return [each.text for each in outcome.events if each.reason is Reason.NOT_OFFERED], outcome
 
 
 @pytest.mark.contract("MS-36")

@@ -12,7 +12,7 @@ from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.job_reader import CHILDREN_BYTES
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import ChildState, Create, JobPhase, KnownChildren, PodState, Reason
+from turnout.controllers.model import ChildState, Create, JobPhase, OwnedObjects, PodState, Reason
 from turnout.controllers.reconcile import reconcile
 
 
@@ -54,7 +54,7 @@ def taken_in(seen, creates):
             pods.append(PodState(key.name, f"uid-{key.name}", role, int(rank), JobPhase.RUNNING, ready=True))
         else:
             others[key] = ChildState(key, key.name, role, 0, body.get("spec", {}), body.get("data", {}))
-    return KnownChildren(tuple(pods), others)
+    return OwnedObjects(tuple(pods), others)
 
 
 FITS = [
@@ -69,7 +69,7 @@ FITS = [
 
 @pytest.mark.parametrize(("kind", "raw"), FITS)
 def test_one_look_makes_one_portion_and_the_next_look_goes_on(kind, raw):
-    seen, looks, names = KnownChildren(), 0, set()
+    seen, looks, names = OwnedObjects(), 0, set()
     while True:
         outcome = reconcile(kind, raw, seen, NOW_S)
         creates = made_by(outcome)
@@ -100,9 +100,9 @@ TOO_LARGE = [
 
 @pytest.mark.parametrize(("kind", "raw"), TOO_LARGE)
 def test_a_job_of_too_many_bytes_is_told_so_with_bound_and_value(kind, raw):
-    outcome = reconcile(kind, raw, KnownChildren(), NOW_S)
+    outcome = reconcile(kind, raw, OwnedObjects(), NOW_S)
     assert outcome.writes == ()
-    (said,) = outcome.says
+    (said,) = outcome.events
     assert (said.reason, said.warning) == (Reason.TOO_LARGE, True)
     assert f"at most {CHILDREN_BYTES >> 20} MiB" in said.text
     assert "MiB together" in said.text
@@ -111,15 +111,15 @@ def test_a_job_of_too_many_bytes_is_told_so_with_bound_and_value(kind, raw):
 
 def test_ten_thousand_workers_of_32_kib_are_not_too_large():
     kind, raw = elastic(10_000, env=env(1, 32 << 10))
-    outcome = reconcile(kind, raw, KnownChildren(), NOW_S)
+    outcome = reconcile(kind, raw, OwnedObjects(), NOW_S)
     assert made_by(outcome)
-    assert not [each for each in outcome.says if each.reason is Reason.TOO_LARGE]
+    assert not [each for each in outcome.events if each.reason is Reason.TOO_LARGE]
 
 
 def test_a_job_that_grew_too_large_keeps_its_pods():
     kind, raw = elastic(2)
-    begun = reconcile(kind, raw, KnownChildren(), NOW_S)
+    begun = reconcile(kind, raw, OwnedObjects(), NOW_S)
     grown = elastic(10_000, env=env(20_000))[1]
-    outcome = reconcile(kind, {**grown, "status": begun.status}, KnownChildren(), NOW_S)
-    assert ([each.reason for each in outcome.says], outcome.writes) == ([Reason.TOO_LARGE], ())
+    outcome = reconcile(kind, {**grown, "status": begun.status}, OwnedObjects(), NOW_S)
+    assert ([each.reason for each in outcome.events], outcome.writes) == ([Reason.TOO_LARGE], ())
     assert outcome.status is None

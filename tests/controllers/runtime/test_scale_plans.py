@@ -35,7 +35,7 @@ def plans(api, clock=None, events=None):
     clock = clock or ManualClock()
     queue = WorkQueue(clock, Backoff(first_s=1.0, max_s=8.0), lambda: 1.0, one_per_namespace=True)
     made = ScalePlans(api, queue, clock, events or Events(), Metrics(queue.__len__))
-    made.put(msgspec.json.decode(msgspec.json.encode(api.objects[PLAN]), type=JobObject))
+    made.store_plan(msgspec.json.decode(msgspec.json.encode(api.objects[PLAN]), type=JobObject))
     return made
 
 
@@ -144,7 +144,7 @@ async def test_a_fault_of_ours_while_a_plan_is_carried_out_is_that_plans_alone(c
         api.add(namespace, number)
     made = plans(api, clock, events)
     for namespace in ("a", "b", "c"):
-        made.put(msgspec.json.decode(msgspec.json.encode(api.objects[plan_of(namespace)]), type=JobObject))
+        made.store_plan(msgspec.json.decode(msgspec.json.encode(api.objects[plan_of(namespace)]), type=JobObject))
     api.faulty = "/namespaces/b/"
     async with running(made.run()):
         await clock.advance(0.5)
@@ -165,6 +165,6 @@ async def test_a_fault_of_ours_while_a_plan_is_carried_out_is_that_plans_alone(c
 def test_a_plan_that_is_gone_is_forgotten():
     api = world()
     made = plans(api)
-    made.drop(Key("ns", "bert-plan", "p"))
+    made.drop_plan(Key("ns", "bert-plan", "p"))
     asyncio.run(made.carry_out(KEY))
     assert api.writes == 0

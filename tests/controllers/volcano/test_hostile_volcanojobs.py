@@ -9,7 +9,7 @@ from tests.controllers.volcano.volcanojobs import VOLCANO, after, job, looked, p
 from tests.support.examples import scaled
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import ENDS, NEXT, PENDING, RESTARTING, RUNNING
-from turnout.controllers.model import Create, JobPhase, KnownChildren, Setup
+from turnout.controllers.model import Create, JobPhase, OwnedObjects, Setup
 from turnout.controllers.reconcile import reconcile
 
 FIELDS = {
@@ -47,7 +47,7 @@ def hostile(draw):
 @given(hostile(), st.lists(st.sampled_from(list(JobPhase)), max_size=3), st.sampled_from([VOLCANO, Setup()]))
 def test_whatever_an_owner_writes_is_read_or_refused(raw, phases, setup):
     pods = [pod(index, phase, exit_code=1) for index, phase in enumerate(phases)]
-    outcome = reconcile(VOLCANOJOB, raw, KnownChildren(pods), NOW_S, setup)
+    outcome = reconcile(VOLCANOJOB, raw, OwnedObjects(pods), NOW_S, setup)
     for each in outcome.writes:
         if isinstance(each, Create):
             assert each.body["metadata"]["namespace"] == "ns"

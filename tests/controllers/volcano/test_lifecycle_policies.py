@@ -5,7 +5,7 @@ import pytest
 from tests.controllers.volcano.volcanojobs import job, pod, task, view
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import due_action
-from turnout.controllers.model import JobPhase, KnownChildren, RefusedJob
+from turnout.controllers.model import JobPhase, OwnedObjects, RefusedJob
 
 ABORT = {"action": "AbortJob"}
 FAILED = pod(0, JobPhase.FAILED, exit_code=3)
@@ -13,7 +13,7 @@ FAILED = pod(0, JobPhase.FAILED, exit_code=3)
 
 def due(raw, *pods):
     whole = view(raw)
-    return due_action(whole.spec["policies"], whole.roles, KnownChildren(pods))
+    return due_action(whole.spec["policies"], whole.roles, OwnedObjects(pods))
 
 
 def done(*indices):

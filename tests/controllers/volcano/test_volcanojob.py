@@ -23,7 +23,7 @@ from tests.controllers.volcano.volcanojobs import (
 )
 from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import Create, GangDialect, KnownChildren, RefusedJob, Setup, Update
+from turnout.controllers.model import Create, GangDialect, OwnedObjects, RefusedJob, Setup, Update
 from turnout.jobs.kinds.registry import KINDS as RESIZED
 
 GUIDE = Path(__file__).parents[3] / "examples/jobs/volcanojob.yaml"
@@ -36,7 +36,7 @@ def group_of(raw, setup=VOLCANO):
 
 
 def extras(raw, seen=None):
-    return {each["kind"]: each for each in VOLCANOJOB.extras(view(raw), seen or KnownChildren())}
+    return {each["kind"]: each for each in VOLCANOJOB.extras(view(raw), seen or OwnedObjects())}
 
 
 OWNER = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "bert", "uid": "uid-bert"}
@@ -261,7 +261,7 @@ def test_a_refused_job_has_failed_and_makes_nothing():
     outcome = looked(job(plugins={"magic": []}), owned={})
     assert outcome.status["state"]["phase"] == "Failed"
     assert "spec.plugins.magic" in outcome.status["state"]["message"]
-    assert (outcome.writes, outcome.says[0].reason.value) == ((), "Invalid")
+    assert (outcome.writes, outcome.events[0].reason.value) == ((), "Invalid")
 
 
 def test_a_job_that_has_begun_keeps_its_pods_whatever_is_refused():

@@ -7,11 +7,11 @@ from turnout.controllers import children
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import (
     ChildState,
+    ControlledJob,
     Create,
     GangDialect,
     JobPhase,
-    JobView,
-    KnownChildren,
+    OwnedObjects,
     PodState,
     Replica,
     Setup,
@@ -44,10 +44,10 @@ def phased(phase, *tasks, status=None, **more):
     return job(*tasks, status={"state": state, **(status or {})}, **more)
 
 
-def view(raw) -> JobView:
+def view(raw) -> ControlledJob:
     """A job as its kind reads it."""
     found = VOLCANOJOB.read(raw)
-    assert isinstance(found, JobView), found
+    assert isinstance(found, ControlledJob), found
     return found
 
 
@@ -60,7 +60,7 @@ def pod(index=0, phase=JobPhase.RUNNING, task="worker", **more):
 def others(raw, phase="Inqueue"):
     """All that a job owns beside its pods, as it is wanted. phase: of its PodGroup."""
     whole, found = view(raw), {}
-    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.extras(whole, KnownChildren())):
+    for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.extras(whole, OwnedObjects())):
         key = children.key_of(body)
         told = phase if key.kind == "PodGroup" else ""
         found[key] = ChildState(key, f"uid-{key.name}", "", -1, body.get("spec", {}), body.get("data", {}), told)
@@ -69,9 +69,7 @@ def others(raw, phase="Inqueue"):
 
 def looked(raw, *pods, now_s=NOW_S, owned=None, setup=VOLCANO, **more):
     """Decide on a job that owns these pods, and all else that it has to own. more: of what is seen."""
-    return reconcile(
-        VOLCANOJOB, raw, KnownChildren(pods, others(raw) if owned is None else owned, **more), now_s, setup
-    )
+    return reconcile(VOLCANOJOB, raw, OwnedObjects(pods, others(raw) if owned is None else owned, **more), now_s, setup)
 
 
 def after(raw, *pods, looks=1, **more):
@@ -104,7 +102,7 @@ def pod_of(raw, task="worker", index=0, setup=VOLCANO):
     """The pod that a job makes for one index of a task."""
     whole = view(raw)
     (role,) = [each for each in whole.roles if each.name == task]
-    return children.pod(VOLCANOJOB, whole, role, Replica(index, index), KnownChildren(), setup)
+    return children.pod(VOLCANOJOB, whole, role, Replica(index, index), OwnedObjects(), setup)
 
 
 def env_of(body):

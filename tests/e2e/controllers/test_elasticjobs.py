@@ -29,7 +29,6 @@ KILLED = """{run} & agent=$!
 while kill -0 $agent 2>/dev/null; do [ -e {folder}/kill-$POD_NAME ] && kill -9 $agent; sleep 0.05; done
 wait $agent"""
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-MERGE = "application/merge-patch+json"
 
 
 def job(name, command, replicas=1, namespace="default", of_workers=(), **more):
@@ -59,8 +58,6 @@ async def world(module_plane, folder, tmp_path_factory):
         job("alone", f"{alone}other", namespace="other"),
         job("fails", f"{RUN} --max_restarts=0 --no-python false"),
         job("spent", f"{ALONE} sh -c 'echo $POD_NAME >> {folder}/spent; exit 5'", of_workers={"restartCount": 1}),
-        job("asleep", f"{alone}woken", suspend=True),
-        job("grows", "sleep infinity"),
         job("strange", "true", distributionStrategy="ParameterServerStrategy"),
     ]
     async with module_plane.api() as api:
@@ -168,25 +165,7 @@ async def test_spent_restarts_replace_the_pod_and_spent_pods_fail_the_job(world,
     assert failed["message"] == 'job "spent" is failing because one "worker" failed 1 times and again.'
 
 
-async def test_a_suspended_job_has_its_master_alone_and_runs_once_it_is_resumed(world, folder):
-    await reached(world, "asleep", "Suspended")
-    await world.until(lambda: "elasticjob-asleep-dlrover-master-0" in world.uids)
-    assert "asleep-edljob-worker-0" not in world.uids
-    await world.api.call("PATCH", f"{JOBS}/asleep", {"spec": {"suspend": False}}, MERGE)
-    await reached(world, "asleep", "Succeeded")
-    assert (folder / "alone-asleep-woken").exists()
-
-
 @pytest.mark.contract("DL-12")
 async def test_a_strategy_that_is_not_run_here_is_a_condition(world):
     (condition,) = (await reached(world, "strange", "Failed"))["status"]["conditions"]
     assert "spec.distributionStrategy is 'ParameterServerStrategy'" in condition["message"]
-
-
-async def test_a_scale_plan_gives_a_job_another_number_of_workers(world):
-    await reached(world, "grows", "Running")
-    plans = f"{GROUP}/namespaces/default/scaleplans"
-    await world.api.call("POST", plans, elasticjobs.plan("grows", 3))
-    done = await reached(world, "grows-plan", "Succeeded", plans)
-    assert done["status"]["message"] == "grows has 3 workers"
-    await world.until(lambda: {f"grows-edljob-worker-{rank}" for rank in range(3)} <= world.uids.keys())

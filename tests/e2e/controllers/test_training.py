@@ -32,7 +32,6 @@ async def world(module_plane, folder, tmp_path_factory):
         example("alone", f"exec {RUNS} touch {folder}/alone", workers=1, standalone=True),
         bare("faulty", ONCE.format(file=folder / "faulty", code=138), "ExitCode"),
         bare("stays", ONCE.format(file=folder / "stays", code=1), "OnFailure"),
-        bare("spent", "exit 3", "Never"),
     ]
     async with module_plane.api() as api:
         for file in sorted((ROOT / "deploy/crds").glob("*.yaml")):
@@ -82,12 +81,6 @@ async def test_a_worker_that_fails_runs_again(world, name, pods, codes):
     await world.condition(name, "Succeeded")
     await world.until(lambda: len(world.codes[f"{name}-worker-0"]) == len(codes))
     assert (len(world.uids[f"{name}-worker-0"]), world.codes[f"{name}-worker-0"]) == (pods, codes)
-
-
-async def test_a_worker_that_is_never_restarted_fails_the_job(world):
-    job = await world.condition("spent", "Failed")
-    assert job["status"]["replicaStatuses"]["Worker"]["failed"] == 1
-    assert "completionTime" in job["status"]
 
 
 async def test_a_job_that_is_deleted_takes_all_it_owned_with_it(world):

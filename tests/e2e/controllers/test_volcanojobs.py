@@ -9,13 +9,11 @@ import yaml
 from tests.controllers.volcano import volcanojobs
 from tests.e2e.controllers.installed import ROOT, install
 from tests.e2e.launcher.operated import NOBODY, PODS, operated
-from turnout.kube.labels import SUSPENDED
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-MERGE = "application/merge-patch+json"
 ONCE = "if [ -e {file}-$VC_TASK_INDEX ]; then exit 0; fi; touch {file}-$VC_TASK_INDEX; {then}exit 7"
 # A restart for the first failure must not find the other pod before its own: that one would fail once more.
 BOTH = "until [ -e {file}-0 ] && [ -e {file}-1 ]; do sleep 0.1; done; "
@@ -57,15 +55,10 @@ def policy(action, **of):
 async def world(module_plane, folder, tmp_path_factory):
     jobs = [
         job("again", once(folder / "again", then=BOTH), policies=policy("RestartJob", exitCode=7)),
-        job("stops", "[ $VC_TASK_INDEX = 1 ] || sleep infinity; exit 3",
-            policies=policy("AbortJob", event="PodFailed")),
         job("elastic", "[ $VC_TASK_INDEX = 1 ] && exit 1; exit 0", 3, minAvailable=2),
         job("rigid", "[ $VC_TASK_INDEX = 1 ] && exit 1; exit 0"),
         bare("bare", f"echo $VC_TASK_INDEX >> {folder}/bare; exit 1"),
-        job("asleep", f"touch {folder}/woken"),
-        job("strange", "true", plugins={"magic": []}),
     ]  # fmt: skip
-    jobs[-2]["metadata"]["annotations"] = {SUSPENDED: "true"}
     async with module_plane.api() as api:
         definition = ROOT / "deploy/crds/volcano.sh/jobs.batch.volcano.sh.yaml"
         await api.create(yaml.safe_load(await asyncio.to_thread(definition.read_text)))
@@ -97,14 +90,6 @@ async def reached(world, name, phase, within_s=180.0):
     raise AssertionError("a watch does not end")
 
 
-async def left(world, job):
-    """Give the phases of a job's pods that are there now and do not go, by name."""
-    found = (await world.api.call("GET", PODS))["items"]
-    found = [each for each in found if "deletionTimestamp" not in each["metadata"]]
-    mine = [each for each in found if each["metadata"]["labels"]["volcano.sh/job-name"] == job]
-    return {each["metadata"]["name"]: each["status"]["phase"] for each in mine}
-
-
 async def test_a_job_is_restarted_by_its_policy_and_completes(world):
     status = await reached(world, "again", "Completed")
     assert (status["retryCount"], status["version"]) == (1, 1)
@@ -126,28 +111,8 @@ async def test_what_a_job_leaves_out_has_its_default(world, folder):
     assert pod["metadata"]["labels"]["volcano.sh/task-spec"] == "default0"
 
 
-async def test_a_job_that_is_aborted_stops_what_runs_and_keeps_what_failed(world):
-    status = await reached(world, "stops", "Aborted")
-    assert status["state"]["message"] == "AbortJob: PodFailed of stops-worker-1 with 3"
-    assert await left(world, "stops") == {"stops-worker-1": "Failed"}
-
-
 @pytest.mark.contract("VE-27")
 @pytest.mark.parametrize(("name", "phase"), [("elastic", "Completed"), ("rigid", "Failed")])
 async def test_a_lost_worker_is_the_end_of_a_rigid_job_alone(world, name, phase):
     status = await reached(world, name, phase)
     assert status["failed"] == 1
-
-
-async def test_a_suspended_job_runs_once_it_is_resumed(world, folder):
-    await reached(world, "asleep", "Aborted")
-    assert not await asyncio.to_thread((folder / "woken").exists)
-    patch = {"metadata": {"annotations": {SUSPENDED: "false"}}}
-    await world.api.call("PATCH", f"{JOBS}/asleep", patch, MERGE)
-    await reached(world, "asleep", "Completed")
-    assert await asyncio.to_thread((folder / "woken").exists)
-
-
-async def test_a_job_that_cannot_be_obeyed_says_why(world):
-    status = await reached(world, "strange", "Failed")
-    assert "spec.plugins.magic is not supported" in status["state"]["message"]

@@ -76,10 +76,10 @@ def subgroups(size):
     return pod_group(size, subGroupPolicy=[rule])
 
 
-def kai_pods(size, part=0):
-    """Pods of KAI's PodGroup, in subgroups w-0, w-1 of `part` pods; 0: in none."""
+def kai_pods(size, part):
+    """Pods of KAI's PodGroup, in subgroups w-0, w-1 of `part` pods."""
     pods = cluster.kai_gang("g", size)
-    for at, pod in enumerate(pods if part else []):
+    for at, pod in enumerate(pods):
         pod["metadata"]["labels"][kai.SUBGROUP] = f"w-{at // part}"
     return pods
 
@@ -120,22 +120,17 @@ NUMBER = itertools.count()
 MUST = {koordinator.SPEC: json.dumps({"gatherStrategy": [{"layer": "SpineLayer", "strategy": "MustGather"}]})}
 A_RACK = {"requiredTopologyLevel": RACK}
 TWO = [{"name": f"w-{at}", "minMember": 2, "topologyConstraint": A_RACK} for at in range(2)]
-PAIRS = {kueue.SLICE_LEVEL: RACK, kueue.SLICE_SIZE: "2"}
 
 
 @pytest.mark.parametrize(("objects", "size", "leaves", "run"), [
     pytest.param(koord(3, {kueue.REQUIRED: RACK}), 3, [3], 3, id="Kueue: required rack"),
     pytest.param(koord(6, MUST), 6, [3, 3], 3, id="koordinator: must gather under a spine"),
-    pytest.param(koord(4, PAIRS), 4, [2, 2], 2, id="Kueue: pairs in a rack"),
     pytest.param([pod_group(3, networkTopology=HARD), *volcano(3, 3)], 3, [3], 3, id="Volcano: hard"),
     pytest.param([subgroups(4), *volcano(4, 2)], 4, [2, 2], 2, id="Volcano: partitions in a leaf each"),
-    pytest.param([kai_group(minMember=3, topologyConstraint=A_RACK), *kai_pods(3)], 3, [3], 3, id="KAI: required rack"),
     pytest.param([kai_group(subGroups=TWO), *kai_pods(4, 2)], 4, [2, 2], 2, id="KAI: each subgroup in a rack"),
-    pytest.param(lws(2, 2, {}), 4, [2, 2], 2, id="LWS: each group a gang"),
     pytest.param(lws(3, 1, {sets.LWS: RACK}), 3, [1, 1, 1], 1, id="LWS: a rack for each group"),
     pytest.param(jobset(3, 2, {sets.JOBSET: RACK}), 6, [2, 2, 2], 2, id="JobSet: a rack for each job"),
     pytest.param(koord(4, {labels.MESH: "dp=2,ep=2,tp=8"}), 4, [2, 2], 2, id="ours: a mesh"),
-    pytest.param(koord(4, {labels.BALANCED: "true"}), 4, [2, 2], 1, id="ours: balanced"),
 ])  # fmt: skip
 async def test_pods_land_as_their_wish_says(shared, objects, size, leaves, run):
     name = f"g{next(NUMBER)}"

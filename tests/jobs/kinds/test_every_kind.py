@@ -215,7 +215,7 @@ def test_a_new_kind_is_one_module():  # XD-01
 
     def resize(raw, workers):
         return job_kind.resize_patch(
-            read(raw), job_kind.read_head(raw, "Dummy").notes, kind.path, workers, {"size": workers}
+            read(raw), job_kind.read_head(raw, "Dummy").annotations, kind.path, workers, {"size": workers}
         )
 
     kind = JobKind("Dummy", "/apis/d/v1/dummies", read, resize)
