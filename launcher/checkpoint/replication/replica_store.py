@@ -148,14 +148,8 @@ class ReplicaStore:
         """Pin the generation of this step, so that no new replica overwrites it. -1 pins none."""
         if (before := self._pinned_generations.pop(arena.path, None)) is not None:
             arena.unpin(before)
-        for generation, slot in enumerate(arena.slots()):
-            if (
-                slot.record is not None
-                and slot.record.step == complete_step
-                and arena.pin(generation, slot.epoch) is not None
-            ):
-                self._pinned_generations[arena.path] = generation
-                return
+        if (pin := arena.pin_newest(lambda record: record.step == complete_step)) is not None:
+            self._pinned_generations[arena.path] = pin[0]
 
     def free_outdated(self, complete_step: int, round_: int) -> None:
         """Free arenas without this step of this round: all its replicas are complete, so nobody needs older ones."""
