@@ -159,7 +159,7 @@ class Parent:
             module, _, why = each.partition(LEFT_OUT)
             if why:
                 failed[module] = why
-            elif module not in DEFAULT or (_has_torch() and TORCH not in failed):
+            elif module not in DEFAULT or (importlib.util.find_spec(TORCH) and TORCH not in failed):
                 if why := _import(module):
                     failed[module] = why
                 if module in LATE and (why := _try_a_fork() or why_no_fork()):
@@ -316,10 +316,6 @@ def _import(module: str) -> str:
     except BaseException as error:  # a user's module may raise anything
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def _has_torch() -> bool:
-    return importlib.util.find_spec(TORCH) is not None
 
 
 def why_no_fork() -> str:
