@@ -135,8 +135,7 @@ def test_a_search_begins_when_its_time_has_come():
 
 
 @pytest.mark.parametrize(
-    ("after_s", "claims"),
-    [pytest.param(10.0, [], id="for ten seconds"), pytest.param(10.001, [6], id="and no longer")],
+    ("after_s", "claims"), [pytest.param(10.0, [], id="for ten seconds"), pytest.param(10.001, [6], id="and no longer")]
 )
 def test_a_grant_is_fresh(after_s, claims):
     story = Story("2", granted=5).join("a").wait(after_s).join("b")
