@@ -247,11 +247,6 @@ def kill_below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
     return alive
 
 
-def code_of(status: int) -> int:
-    """Convert a wait status to an exit code, or to minus the signal."""
-    return os.waitstatus_to_exitcode(status)
-
-
 class Leftovers:
     """The processes that one dead parent has left, which this process has adopted.
 
@@ -279,7 +274,7 @@ class Leftovers:
             with contextlib.suppress(ChildProcessError):
                 pid, status = os.waitpid(process.pid, os.WNOHANG)
                 if pid:
-                    codes[pid] = code_of(status)
+                    codes[pid] = os.waitstatus_to_exitcode(status)
                 else:
                     left.add(process.pid)
         return left

@@ -68,8 +68,7 @@ from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorCl
 from turnout.launcher.rendezvous.transport.leadership import Leadership
 from turnout.launcher.rendezvous.transport.merge_stacks import pack
 from turnout.launcher.settings import Settings
-from turnout.launcher.workers.worker_group import first_failure
-from turnout.launcher.workers.worker_spec import WorkerBackend
+from turnout.launcher.workers.worker_group import WorkerBackend, first_failure
 
 MOST_WHY = 1_000  # characters
 

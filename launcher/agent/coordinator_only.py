@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 
 from turnout.launcher.addresses import resolved
 from turnout.launcher.agent.coordinator_session import put_unexpected
@@ -106,7 +106,8 @@ class Reception:
             self._log_event("arbiter_refused", {"detail": str(error)})
         self._beginning = None
         waiting, self._waiting = self._waiting, []
-        self._listener.redirect_target = _always(Redirect("", *holder) if holder is not None else None)
+        target = Redirect("", *holder) if holder is not None else None
+        self._listener.redirect_target = lambda: target
         for peer, join in waiting:
             if leads and leadership.coordinator is not None:
                 leadership.coordinator.admit(peer, join)
@@ -173,7 +174,3 @@ class Reception:
             await self._listener.close()
             if self._arbiter is not None:
                 await self._arbiter.close()
-
-
-def _always(to: Redirect | None) -> Callable[[], Redirect | None]:
-    return lambda: to

@@ -40,8 +40,7 @@ from turnout.launcher.settings import (
     ScriptKind,
     Settings,
 )
-from turnout.launcher.workers.worker_group import WorkerGroup
-from turnout.launcher.workers.worker_spec import WorkerBackend
+from turnout.launcher.workers.worker_group import WorkerBackend, WorkerGroup
 
 
 def check_command(command: Command) -> None:
@@ -183,7 +182,8 @@ async def run_agent(
     if ready is not None:
         ready(agent.leave)
     with serving:
-        return await agent.run([] if ready else _signals(settings))
+        signals = (signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals))
+        return await agent.run(() if ready else signals)
 
 
 def _leadership(
@@ -202,10 +202,6 @@ def _leadership(
         sole_coordinator=rendezvous.arbiter is LockKind.NONE,
         node_checks=node_checks(settings),
     )
-
-
-def _signals(settings: Settings) -> list[signal.Signals]:
-    return [signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals)]
 
 
 def node_checks(settings: Settings) -> NodeCheckState | None:

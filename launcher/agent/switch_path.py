@@ -138,11 +138,7 @@ class SwitchPathReader:
     """
 
     def __init__(
-        self,
-        environ: Mapping[str, str],
-        path: Sequence[str] = (),
-        path_file: str = "",
-        map_folder: str = "",
+        self, environ: Mapping[str, str], path: Sequence[str] = (), path_file: str = "", map_folder: str = ""
     ) -> None:
         self._given, self._hosts = path_text(path) or environ.get(PATH_ENV, ""), host_names(environ)
         self._file = pathlib.Path(path_file) if path_file else None

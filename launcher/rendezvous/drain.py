@@ -15,15 +15,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from turnout.launcher.coordinator_messages import (
-    ALL,
-    MOST_LOCATIONS,
-    AdoptShards,
-    Finish,
-    Handover,
-    Heartbeat,
-    StopAt,
-)
+from turnout.launcher.coordinator_messages import ALL, MOST_LOCATIONS, AdoptShards, Finish, Handover, Heartbeat, StopAt
 from turnout.launcher.model import Exit, Member, Reason, World
 from turnout.launcher.rendezvous.restore.replica_placement import assign_heirs
 from turnout.launcher.rendezvous.restore.restore_plan import (

@@ -323,7 +323,9 @@ class WorkerProcesses:
         """Fork what can be forked; return why others cannot, by local rank."""
         if not self._fork:
             return dict.fromkeys(self._orders, "no parent is kept")
-        refused = {rank: why for rank, order in self._orders.items() if (why := self._why_spawn(order))}
+        refused = {
+            rank: why for rank, order in self._orders.items() if (why := why_spawn(order, self._env, sys.executable))
+        }
         if len(refused) == len(self._orders):
             return refused
         forks = [order for rank, order in self._orders.items() if rank not in refused]
@@ -334,9 +336,6 @@ class WorkerProcesses:
         if answer is None:
             return refused | {order.local_rank: "the parent died" for order in forks}
         return refused | answer.refused
-
-    def _why_spawn(self, order: SpawnSpec) -> str:
-        return why_spawn(order, self._env, sys.executable)
 
     async def _ready(self) -> ForkserverClient | None:
         """Return the warm parent once it has finished its imports; None without one. A parent that takes too long is

@@ -106,11 +106,7 @@ def test_all_who_read_cut_alike(bodies, left):
 
 
 @pytest.mark.parametrize(
-    "end",
-    [
-        pytest.param(b"", id="between two frames"),
-        pytest.param(b"\0\0", id="within a length"),
-    ],
+    "end", [pytest.param(b"", id="between two frames"), pytest.param(b"\0\0", id="within a length")]
 )
 def test_a_file_that_ends_gives_no_more_frames(end):
     assert read_frame(io.BytesIO(end).read, MAX) is None

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
@@ -15,18 +15,18 @@ from torch.distributed import PrefixStore, TCPStore
 from torch.distributed.elastic.rendezvous import api
 
 from turnout.launcher.agent.start_agent import run_agent
-from turnout.launcher.coordinator_messages import Formed, Handover, HeldStep
+from turnout.launcher.coordinator_messages import Formed
 from turnout.launcher.errors import BadSettings, LauncherError
 from turnout.launcher.event_log import log_to
-from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.model import PORT, ElasticSpec, Exit
 from turnout.launcher.settings import Command, LockKind, PlaceSettings, RendezvousSettings, Settings
+from turnout.launcher.workers.worker_group import WorkerBackend
 from turnout.launcher.workers.worker_spec import AgreeStored, Exited
 
 SHUTDOWN_S = 10.0
 
 
-class TorchAgentWorkers:
+class TorchAgentWorkers(WorkerBackend):
     """Stands for the processes of torch's agent as a WorkerBackend. Used only in the rendezvous' event loop."""
 
     def __init__(self) -> None:
@@ -35,13 +35,6 @@ class TorchAgentWorkers:
         self._ended: asyncio.Future[tuple[Exited, ...]] | None = None
         self._free = asyncio.Event()
         self._free.set()
-
-    async def warm(self) -> None:
-        """Do nothing: no modules are imported ahead."""
-
-    def importing_s(self) -> float:
-        """Return 0: there are no imports to wait for."""
-        return 0.0
 
     async def start(self, formed: Formed, named: AgreeStored) -> None:
         """Pass a new world to torch's agent."""
@@ -65,32 +58,6 @@ class TorchAgentWorkers:
         self._free.set()
         if self._ended is not None and not self._ended.done() and not self.stale:
             self._ended.set_result((Exited(0, 0, code, error="" if code == 0 else "torch's agent starts anew"),))
-
-    def steps(self) -> tuple[int, int]:
-        """Return -1, -1: no steps are reported here."""
-        return -1, -1
-
-    def stop_at(self, step: int, *, sure: bool) -> int:
-        """Return -1: a stop step cannot be set here."""
-        return -1
-
-    def hanging(self) -> Mapping[int, str]:
-        """Return nothing: hangs are not watched here."""
-        return {}
-
-    async def capture_stacks(self) -> Mapping[int, CapturedStack]:
-        """Return nothing: the processes are unknown here."""
-        return {}
-
-    async def held_steps(self, *, if_stopped: bool = False) -> tuple[HeldStep, ...]:
-        """Return nothing: there is no checkpoint daemon here."""
-        return ()
-
-    async def hand_over(self, order: Handover) -> None:
-        """Do nothing: there are no checkpoints here."""
-
-    async def persist(self, step: int) -> None:
-        """Do nothing: there are no checkpoints here."""
 
     async def close(self, *, done: bool = False, by_s: float | None = None) -> None:
         """Release waiting callers; there is nothing to close."""

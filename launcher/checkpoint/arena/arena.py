@@ -15,7 +15,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +243,17 @@ class Arena:
             self.unpin(generation)
             return None
         return slot.record
+
+    def pin_newest(self, matches: Callable[[ShardRecord], bool]) -> tuple[int, ShardRecord] | None:
+        """Pin the newest generation whose record matches; return its number and its record.
+
+        None if no record matches, or if the generation was overwritten meanwhile.
+        """
+        slots = self.slots()
+        found = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record is not None and matches(slot.record)]
+        epoch, generation = max(found, default=(0, 0))
+        record = self.pin(generation, epoch) if found else None
+        return None if record is None else (generation, record)
 
     def unpin(self, generation: int) -> None:
         """Remove one pin from a generation, so that its writer may take it when no pin is left."""

@@ -366,7 +366,7 @@ class RankStore:
 
         None, and nothing is pinned, if it is in storage already, or if nobody said where it goes.
         """
-        if self.arena is None or (found := self._pin_step(step)) is None:
+        if self.arena is None or (found := self.arena.pin_newest(lambda record: record.step == step)) is None:
             return None
         generation, record = found
         target = self.saved_target(generation, record.epoch) or self._default_target
@@ -381,20 +381,12 @@ class RankStore:
 
     async def verify(self, step: int) -> None:
         """Hash this step again. A broken generation is discarded and reported."""
-        if self.arena is None or (found := self._pin_step(step)) is None:
+        if self.arena is None or (found := self.arena.pin_newest(lambda record: record.step == step)) is None:
             return
         try:
             await self.hash(found[0])
         finally:
             self.arena.unpin(found[0])
-
-    def _pin_step(self, step: int) -> tuple[int, ShardRecord] | None:
-        assert self.arena is not None
-        slots = self.arena.slots()
-        candidates = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
-        if not candidates or (record := self.arena.pin(max(candidates)[1])) is None:
-            return None
-        return max(candidates)[1], record
 
     def newest_round(self) -> int:
         """Return the newest round of all saves held, or -1 for none."""

@@ -51,7 +51,7 @@ class PinnedPages:
         if already begun.
         """
         if arena is not self._arena:
-            self._finish()
+            self.close()
             self._arena, self._mapped_bytes, self._requested_bytes = arena, 0, 0
         known = size <= self._mapped_bytes and (registrar is None or size <= self._requested_bytes)
         if known or (self._making is not None and self._making.is_alive()):
@@ -75,9 +75,6 @@ class PinnedPages:
 
     def close(self) -> None:
         """Unregister all pages. Call it before the arena is closed."""
-        self._finish()
-
-    def _finish(self) -> None:
         self.wait()
         if self._registered:  # on a thread of its own: see CudaRegistrar
             forget = threading.Thread(target=self._forget_all, name="turnout-pages")

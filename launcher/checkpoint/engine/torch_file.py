@@ -134,7 +134,8 @@ def write_file(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], 
         notes = tuple(_notes(folder))
         number = 1 + max((each.number for _, note in notes for each in note.versions), default=0)
         version = Version(number, step, size, total)
-        relative = _relative(folder, path)
+        # Relative, so that the folder can be moved.
+        relative = str(path.relative_to(folder) if path.is_relative_to(folder) else path)
         before = next((note.versions[:1] for _, note in notes if note.path == relative and path.is_file()), ())
         _write_note(folder, TorchFileNote(relative, (version, *before)))
     return version
@@ -192,11 +193,6 @@ def _notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
 def _write_note(folder: Path, note: TorchFileNote) -> None:
     with _replaced_file(folder / _NOTES / f"{hashlib.sha256(note.path.encode()).hexdigest()[:32]}.json") as target:
         target.write(msgspec.json.encode(note))
-
-
-def _relative(folder: Path, path: Path) -> str:
-    """Make a path relative to the folder, so that the folder can be moved."""
-    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
 
 
 def _opener(path: str, flags: int) -> int:

@@ -116,17 +116,6 @@ class ReplicationContext:
         return save.step if save is not None else -1
 
 
-def pin_shard(arena: Arena, step: int, round_: int, rank: int, ranks: int) -> tuple[int, ShardRecord] | None:
-    """Find and pin the generation that holds this shard. None if it is not here."""
-    for generation, slot in enumerate(arena.slots()):
-        record = slot.record
-        if record is None or (record.step, record.round, record.rank, record.world) != (step, round_, rank, ranks):
-            continue
-        if arena.pin(generation, slot.epoch) is not None:
-            return generation, record
-    return None
-
-
 # Seconds without a word after which the next source is tried. Sources that were only silent are asked once more.
 PATIENCE_S = (5.0, 30.0)
 
@@ -135,8 +124,9 @@ async def send_shard(
     context: ReplicationContext, replica_store: ReplicaStore, connection: PeerConnection, request: Fetch
 ) -> None:
     """Send the wanted shard to the peer, or a Refusal."""
+    wanted = (request.step, request.round, request.rank, request.ranks)
     for arena, rank_store in arenas_of(context, replica_store):
-        if (pin := pin_shard(arena, request.step, request.round, request.rank, request.ranks)) is None:
+        if (pin := arena.pin_newest(lambda each: (each.step, each.round, each.rank, each.world) == wanted)) is None:
             continue
         generation, record = pin
         try:

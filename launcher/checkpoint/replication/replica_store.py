@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id, find, limits
@@ -26,7 +24,6 @@ from turnout.launcher.errors import BadCheckpoint, NoMemory
 from turnout.launcher.event_log import EventLog
 
 Place = tuple[str, int]  # owner and local rank
-_T = TypeVar("_T")
 
 
 class ReplicaStore:
@@ -115,14 +112,13 @@ class ReplicaStore:
 
         The generation is discarded on any error.
         """
+        auth = connection.proven_auth()
         generation = arena.begin(record)
         if generation is None:
             raise NoMemory("no generation of its arena is free")
         region = arena.map(generation, record.region_bytes)
-        work = asyncio.ensure_future(
-            self._blocking(
-                lambda: peer_connection.receive(connection.sock, connection.proven_auth(), record, sums_sum, region)
-            )
+        work = asyncio.get_running_loop().run_in_executor(
+            self._threads, peer_connection.receive, connection.sock, auth, record, sums_sum, region
         )
         try:
             await asyncio.wait([work])
@@ -148,14 +144,8 @@ class ReplicaStore:
         """Pin the generation of this step, so that no new replica overwrites it. -1 pins none."""
         if (before := self._pinned_generations.pop(arena.path, None)) is not None:
             arena.unpin(before)
-        for generation, slot in enumerate(arena.slots()):
-            if (
-                slot.record is not None
-                and slot.record.step == complete_step
-                and arena.pin(generation, slot.epoch) is not None
-            ):
-                self._pinned_generations[arena.path] = generation
-                return
+        if (pin := arena.pin_newest(lambda record: record.step == complete_step)) is not None:
+            self._pinned_generations[arena.path] = pin[0]
 
     def free_outdated(self, complete_step: int, round_: int) -> None:
         """Free arenas without this step of this round: all its replicas are complete, so nobody needs older ones."""
@@ -258,6 +248,3 @@ class ReplicaStore:
                 arena.unpin_all()
                 arena.close()
         self._arenas.clear()
-
-    async def _blocking(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

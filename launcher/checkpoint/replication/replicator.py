@@ -114,8 +114,8 @@ class ReplicaSender:
     def hold(self, step: int) -> None:
         """Pin this step, which all workers hold, until a newer one is replicated."""
         for local_rank, rank_store in self._context.daemon.rank_stores.items():
-            if rank_store.arena is not None and (pin := pin_step(rank_store.arena, step, None)) is not None:
-                self._pins.setdefault(step, []).append((local_rank, rank_store.arena, *pin))
+            if (arena := rank_store.arena) and (pin := arena.pin_newest(lambda record: record.step == step)):
+                self._pins.setdefault(step, []).append((local_rank, arena, *pin))
 
     async def _pin_shards(self, step: int) -> list[PinnedShard]:
         """Pin and hash every local rank's generation of this step. Raises BadCheckpoint if one is missing, TimeoutError
@@ -130,9 +130,7 @@ class ReplicaSender:
                 async with asyncio.timeout(SEAL_S):
                     await context.sealed.wait_for(partial(context.has_sealed, local_rank, step))
                 arena = context.daemon.rank_store(local_rank).arena
-                pin = (
-                    pin_step(arena, step, context.round, context.saves[local_rank].epoch) if arena is not None else None
-                )
+                pin = arena.pin_newest(partial(self._is_announced, local_rank, step)) if arena is not None else None
                 if arena is None or pin is None:
                     raise BadCheckpoint(f"step {step} of local rank {local_rank} was overwritten before it was copied")
                 pins.append((local_rank, arena, *pin))
@@ -142,6 +140,12 @@ class ReplicaSender:
             ).hash(generation):
                 raise BadCheckpoint(f"step {step} of local rank {local_rank} is not what was hashed")
         return pins
+
+    def _is_announced(self, local_rank: int, step: int, record: ShardRecord) -> bool:
+        """True for this step of this round, unless nobody has told yet where the save goes."""
+        return (record.step, record.round) == (step, self._context.round) and (
+            record.epoch <= self._context.saves[local_rank].epoch
+        )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
         try:
@@ -210,29 +214,6 @@ class ReplicaSender:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-
-
-def pin_step(
-    arena: Arena, step: int, round_: int | None, last_epoch: int | None = None
-) -> tuple[int, ShardRecord] | None:
-    """Find and pin the newest generation of this step, saved in that round, or in any round if None.
-
-    last_epoch: leave out newer generations, of which nobody has told yet where they go.
-    """
-    slots = arena.slots()
-    candidates = [
-        (slot.epoch, at)
-        for at, slot in enumerate(slots)
-        if slot.record is not None
-        and slot.record.step == step
-        and round_ in (None, slot.record.round)
-        and (last_epoch is None or slot.epoch <= last_epoch)
-    ]
-    if not candidates:
-        return None
-    epoch, generation = max(candidates)
-    record = arena.pin(generation, epoch)
-    return (generation, record) if record is not None else None
 
 
 COPY_S = 3_600.0  # seconds for the slowest replica

@@ -126,7 +126,7 @@ class CoordinatorClient(FrameConnection):
                     return
                 self._peer_nonce = nonce
                 self.auth = FrameAuth(self._token, self._run, self._nonce, nonce, listens=False)
-                join = self._join(self._nonce, self._proof(nonce))
+                join = self._join(self._nonce, proof(self._token, "member", self._run, nonce, self._nonce))
                 self.reported_world, self.importing_s = join.base, join.importing_s
                 self.send(encode(join))
             case _ if self.auth is None:
@@ -150,9 +150,6 @@ class CoordinatorClient(FrameConnection):
     def challenged(self) -> bool:
         """True if the other side has sent its Challenge."""
         return self._peer_nonce != b""
-
-    def _proof(self, theirs: bytes) -> bytes:
-        return proof(self._token, "member", self._run, theirs, self._nonce)
 
     def _answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
         if not self.answer.done():

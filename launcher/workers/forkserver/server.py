@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from turnout.launcher.framing import FrameSplitter
-from turnout.launcher.linux import adopt_orphans, code_of, die_with, kill_below, set_process_name
+from turnout.launcher.linux import adopt_orphans, die_with, kill_below, set_process_name
 from turnout.launcher.workers.forkserver.child_main import execute, look, part, run, why_no_script
 from turnout.launcher.workers.forkserver.messages import (
     MOST_BYTES,
@@ -159,7 +159,7 @@ class Parent:
             module, _, why = each.partition(LEFT_OUT)
             if why:
                 failed[module] = why
-            elif module not in DEFAULT or (_has_torch() and TORCH not in failed):
+            elif module not in DEFAULT or (importlib.util.find_spec(TORCH) and TORCH not in failed):
                 if why := _import(module):
                     failed[module] = why
                 if module in LATE and (why := _try_a_fork() or why_no_fork()):
@@ -221,7 +221,7 @@ class Parent:
             if pid == 0:
                 return
             if (local_rank := self._running.pop(pid, None)) is not None:
-                self._send_report(Ended(local_rank, pid, code_of(status)))
+                self._send_report(Ended(local_rank, pid, os.waitstatus_to_exitcode(status)))
 
     def _read_orders(self) -> Task | None:
         more = self._endpoint.recv(READ_BYTES)
@@ -316,10 +316,6 @@ def _import(module: str) -> str:
     except BaseException as error:  # a user's module may raise anything
         return f"{type(error).__name__}: {error}"
     return ""
-
-
-def _has_torch() -> bool:
-    return importlib.util.find_spec(TORCH) is not None
 
 
 def why_no_fork() -> str:

@@ -35,12 +35,7 @@ def check_steps(job):
         before = ends.pop()
 
 
-LEAVERS = {
-    "a member": [2],
-    "the coordinator": [0],
-    "two at once": [1, 2],
-    "the coordinator and another": [0, 1],
-}
+LEAVERS = {"a member": [2], "the coordinator": [0], "two at once": [1, 2], "the coordinator and another": [0, 1]}
 
 
 @pytest.mark.parametrize("who", [

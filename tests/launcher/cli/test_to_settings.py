@@ -133,6 +133,9 @@ def test_the_health_checks_of_the_guide(line, means):
         pytest.param("--network-check --probe-stage-s 1e6 t.py", "a stage of a probe takes", id="a stage of days"),
         pytest.param("--exclude-straggler train.py", "--exclude-straggler needs --network-check", id="DL-31"),
         pytest.param("--switchbox-check train.py", "--switchbox-check needs --network-check", id="DL-98"),
+        pytest.param(
+            "--node-verdicts train.py", "--node-verdicts needs --network-check", id="verdicts without a check"
+        ),
         pytest.param("--comm-perf-test train.py", "--comm-perf-test needs --network-check", id="speed without a check"),
         pytest.param("--box-pairs 0:1,2:4 train.py", "--box-pairs is '0:1,2:4'", id="pairs with a comma, DL-33"),
         pytest.param(

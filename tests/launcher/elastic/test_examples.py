@@ -23,16 +23,7 @@ AT = 37
 
 def start(folder, *script):
     """Two processes of it, in the background."""
-    argv = [
-        sys.executable,
-        "-m",
-        "turnout.launcher",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "--max-restarts",
-        "1",
-    ]
+    argv = [sys.executable, "-m", "turnout.launcher", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     memory = folder.with_suffix(".memory")
     memory.mkdir()
     env = os.environ | {"TURNOUT_MEMORY_DIR": str(memory), "OMP_NUM_THREADS": "1"}

@@ -29,12 +29,6 @@ def test_the_round_granted_with_the_lead_is_used_once_and_others_claimed():
     assert story.grant().world == "abc"
 
 
-def test_a_grant_that_is_old_is_asked_for_again():
-    """We may have been stopped meanwhile, and somebody else may have taken over."""
-    story = Story("2", granted=5).join("a").wait(11.0).join("b")
-    assert (story.phase, story.of(Claim)[0].record.round) == ("claiming", 6)
-
-
 def test_a_grant_that_comes_late_is_asked_for_again():
     story = granted().fail("a").ready("abc")
     story.now_s += 11.0

@@ -86,9 +86,7 @@ def names(moves):
             id="who has led with too few tries everybody else before it leads again",
         ),
         pytest.param(
-            seeker("w0", base=BEFORE, successors=LIST, roams=True, host=True),
-            ["w1", "w2", "Lead"],
-            id="the oldest too",
+            seeker("w0", base=BEFORE, successors=LIST, roams=True, host=True), ["w1", "w2", "Lead"], id="the oldest too"
         ),
         pytest.param(
             seeker(host=True, base=BEFORE, successors=LIST[:2]),
@@ -234,10 +232,7 @@ def test_a_coordinator_at_the_endpoint_is_joined_with_all_members():
     "story",
     [
         pytest.param(lambda: survivor().join("b", base=LastWorld(1, 2, True)), id="a world trains by now"),
-        pytest.param(
-            lambda: survivor("3").join("c", address="10.9.9.9", port=29400),
-            id="it is a member here",
-        ),
+        pytest.param(lambda: survivor("3").join("c", address="10.9.9.9", port=29400), id="it is a member here"),
     ],
 )
 def test_an_answer_that_changes_nothing(story):

@@ -160,8 +160,7 @@ def test_nobody_gets_what_is_not_ours_and_exclusive_is_exclusive(nodes, cores, p
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [("0-2,4\n", (0, 1, 2, 4)), ("", ()), ("7", (7,)), ("3-3, 1", (1, 3)), ("a-b,-1,2", (2,))],
+    ("text", "found"), [("0-2,4\n", (0, 1, 2, 4)), ("", ()), ("7", (7,)), ("3-3, 1", (1, 3)), ("a-b,-1,2", (2,))]
 )
 def test_lists_of_the_kernel_are_read(text, found):
     assert numbers(text) == found

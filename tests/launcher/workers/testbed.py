@@ -24,12 +24,7 @@ class WorkerTestbed:
         self.hear = lambda event, fields: None  # called with each event as it is said
         self.env = dict(os.environ if env is None else env)
         self.processes = WorkerProcesses(
-            fork=fork,
-            preload=preload,
-            shutdown_timeout_s=shutdown_timeout_s,
-            log_event=self._say,
-            env=self.env,
-            **more,
+            fork=fork, preload=preload, shutdown_timeout_s=shutdown_timeout_s, log_event=self._say, env=self.env, **more
         )
 
     def _say(self, event: str, fields) -> None:

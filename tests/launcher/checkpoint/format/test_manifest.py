@@ -69,10 +69,7 @@ def note(rank=0, step=10, round=1, world=2, run="job", saved_s=7.0, sums=(1, 2))
 
 NOTE = note(1)
 MANIFEST = Manifest("job", 10, 1, 2, 7.0, (shard(0), shard(1)))
-WRITTEN = [
-    pytest.param(write_note(NOTE), read_note, id="a note"),
-    pytest.param(write(MANIFEST), read, id="a manifest"),
-]
+WRITTEN = [pytest.param(write_note(NOTE), read_note, id="a note"), pytest.param(write(MANIFEST), read, id="a manifest")]
 
 
 def refuses(reader, data):

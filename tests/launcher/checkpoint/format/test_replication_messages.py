@@ -65,9 +65,7 @@ def test_with_a_secret_only_frames_of_who_knows_it_are_read():
     plain = peer_connection.encode(OFFER)
     with pytest.raises(NotProven):
         peer_connection.read(
-            plain[: peer_connection.HEAD_BYTES],
-            plain[peer_connection.HEAD_BYTES :],
-            end(b"secret", listens=True),
+            plain[: peer_connection.HEAD_BYTES], plain[peer_connection.HEAD_BYTES :], end(b"secret", listens=True)
         )
 
 

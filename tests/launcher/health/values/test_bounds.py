@@ -21,23 +21,8 @@ from turnout.launcher.health.hang_detector import (
 )
 from turnout.launcher.health.judge_nodes import Sample
 from turnout.launcher.health.model import Check, ExcludedNode, Measured, NodeChecks, SlowRule, StragglerLimits
-from turnout.launcher.health.model import judge as judge_links
 from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS, RankStacks, Thread, WorldStacks, folded, set_of
 from turnout.launcher.model import Reason
-
-FLAGS = {
-    "verdicts": "--node-verdicts",
-    "exclude_straggler": "--exclude-straggler",
-    "switchbox": "--switchbox-check",
-    "performance": "--comm-perf-test",
-}
-
-
-@pytest.mark.parametrize(("name", "flag"), FLAGS.items(), ids=FLAGS)
-def test_what_is_a_part_of_the_check_of_the_network_is_refused_without_it(name, flag):
-    with pytest.raises(BadSettings, match=f"{flag} needs --network-check"):
-        NodeChecks(**{name: True})
-    assert getattr(NodeChecks(network=True, **{name: True}), name)
 
 
 def test_as_many_channels_may_be_needed_as_there_are_pairs():
@@ -238,16 +223,6 @@ def test_who_has_just_moved_has_waited_since_then():
     watch, said = observe(ProgressWatch(0.0), Progress(1, 0.5, "", 1, 0.3), HangLimits(look_s=1.0), 1.0)
     assert (watch, said) == (ProgressWatch(1.0, 1, 1, 0.5), None)
     assert observe(ProgressWatch(0.0), Progress(1, 0.25, "", 1, 0.75), HangLimits(look_s=1.0), 1.0)[0].waited_s == 0.25
-
-
-# Links of a switchbox.
-
-
-def test_a_link_that_is_broken_is_named_with_what_it_has():
-    box = judge_links((((0, 1), 9_999.6), ((2, 4), None), ((3, 5), 20_000.0)), 10_000, 1)
-    assert (box.broken, box.faulty) == (((0, 1), (2, 4)), False)
-    assert box.why == "1 of 3 links reach 10000 MB/s, 1 are needed: 0:1 has 10000, 2:4 failed"
-    assert judge_links((((0, 1), 1.0), ((2, 4), None)), 10_000, 1).faulty
 
 
 # Sets of ranks.

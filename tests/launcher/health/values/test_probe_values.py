@@ -80,11 +80,7 @@ def test_a_group_is_as_fast_as_its_slowest_member():
 
 
 @pytest.mark.parametrize(
-    "times",
-    [
-        pytest.param([None, None], id="nobody's"),
-        pytest.param([0.25, None], id="or only some of them"),
-    ],
+    "times", [pytest.param([None, None], id="nobody's"), pytest.param([0.25, None], id="or only some of them")]
 )
 def test_a_group_of_which_one_has_no_time_has_failed(times):
     reports = [msgspec.structs.replace(REPORT, collective_s=time_s) for time_s in times]

@@ -14,14 +14,7 @@ from turnout.launcher.health.stack_traces.report import (
     text,
     verdict,
 )
-from turnout.launcher.health.stack_traces.stack_tree import (
-    MOST_LINES,
-    Frame,
-    RankStacks,
-    Thread,
-    WorldStacks,
-    fold,
-)
+from turnout.launcher.health.stack_traces.stack_tree import MOST_LINES, Frame, RankStacks, Thread, WorldStacks, fold
 
 REPORT = Path(__file__).with_name("report")
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,11 +7,7 @@ import pytest
 from tests.launcher.rendezvous.story import Story, member
 from turnout.launcher.coordinator_messages import LastWorld
 from turnout.launcher.model import ElasticSpec, Reason, RestartBudget
-from turnout.launcher.rendezvous.state import (
-    JobFacts,
-    State,
-    could_grow_by,
-)
+from turnout.launcher.rendezvous.state import JobFacts, State, could_grow_by
 from turnout.launcher.rendezvous.state_machine import begin, succeed
 
 TERMS = ElasticSpec(2, 4, last_call_s=30.0)

@@ -8,7 +8,6 @@ from turnout.launcher.coordinator_messages import (
     FETCH_DISABLED,
     MOST_LOCATIONS,
     Handover,
-    Heartbeat,
     HeldStep,
     Reached,
     Stop,
@@ -36,28 +35,8 @@ def test_a_leaver_out_of_time_is_ended_at_once():
     assert story.last("a", Stop) == Stop(1, "member_left", 0.0)
 
 
-@pytest.mark.parametrize(
-    ("step_", "stops"),
-    [
-        pytest.param(0, StopAt(1, 2, False), id="a step was made"),
-        pytest.param(-1, Stop(1, "member_left", 25.0), id="nobody tells steps"),
-    ],
-)
-def test_how_a_world_is_stopped(step_, stops):
-    story = running("ab").reach("a", step_)
-    assert story.leave("b", 25.0).last("a", Stop, StopAt) == stops
-
-
-def test_the_stop_step_is_agreed_when_nobody_has_passed_it():
-    story = running("ab").reach("ab", 5).leave("b").say("a", Reached(1, 7))
-    assert story.last("a", StopAt) == StopAt(1, 7, False), "b has not answered"
-    assert story.say("b", Reached(1, 8)).last("a", StopAt) == StopAt(1, 10, False), "b had passed it"
-    assert story.say("ab", Reached(1, 10)).last("a", StopAt) == StopAt(1, 10, True)
-
-
-def test_a_step_that_was_saved_is_known_from_then_on():
-    story = running("ab").say("a", Heartbeat(5, 4)).say("b", Heartbeat(6, 4)).say("b", Heartbeat(7, 3))
-    assert story.state.budget.saved_step == 4
+def test_the_first_step_of_a_job_is_one_to_stop_after():
+    assert running("ab").reach("a", 0).leave("b", 25.0).last("a", Stop, StopAt) == StopAt(1, 2, False)
 
 
 def held(step_, rank, of=4, parts=True, count=0):
@@ -108,10 +87,6 @@ def test_shards_are_handed_over_within_the_most_of_the_time_that_is_left():
     job.wait(7.999)
     assert job.phase == "handing"
     assert job.wait(0.001).phase == "training"
-
-
-def test_with_less_than_a_second_what_can_be_is_handed_over():
-    assert drained(OWN, grace_s=1.0).last("a", Handover).within_s == 0.8
 
 
 def test_without_time_nothing_is_handed_over():

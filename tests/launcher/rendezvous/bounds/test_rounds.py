@@ -48,14 +48,6 @@ def test_of_many_who_are_missing_the_first_are_told():
     assert waits(story)[-1]["gives_up_in_s"] == 540
 
 
-def test_too_few_give_up_at_the_join_timeout_and_name_who_came_first():
-    names = "abcdefghijklmnopqrst"
-    story = Story("30", join_timeout_s=60.0).join(*names).wait(59.99)
-    assert story.last("a", Finish) is None
-    detail = story.wait(0.01).last("a", Finish).detail
-    assert detail.endswith(", ".join(names[:16]))
-
-
 def test_a_search_that_began_before_we_led_counts_for_the_time_to_join():
     story = (
         Story("2", succeeds={"sought_s": 40.0}, base=LastWorld(), begins_s=90.0, join_timeout_s=60.0)
@@ -142,15 +134,8 @@ def test_a_search_begins_when_its_time_has_come():
     assert story.wait(0.0).of(StepDown)[0].to.round == story.state.round
 
 
-def test_half_a_world_without_an_arbiter_waits_as_long_as_others_may_train():
-    story = Story("1:4", base=LastWorld(7, 4, True)).join("a", "b", base=LastWorld(7, 4, True)).wait(9.999)
-    assert story.last("a", Finish) is None
-    assert story.wait(0.001).last("a", Finish).reason == "no_arbiter"
-
-
 @pytest.mark.parametrize(
-    ("after_s", "claims"),
-    [pytest.param(10.0, [], id="for ten seconds"), pytest.param(10.001, [6], id="and no longer")],
+    ("after_s", "claims"), [pytest.param(10.0, [], id="for ten seconds"), pytest.param(10.001, [6], id="and no longer")]
 )
 def test_a_grant_is_fresh(after_s, claims):
     story = Story("2", granted=5).join("a").wait(after_s).join("b")
@@ -165,12 +150,6 @@ def test_a_grant_of_the_first_round_of_all_is_used():
     assert Story("1", granted=0).join("a").of(Claim)[0].record.round == 1
 
 
-def test_an_arbiter_that_does_not_answer_is_asked_again_after_a_second():
-    story = running("ab", "1:2", granted=1).lose("b").ready("a").happens(Unanswered(2)).wait(0.999)
-    assert story.phase == "gathering"
-    assert story.wait(0.001).phase == "claiming"
-
-
 def test_once_the_arbiter_has_granted_it_may_be_out_of_reach_again():
     story = running(granted=1).fail("a").ready("abc").grant()
     assert not story.state.claiming.unfenced
@@ -182,11 +161,6 @@ def test_a_handover_names_its_successor_and_its_round():
     story = running().leave("a").ready("abc")
     assert story.events("handed_over") == [("member_left", {"to": "b/0", "round": 2})]
     assert len(story.of(StepDown)) == 1
-
-
-def test_whoever_takes_over_is_the_oldest():
-    story = Story("1:9", last_call_s=0.0).join(*"abcdefghi").leave("a").ready("abcdefghi")
-    assert [down.to.coordinator for down in story.of(StepDown)] == ["b/0"]
 
 
 # Who comes, and with what.
