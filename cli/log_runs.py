@@ -54,7 +54,7 @@ def newest(kind: ControlledKind, pods: Iterable[Object], container_name: str = "
     return Run(meta["name"], meta["uid"], container, int(status.get("restartCount") or 0), begun, over)
 
 
-def _container(kind: Kind, pod: Object, name: str) -> str:
+def _container(kind: ControlledKind, pod: Object, name: str) -> str:
     """Return the named container of a pod; for "" the one that trains, else the first. Raises NoSuchContainer."""
     names = [str(each["name"]) for each in pod["spec"]["containers"]]
     if name and name not in names:
