@@ -178,25 +178,7 @@ def paths_of_switches(listed: list[Listed]) -> tuple[dict[str, tuple[str, ...]],
     lines = {switch.name: switch.line for switch in listed}
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(lines)
-    faults = []
-    for switch in listed:
-        for line, child in switch.switches:
-            if child not in lines:
-                faults.append(Fault(line, f"switch {shown(child)} under {shown(switch.name)} is not in the list"))
-            elif graph.has_edge(switch.name, child):
-                faults.append(Fault(line, f"switch {shown(child)} stands twice under {shown(switch.name)}"))
-            else:
-                graph.add_edge(switch.name, child)
-    for ring in nx.strongly_connected_components(graph):
-        names = sorted(ring, key=lambda name: lines[name])
-        if len(ring) > 1 or graph.has_edge(names[0], names[0]):
-            listing = ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")
-            faults.append(Fault(lines[names[0]], f"cycle: {listing} stand under themselves"))
-    for name, parents in graph.in_degree():
-        if parents > 1:
-            above = ", ".join(sorted(map(shown, graph.predecessors(name))))
-            faults.append(Fault(lines[name], f"switch {shown(name)} stands under {parents} switches: {above}"))
-    if faults:
+    if faults := [*_add_edges(graph, listed, lines), *_shape_faults(graph, lines)]:
         return {}, faults
     found: dict[str, tuple[str, ...]] = {}
     for name in nx.topological_sort(graph):
@@ -205,6 +187,33 @@ def paths_of_switches(listed: list[Listed]) -> tuple[dict[str, tuple[str, ...]],
         if len(found[name]) > MAX_TIERS:
             return {}, [Fault(lines[name], f"more than {MAX_TIERS} tiers of switches, down to {shown(name)}")]
     return found, []
+
+
+def _add_edges(graph: nx.DiGraph[str], listed: list[Listed], lines: Mapping[str, int]) -> Iterator[Fault]:
+    """Add an edge from each switch to each below it, and yield the faults of the list. lines: of each switch."""
+    for switch in listed:
+        for line, child in switch.switches:
+            if child not in lines:
+                yield Fault(line, f"switch {shown(child)} under {shown(switch.name)} is not in the list")
+            elif graph.has_edge(switch.name, child):
+                yield Fault(line, f"switch {shown(child)} stands twice under {shown(switch.name)}")
+            else:
+                graph.add_edge(switch.name, child)
+
+
+def _shape_faults(graph: nx.DiGraph[str], lines: Mapping[str, int]) -> Iterator[Fault]:
+    """Yield the cycles of a graph of switches, and the switches under several others."""
+    import networkx as nx
+
+    for ring in nx.strongly_connected_components(graph):
+        names = sorted(ring, key=lambda name: lines[name])
+        if len(ring) > 1 or graph.has_edge(names[0], names[0]):
+            listing = ", ".join(map(shown, names[:5])) + (", ..." if len(names) > 5 else "")
+            yield Fault(lines[names[0]], f"cycle: {listing} stand under themselves")
+    for name, parents in graph.in_degree():
+        if parents > 1:
+            above = ", ".join(sorted(map(shown, graph.predecessors(name))))
+            yield Fault(lines[name], f"switch {shown(name)} stands under {parents} switches: {above}")
 
 
 _FORMS = ("fabric", "switches")

@@ -49,8 +49,6 @@ def read(dialect: Dialect, raw: Object) -> WaitingGroup:
     """Return a PodGroup of one dialect. Unreadable fields count as missing."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     least = _stated_min(dialect, spec)
-    if isinstance(least, bool) or not isinstance(least, int) or not 0 < least <= _MOST_MEMBERS:
-        least = None
     return WaitingGroup(
         GangKey(meta.get("namespace", ""), meta["name"], dialect.value),
         meta.get("uid", ""),
@@ -65,13 +63,14 @@ def read(dialect: Dialect, raw: Object) -> WaitingGroup:
     )
 
 
-def _stated_min(dialect: Dialect, spec: Object) -> Any:
-    """Return how many members start together, as the PodGroup states it."""
+def _stated_min(dialect: Dialect, spec: Object) -> int | None:
+    """Return how many members start together, as the PodGroup states it; None if no readable number is stated."""
+    least: Any = spec.get("minMember")
     if dialect is Dialect.NATIVE:
-        return native_min(spec.get("schedulingPolicy"))
-    if dialect is Dialect.KAI:
-        return kai.read_pod_group(spec.get("minMember"), None, spec.get("subGroups"), None).least
-    return spec.get("minMember")
+        least = native_min(spec.get("schedulingPolicy"))
+    elif dialect is Dialect.KAI:
+        least = kai.read_pod_group(least, None, spec.get("subGroups"), None).least
+    return least if type(least) is int and 0 < least <= _MOST_MEMBERS else None
 
 
 def _member_share(min_resources: Any, members: int) -> PodShape | None:

@@ -363,10 +363,13 @@ def run_time_s(raw: Mapping[str, Any]) -> float | None:
         hours, minutes, seconds = (float(part or 0) for part in ran.groups())
         return hours * 3600 + minutes * 60 + seconds
     changes = _changes(status)
-    begins = [unix_s(status.get("startTime")), *(changes.get(word) for word in _BEGINS)]
-    ends = [unix_s(status.get("completionTime")), *(changes.get(word) for word in _ENDS)]
-    began, ended = (next((at for at in found if at is not None), None) for found in (begins, ends))
-    return ended - began if began is not None and ended is not None and ended > began else None
+    began_s = _first_time_s(unix_s(status.get("startTime")), *map(changes.get, _BEGINS))
+    ended_s = _first_time_s(unix_s(status.get("completionTime")), *map(changes.get, _ENDS))
+    return ended_s - began_s if began_s is not None and ended_s is not None and ended_s > began_s else None
+
+
+def _first_time_s(*times_s: float | None) -> float | None:
+    return next((time_s for time_s in times_s if time_s is not None), None)
 
 
 def _changes(status: Mapping[str, Any]) -> dict[str, float | None]:

@@ -70,16 +70,11 @@ def access_in(config: Any, folder: Path, context: str | None) -> Access | None:
         return None
     cluster = _find_entry(config, "clusters", context_entry.get("cluster"), "cluster")
     user = _find_entry(config, "users", context_entry.get("user"), "user") if context_entry.get("user") else {}
-    if cluster is None or user is None or not cluster.keys() <= _CLUSTER or not user.keys() <= _USER:
-        return None
-    server = str(cluster.get("server") or "").rstrip("/")
-    if not _is_plain(server) or ("token" in user and "tokenFile" in user):
-        return None
-    if not isinstance(cluster.get("insecure-skip-tls-verify", False), bool):
+    if cluster is None or user is None or not _has_only_plain_fields(cluster, user):
         return None
     try:
         return Access(
-            server,
+            _server_of(cluster),
             str(user.get("token") or ""),
             folder / str(user["tokenFile"]) if "tokenFile" in user else None,
             _authority(cluster, folder),
@@ -90,6 +85,17 @@ def access_in(config: Any, folder: Path, context: str | None) -> Access | None:
         )
     except ValueError:
         return None
+
+
+def _server_of(cluster: Mapping[str, Any]) -> str:
+    return str(cluster.get("server") or "").rstrip("/")
+
+
+def _has_only_plain_fields(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> bool:
+    """Return True if a server and its user have only fields that this module reads, with values of their types."""
+    if not cluster.keys() <= _CLUSTER or not user.keys() <= _USER or ("token" in user and "tokenFile" in user):
+        return False
+    return _is_plain(_server_of(cluster)) and isinstance(cluster.get("insecure-skip-tls-verify", False), bool)
 
 
 def _is_plain(server: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 
@@ -34,6 +34,13 @@ class GangGroup:
     all_or_nothing: bool = True  # True if it starts whole or not at all
 
 
+def _matches(rule: GroupRule, one_of: Set[tuple[str, str]], marks: Mapping[str, str]) -> bool:
+    """Return True if a rule holds for a member with these marks. one_of: it needs one of them, unless it is empty."""
+    if any(marks.get(key) != value for key, value in rule.marks) or not all(key in marks for key in rule.keys):
+        return False
+    return not one_of or not one_of.isdisjoint(marks.items())
+
+
 def group_members(
     rules: Sequence[GroupRule], members: Iterable[GangMember], tier_of: Callable[[Level], int]
 ) -> dict[str, GangGroup]:
@@ -43,9 +50,7 @@ def group_members(
     for member in members:
         marks = dict(member.membership.marks)
         for at, rule in enumerate(rules):
-            if any(marks.get(key) != value for key, value in rule.marks) or not all(key in marks for key in rule.keys):
-                continue
-            if one_of[at] and one_of[at].isdisjoint(member.membership.marks):
+            if not _matches(rule, one_of[at], marks):
                 continue
             name = tuple(marks[key] for key in rule.keys)
             if not rule.keys and rule.size:
