@@ -367,7 +367,7 @@ class Cache:
         return next(filter(None, reasons), "")
 
     def started(self, key: JobKey) -> bool:
-        """True if a job that is no longer waiting has taken its room, also between two observations."""
+        """Return True if a job that is no longer waiting has taken its room, also between two observations."""
         return (
             self.unmanaged.started(key)
             if key.kind in ("Pod", "PodGroup")

@@ -149,7 +149,7 @@ def _hold_account(
 
 
 def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
-    """True if a replica has no pod."""
+    """Return True if a replica has no pod."""
     existing = {(pod.role, pod.index) for pod in pods}
     return any((role.label, index) not in existing for role in view.roles for index in range(role.replicas))
 

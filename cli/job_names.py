@@ -45,7 +45,7 @@ class JobName(NamedTuple):
 
 
 def can_be_name(text: str) -> bool:
-    """True if an object may have this name."""
+    """Return True if an object may have this name."""
     return bool(_NAME.fullmatch(text))
 
 

@@ -108,7 +108,7 @@ def _why(row: NodeRow) -> str:
 
 
 def without_taint(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
-    """The patch that frees a raw node, and leaves word that what was said of it until now is dealt with.
+    """Return the patch that frees a raw node, and leaves word that what was said of it until now is dealt with.
 
     Raises NotTainted.
     """

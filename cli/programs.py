@@ -139,7 +139,7 @@ def _starts_others(argv: Sequence[str]) -> bool:
 
 
 def _nobody_reads() -> bool:
-    """True if the reader of our output has gone. A connection that breaks raises the same error."""
+    """Return True if the reader of our output has gone. A connection that breaks raises the same error."""
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

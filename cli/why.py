@@ -31,7 +31,7 @@ def known_words() -> dict[str, str]:
 
 
 def resolve_job(job_name: JobName, keys: Iterable[JobKey]) -> JobKey:
-    """The job of a name whose namespace is said. Raises NoSuchJob."""
+    """Return the job of a name whose namespace is said. Raises NoSuchJob."""
     sorted_keys = sorted(keys)
     name, where = job_name.name, job_name.namespace
     found = [key for key in sorted_keys if (key.name, key.namespace) == (name, where) and _is(key.kind, job_name.kind)]
@@ -45,25 +45,25 @@ def resolve_job(job_name: JobName, keys: Iterable[JobKey]) -> JobKey:
 
 
 def similar_keys(name: str, keys: Sequence[JobKey], most: int = 5) -> list[JobKey]:
-    """The jobs with the most similar names."""
+    """Return the jobs with the most similar names."""
     like = get_close_matches(name, sorted({key.name for key in keys}), n=most, cutoff=0.5)
     return [key for each in like for key in keys if key.name == each][:most]
 
 
 def _is(kind: str, word: str) -> bool:
-    """True for the kind that is wanted, in whichever group; "" wants any."""
+    """Return True for the kind that is wanted, in whichever group; "" wants any."""
     return not word or kind == word or kind.startswith(f"{word}.")
 
 
 def title(chain: Chain) -> str:
-    """The job, how it stands, and the word for it."""
+    """Return the job, how it stands, and the word for it."""
     since = "" if chain.since_s is None else f" for {lasting(chain.now_s - chain.since_s)}"
     state = {"waiting": f"has waited{since}", "running": f"has run{since}", "suspended": "is suspended"}[chain.state]
     return f"{chain.job} {state}: {chain.reason.value}"
 
 
 def rows(chain: Chain) -> list[Row]:
-    """The chain, link by link."""
+    """Return the chain, link by link."""
     queue_rows = [*_queue(chain.queue), *_quota(chain)]
     queue_rows += [("room", _room(chain.room)), ("gang", _gang(chain))]
     if chain.size is not None:
@@ -76,7 +76,10 @@ def rows(chain: Chain) -> list[Row]:
 
 
 def with_account(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
-    """The links after how the job stands with its controller. remedy: goes before what the autoscaler advises."""
+    """Return the links after how the job stands with its controller.
+
+    remedy: goes before what the autoscaler advises.
+    """
     found = [("controller", text), *((label, each) for label, each in why_rows if not remedy or label != "next")]
     return [*found, ("next", remedy)] if remedy else found
 
@@ -199,7 +202,7 @@ def start(estimate: Estimate, now_s: float) -> str:
 
 
 def lasting(s: float) -> str:
-    """A time as people say it."""
+    """Return a time as people say it."""
     s = max(0.0, s)
     if s < 120:
         return f"{s:.0f} s"
@@ -221,7 +224,7 @@ def gpus(number: int) -> str:
 
 
 def running(gang: UnmanagedGang, resources: tuple[str, ...]) -> str:
-    """A gang that has its min and is nobody's job, in a sentence. resources: those that count as a GPU."""
+    """Return a gang that has its min and is nobody's job, in a sentence. resources: those that count as a GPU."""
     held_gpus = sum(shape.gpus(resources) for _, shape in gang.bound_pods)
     count_bound, size = len(gang.bound_pods), count(gang.existing, "pod")
     return (
@@ -268,7 +271,7 @@ def refusal(pod: Pod) -> str:
 
 
 def limited_title(view: LimitedView) -> str:
-    """The job, and how it stands as far as its own pods tell."""
+    """Return the job, and how it stands as far as its own pods tell."""
     state = "waits for its min" if view.placed_pods < view.min_workers else "runs"
     since = "" if view.waited_s is None else f", for {lasting(view.waited_s)}"
     return f"{view.job} {state}{since}, as far as you may see"

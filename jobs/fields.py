@@ -64,7 +64,7 @@ class Part:
             self.faults.append(sentence)
 
     def has(self, key: str) -> bool:
-        """True if the field is set."""
+        """Return True if the field is set."""
         return self.value.get(key) is not None
 
     def part(self, key: str) -> Part:
@@ -254,7 +254,7 @@ _PYTHON_TYPES: Mapping[type[inspect.Type], type] = {
 
 
 def _fits(info: inspect.Type, value: Any) -> bool:
-    """True if a value is of a type, whatever the values inside it are."""
+    """Return True if a value is of a type, whatever the values inside it are."""
     match info:
         case inspect.ListType(max_length=most):
             return isinstance(value, list) and (most is None or len(value) <= most)

@@ -112,8 +112,8 @@ def membership(pod: Pod) -> Membership:
 
 
 def _key(pod: Pod) -> GangKey:
-    alone = (pod.metadata.name, Dialect.ALONE)
-    name, dialect = next(((name, dialect) for name, dialect in _gang_names(pod) if name), alone)
+    single_pod = (pod.metadata.name, Dialect.ALONE)
+    name, dialect = next(((name, dialect) for name, dialect in _gang_names(pod) if name), single_pod)
     return GangKey(pod.metadata.namespace, name, dialect.value)
 
 
@@ -223,7 +223,7 @@ def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
 
 
 def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool:
-    """True if a pod lacks our gate, requests an accelerator and belongs to a gang.
+    """Return True if a pod lacks our gate, requests an accelerator and belongs to a gang.
 
     False for a pod that cannot be read: the API server rejects it with its own message.
     """

@@ -84,7 +84,7 @@ class Sizes:
         return found
 
     def allows(self, size: int) -> bool:
-        """True if a job may have this size."""
+        """Return True if a job may have this size."""
         return size > 0 and self.round_down(size) == size
 
 

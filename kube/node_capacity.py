@@ -266,7 +266,7 @@ class ClusterSnapshot:
         self._rebuild()
 
     def _has_columns(self, shape: PodShape) -> bool:
-        """True if some node has offered every resource that this shape requests."""
+        """Return True if some node has offered every resource that this shape requests."""
         return all(name in self._column_of for name, _ in shape.requests)
 
     def _rebuild(self) -> None:

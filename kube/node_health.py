@@ -86,7 +86,7 @@ def utc_datetime(wall_s: float) -> datetime:
 
 
 def has_taint(node: Mapping[str, Any], key: str) -> bool:
-    """True if this raw node has a taint of that key, whatever its effect."""
+    """Return True if this raw node has a taint of that key, whatever its effect."""
     return any(taint.get("key") == key for taint in _taints(node))
 
 

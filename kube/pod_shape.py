@@ -178,7 +178,9 @@ def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
 
 
 def admits(node: Node, shape: PodShape) -> bool:
-    """True if this node admits pods of this shape by readiness, cordon, taints, selector and affinity. Room is not
+    """Return True if this node admits pods of this shape by readiness, cordon, taints, selector and affinity.
+
+    Room is not
     checked.
     """
     if not _is_ready(node):
@@ -234,12 +236,12 @@ def soft_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
 
 
 def _is_ready(node: Node) -> bool:
-    """True unless the node's Ready condition says otherwise. Fake and new nodes have no such condition."""
+    """Return True unless the node's Ready condition says otherwise. Fake and new nodes have no such condition."""
     return all(c.status == "True" for c in node.status.conditions or () if c.type == "Ready")
 
 
 def _is_tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...]) -> bool:
-    """True if a toleration (key, operator, value, effect) matches the taint. Operators other than Exists compare
+    """Return True if a toleration (key, operator, value, effect) matches the taint. Operators other than Exists compare
     values.
     """
     for key, operator, value, effect in tolerations:
@@ -292,7 +294,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def same_offer(first: Node, second: Node) -> bool:
-    """True if two versions of a node differ in nothing that a placement reads. Heartbeats are not read."""
+    """Return True if two versions of a node differ in nothing that a placement reads. Heartbeats are not read."""
     return (
         first.status.allocatable == second.status.allocatable
         and first.spec == second.spec

@@ -31,10 +31,14 @@ _LEAST_WAIT_S = 1.0  # after a 429 that names no time
 
 
 class StatusDetails(msgspec.Struct, rename="camel"):
+    """The details of a Status, as far as they are read here."""
+
     retry_after_seconds: int = 0
 
 
 class Status(msgspec.Struct, rename="camel"):
+    """The Status of metav1 with which an API server refuses a call."""
+
     kind: str = ""
     code: int = 0
     reason: str = ""

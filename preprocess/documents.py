@@ -124,7 +124,7 @@ def read_text(raw: bytes, piece: int, number: int) -> Documents:
 
 
 def has_half_surrogate(text: str) -> bool:
-    """True if a text cannot be written as UTF-8."""
+    """Return True if a text cannot be written as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -64,7 +64,7 @@ def complete_documents(
 
 
 def is_complete(parts: Iterator[ShardNote]) -> bool:
-    """True if the parts of a long document make one sequence."""
+    """Return True if the parts of a long document make one sequence."""
     records = list(parts)
     tokens = sum(record.keys[0].tokens for record in records)
     return not any(record.fault_counts for record in records) and tokens <= MAX_SEQUENCE_TOKENS

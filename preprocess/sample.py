@@ -30,7 +30,7 @@ def sample_texts(sources: Sequence[InputFile], chunks: Sequence[TextChunk], read
 
 
 def _has_lines(sources: Sequence[InputFile], piece: Piece) -> bool:
-    """True if reading may begin anywhere in a piece."""
+    """Return True if reading may begin anywhere in a piece."""
     return sources[piece.source].form is Form.JSON_LINES
 
 

@@ -86,7 +86,7 @@ def input_digests(settings: ShardSettings, chunk: TextChunk) -> tuple[str, ...]:
 
 
 def has_whole_shard(settings: ShardSettings, record: ShardNote) -> bool:
-    """True if the files of a finished shard hold what its record says. A power cut can tear them."""
+    """Return True if the files of a finished shard hold what its record says. A power cut can tear them."""
     itemsize = dtype_for(settings.tokenizer.size).itemsize
     for key, totals in enumerate(record.keys):
         path, size = tokens_path(settings.folder, record.index, key), totals.tokens * itemsize + 4 * totals.sequences

@@ -14,7 +14,7 @@ COPY_BYTES = 8 << 20
 
 
 def is_remote(path: str) -> bool:
-    """True if a path is a URL, which fsspec opens."""
+    """Return True if a path is a URL, which fsspec opens."""
     return "://" in path
 
 
@@ -59,7 +59,7 @@ def size_of(path: str) -> int:
 
 
 def exists(path: str) -> bool:
-    """True if there is a file of this name."""
+    """Return True if there is a file of this name."""
     if is_remote(path):
         filesystem, name = _remote(path)
         return bool(filesystem.isfile(name))
@@ -67,7 +67,7 @@ def exists(path: str) -> bool:
 
 
 def is_folder(path: str) -> bool:
-    """True if there is a folder of this name."""
+    """Return True if there is a folder of this name."""
     if is_remote(path):
         filesystem, name = _remote(path)
         return bool(filesystem.isdir(name))

@@ -75,7 +75,7 @@ def layouts(mesh: Mesh, ranks_a_pod: int, pods: int, on_host: int, tiers: int) -
 
 
 def is_complete(mesh: Mesh, pods: int, ranks_a_pod: int) -> bool:
-    """True if a gang of so many pods is the mesh."""
+    """Return True if a gang of so many pods is the mesh."""
     return prod(size for _, size in mesh) == pods * ranks_a_pod
 
 

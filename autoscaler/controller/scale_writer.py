@@ -57,7 +57,7 @@ class _Refusal:
     why: str  # the refusal, "" if the API server has not refused it
 
     def holds(self, raw: Object, now_s: float) -> bool:
-        """True if it is too early to retry on the same object. A clock that was set back delays no retry."""
+        """Return True if it is too early to retry on the same object. A clock that was set back delays no retry."""
         return self.uid == raw["metadata"].get("uid", "") and 0 <= now_s - self.at_s < self.wait_s
 
 

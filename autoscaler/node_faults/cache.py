@@ -98,7 +98,7 @@ class FaultReportCache:
         return NodeObservation(nodes, claims, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
 
     def is_shown(self, step: NodeStep) -> bool:
-        """True if the watch shows the node as this step has written it, or the node was deleted."""
+        """Return True if the watch shows the node as this step has written it, or the node was deleted."""
         entry = self._nodes.get(step.node)
         return entry is None or (entry.record, entry.tainted) == (step.record, step.taints)
 

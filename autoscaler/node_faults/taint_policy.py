@@ -94,7 +94,7 @@ def _report_order(report: tuple[FaultClaim, NodeReport]) -> tuple[float, str]:
 
 
 def _is_handled(record: Record | None, claim: FaultClaim, verdict: NodeReport) -> bool:
-    """True if a report was handled before. Reports of other namespaces do not matter."""
+    """Return True if a report was handled before. Reports of other namespaces do not matter."""
     return record is not None and verdict.at <= record.handled_until_of(namespace_of(claim.pod))
 
 

@@ -64,7 +64,7 @@ def with_owners(pod: Pod, kinds: Iterable[JobKind], uids: Mapping[JobKey, str]) 
 
 
 def _names_elastic_job(marks: PodValues, ref: OwnerReference) -> bool:
-    """True if the reference is to the ElasticJob that the pod's labels name.
+    """Return True if the reference is to the ElasticJob that the pod's labels name.
 
     DLRover's master does not declare itself the controller of its pods.
     """
@@ -183,7 +183,7 @@ def _missing_claim(pod: Pod, scheduler: str) -> str:
 
 
 def _was_tried(pod: Pod) -> bool:
-    """True if a scheduler has reported that it found no node for the pod."""
+    """Return True if a scheduler has reported that it found no node for the pod."""
     return _unschedulable_message(pod) is not None
 
 

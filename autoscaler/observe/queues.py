@@ -58,11 +58,11 @@ class Shares:
         return True
 
     def exists(self, queue: str) -> bool:
-        """True if an object bears this name."""
+        """Return True if an object bears this name."""
         return queue in self._named
 
     def is_cluster_queue(self, queue: str) -> bool:
-        """True if LocalQueues may lead there: to a ClusterQueue, or to the queue that stands for a stopped LocalQueue.
+        """Return True if LocalQueues may lead to this queue: a ClusterQueue, or the stand-in of a stopped LocalQueue.
 
         The admin of a namespace writes its LocalQueues, so they may name anything.
         """
@@ -70,7 +70,7 @@ class Shares:
         return objects is not None and all(each.dialect is QueueDialect.KUEUE for each in objects.values())
 
     def grants(self, queue: str, namespace: str) -> bool:
-        """True if pods and jobs of a namespace may name a queue: each object of its name grants it to them."""
+        """Return True if pods and jobs of a namespace may name a queue: each object of its name grants it to them."""
         objects = self._named.get(queue)
         return objects is not None and all(each.grants is None or namespace in each.grants for each in objects.values())
 

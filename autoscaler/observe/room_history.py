@@ -244,7 +244,7 @@ class UnusedRoom:
             self._add_strikes(key, now_s)
 
     def _has_left(self, key: JobKey, each: JobState | None) -> bool:
-        """True if a job that is no longer waiting has ended without having taken its room."""
+        """Return True if a job that is no longer waiting has ended without having taken its room."""
         return not self._started(key) if each is None else each.job.life is not Life.LIVE
 
     def _add_strikes(self, key: JobKey, now_s: float) -> None:

@@ -189,7 +189,7 @@ class UnmanagedGangs:
                 yield state
 
     def started(self, key: JobKey) -> bool:
-        """True if any member of a gang has had a node, also a member that was deleted since."""
+        """Return True if any member of a gang has had a node, also a member that was deleted since."""
         return (key.namespace, key.name) in self._began
 
     def all(self) -> Iterator[tuple[JobKey, WaitingGroup | None, list[tuple[Pod, PodShape]]]]:

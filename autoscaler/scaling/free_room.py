@@ -25,7 +25,10 @@ class Quota:
         self._used = {name: dict(queue.used) for name, queue in queues.items()}
 
     def holds(self, queue: str, needs: Needs, times: int = 1) -> bool:
-        """True if so much more fits, `times` times, in a queue and all above it. An unknown queue has no limit."""
+        """Return True if so much more fits, `times` times, in a queue and all above it.
+
+        An unknown queue has no limit.
+        """
         found = self._queues.get(queue)
         if found is None:
             return True
@@ -39,7 +42,7 @@ class Quota:
         return True
 
     def fits_empty(self, queue: str, needs: Needs) -> bool:
-        """True if the request would fit without any use."""
+        """Return True if the request would fit without any use."""
         return holds(self._queues, {}, queue, needs)
 
     def take(self, queue: str, needs: Needs, times: int = 1) -> None:
@@ -60,11 +63,11 @@ class Quota:
                 used[what] = used.get(what, 0) + max(amounts.get(what, 0), own.get(what, 0))
 
     def keeps_room(self) -> bool:
-        """True if any queue keeps room free for itself."""
+        """Return True if any queue keeps room free for itself."""
         return any(queue.headroom for queue in self._queues.values())
 
     def is_open(self, queue: str) -> bool:
-        """True if a queue takes new pods."""
+        """Return True if a queue takes new pods."""
         found = self._queues.get(queue)
         return found is None or found.open
 
@@ -77,7 +80,7 @@ class Quota:
             queue = found.parent
 
     def borrows(self, queue: str) -> bool:
-        """True if a queue uses more than its deserved share.
+        """Return True if a queue uses more than its deserved share.
 
         Where no share is given, every lent worker is borrowed (VE-29).
         """
@@ -139,7 +142,7 @@ class Reservations:
         return Reservations(self.room.copied(), self.quota.copied())
 
     def has_room_for(self, pool: Pool, pods: int) -> bool:
-        """True if so many pods of a pool fit."""
+        """Return True if so many pods of a pool fit."""
         return self.quota.holds(pool.queue, pool.needs, pods) and self.room.total(pool.shape) >= pods
 
     def take(self, pool: Pool, pods: int) -> bool:
@@ -158,7 +161,7 @@ class Reservations:
         return True
 
     def fits(self, request: CapacityRequest) -> bool:
-        """True if `reserve` would charge the request. Leaves everything as it was."""
+        """Return True if `reserve` would charge the request. Leaves everything as it was."""
         if any(self.room.total(shape) < count for shape, count in request.pods):
             return False  # seen at once, as most that do not fit are
         charged = self._take(request) if self.quota.holds(request.queue, total_of(request.pods)) else None

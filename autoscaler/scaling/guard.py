@@ -91,7 +91,7 @@ def _release_step(state: JobState) -> Step:
 
 
 def _may_leave(state: JobState, policy: Policy, now_s: float) -> bool:
-    """True if the leaving workers of a job can be expected to go.
+    """Return True if the leaving workers of a job can be expected to go.
 
     A controller that has not followed a resize for long may never do so.
     """
@@ -186,7 +186,7 @@ _SILENT = (0, float("inf"))
 
 
 def may_give(state: JobState, now_s: float) -> bool:
-    """True if a job may have to give workers to a job of its own namespace.
+    """Return True if a job may have to give workers to a job of its own namespace.
 
     A pause counts among the jobs of one namespace only. It keeps no borrowed room from others.
     """

@@ -20,12 +20,12 @@ from turnout.kube.times import rfc3339, unix_s
 
 
 def is_starting(state: JobState, policy: Policy, now_s: float) -> bool:
-    """True if a job has just got its min and was never resized, so that a change costs it nothing yet."""
+    """Return True if a job has just got its min and was never resized, so that a change costs it nothing yet."""
     return not state.job.bank.resized_s and abs(now_s - state.began_s) <= policy.start_s
 
 
 def pays_off(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
-    """True if growing to `larger` wins back its restarts within the policy's horizon, the undoing restart included."""
+    """Return True if growing to `larger` wins back its restarts, and that of a later shrink, within the horizon."""
     share = gain(job.curve, job.bounds.least, job.replicas, larger).share
     return share * policy.payback_s >= restarts * restart_s(job, policy)
 
@@ -57,7 +57,7 @@ def after_change_s(job: Job, policy: Policy, now_s: float, at_start: bool = Fals
 
 
 def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
-    """True if lending has already won the job one more restart, so that being shrunk now costs it nothing of its own.
+    """Return True if lending has already won the job one more restart, so that a shrink now costs it nothing.
 
     The poor give last. So what its owner says of its curve and its restarts makes it no poorer.
     """
@@ -68,7 +68,7 @@ def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
 
 
 def is_exhausted(job: Job, policy: Policy, now_s: float) -> bool:
-    """True if being shrunk now would cost the job more than the one restart that it may owe.
+    """Return True if being shrunk now would cost the job more than the one restart that it may owe.
 
     Such a job gives all its elastic workers, so that this is the last time. An owner cannot avoid that by a low restart
     cost.
@@ -115,6 +115,6 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 
 
 def is_overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
-    """True if a leader of a later term has written these annotations a moment ago, so that this one no longer leads."""
+    """Return True if a leader of a later term has just written these annotations, so that this one no longer leads."""
     term_text, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
     return _TERM.fullmatch(term_text) is not None and int(term_text) > term and abs(now_s - at_s) < NEWER_S

@@ -71,7 +71,7 @@ class RoomToGrow:
         return done
 
     def _is_settled(self, unit: Unit) -> bool:
-        """True if enough room for so many more workers has been idle for long enough."""
+        """Return True if enough room for so many more workers has been idle for long enough."""
         pool, pods = unit
         for amounts in self._settled_amounts(pool.queue):
             for what, amount in pool.needs:

@@ -47,7 +47,7 @@ class AutoscalerView(Cache):
         self.node_objects: dict[str, Node] = {}
 
     def put_node(self, node: Node) -> None:
-        """A node as it is now."""
+        """Note a node as it is now."""
         self.node_objects[node.metadata.name] = node
         super().put_node(node)
 

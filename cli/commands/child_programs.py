@@ -226,7 +226,7 @@ class AutoscalerProcess:
 
 
 def autoscaler_command() -> tuple[str, ...]:
-    """The command of our own autoscaler."""
+    """Return the command of our own autoscaler."""
     return (sys.executable, "-m", "turnout.autoscaler")
 
 

@@ -135,7 +135,7 @@ class _Performance:
         await asyncio.sleep(self._show.pause_s)
 
     def _note(self, scores: dict[str, Score], gang: DemoGang, where: Testbed | Baseline) -> None:
-        """A gang's cost counts from the moment it is whole."""
+        """Note the cost of a gang that is whole."""
         gang_score = score(self._fabric, self._play, gang, where.placements.get(gang.name, {}))
         if gang_score is not None:
             scores.setdefault(gang.letter, gang_score)
@@ -194,7 +194,7 @@ class Testbed:
         self.refusals: dict[str, str] = {}  # pod name -> why it waits
 
     def on_outcome(self, namespace: str, name: str, outcome: Outcome) -> None:
-        """The scheduler tells what became of a pod."""
+        """Note the scheduler's outcome for a pod."""
         gang, _, index = name.rpartition("-")
         if isinstance(outcome, Chosen):
             self.placements.setdefault(gang, {})[int(index)] = outcome.node
@@ -236,7 +236,7 @@ class Testbed:
             await self._news.wait()
 
     async def leave(self, gang: DemoGang) -> None:
-        """The gang's job is done: its pods and its group are deleted at once."""
+        """Delete the pods and the group of a gang whose job is done."""
         members: list[Raw] = list(scenario.members(gang))
         for pod in members:
             await self._api.call("DELETE", f"{_PODS}/{pod['metadata']['name']}?gracePeriodSeconds=0")

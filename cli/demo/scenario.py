@@ -130,7 +130,7 @@ Raw = dict[str, Any]
 
 
 def node(place: DemoNode) -> Raw:
-    """A ready GPU node. Its labels say nothing of the switches: only the map does."""
+    """Return a ready GPU node. Its labels say nothing of the switches: only the map does."""
     offers = {
         "cpu": str((GPUS_PER_NODE + 1) * _CPUS_PER_GPU),
         "memory": f"{(GPUS_PER_NODE + 1) * _GIB_PER_GPU}Gi",
@@ -152,12 +152,12 @@ def node(place: DemoNode) -> Raw:
 
 
 def map_text(places: Iterable[DemoNode]) -> str:
-    """The map as the ConfigMap holds it: `asw psw ip`, one line a node."""
+    """Return the map as the ConfigMap holds it: `asw psw ip`, one line a node."""
     return "".join(f"{place.leaf} {place.spine} {place.ip}\n" for place in places)
 
 
 def topology_map(places: Iterable[DemoNode]) -> Raw:
-    """The topology ConfigMap."""
+    """Return the topology ConfigMap."""
     return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(places)}}
 
 
@@ -169,7 +169,7 @@ def busy_pod(number: int, on: str, gpus: int) -> Raw:
 
 
 def pod_group(gang: DemoGang) -> Raw:
-    """The PodGroup that names a gang, as Volcano has it."""
+    """Return the PodGroup that names a gang, as Volcano has it."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
@@ -179,7 +179,7 @@ def pod_group(gang: DemoGang) -> Raw:
 
 
 def members(gang: DemoGang) -> tuple[Raw, ...]:
-    """The gang's pods in the order of their index."""
+    """Return the gang's pods in the order of their index."""
     return tuple(
         _pod(
             f"{gang.name}-{index}",

@@ -124,7 +124,7 @@ class Screen:
         )
 
     def close(self, tally: Tally) -> None:
-        """The totals, in numbers and in a sentence."""
+        """Print the totals, in numbers and in a sentence."""
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in ("", _OURS, _THEIRS):
             table.add_column(heading, justify="left" if not heading else "right")
@@ -185,7 +185,7 @@ def _cells(row: HeatmapRow) -> Text:
 
 
 def colour(sign: str) -> str:
-    """The style of a sign of the pictures."""
+    """Return the style of a sign of the pictures."""
     if sign in (FREE, OTHER):
         return "dim"
     return f"bold {_COLOURS[(ord(sign) - ord('A')) % len(_COLOURS)]}"

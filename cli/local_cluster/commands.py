@@ -155,7 +155,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
 
 
 def _read_map(file: Path) -> Any:
-    """The map in a file and the ConfigMap's data that it is. Raises LocalClusterFailed with every fault."""
+    """Return the map in a file and the ConfigMap's data that it is. Raises LocalClusterFailed with every fault."""
     from turnout.cli.topo_check import check, data_of, report
     from turnout.simulator.cluster.node_builder import MOST_NODES, places_of, unusable
 

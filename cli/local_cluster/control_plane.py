@@ -30,7 +30,10 @@ class Plane:
 
 
 def check() -> None:
-    """Raises LocalClusterFailed when there is nothing to run one with: it comes with a checkout, and is built there."""
+    """Check that a control plane can be run.
+
+    Raises LocalClusterFailed without the binaries, which a checkout builds.
+    """
     try:
         module = importlib.util.find_spec(_MODULE)
     except ModuleNotFoundError:

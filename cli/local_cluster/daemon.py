@@ -31,7 +31,7 @@ def home() -> Path:
 
 
 def found(folder: Path) -> Note | None:
-    """The local cluster that runs in this folder; None when none does, whatever an older one left behind."""
+    """Return the local cluster that runs in this folder; None when none does, whatever an older one left behind."""
     note = _note(folder)
     return note if note is not None and not note.fault and begun_at(note.pid) == note.begun else None
 
@@ -184,12 +184,12 @@ class Note:
 
 
 def encoded(note: Note) -> bytes:
-    """The note as it lies in the folder."""
+    """Return the note as it lies in the folder."""
     return json.dumps(asdict(note)).encode()
 
 
 def read(text: bytes) -> Note | None:
-    """The note, or None when it is none."""
+    """Return the note, or None when it is none."""
     try:
         fields = json.loads(text)
         numbers = {key: int(fields[key]) for key in ("pid", "begun", "nodes", "gpus")}

@@ -103,7 +103,7 @@ async def _embedded(
 async def _real(
     stack: AsyncExitStack, request: ClusterOptions, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
-    """A real control plane, whose scheduler asks our extender; with processes, our kubelet in place of kwok."""
+    """Return a real control plane, whose scheduler asks our extender; with processes, our kubelet in place of kwok."""
     port = free_port() if request.extender else 0
     asks = f"http://{HOST}:{port}" if port else ""
     below = await stack.enter_async_context(plane(asks, kwok=not request.processes))

@@ -97,7 +97,7 @@ def what_next(gate: Gate) -> str:
 
 
 def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[str, str]]:
-    """The links, and what the job's pods wait for behind our scheduling gate; what helps there goes before all else."""
+    """Return the links, and what the pods wait for behind our scheduling gate; the gate's remedy comes first."""
     if gate is None:
         return list(rows)
     remedy = what_next(gate)

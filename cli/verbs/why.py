@@ -115,7 +115,7 @@ def _chain(
     key: JobKey,
     ended: Mapping[JobKey, str],
 ) -> Chain:
-    """The chain of the job, decided as the autoscaler decides."""
+    """Return the chain of the job, decided as the autoscaler decides."""
     from turnout.autoscaler.decide import decide
     from turnout.autoscaler.reporting.forecast import RuntimeStats, forecast
     from turnout.autoscaler.reporting.why import ClusterContext, chain

@@ -78,8 +78,8 @@ def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[Unmana
 
 def _held_gpus(jobs: Sequence[JobState], gangs: Sequence[UnmanagedGang], gpus: Gpus) -> int:
     """Return the GPUs of the pods with a node, of jobs and of other gangs."""
-    held = sum(each.bound_workers * each.job.shape.gpus(gpus) + _other_role_gpus(each, gpus) for each in jobs)
-    return held + sum(shape.gpus(gpus) for gang in gangs for _, shape in gang.bound_pods)
+    of_jobs = sum(each.bound_workers * each.job.shape.gpus(gpus) + _other_role_gpus(each, gpus) for each in jobs)
+    return of_jobs + sum(shape.gpus(gpus) for gang in gangs for _, shape in gang.bound_pods)
 
 
 def _missing_gpus(job_state: JobState, gpus: Gpus) -> int:

@@ -63,14 +63,14 @@ class _Sum:
     nodes: set[str] = field(default_factory=set)
     queues: set[str] = field(default_factory=set)
 
-    def add(self, held: Held) -> None:
+    def add(self, pod: Held) -> None:
         """Add one pod."""
-        self.queues.add(held.queue)
-        if not held.node:
-            self.waiting_gpus += held.gpus
+        self.queues.add(pod.queue)
+        if not pod.node:
+            self.waiting_gpus += pod.gpus
             return
-        self.gpus, self.pods = self.gpus + held.gpus, self.pods + 1
-        self.nodes.add(held.node)
+        self.gpus, self.pods = self.gpus + pod.gpus, self.pods + 1
+        self.nodes.add(pod.node)
 
 
 def offers(nodes: Iterable[Node], gpus: Gpus) -> list[NodeOffer]:

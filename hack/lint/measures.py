@@ -15,32 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hack.lint.architecture import FLOORS
+from hack.lint.words import BARE_WORDS, definitions
 
 PRODUCT = tuple(FLOORS)
 MAX_COMPLEXITY, MAX_FIELDS, MAX_METHODS = 12, 15, 12
-# Participles, adverbs, adjectives and pronouns that are no name by themselves: their noun is only in the writer's head.
-BARE_WORDS = frozenset(
-    [
-        *(
-            "again",
-            "alone",
-            "anew",
-            "apart",
-            "asked",
-            "asleep",
-            "barred",
-            "beside",
-            "brought",
-            "called",
-            "came",
-            "dealt",
-        ),
-        *("ever", "freed", "gave", "gives", "gone", "got", "held", "heard", "helps", "here", "hope", "hoped", "judged"),
-        *("kept", "learnt", "lifted", "looked", "looks", "made", "meant", "near", "nobody", "none", "owed", "placed"),
-        *("said", "seen", "sought", "spared", "stands", "standing", "stood", "such", "taken", "tells", "there", "told"),
-        *("tried", "waits", "walked", "wanted", "went", "whole", "whom", "whose", "wished", "within", "written"),
-    ]
-)
 
 
 class Measure(NamedTuple):
@@ -84,23 +62,7 @@ def _lines(paths: Iterator[Path] | Sequence[Path]) -> int:
 
 def _bare_names(tree: ast.Module) -> int:
     """Count definitions whose name, without underscores at its ends, is one bare word."""
-    return sum(name.strip("_") in BARE_WORDS for name in _definitions(tree))
-
-
-def _definitions(tree: ast.Module) -> Iterator[str]:
-    """Yield the name of each function, class, parameter, field and variable where it is defined."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                yield node.name
-            case ast.arg():
-                yield node.arg
-            case ast.Name(ctx=ast.Store()):
-                yield node.id
-            case ast.Attribute(ctx=ast.Store(), value=ast.Name(id="self")):
-                yield node.attr
-            case _:
-                continue
+    return sum(name.strip("_") in BARE_WORDS for node in ast.walk(tree) for name in definitions(node))
 
 
 def _complex_functions(path: Path) -> int:

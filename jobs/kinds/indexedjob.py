@@ -52,7 +52,7 @@ def _refused(head: job_kind.JobHead) -> str:
 
 
 def _of_many(rule: Part) -> bool:
-    """True if a rule's success needs more than index 0."""
+    """Return True if a rule's success needs more than index 0."""
     return rule.text("succeededIndexes") != "0" and (
         rule.has("succeededIndexes") or rule.count("succeededCount", 1) > 1
     )

@@ -49,7 +49,7 @@ Shares = Mapping[str, Bound]
 def holds(
     shares: Shares, used: Mapping[str, Amounts], queue: str, needs: Iterable[tuple[str, int]], times: int = 1
 ) -> bool:
-    """True if `times` such requests fit in the queue and all its ancestors. used: by share."""
+    """Return True if `times` such requests fit in the queue and all its ancestors. used: by share."""
     for resource, amount in needs:
         what, more, at, left = resource, amount * times, queue, 0
         while more > 0 and (share := shares.get(at)) is not None:

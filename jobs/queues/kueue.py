@@ -66,7 +66,7 @@ def local_queue(raw: Object) -> tuple[str, str]:
 
 
 def accepts_workloads(raw: Object) -> bool:
-    """True if a LocalQueue accepts workloads, so its stopPolicy is neither Hold nor HoldAndDrain."""
+    """Return True if a LocalQueue accepts workloads, so its stopPolicy is neither Hold nor HoldAndDrain."""
     return Part.lenient(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
 
 

@@ -20,7 +20,7 @@ NOTHING: Amounts = {}
 
 
 def bounds_several(name: str) -> bool:
-    """True if the name is of a limit on several queues together, which no job can name."""
+    """Return True if the name is of a limit on several queues together, which no job can name."""
     return name.startswith((COHORT, POOL))
 
 

@@ -84,7 +84,7 @@ class StrictQueue:
     grants: frozenset[str] | None = None  # whose pods may name it; None for all
 
     def admits(self, namespace_name: str) -> bool:
-        """True if pods of this namespace may name the queue."""
+        """Return True if pods of this namespace may name the queue."""
         return self.grants is None or namespace_name in self.grants
 
 

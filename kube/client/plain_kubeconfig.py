@@ -99,7 +99,7 @@ def _has_only_plain_fields(cluster: Mapping[str, Any], user: Mapping[str, Any]) 
 
 
 def _is_plain(server: str) -> bool:
-    """True if a URL has a scheme, a host, and perhaps a port and a path, and no proxy may apply to it."""
+    """Return True if a URL has a scheme, a host, and perhaps a port and a path, and no proxy may apply to it."""
     try:
         url = urlsplit(server)
         is_complete = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
@@ -134,7 +134,7 @@ def _pem(entry: Mapping[str, Any], key: str, folder: Path) -> bytes | Path | Non
 
 
 def _has_proxy(host: str) -> bool:
-    """True if a proxy of the environment may apply to the host."""
+    """Return True if a proxy of the environment may apply to the host."""
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:

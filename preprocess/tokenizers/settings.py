@@ -69,7 +69,7 @@ _CUT = re.compile(r"[A-Za-z] [A-Za-z]")
 
 
 def is_splittable(settings: EncoderSettings) -> bool:
-    """True if a text may be cut before a blank between two ASCII letters without a change of its tokens.
+    """Return True if a text may be cut before a blank between two ASCII letters without a change of its tokens.
 
     Such a cut is where a split rule ends one word and begins the next. It is known to be safe for the rules named
     here, without a normalizer and without special tokens that reach over a blank.

@@ -188,7 +188,7 @@ class Gang:
         return roles if self.min_pods >= sum(count for _, count in roles) else ()
 
     def could_start(self, *, gates_lifted: bool) -> bool:
-        """True if enough members may be bound. gates_lifted: True if our gates will be lifted.
+        """Return True if enough members may be bound. gates_lifted: True if our gates will be lifted.
 
         A gang of gated pods that cannot start gets no room: its owner could hold the room for any time by a gate.
         """
@@ -197,7 +197,7 @@ class Gang:
         return is_enough and any(m.is_waiting for m in able)
 
     def _reaches_min(self, members: Sequence[GangMember]) -> bool:
-        """True if some members are as many as must start together, in total and of each role."""
+        """Return True if some members are as many as must start together, in total and of each role."""
         roles = Counter(m.membership.role for m in members)
         return len(members) >= self.min_pods and all(roles[role] >= count for role, count in self.min_by_role)
 
@@ -408,7 +408,7 @@ class Gang:
         return [level for level in levels if level is not None and self.tier_of(level) is None]
 
     def _matches_mesh(self, axes: tuple[tuple[str, int], ...]) -> bool:
-        """True unless it is known that the gang has another number of ranks than the mesh."""
+        """Return True unless it is known that the gang has another number of ranks than the mesh."""
         gpus = {member.gpus for member in self.members.values() if member.gpus}
         return not self.announced or len(gpus) != 1 or prod(size for _, size in axes) == self.announced * max(gpus)
 

@@ -86,7 +86,7 @@ def _scope(term: Mapping[str, Any], namespace: str) -> object:
 
 
 def _selects(selector: object, pod: Pod) -> bool:
-    """True if a label selector can be read and matches the pod itself. None matches no pod."""
+    """Return True if a label selector can be read and matches the pod itself. None matches no pod."""
     if not isinstance(selector, dict):
         return False
     pod_labels = pod.metadata.labels or {}
@@ -242,7 +242,7 @@ def _nomination_obstacle(pod: Pod) -> str:
 
 
 def _nominated_by_us(pod: Pod) -> bool:
-    """True if our nominator alone owns status.nominatedNodeName, by the API server's record of field owners."""
+    """Return True if our nominator alone owns status.nominatedNodeName, by the API server's record of field owners."""
     owners = set()
     for entry in pod.metadata.managed_fields or ():
         if b"f:nominatedNodeName" not in bytes(entry.fields_v1):

@@ -31,7 +31,7 @@ CATCH_UP_S = 10.0  # a difference that lasts longer is no delay of a watch
 
 
 def offers_unknown_room(view: ClusterView, member: GangMember, names: Sequence[str]) -> bool:
-    """True if the scheduler names a node that no watch has shown, or on which this pod does not fit by our view.
+    """Return True if the scheduler names a node that no watch has shown, or on which this pod does not fit by our view.
 
     The view must be settled, as it is after a question to the planner.
     """
@@ -47,7 +47,7 @@ class LaggingView:
         self._since_s: dict[str, float] = {}
 
     def should_retry(self, view: ClusterView, member: GangMember, names: Sequence[str], now_s: float) -> bool:
-        """True if the scheduler should ask about this pod again, because a watch may soon show the missing room.
+        """Return True if the scheduler should ask about this pod again, because a watch may soon show the missing room.
 
         The answer is True for CATCH_UP_S at most, until the scheduler once offers no unknown room.
         """
@@ -166,7 +166,7 @@ class RejectedHosts:
         return was_rejected
 
     def has_observation(self, key: GangKey, shape: PodShape) -> bool:
-        """True if a host with room was missing for such a pod."""
+        """Return True if a host with room was missing for such a pod."""
         return (key, shape) in self._observations
 
     def expire(self, now_s: float) -> list[GangKey]:

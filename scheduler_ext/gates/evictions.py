@@ -24,7 +24,7 @@ from turnout.scheduler_ext.planner.request import PodsOnRows, planned_members
 
 
 def may_preempt(gated_gang: GatedGang, gang: Gang) -> bool:
-    """True if pods may be evicted for a gang: it could start, lacks only room, and all of it can be nominated.
+    """Return True if pods may be evicted for a gang: it could start, lacks only room, and all of it can be nominated.
 
     The members of a started gang lose their gates instead, so that the scheduler preempts for them.
     """
@@ -38,7 +38,7 @@ def may_preempt(gated_gang: GatedGang, gang: Gang) -> bool:
 
 
 def _can_be_nominated(gated_gang: GatedGang, pod: GatedPod) -> bool:
-    """True if a pod has no gate of others, and its nomination is ours to write."""
+    """Return True if a pod has no gate of others, and its nomination is ours to write."""
     is_ours = not pod.nominated or pod.uid in gated_gang.nominated_by_us
     return not pod.other_gates and pod.uid in gated_gang.nominable_uids and is_ours
 
@@ -97,7 +97,7 @@ def _count_leaving(view: ClusterView, pods: PodsOnRows, priority: int, evicted_u
 
 
 def _is_planned_by_others(plans: Plans, gang: Gang, rows: Collection[int]) -> bool:
-    """True if a gang of the same or a higher priority is planned on these hosts: its pods arrive soon."""
+    """Return True if a gang of the same or a higher priority is planned on these hosts: its pods arrive soon."""
     for plan in plans.current_plans():
         other = plans.view.gangs.get(plan.key)
         if other is None or plan.key == gang.key or other.priority < gang.priority:
@@ -165,7 +165,7 @@ def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> tuple[Evict,
 
 
 def _fits_elsewhere(plans: Plans, gang: Gang) -> bool:
-    """True if the whole gang would fit beside every plan and every pod, its own pods included."""
+    """Return True if the whole gang would fit beside every plan and every pod, its own pods included."""
     members = tuple(sorted((m for m in planned_members(gang) if not m.terminating), key=rank_order))
     lacking = max(0, gang.min_pods - len(members))
     request = replace(

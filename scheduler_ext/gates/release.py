@@ -93,7 +93,7 @@ def observe_gated_gang(
 
 
 def _has_left(member: GangMember, lifted_uids: Collection[str]) -> bool:
-    """True if a member without a gate is bound, or was sent to its node by us."""
+    """Return True if a member without a gate is bound, or was sent to its node by us."""
     return bool(member.node) or member.nominated_by_us or member.uid in lifted_uids
 
 
@@ -129,7 +129,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
 
 
 def _is_ours(plans: Plans, member: GangMember, pod: GatedPod) -> bool:
-    """True if we wrote the nomination of a gated pod, even if the watch does not show it yet."""
+    """Return True if we wrote the nomination of a gated pod, even if the watch does not show it yet."""
     return bool(pod.nominated) and plans.view.our_nomination(member) == pod.nominated
 
 
@@ -220,7 +220,7 @@ def _lifts(gated_gang: GatedGang) -> tuple[Lift, ...]:
 
 
 def _needs_nomination(gated_gang: GatedGang, lift: Lift) -> bool:
-    """True if the nomination is still to be written. A nomination of another program stays."""
+    """Return True if the nomination is still to be written. A nomination of another program stays."""
     pod = lift.pod
     if pod.nominated == lift.node or (pod.nominated and pod.uid not in gated_gang.nominated_by_us):
         return False

@@ -177,7 +177,7 @@ def unenforced_pods(plans: Plans, rules: Rules) -> int:
 
 
 def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) -> bool:
-    """True if bound members leave the level of their gang."""
+    """Return True if bound members leave the level of their gang."""
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
     outside = view.levels.rows_outside(gang.levels)
     return beyond(view.fabric, gang.tier, hosts) is not None or bool(outside is not None and outside[hosts].any())
@@ -255,7 +255,7 @@ def _missing_host_detail(node: str, names: Sequence[str]) -> str:
 def _awaits_missing_hosts(
     plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan | None, now_s: float
 ) -> bool:
-    """True while planned hosts are not offered and may be rejected by a filter or taken by unseen members.
+    """Return True while planned hosts are not offered and may be rejected by a filter or taken by unseen members.
 
     Hosts that count as rejected are excluded from the next plan of the gang, until they are offered again.
     """

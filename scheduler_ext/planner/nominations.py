@@ -200,7 +200,7 @@ def path_above(fabric: Fabric, node: str) -> str:
 
 
 def _needs_path(member: GangMember) -> bool:
-    """True if the pod is bound, belongs to a gang and may request GPUs. Pods of a database do not count."""
+    """Return True if the pod is bound, belongs to a gang and may request GPUs. Pods of a database do not count."""
     is_single = member.membership.key.dialect == Dialect.ALONE.value
     return bool(member.node) and not (member.terminating or is_single or member.no_opinion_reason == "NoGpu")
 

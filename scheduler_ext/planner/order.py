@@ -123,7 +123,7 @@ def linked_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
 
 
 def has_started(view: ClusterView, gang: Gang) -> bool:
-    """True if a planned member of the gang holds a host."""
+    """Return True if a planned member of the gang holds a host."""
     return any(view.host_of(member) is not None for member in planned_members(gang))
 
 
@@ -276,7 +276,7 @@ def _waiting_hosts(view: ClusterView, members: Iterable[GangMember], plan: GangP
 def _is_unchanged(
     view: ClusterView, members: Sequence[GangMember], plan: GangPlan, member_uids: AbstractSet[str]
 ) -> bool:
-    """True if no member is new or deleted, and no member with a seat holds a host already."""
+    """Return True if no member is new or deleted, and no member with a seat holds a host already."""
     if len(members) != len(member_uids) or not all(member.uid in member_uids for member in members):
         return False
     return all((view.host_of(member) is None) == (member.uid in plan.hosts) for member in members)

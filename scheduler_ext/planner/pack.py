@@ -61,7 +61,7 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
 
 
 def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
-    """True if nominations and placed members together leave the level of the gang or of one of its groups.
+    """Return True if nominations and placed members together leave the level of the gang or of one of its groups.
 
     The level or the map may have changed after the nominations were written.
     """

@@ -32,7 +32,7 @@ def bound_members(gang: Gang) -> list[GangMember]:
 
 
 def is_whole(view: ClusterView, gang: Gang) -> bool:
-    """True if the minimum of the gang is bound, no member waits, and no announced member is missing."""
+    """Return True if the minimum of the gang is bound, no member waits, and no announced member is missing."""
     living = gang.living()
     return len(living) >= max(gang.min_pods, 1) and all(each.node for each in living) and not view.missing_pods(gang)
 

@@ -198,7 +198,7 @@ class Plans:
         )
 
     def has_started(self, gang: Gang) -> bool:
-        """True if any planned member holds a host."""
+        """Return True if any planned member holds a host."""
         return has_started(self.view, gang)
 
     def _work(self) -> Work:
@@ -262,7 +262,7 @@ class Plans:
         self._unplanned[key] = position_of(self.view, gang).first_order
 
     def _wants_plan(self, gang: Gang) -> bool:
-        """True if a member waits for a plan, or the running members need a member that does not exist yet.
+        """Return True if a member waits for a plan, or the running members need a member that does not exist yet.
 
         A pod without a gang gets no plan. A gang behind gates that cannot start, or an incomplete gang whose members do
         not come, gets no plan either.

@@ -553,7 +553,7 @@ class _RoomLedger:
         }
 
     def fits(self, removed_uids: Iterable[str]) -> bool:
-        """True if all takes fit once these are out."""
+        """Return True if all takes fit once these are out."""
         short = {row: left.copy() for row, left in self._shortage.items()}
         for uid in removed_uids:
             row, vector = self._vectors[uid]
@@ -584,7 +584,7 @@ def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[G
 
 
 def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]) -> bool:
-    """True if a gang has fewer members left than its min once these are out."""
+    """Return True if a gang has fewer members left than its min once these are out."""
     gang = view.gangs.get(key)
     if gang is None:
         return False

@@ -98,7 +98,7 @@ def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
 
 
 def is_planned(member: GangMember, gang: Gang) -> bool:
-    """True if the plan of its gang states where this member goes.
+    """Return True if the plan of its gang states where this member goes.
 
     In a gang with accelerators, a member without one is planned only if it has a wish or the gang has a required level.
     """
@@ -120,7 +120,7 @@ def _is_planned(member: GangMember, accelerated: bool, binds_all: bool, held_to_
 
 
 def counts_for_tier(member: GangMember, gang: Gang) -> bool:
-    """True if the gang's tier includes this member's host: not for a member without GPUs in a gang that has some.
+    """Return True if the gang's tier includes this member's host: not if only other members have GPUs.
 
     A scheduler may ask us only about pods with GPUs, so other members may run anywhere.
     """

@@ -143,7 +143,7 @@ class StandingPlans:
         return found
 
     def is_overdrawn(self, row: int) -> bool:
-        """True if a row has less free room than is reserved on it."""
+        """Return True if a row has less free room than is reserved on it."""
         return self._room.is_overdrawn(row)
 
     def shapes_without_room(self, row: int, shapes: Iterable[PodShape]) -> set[PodShape]:
@@ -234,7 +234,7 @@ class ReservedRoom:
         return room
 
     def is_overdrawn(self, row: int) -> bool:
-        """True if a row has less free room than is reserved on it, or a port is reserved twice.
+        """Return True if a row has less free room than is reserved on it, or a port is reserved twice.
 
         Only resources that are reserved on it count.
         """

@@ -139,7 +139,10 @@ class Extender:
         return Answer() if is_old else answer
 
     def gates(self, review: Review) -> bool:
-        """True if a pod that is being created is to wait behind our scheduling gate. Nothing of the view is needed."""
+        """Return True if a pod that is being created is to wait behind our scheduling gate.
+
+        Nothing of the view is needed.
+        """
         return needs_gate(review, GateRule(self.rules.gated_schedulers, self.rules.gpu_resources))
 
     def unready(self) -> str | None:

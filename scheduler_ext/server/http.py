@@ -199,7 +199,7 @@ class HealthPages:
 
 
 def is_local(peer: str, host: str) -> bool:
-    """True if the caller is on loopback and asks by a local name.
+    """Return True if the caller is on loopback and asks by a local name.
 
     peer: the caller's address, "" if it has none. host: the Host header. A page in a browser reaches loopback, too, but
     by its own name.

@@ -45,7 +45,7 @@ class ExtenderVerbs(Protocol):
         ...
 
     def gates(self, review: Review) -> bool:
-        """True if a pod that is being created is to wait behind our scheduling gate."""
+        """Return True if a pod that is being created is to wait behind our scheduling gate."""
         ...
 
     def unready(self) -> str | None:

@@ -67,11 +67,11 @@ class WatchState:
         return None
 
     def may_be_old(self) -> bool:
-        """True if room may have come or gone unseen."""
+        """Return True if room may have come or gone unseen."""
         return False
 
     def may_show_group(self, dialect: str) -> bool:
-        """True if the API server serves the PodGroups of a dialect, so that one may exist which is not shown yet."""
+        """Return True if the API server serves a dialect's PodGroups, so that one may exist that is not shown yet."""
         return False
 
     def pod_group_state(self, key: GangKey) -> PodGroupState:
@@ -166,13 +166,13 @@ class Watches(InformerFactory, WatchState):
         return None if self.has_synced else "the map is being read"
 
     def may_be_old(self) -> bool:
-        """True if room may have come or gone unseen: a watch is down, or has not caught up yet."""
+        """Return True if room may have come or gone unseen: a watch is down, or has not caught up yet."""
         caught_up_s = self._clock.monotonic() - CAUGHT_UP_S
         watching = (self.reflectors[kind].watching_since_s for kind in ROOM)
         return any(since_s is None or since_s > caught_up_s for since_s in watching)
 
     def may_show_group(self, dialect: str) -> bool:
-        """True if the API server serves the PodGroups of a dialect, so that one may exist which is not shown yet."""
+        """Return True if the API server serves a dialect's PodGroups, so that one may exist that is not shown yet."""
         return not self.reflectors[f"podgroups.{dialect}"].is_unserved
 
     def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:

@@ -77,7 +77,7 @@ def decode_review(body: bytes) -> Review:
 
 
 def needs_gate(review: Review, rule: GateRule) -> bool:
-    """True if the pod is to be created behind our gate."""
+    """Return True if the pod is to be created behind our gate."""
     pod = review.pod
     if pod is None or pod.spec.node_name or review.namespace.startswith(rule.system_prefixes):
         return False

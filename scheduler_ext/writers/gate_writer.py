@@ -247,7 +247,7 @@ class GateWriter:
         return writes
 
     def _conflicts_with_nomination(self, key: GangKey, writes: Writes) -> bool:
-        """True if a node of a lift is nominated for a gated pod of another gang that is not planned there.
+        """Return True if a node of a lift is nominated for a gated pod of another gang that is not planned there.
 
         The scheduler would reserve that node for the other pod. The nomination is cleared or moved when that gang is
         due.

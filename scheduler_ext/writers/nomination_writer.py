@@ -124,7 +124,7 @@ class NominationWriter:
         return len(nominations)
 
     def _is_outdated(self, uid: str, node: str) -> bool:
-        """True if our nomination names another node than the plan does now."""
+        """Return True if our nomination names another node than the plan does now."""
         member = self._view.pods[uid]
         plan = self._plans.current_plan(member.membership.key)
         host = plan.hosts.get(uid) if plan is not None else None

@@ -69,7 +69,7 @@ class ResourceKind:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def is_named(self, plural: str, group: str = "") -> bool:
-        """True if the kind has this plural and group."""
+        """Return True if the kind has this plural and group."""
         return self.plural == plural and self.group == group
 
 
@@ -124,14 +124,17 @@ def success(message: str = "") -> dict[str, Any]:
 
 
 def not_found(resource: str, name: str) -> ApiRefusal:
+    """Return the refusal (404) of an object that does not exist."""
     return ApiRefusal("NotFound", f'{resource} "{name}" not found')
 
 
 def conflict(resource: str, name: str, why: str) -> ApiRefusal:
+    """Return the refusal (409) of a write on an object that has changed."""
     return ApiRefusal("Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
 def invalid(kind: str, name: str, why: str) -> ApiRefusal:
+    """Return the refusal (422) of an object with a fault. why: the field and its fault."""
     return ApiRefusal("Invalid", f'{kind} "{name}" is invalid: {why}')
 
 

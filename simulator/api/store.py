@@ -119,7 +119,7 @@ class Store:
         return [(kind, self.get(kind, namespace, name)) for kind, namespace, name in self.ties.dependents(uid)]
 
     def waits_for_dependents(self, uid: str) -> bool:
-        """True if the object is being deleted and waits for its dependents to go first."""
+        """Return True if the object is being deleted and waits for its dependents to go first."""
         place = self.ties.place(uid)
         if place is None:
             return False

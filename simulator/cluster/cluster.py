@@ -104,7 +104,7 @@ class NodeInfo:
             del self.pods[pod_info.uid]
 
     def has_room(self, pod_info: PodInfo, nominated: tuple[PodInfo, ...] = ()) -> bool:
-        """True if the filters let the pod in, with the pods nominated here counted as if they ran here.
+        """Return True if the filters let the pod in, with the pods nominated here counted as if they ran here.
 
         Node readiness counts, too: in a real cluster the node controller expresses it by taints.
         """

@@ -230,7 +230,7 @@ def feasible(
 
 
 def _leaves_room(cluster: Cluster, node_info: NodeInfo, pod_info: PodInfo) -> bool:
-    """True if the node also has room for the pods that are nominated to it."""
+    """Return True if the node also has room for the pods that are nominated to it."""
     nominated = cluster.nominated_pods(node_info.name, pod_info)
     return not nominated or node_info.has_room(pod_info, nominated)
 

@@ -141,12 +141,12 @@ def next_look_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
 
 
 def over(lifecycle: PodLifecycle) -> bool:
-    """True if every main container has ended for good, or an init container has failed for good."""
+    """Return True if every main container has ended for good, or an init container has failed for good."""
     return _init_failed(lifecycle) or _mains_are_done(lifecycle)
 
 
 def at_rest(lifecycle: PodLifecycle) -> bool:
-    """True if no process of the pod runs."""
+    """Return True if no process of the pod runs."""
     return all(each.state is not ContainerState.RUNNING for each in lifecycle.containers)
 
 
@@ -163,14 +163,14 @@ def phase(lifecycle: PodLifecycle) -> str:
 
 
 def ready(lifecycle: PodLifecycle) -> bool:
-    """True if every container that should be running runs, and has answered its readiness probe."""
+    """Return True if every container that should be running runs, and has answered its readiness probe."""
     return lifecycle.leaves_s is None and all(
         each.state is ContainerState.RUNNING and each.answers for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
     )
 
 
 def initialized(lifecycle: PodLifecycle) -> bool:
-    """True if the init containers have finished and the sidecars run."""
+    """Return True if the init containers have finished and the sidecars run."""
     return next(_pending_init(lifecycle), None) is None
 
 
@@ -262,7 +262,7 @@ def _returns(lifecycle: PodLifecycle, each: Container) -> bool:
 
 
 def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
-    """True if an ended container is to be started again."""
+    """Return True if an ended container is to be started again."""
     code = each.end.code if each.end else 0
     if each.part is Part.SIDECAR:
         return not _mains_are_done(lifecycle)

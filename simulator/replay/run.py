@@ -147,7 +147,7 @@ class Compared:
         return 1 - len(helped) / len(self.lent.ran)
 
     def capture(self, oracle: Tape) -> float:
-        """The share of an oracle's gain in mean completion time; 1 where there is nothing to gain."""
+        """Return the share of an oracle's gain in mean completion time; 1 where there is nothing to gain."""
         most_s = self.without.mean_took_s - oracle.mean_took_s
         return (self.without.mean_took_s - self.lent.mean_took_s) / most_s if most_s > _SLACK_S else 1.0
 

@@ -116,7 +116,7 @@ class _Acts:
         self._loan, self._stage = loan, stage
 
     async def all(self) -> None:
-        """A fills what is idle, gives to B what it needs, nothing to C before that helps, and is whole again."""
+        """Play the story: A fills what is idle, gives B what it needs, C nothing before that helps, and grows."""
         await self._stage.arrive(A)
         await self._runs(A, A.most)
         await self._stage.arrive(B)

@@ -95,22 +95,22 @@ class Story:
         return next(player for player in self.players if player.letter == letter)
 
     def first(self, word: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
-        """The first such moment from a time on."""
+        """Return the first such moment from a time on."""
         return next((m for m in self.moments if m.word is word and m.letter == letter and m.at_s >= after_s), None)
 
     def is_present(self, letter: str) -> bool:
-        """True if a job has arrived and not left."""
+        """Return True if a job has arrived and not left."""
         words = [
             m.word for m in self.moments if m.letter == letter and m.word in (MomentKind.ARRIVES, MomentKind.LEAVES)
         ]
         return bool(words) and words[-1] is MomentKind.ARRIVES
 
     def last_decision(self, letter: str) -> LoggedDecision | None:
-        """The autoscaler's last word on a job."""
+        """Return the autoscaler's last word on a job."""
         return next((m.decision for m in reversed(self.moments) if m.decision and m.decision.letter == letter), None)
 
     def changes(self, letter: str = "") -> list[StoryMoment]:
-        """The moments in which a size was written; of one job, or of all."""
+        """Return the moments in which a size was written; of one job, or of all."""
         return [m for m in self.moments if m.decision and m.decision.is_written and letter in ("", m.decision.letter)]
 
 
@@ -211,12 +211,12 @@ def wait_of(story: Story, letter: str) -> JobWait | None:
 
 
 def _when_few(story: Story, since: StoryMoment, letter: str, few: int) -> StoryMoment | None:
-    """The first moment in which a job holds no more than so many."""
+    """Return the first moment in which a job holds no more than so many."""
     return next((m for m in story.moments if m.at_s >= since.at_s and held_gpus(m.seats, letter) <= few), None)
 
 
 def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
-    """The moment a job's turn came: when it arrived, or when the last one left before it was served."""
+    """Return the moment a job's turn came: when it arrived, or when the last one left before it was served."""
     arrivals = [
         m
         for m in story.moments
@@ -227,7 +227,7 @@ def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
 
 
 def waited(wait: JobWait) -> str:
-    """A wait in words."""
+    """Return a wait in words."""
     cause = "it arrived" if wait.since.letter == wait.letter else f"{wait.since.letter} left"
     parts = [f"{wait.away_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.away_s else []
     parts += [
@@ -324,7 +324,7 @@ def _grew_again(story: Story, letter: str) -> Iterator[str]:
 
 
 def _left_alone(story: Story, letter: str) -> Iterator[str]:
-    """A job that must not be resized keeps its size beside idle GPUs, and is told why."""
+    """Yield what contradicts that a paused job keeps its size beside idle GPUs, and is told why."""
     moment = _decision_moment(story, letter, Reason.REFUSED)
     if moment is None or moment.decision is None or not moment.decision.detail:
         yield f"{letter} was not told {Reason.REFUSED.value} with a sentence"

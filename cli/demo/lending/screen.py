@@ -107,7 +107,7 @@ class LendingScreen:
         return _coloured(strip(seats, story.players, leaf, GPUS_PER_NODE))
 
     def close(self, story: Story) -> None:
-        """The whole story as a picture, in numbers and in a sentence."""
+        """Print the whole story as a picture, in numbers and in a sentence."""
         drawn, sums = chart(story, min(_CHART_COLUMNS, self._console.width - 2)), added_up(story)
         self._console.print()
         self._console.print(Text(f"The {story.gpus} GPUs from beginning to end:", style="bold"))
@@ -149,7 +149,7 @@ def _coloured(signs: str) -> Text:
 
 
 def _board(story: Story, moment: StoryMoment) -> Group:
-    """A bar a job that is there, and the last word on it."""
+    """Return a bar for each job that exists, and the last decision on it."""
     lines = [Text()]
     for bar in bars(moment.seats, story.players):
         if story.is_present(bar.letter) or bar.own:
@@ -256,8 +256,8 @@ def _runs(story: Story, moment: StoryMoment) -> str:
 def _rests(story: Story, moment: StoryMoment) -> str:
     """Say how all jobs stand since the autoscaler's last decision on this one."""
     words = [m for m in story.moments if m.decision and m.decision.letter == moment.letter]
-    held = {player.letter: held_gpus(moment.seats, player.letter) for player in story.players}
-    now = {letter: gpus for letter, gpus in held.items() if gpus}
+    gpus_by_letter = {player.letter: held_gpus(moment.seats, player.letter) for player in story.players}
+    now = {letter: gpus for letter, gpus in gpus_by_letter.items() if gpus}
     same = bool(words) and all(held_gpus(words[-1].seats, letter) == gpus for letter, gpus in now.items())
     has = ", ".join(f"{letter} has {count}" for letter, count in now.items())
     idle = story.gpus - len(moment.seats)
@@ -289,7 +289,7 @@ class Chart:
 
 
 def strip(seats: Seats, players: Sequence[Player], nodes: Sequence[str], gpus: int) -> str:
-    """A leaf: a sign a GPU, node by node. gpus: of each node."""
+    """Return a leaf as text: one sign for each GPU, node by node. gpus: of each node."""
     least = {player.letter: player.least for player in players}
     signs = ""
     for node in nodes:

@@ -26,7 +26,7 @@ PLAYERS = (A, B, C, D)
 
 
 def places() -> list[Place]:
-    """The nodes, leaf by leaf."""
+    """Return the nodes, leaf by leaf."""
     found = []
     for number in range(LEAVES * NODES_PER_LEAF):
         path = ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}")
@@ -35,12 +35,12 @@ def places() -> list[Place]:
 
 
 def topology_map(where: Sequence[Place]) -> Raw:
-    """The topology ConfigMap."""
+    """Return the topology ConfigMap."""
     return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(where)}}
 
 
 def queue() -> Raw:
-    """The queue, which may have every GPU there is."""
+    """Return the queue, which may have every GPU there is."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -51,7 +51,7 @@ def queue() -> Raw:
 
 
 def job(player: Player) -> Raw:
-    """The Volcano Job that its owner submits, at its least size."""
+    """Return the Volcano Job that its owner submits, at its least size."""
     container = {"name": "train", "image": "train", "resources": {"limits": {GPU: "1"}}}
     task: dict[str, Any] = {
         "name": "worker",
@@ -105,7 +105,7 @@ class LendingTestbed:
         await self._cluster.api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", queue())
 
     def raise_curtain(self) -> None:
-        """The story begins now: times count from here."""
+        """Begin the story: times count from here."""
         self._began_s = asyncio.get_running_loop().time()
         self._cluster.background.start(self._watch())
 
@@ -122,7 +122,7 @@ class LendingTestbed:
         return moment
 
     def hear(self, line: str) -> None:
-        """The autoscaler has said something; nothing at all means that it has ended."""
+        """Note a line of the autoscaler; an empty one means that it has ended."""
         self._silent = not line
         logged = decision(line, PLAYERS)
         if logged is not None:
@@ -177,7 +177,7 @@ _DECIDED, _RESIZED = "decided", "resized"
 
 
 def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
-    """The decision that a line tells of; None for a line about anything else."""
+    """Return the decision that a line tells of; None for a line about anything else."""
     try:
         fields = json.loads(line)
     except ValueError:

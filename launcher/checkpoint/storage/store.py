@@ -103,6 +103,7 @@ def shard_name(rank: int, mark: str = "") -> str:
 
 
 def note_name(rank: int) -> str:
+    """Return the name of the note beside a rank's shard."""
     return f"rank-{rank:05}.json"
 
 
@@ -113,6 +114,7 @@ def rank_of(name: str) -> int | None:
 
 
 def is_shard(name: str) -> bool:
+    """Return True if a file name is that of a shard."""
     return rank_of(name) is not None and name.endswith(".safetensors")
 
 

@@ -207,7 +207,7 @@ ANY = (NAME, AGE)
 
 
 def asked_for(accept: str) -> bool:
-    """True if a caller prefers a Table to every other form.
+    """Return True if a caller prefers a Table to every other form.
 
     accept: the Accept header.
     """

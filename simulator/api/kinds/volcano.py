@@ -55,7 +55,7 @@ def faults(spec: dict[str, Any]) -> Iterator[str]:
 
 
 def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """True if an update changes more than the size of a Volcano Job, which its webhook forbids."""
+    """Return True if an update changes more than the size of a Volcano Job, which its webhook forbids."""
     return _fixed(old) != _fixed(new)
 
 

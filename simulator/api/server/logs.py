@@ -25,7 +25,7 @@ class Log(Protocol):
         """The file with the output; None when the container has written nothing."""
 
     def live(self) -> bool:
-        """True if more output may come."""
+        """Return True if more output may come."""
 
 
 class Logs(Protocol):

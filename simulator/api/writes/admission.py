@@ -150,13 +150,13 @@ def with_disruption_condition(pod: Object, now: str) -> Object:
 
 
 def ready(pod: Object) -> bool:
-    """True if the pod has the condition Ready."""
+    """Return True if the pod has the condition Ready."""
     conditions = value_at(pod, "status", "conditions") or ()
     return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
 def selects(selector: Any, obj: Object) -> bool:
-    """True if a LabelSelector chooses the object. An empty selector chooses all, None chooses nothing."""
+    """Return True if a LabelSelector chooses the object. An empty selector chooses all, None chooses nothing."""
     if selector is None:
         return False
     labels = obj["metadata"].get("labels") or {}

@@ -79,7 +79,7 @@ def _running(job: Object, count: _Count, now_s: float, retry_s: tuple[float, flo
 
 
 def is_indexed(job: Object) -> bool:
-    """True if each pod of the job has an index."""
+    """Return True if each pod of the job has an index."""
     return bool(job["spec"].get("completionMode") == "Indexed")
 
 

@@ -62,17 +62,17 @@ def phase(pod: Object) -> str:
 
 
 def is_leaving(pod: Object) -> bool:
-    """True if the pod is being deleted."""
+    """Return True if the pod is being deleted."""
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
 def is_over(pod: Object) -> bool:
-    """True if the pod has ended."""
+    """Return True if the pod has ended."""
     return phase(pod) in ("Succeeded", "Failed")
 
 
 def is_ready(pod: Object) -> bool:
-    """True if the pod has the condition Ready."""
+    """Return True if the pod has the condition Ready."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 

@@ -45,7 +45,7 @@ class Processes(Protocol):
         """Take in that a pod, or its node, is gone."""
 
     def runs(self, uid: str) -> bool:
-        """True if the runner has taken this pod on."""
+        """Return True if the runner has taken this pod on."""
 
 
 class Kubelet:

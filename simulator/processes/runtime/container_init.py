@@ -49,7 +49,7 @@ def main() -> NoReturn:
 
 
 def can_have_walls() -> bool:
-    """True if the kernel allows namespaces. A short-lived child tries it."""
+    """Return True if the kernel allows namespaces. A short-lived child tries it."""
     pid = os.fork()
     if not pid:
         os._exit(0 if _walls() else 1)

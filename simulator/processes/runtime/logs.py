@@ -28,7 +28,7 @@ class PodLog:
     path: Path | None
 
     def live(self) -> bool:
-        """True if more output may come."""
+        """Return True if more output may come."""
         now = self.life.lifecycle.named(self.container)
         return now.state is ContainerState.RUNNING and now.restarts == self.run
 

@@ -63,7 +63,7 @@ class Runner:
 
     @staticmethod
     def wants(pod: Object) -> bool:
-        """True if the pod states a command and no annotation says how long it is to appear to run."""
+        """Return True if the pod states a command and no annotation says how long it is to appear to run."""
         timed = RUNS_FOR in (pod["metadata"].get("annotations") or {})
         return not timed and any(each.get("command") for each in pod["spec"]["containers"])
 
@@ -86,7 +86,7 @@ class Runner:
             life.lose()
 
     def runs(self, uid: str) -> bool:
-        """True if the pod is one of ours."""
+        """Return True if the pod is one of ours."""
         return uid in self._lives
 
     async def run(self) -> None:
