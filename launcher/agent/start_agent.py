@@ -182,8 +182,8 @@ async def run_agent(
     if ready is not None:
         ready(agent.leave)
     with serving:
-        signals = (signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals))
-        return await agent.run(() if ready else signals)
+        names = () if ready else ("SIGUSR1", *settings.start.signals)
+        return await agent.run([signal.Signals[name] for name in names])
 
 
 def _leadership(

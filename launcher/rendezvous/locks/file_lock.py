@@ -398,7 +398,7 @@ class FileLock(RoundLock):
 
     def _held_round(self, observation: _FolderObservation) -> HeldRound:
         token = _name(observation.number) if observation.number else ""
-        return self._held(observation.record, token, (observation.number, observation.holder))
+        return self._observe_round(observation.record, token, (observation.number, observation.holder))
 
     def _own_round(self, observation: _FolderObservation) -> HeldRound:
         return replace(self._held_round(observation), quiet_s=0.0)

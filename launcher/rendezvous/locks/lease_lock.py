@@ -241,7 +241,7 @@ class LeaseLock(RoundLock):
     def _held_round(self, lease: _Lease) -> HeldRound:
         self._last = lease
         holder = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
-        return self._held(self._record(lease), lease.metadata.resource_version, holder)
+        return self._observe_round(self._record(lease), lease.metadata.resource_version, holder)
 
     def _own_round(self, lease: _Lease) -> HeldRound:
         """Return the round that this member has just written, which counts as seen now."""
