@@ -174,7 +174,7 @@ async def run_agent(
     member = member_of(place, address, port, processes, (await asyncio.to_thread(where.look)).path, daemon, store)
     leadership = _leadership(settings, member, listener, arbiter, log_event)
     backend = training or WorkerGroup(settings, processes, environ, log_event, socket.gethostname(), copies, token)
-    at = (address if single_worker else rendezvous.host, port if host else rendezvous.port)
+    at = (rendezvous.host, port if host else rendezvous.port)
     seek = Search(
         member.id, at if rendezvous.host else None, host, arbiter is not None, settings.elastic_spec.join_timeout_s
     )
@@ -182,8 +182,8 @@ async def run_agent(
     if ready is not None:
         ready(agent.leave)
     with serving:
-        signals = (signal.SIGUSR1, *(signal.Signals[name] for name in settings.start.signals))
-        return await agent.run(() if ready else signals)
+        names = () if ready else ("SIGUSR1", *settings.start.signals)
+        return await agent.run([signal.Signals[name] for name in names])
 
 
 def _leadership(

@@ -183,9 +183,7 @@ class Parts:
         same = len(indices) == rank.world
         contents = _contents_of(_read(reader, known, [f"ranks/{rank.rank}"] if same else indices).values())
         chosen = {name: _key(name, each) for name, each in contents.items() if same or other_world(name)}
-        starts = tuple(f"{key}/" for key in chosen.values())
-        texts = set(chosen.values())
-        state = _read(reader, known, [key for key in known if key in texts or key.startswith(starts)])
+        state = _read(reader, known, _keys_below(known, {*chosen.values()}))
         return Step(reader.step or 0, {name: _part(state, key) for name, key in chosen.items()}, same)
 
     def _reader(self) -> FlashStorageReader | None:
@@ -251,6 +249,12 @@ def _part(state: Mapping[str, torch.Tensor], key: str) -> object:
     except UnicodeDecodeError as error:
         raise BadCheckpoint(f"{key} is no text: {error}") from error
     return unflatten(text, tensors)
+
+
+def _keys_below(known: Iterable[str], parts: Collection[str]) -> list[str]:
+    """Select the keys of these parts: the part's own, and those of its tensors."""
+    starts = tuple(f"{part}/" for part in parts)
+    return [key for key in known if key in parts or key.startswith(starts)]
 
 
 def _contents_of(indices: Iterable[torch.Tensor]) -> dict[str, str]:

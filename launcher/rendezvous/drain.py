@@ -293,7 +293,7 @@ def _assign_shards(
 ) -> dict[str, tuple[AdoptShards, ...]]:
     """Choose what each staying member adopts."""
     endpoints = endpoints_of(members.values())
-    leaver_runs = _leaver_runs([run for run in runs if run.id in staying or run.id in endpoints], staying)
+    leaver_runs = _leaver_runs(runs, staying, endpoints)
     takers = [(id_, members[id_].path) for id_ in staying if id_ in endpoints]
     chosen = assign_heirs([(key, members[run.id].path) for key, run in leaver_runs.items()], takers)
     found: dict[str, list[AdoptShards]] = defaultdict(list)
@@ -305,10 +305,10 @@ def _assign_shards(
     return {id_: tuple(takes[:MOST_LOCATIONS]) for id_, takes in found.items()}
 
 
-def _leaver_runs(runs: Sequence[ShardRun], staying: Collection[str]) -> dict[str, ShardRun]:
-    """Choose the leavers' runs that together have each shard that no staying member has."""
+def _leaver_runs(runs: Sequence[ShardRun], staying: Collection[str], givers: Collection[str]) -> dict[str, ShardRun]:
+    """Choose the runs of leavers among `givers` that together have each shard that no staying member has."""
     held_ranks, found = ranks_in(run for run in runs if run.id in staying), dict[str, ShardRun]()
-    for number, run in enumerate(run for run in runs if run.id not in staying):
+    for number, run in enumerate(run for run in runs if run.id in givers and run.id not in staying):
         if not held_ranks.issuperset(run.ranks):
             held_ranks |= {*run.ranks}
             found[f"{number}"] = run

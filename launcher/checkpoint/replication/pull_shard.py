@@ -124,9 +124,9 @@ async def send_shard(
     context: ReplicationContext, replica_store: ReplicaStore, connection: PeerConnection, request: Fetch
 ) -> None:
     """Send the wanted shard to the peer, or a Refusal."""
-    shard_key = (request.step, request.round, request.rank, request.ranks)
+    shard = (request.step, request.round, request.rank, request.ranks)
     for arena, rank_store in arenas_of(context, replica_store):
-        if (pin := arena.pin_newest(lambda each: (each.step, each.round, each.rank, each.world) == shard_key)) is None:
+        if (pin := arena.pin_newest(lambda each: (each.step, each.round, each.rank, each.world) == shard)) is None:
             continue
         generation, record = pin
         try:

@@ -269,7 +269,7 @@ class FileLock(RoundLock):
 
     async def look(self) -> HeldRound:
         """Return the round of the newest file."""
-        return self._round_of_folder(await self._call(self._look))
+        return self._held_round(await self._call(self._look))
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
         """Create the round file after the one in `after`. None if another member was first."""
@@ -396,12 +396,12 @@ class FileLock(RoundLock):
             self._logged_names.add(name)
             log.warning("round_unreadable", extra={"file": str(self._folder.path / name), "why": str(error)})
 
-    def _round_of_folder(self, observation: _FolderObservation) -> HeldRound:
+    def _held_round(self, observation: _FolderObservation) -> HeldRound:
         token = _name(observation.number) if observation.number else ""
-        return self._held_round(observation.record, token, (observation.number, observation.holder))
+        return self._observe_round(observation.record, token, (observation.number, observation.holder))
 
     def _own_round(self, observation: _FolderObservation) -> HeldRound:
-        return replace(self._round_of_folder(observation), quiet_s=0.0)
+        return replace(self._held_round(observation), quiet_s=0.0)
 
 
 def _name(number: int) -> str:

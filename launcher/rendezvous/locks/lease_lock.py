@@ -148,7 +148,7 @@ class LeaseLock(RoundLock):
     async def look(self) -> HeldRound:
         """Return the round that the Lease holds now. Raises LockUnreachable and LockRefused."""
         async with self._turn:
-            return self._round_of_lease(await self._get() or _Lease())
+            return self._held_round(await self._get() or _Lease())
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
         """Write the record if the Lease is unchanged since `after`; None if it has changed.
@@ -238,14 +238,14 @@ class LeaseLock(RoundLock):
         except msgspec.DecodeError as error:
             raise LockUnreachable(name, f"the answer is no Lease: {error}") from error
 
-    def _round_of_lease(self, lease: _Lease) -> HeldRound:
+    def _held_round(self, lease: _Lease) -> HeldRound:
         self._last = lease
         holder = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
-        return self._held_round(self._record(lease), lease.metadata.resource_version, holder)
+        return self._observe_round(self._record(lease), lease.metadata.resource_version, holder)
 
     def _own_round(self, lease: _Lease) -> HeldRound:
         """Return the round that this member has just written, which counts as seen now."""
-        return replace(self._round_of_lease(lease), quiet_s=0.0)
+        return replace(self._held_round(lease), quiet_s=0.0)
 
     def _record(self, lease: _Lease) -> RoundRecord | None:
         if lease.note is None:

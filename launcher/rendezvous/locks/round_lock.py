@@ -45,7 +45,7 @@ class RoundLock(ABC):
     async def close(self) -> None:
         """Close what was opened. The record stays for the next member."""
 
-    def _held_round(self, record: RoundRecord | None, token: str, holder: Hashable) -> HeldRound:
+    def _observe_round(self, record: RoundRecord | None, token: str, holder: Hashable) -> HeldRound:
         """Return the round that was read just now. holder: everything that a renewal changes."""
         now_s = self._monotonic()
         self._observation = self._observation.observe(holder, now_s)

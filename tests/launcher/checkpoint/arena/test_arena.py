@@ -195,6 +195,15 @@ def test_only_what_is_sealed_can_be_pinned(arena, generation, epoch, pinned):
     assert arena.slots()[generation].pinned == pinned
 
 
+def test_the_newest_generation_that_matches_is_pinned(arena):
+    for step in (7, 7, 5):
+        save(arena, step)
+    generation, found = arena.pin_newest(lambda each: each.step == 7)
+    assert (generation, found.step, found.epoch) == (1, 7, 2)
+    assert [slot.pinned for slot in arena.slots()] == [False, True, False]
+    assert arena.pin_newest(lambda each: each.step == 9) is None
+
+
 def test_with_two_generations_and_one_being_persisted_there_is_no_room(folder):
     arena = Arena.make(folder, identity(count=2))
     assert [save(arena, 1), save(arena, 2)] == [0, 1]
