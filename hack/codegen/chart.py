@@ -248,17 +248,20 @@ def _shared(key: str) -> str:
     return f"PROGRAM.{rest}" if part in PROGRAMS and rest else key
 
 
-def values() -> Iterator[tuple[str, str, str]]:
-    """Yield each value that has a comment: its path, the comment, and its default as JSON."""
+def values(text: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield each value that has a comment: its path, the comment, and its default as JSON.
+
+    text: of a values.yaml; that of the chart where it is empty.
+    """
     above: list[str] = []
     said: list[str] = []
-    for line in (ROOT / CHART / "values.yaml").read_text().splitlines():
-        indent, text = len(line) - len(line.lstrip()), line.strip()
-        if text.startswith("# --"):
-            said = [text.removeprefix("# --").strip()]
-        elif text.startswith("#") and said:
-            said.append(text.removeprefix("#").strip())
-        elif match := re.match(r"(\w+):\s*(.*)$", text):
+    for line in (text or (ROOT / CHART / "values.yaml").read_text()).splitlines():
+        indent, words = len(line) - len(line.lstrip()), line.strip()
+        if words.startswith("# --"):
+            said = [words.removeprefix("# --").strip()]
+        elif words.startswith("#") and said:
+            said.append(words.removeprefix("#").strip())
+        elif match := re.match(r"(\w+):\s*(.*)$", words):
             above = [*above[: indent // 2], match[1]]
             if said:
                 default = json.dumps(yaml.safe_load(match[2].partition("  #")[0] or "{}"))

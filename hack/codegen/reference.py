@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import yaml
 from prometheus_client.core import Metric
 from prometheus_client.registry import CollectorRegistry
 
+from hack.codegen import chart
 from turnout.autoscaler import settings as autoscaler
 from turnout.autoscaler.controller.metrics import Metrics as AutoscalerMetrics
 from turnout.cli import exit_codes
@@ -41,21 +41,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
 VALUES = ROOT / "deploy" / "charts" / "turnout" / "values.yaml"
 MADE = "<!-- Made by `python -m hack.codegen.reference --write`: change the source that is named below. -->"
-# Values that mean the same for every program of the chart, as in other charts.
-USUAL_VALUES = {
-    "enabled": "Install this part.",
-    "replicas": "How many pods.",
-    "image": "A string, or a map of `name`, `tag` and `digest`; the chart's image where it is empty.",
-    "imagePullPolicy": "When the kubelet pulls the image.",
-    "extraArgs": "Flags beside those that the chart gives.",
-    "extraEnv": "Variables of the container's environment.",
-    "resources": "Requests and limits of the container.",
-    "priorityClassName": "The PriorityClass of the pods.",
-    "nodeSelector": "The nodes that the pods may use.",
-    "tolerations": "The taints that the pods tolerate.",
-    "podLabels": "Labels of the pods.",
-    "podAnnotations": "Annotations of the pods.",
-}
 
 
 class Undocumented(Exception):
@@ -171,48 +156,15 @@ def _default(action: argparse.Action) -> str:
 
 
 def values(text: str) -> str:
-    """Return the page of the chart's values, from the text of values.yaml. Raises Undocumented."""
+    """Return the page of the chart's values, from the text of values.yaml."""
     parts = ["# Values of the chart", "Made from the comments of `deploy/charts/turnout/values.yaml`."]
     sections: dict[str, list[tuple[str, str, str]]] = {"of all programs": []}
-    for path, comment, default in _values(text):
-        about = comment or USUAL_VALUES.get(path.rpartition(".")[2], "")
-        if not about:
-            raise Undocumented(f"the value {path} has no comment: write `# -- …` above it in values.yaml")
+    for path, about, default in chart.values(text):
         section = path.partition(".")[0] if "." in path else "of all programs"
         sections.setdefault(section, []).append((f"`{path}`", about, f"`{default}`"))
     for section, rows in sections.items():
         parts += [f"## {section}", _table(("value", "what it does", "default"), rows)] if rows else []
     return "\n\n".join(parts)
-
-
-def _values(text: str) -> Iterator[tuple[str, str, str]]:
-    """Give each value that can be set: its path, its comment and its default, as JSON-like text."""
-    above: list[tuple[int, str]] = []  # the keys above a line, with their columns
-    comment: list[str] = []
-    loaded = yaml.safe_load(text)
-    for line in text.splitlines():
-        if match := re.match(r" *# ?(.*)", line):
-            comment = [match[1][3:]] if match[1].startswith("-- ") else [*comment, match[1]]
-        elif match := re.match(r"( *)([\w.-]+):(.*)", line):
-            column, key = len(match[1]), match[2]
-            above = [*(each for each in above if each[0] < column), (column, key)]
-            found: object = loaded
-            for _, name in above:
-                found = found[name] if isinstance(found, dict) and name in found else None
-            usual = key == "resources"
-            inner = any(name == "resources" for _, name in above[:-1])
-            if not inner and (usual or not isinstance(found, dict) or not found or match[3].strip()):
-                yield ".".join(name for _, name in above), " ".join(comment), _flow(found)
-            comment = []
-        elif not line.strip():
-            comment = []
-
-
-def _flow(value: object) -> str:
-    if value in ("", None):
-        return '""'
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False).strip()
-    return text.removesuffix("...").strip()
 
 
 # -- metrics

@@ -31,6 +31,11 @@ def test_what_is_held_beside_an_attack_has_its_pods_and_no_words():
     assert [each["metadata"]["annotations"] for each in silent] == [{}, {}]
 
 
+def test_a_pod_of_the_attacker_that_is_refused_is_no_lost_answer():
+    small = Size(nodes=16, seconds=140, every_s=12, at_once=1, quick=True)
+    assert tell(small, named(ATTACKS, "words that are no numbers").attack).neutral == 0
+
+
 def test_jobs_wait_in_it_and_borrow_beside_one_another():
     told = LendingStory(1_500, NONE.attack, 20).run()
     assert statistics.fmean(told.wait_s) > 1.0

@@ -198,7 +198,9 @@ class _Story:
         reply = self._desk.answer(Verb.FILTER, body)
         if made["metadata"]["namespace"] != NAMESPACE:
             self.told.filter_s.append(time.thread_time() - began_s)
-        self.told.neutral += reply.outcome is not Outcome.ANSWERED
+            self.told.neutral += reply.outcome is not Outcome.ANSWERED
+        else:  # a pod that is too large to be read is refused
+            self.told.neutral += reply.outcome is Outcome.NEUTRAL
         kept: list[str] = json.loads(reply.body).get("NodeNames") or []
         return kept
 
