@@ -18,7 +18,7 @@ from prometheus_client import (
 
 from turnout.controllers.model import JUMP_S, ControlledKind, JobEvent, JobKey, Object, Reason, Setup
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.runtime.cache import ChildCache
+from turnout.controllers.runtime.owned_objects import ChildCache
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import ChildWriter, NameTaken
 from turnout.kube.client.clock import Clock, SteadyTime
