@@ -33,7 +33,7 @@ from turnout.controllers.model import (
     StatusContext,
     StatusVocabulary,
 )
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import colossalaijob
 from turnout.jobs.kinds.colossalaijob import COLOSSALAI_JOB, KIND, LAUNCHER, WORKER, ColossalAIJobSpec, ReplicaOverride
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, ReplicaSpec, Restart
@@ -56,11 +56,11 @@ _DEBUG = ["sleep", "inf"]  # CA-34
 
 
 def _read(raw: Object) -> ControlledJob:
-    meta, spec = raw["metadata"], colossalaijob.read_spec(Part(raw).part("spec"))
+    meta, spec = raw["metadata"], colossalaijob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     pause, debug, queue = spec.run_mode.pause, spec.run_mode.debug, spec.scheduler.t9k_scheduler
     roles = (_read_launcher(spec), _read_workers(spec))
-    status = Part(raw).part("status").value
+    status = ObjectPart(raw).part("status").value
     was_paused = any(each.get("type") == "Paused" for each in conditions.valid_conditions(status))
     return job_reader.controlled_job(
         raw,
@@ -94,7 +94,7 @@ def _read_ssh(spec: ColossalAIJobSpec) -> Object:
 
 
 def _read_launcher(spec: ColossalAIJobSpec) -> Role:
-    if not Part(spec.launcher, "spec.launcher").text("image"):
+    if not ObjectPart(spec.launcher, "spec.launcher").text("image"):
         raise BadJob("spec.launcher.image is missing")
     template = colossalaijob.launcher_template(spec)
     _check_pod(template)
@@ -112,7 +112,7 @@ def _read_workers(spec: ColossalAIJobSpec) -> Role:
     return role
 
 
-def _check_pod(template: Part) -> None:
+def _check_pod(template: ObjectPart) -> None:
     """Raise BadJob for a container whose limit of a resource is below its request."""
     job_reader.check_template(template)
     for container in template.part("spec").parts("containers"):
@@ -124,7 +124,7 @@ def _check_pod(template: Part) -> None:
                 raise BadJob(f"{most[name][1]} is below {where}")
 
 
-def _amounts(part: Part) -> dict[str, tuple[int, str]]:
+def _amounts(part: ObjectPart) -> dict[str, tuple[int, str]]:
     found = {}
     for name, quantity in part.value.items():
         if quantity is None:

@@ -21,7 +21,7 @@ from turnout.controllers.model import (
     ControlledJob,
     ControlledKind,
     Delete,
-    JobEvent,
+    EventOnJob,
     JobPhase,
     Object,
     OwnedObjects,
@@ -351,17 +351,17 @@ def _outcome(
     )
 
 
-def _events_of_phase(at: _JobAtPhase, phase: str, why: str) -> tuple[JobEvent, ...]:
+def _events_of_phase(at: _JobAtPhase, phase: str, why: str) -> tuple[EventOnJob, ...]:
     text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
     match phase:
         case "Running":
-            return (JobEvent(Reason.RUNNING, text),)
+            return (EventOnJob(Reason.RUNNING, text),)
         case "Restarting":
-            return (JobEvent(Reason.RESTARTING, text, warning=True),)
+            return (EventOnJob(Reason.RESTARTING, text, warning=True),)
         case "Completed":
-            return (JobEvent(Reason.SUCCEEDED, text),)
+            return (EventOnJob(Reason.SUCCEEDED, text),)
         case "Failed" | "Aborted" | "Terminated":
-            return (JobEvent(Reason.FAILED, text, warning=True),)
+            return (EventOnJob(Reason.FAILED, text, warning=True),)
     return ()
 
 
