@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
-from turnout.controllers.runtime.cache import ChildCache
 from turnout.controllers.runtime.controller import JobController, Metrics
-from turnout.controllers.runtime.informers import ControllerInformers
+from turnout.controllers.runtime.owned_objects import ChildCache
 from turnout.controllers.runtime.scale_plans import ScalePlans
+from turnout.controllers.runtime.watches import ControllerInformers
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import ChildWriter
 from turnout.controllers.settings import Settings, read_settings

@@ -200,7 +200,7 @@ def content(body: Object) -> tuple[str, Object] | None:
 
 
 def same(expected: Any, actual: Any) -> bool:
-    """True if an object has all expected fields, whatever else the API server has filled in."""
+    """Return True if an object has all expected fields, whatever else the API server has filled in."""
     if isinstance(expected, Mapping):
         return isinstance(actual, Mapping) and all(same(each, actual.get(name)) for name, each in expected.items())
     if isinstance(expected, (list, tuple)):
@@ -288,7 +288,7 @@ def _last_first(child: ChildState) -> tuple[str, int]:
 
 
 def waits_for_admission(known: OwnedObjects, setup: Setup) -> bool:
-    """True while Volcano has not admitted the job's PodGroup: pods created now would only wait. Source: MS-46"""
+    """Return True while Volcano has not admitted the job's PodGroup: pods created now would only wait. Source: MS-46"""
     groups = [each for each in known.others.values() if each.key.kind == "PodGroup"]
     return setup.dialect is GangDialect.VOLCANO and (
         not groups or any(each.phase in ("", "Pending") for each in groups)
@@ -319,7 +319,7 @@ class Portion:
         self._left_out = False
 
     def is_full(self) -> bool:
-        """True if the next child is left to the next reconciliation."""
+        """Return True if the next child is left to the next reconciliation."""
         self._left_out |= self._children <= 0 or self._bytes <= 0
         return self._left_out
 

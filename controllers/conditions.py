@@ -18,12 +18,12 @@ _ENDS = (Reason.SUCCEEDED, Reason.FAILED)
 
 
 def is_true(conditions: Conditions, type_: Reason) -> bool:
-    """True if a job has this condition."""
+    """Return True if a job has this condition."""
     return any(each.get("type") == type_.value and each.get("status") == "True" for each in conditions)
 
 
 def ended(conditions: Conditions) -> bool:
-    """True if a job has succeeded or failed."""
+    """Return True if a job has succeeded or failed."""
     return any(is_true(conditions, each) for each in _ENDS)
 
 

@@ -203,9 +203,9 @@ class OwnedObjects:
     unread: bool = False  # pods cannot be read, so these are stale
     jumped_s: float = 0.0  # the last jump of a clock; decisions that depend on time are delayed
 
-    def delay_event(self, what: str) -> JobEvent:
+    def delay_event(self, what: str) -> EventOnJob:
         """Return the Event of an action that a clock jump delays."""
-        return JobEvent(
+        return EventOnJob(
             Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True
         )
 
@@ -241,7 +241,7 @@ class Update(NamedTuple):
     field: str = "spec"
 
 
-class JobEvent(NamedTuple):
+class EventOnJob(NamedTuple):
     """An Event on the job."""
 
     reason: Reason
@@ -257,7 +257,7 @@ class ReconcileOutcome:
     """The result of one reconciliation of a job."""
 
     writes: tuple[Write, ...] = ()
-    events: tuple[JobEvent, ...] = ()
+    events: tuple[EventOnJob, ...] = ()
     status: Object | None = None  # a merge patch of the job's status, None without a change
     status_first: bool = False  # write it before the children, since it counts those that are deleted
     requeue_s: float | None = None  # when to reconcile again at the latest, None for the next change

@@ -19,7 +19,7 @@ from turnout.controllers.model import (
     ControlledKind,
     Counts,
     Delete,
-    JobEvent,
+    EventOnJob,
     JobPhase,
     Object,
     OwnedObjects,
@@ -56,7 +56,7 @@ class _Status:
     replicas: dict[str, Object]
     start: str | None
     completion: str | None
-    events: list[JobEvent] = field(default_factory=list)
+    events: list[EventOnJob] = field(default_factory=list)
     view: ControlledJob | None = None  # None for an object that is refused
 
     def add_condition(self, type_: Reason, text: str, *, why: Reason | None = None, on: bool = True) -> None:
@@ -122,9 +122,11 @@ def _decide(now: Reconciliation, status: _Status) -> ReconcileOutcome:
 def _note_created(status: _Status, view: ControlledJob) -> None:
     """Add the condition of a new job, and say what its owner should know."""
     status.add_condition(Reason.CREATED, f"{status.kind.kind} {view.name} is created.")
-    status.events += [JobEvent(Reason.ADVICE, text, warning=True) for text in status.kind.advice(view)]
+    status.events += [EventOnJob(Reason.ADVICE, text, warning=True) for text in status.kind.advice(view)]
     if status.known.offered is not None:
-        status.events += [JobEvent(Reason.NOT_OFFERED, text, True) for text in not_offered(view, status.known.offered)]
+        status.events += [
+            EventOnJob(Reason.NOT_OFFERED, text, True) for text in not_offered(view, status.known.offered)
+        ]
 
 
 def _limit_reached(view: ControlledJob, status: _Status) -> str:
@@ -142,7 +144,7 @@ def _fail(status: _Status, why: str) -> ReconcileOutcome:
     """Delete all children of a job that has failed."""
     writes = [*children.delete_pods(status.known.pods), *children.delete_others(status.known)]
     status.end(PodVerdict(Reason.FAILED, why))
-    status.events.append(JobEvent(Reason.FAILED, why, warning=True))
+    status.events.append(EventOnJob(Reason.FAILED, why, warning=True))
     return _outcome(status, writes)
 
 
@@ -160,13 +162,13 @@ def _report_refusal(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
     if not status.conditions:
         why = refused.reason if refused.reason is Reason.TOO_LARGE else None
         status.end(PodVerdict(Reason.FAILED, refused.why), why)
-    status.events.append(JobEvent(refused.reason, refused.why, warning=True))
+    status.events.append(EventOnJob(refused.reason, refused.why, warning=True))
     return _outcome(status, ())
 
 
 def _add_condition_and_event(status: _Status, why: Reason, text: str, *, type_: Reason, on: bool) -> None:
     status.add_condition(type_, text, why=why, on=on)
-    status.events.append(JobEvent(why, text))
+    status.events.append(EventOnJob(why, text))
 
 
 def _clean_up_ended(view: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> ReconcileOutcome:
@@ -248,7 +250,7 @@ def _outcome_of_roles(
 
 
 def _failed_too_often(view: ControlledJob, status: _Status, known: OwnedObjects) -> bool:
-    """True if a job's pods and containers have failed as often as its limit."""
+    """Return True if a job's pods and containers have failed as often as its limit."""
     if view.policy.backoff_limit is None:
         return False
     tries = {role.label: role.restart in (Restart.ON_FAILURE, Restart.ALWAYS) for role in view.roles}
@@ -269,7 +271,7 @@ def _time_limit_reason(view: ControlledJob, status: _Status, known: OwnedObjects
 
 
 def _starts_too_late(view: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> bool:
-    """True if too few pods have started within the job's limit. A job that ran once has started."""
+    """Return True if too few pods have started within the job's limit. A job that ran once has started."""
     began_s, policy = unix_s(status.start), view.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
         return False
@@ -316,7 +318,7 @@ def _note_verdict(status: _Status, verdict: PodVerdict) -> None:
     """Add a condition, and an Event if the job has ended."""
     if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
         status.end(verdict)
-        status.events.append(JobEvent(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
+        status.events.append(EventOnJob(verdict.reason, verdict.text, verdict.reason is Reason.FAILED))
     else:
         status.add_condition(verdict.reason, verdict.text)
 

@@ -21,7 +21,7 @@ from turnout.controllers.model import (
     ControlledJob,
     ControlledKind,
     Counts,
-    JobEvent,
+    EventOnJob,
     JobPhase,
     Object,
     OwnedObjects,
@@ -49,7 +49,7 @@ class RoleDecision:
     failure: str  # why the job fails by these pods, "" if it does not
     status_fields: Object  # what the role's part of the status has to remember
     requeue_s: float | None = None  # until the first index in a back-off may have a pod, None if none is
-    events: Sequence[JobEvent] = ()
+    events: Sequence[EventOnJob] = ()
 
 
 def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
@@ -150,7 +150,7 @@ def _failure(
     return ""
 
 
-def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable[PodState]) -> list[JobEvent]:
+def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable[PodState]) -> list[EventOnJob]:
     """Return one Event for each new failure whose pod is recreated after a back-off."""
     late = sorted({pod.index for pod in fresh} & waiting_s.keys())
     if not late:
@@ -158,7 +158,7 @@ def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable
     named = ", ".join(map(str, late[:_NAMED])) + (f" and {len(late) - _NAMED} others" if len(late) > _NAMED else "")
     until = f"{max(waiting_s[index] for index in late):.0f} s"
     return [
-        JobEvent(Reason.BACK_OFF, f"{role.name} {named} failed again and again: made anew in {until}", warning=True)
+        EventOnJob(Reason.BACK_OFF, f"{role.name} {named} failed again and again: made anew in {until}", warning=True)
     ]
 
 
@@ -171,7 +171,7 @@ def _is_recreated(kind: ControlledKind, view: ControlledJob, role: Role, pod: Po
 
 
 def _is_final(kind: ControlledKind, view: ControlledJob, role: Role, pod: PodState) -> bool:
-    """True if a pod's failure is the job's, however many other pods there are."""
+    """Return True if a pod's failure is the job's, however many other pods there are."""
     return role.restart is Restart.EXIT_CODE or kind.recreate(view, role, pod) is False
 
 
@@ -240,7 +240,7 @@ class RoleHistory:
         )
 
     def may_recreate(self, pod: PodState) -> bool:
-        """True if this pod's index may be recreated once more, or is counted already."""
+        """Return True if this pod's index may be recreated once more, or is counted already."""
         most = self.role.most_restarts
         return most is None or pod.uid in self.uids or self.by_index.get(pod.index, 0) < most
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnout.controllers import conditions
 from turnout.controllers.model import Object
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds.elasticjob import JOB_NAME
 from turnout.jobs.kinds.job_kind import MAX_REPLICAS
 from turnout.jobs.model import BadJob
@@ -43,7 +43,7 @@ def owner_of(plan: Object) -> str:
 
 
 def is_pending(plan: Object) -> bool:
-    """True if a plan has still to be carried out."""
+    """Return True if a plan has still to be carried out."""
     status = plan.get("status") or {}
     labels, spec = plan["metadata"].get("labels") or {}, plan.get("spec") or {}
     manual = labels.get(TYPE_LABEL) == MANUAL or spec.get("manualScaling") is True  # the older spelling
@@ -53,7 +53,7 @@ def is_pending(plan: Object) -> bool:
 def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
     """Carry a plan out. job: the ElasticJob that it names, None where there is none. now_s: seconds since 1970."""
     try:
-        workers, note = _workers(Part(plan).part("spec"))
+        workers, note = _workers(ObjectPart(plan).part("spec"))
         if job is None:
             raise BadJob(
                 f"spec.ownerJob is {(plan.get('spec') or {}).get('ownerJob')!r:.70}: there is no such ElasticJob"
@@ -67,7 +67,7 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
 
 def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
     """Return the change of the job: its size, and a note for the autoscaler that its plan is carried out."""
-    has = Part(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
+    has = ObjectPart(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
     size = {} if has == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
     name, notes = plan["metadata"].get("name"), job["metadata"].get("annotations") or {}
     if not name or notes.get(labels.SCALE_PLAN) != name or notes.get(labels.SCALED_PLAN) == name:
@@ -75,7 +75,7 @@ def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
     return {"metadata": {"annotations": {labels.SCALED_PLAN: name}}, **size}
 
 
-def _workers(spec: Part) -> tuple[int, str]:
+def _workers(spec: ObjectPart) -> tuple[int, str]:
     """Return the number of workers that a plan requests, and an addition to its message.
 
     Raises BadJob for a plan that requests anything else.

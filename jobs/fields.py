@@ -1,7 +1,7 @@
 """Typed fields of an object that anybody may have written. A fault names the field by its full path.
 
-A field that is null counts as absent, as in the API server. `decode` reads the fields that a struct declares; Part
-reads single fields of objects that have no struct; the annotation functions read values of annotations.
+A field that is null counts as absent, as in the API server. `decode` reads the fields that a struct declares;
+ObjectPart reads single fields of objects that have no struct; the annotation functions read values of annotations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Word = TypeVar("Word", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ObjectPart:
     """A part of an object. A wrong field raises BadJob, or adds a sentence to `faults` and counts as absent."""
 
     value: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Part:
     faults: list[str] | None = None  # of the whole object; None to raise BadJob
 
     @classmethod
-    def lenient(cls, value: Any, where: str = "", faults: list[str] | None = None) -> Part:
+    def lenient(cls, value: Any, where: str = "", faults: list[str] | None = None) -> ObjectPart:
         """Return a part that collects the faults of its fields. value: may be of any type."""
         part = cls(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
         if value is not None and not isinstance(value, Mapping):
@@ -67,22 +67,22 @@ class Part:
         """Return True if the field is set."""
         return self.value.get(key) is not None
 
-    def part(self, key: str) -> Part:
+    def part(self, key: str) -> ObjectPart:
         """Return the object in a field, an empty one if it is absent."""
-        return Part(self._typed(key, Mapping, "an object") or {}, self.at(key), self.faults)
+        return ObjectPart(self._typed(key, Mapping, "an object") or {}, self.at(key), self.faults)
 
-    def parts(self, key: str) -> tuple[Part, ...]:
+    def parts(self, key: str) -> tuple[ObjectPart, ...]:
         """Return the objects of a list, none if it is absent."""
         found = []
         for number, each in enumerate(self._typed(key, list, "a list") or ()):
             name = f"{key}[{number}]"
             if isinstance(each, Mapping):
-                found.append(Part(each, self.at(name), self.faults))
+                found.append(ObjectPart(each, self.at(name), self.faults))
             else:
                 self.fault(name, each, "it must be an object")
         return tuple(found)
 
-    def by_name(self, key: str) -> dict[str, Part]:
+    def by_name(self, key: str) -> dict[str, ObjectPart]:
         """Return the objects of an object by name."""
         inner = self.part(key)
         return {name: inner.part(name) for name in inner.value if inner.has(name)}
@@ -172,7 +172,7 @@ class Part:
         return None
 
 
-def decode(type_: type[Fields], part: Part) -> Fields:
+def decode(type_: type[Fields], part: ObjectPart) -> Fields:
     """Return the declared fields of a part. A null, and an empty text instead of a word of an Enum, count as absent.
 
     Raises BadJob, which names the first wrong field by its full path.

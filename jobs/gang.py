@@ -112,8 +112,8 @@ def membership(pod: Pod) -> Membership:
 
 
 def _key(pod: Pod) -> GangKey:
-    single_pod = (pod.metadata.name, Dialect.ALONE)
-    name, dialect = next(((name, dialect) for name, dialect in _gang_names(pod) if name), single_pod)
+    own_gang = (pod.metadata.name, Dialect.ALONE)
+    name, dialect = next(((name, dialect) for name, dialect in _gang_names(pod) if name), own_gang)
     return GangKey(pod.metadata.namespace, name, dialect.value)
 
 

@@ -48,7 +48,7 @@ class CopyStreams(Protocol):
     """Starts copies from devices into host memory, each ordered after the work that is already queued."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """True if the tensor lies on a device, from which it is copied while the host goes on."""
+        """Return True if the tensor lies on a device, from which it is copied while the host goes on."""
 
     def start(self, copies: Sequence[HostCopy]) -> PendingCopies:
         """Start the copies. A source must not be freed before they have ended."""
@@ -87,7 +87,7 @@ class SideStreams:
         self._streams: dict[torch.device, torch.Stream] = {}
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """True if the tensor is not on the CPU."""
+        """Return True if the tensor is not on the CPU."""
         return not tensor.is_cpu
 
     def registrar(self, device: torch.device) -> PageRegistrar:
@@ -244,7 +244,7 @@ def device_name(number: int) -> str:
 
 
 def has_peer_link(source: int, target: int) -> bool:
-    """True if one CUDA device of this host can read the memory of another without going through the host."""
+    """Return True if one CUDA device of this host can read the memory of another without going through the host."""
     return bool(torch.cuda.can_device_access_peer(source, target))
 
 

@@ -43,7 +43,7 @@ async def resolved(host: str, within_s: float = RESOLVE_S) -> str | None:
 
 
 def is_own(address: str) -> bool:
-    """True if this IP address belongs to this machine, so that it can be bound."""
+    """Return True if this IP address belongs to this machine, so that it can be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
         try:

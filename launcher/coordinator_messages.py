@@ -510,5 +510,5 @@ def proof(token: bytes, role: str, run: str, peer_nonce: bytes, own_nonce: bytes
 
 
 def is_proof(claimed: bytes, token: bytes, role: str, run: str, peer_nonce: bytes, own_nonce: bytes) -> bool:
-    """True if this is the proof of somebody who knows the token. Compares in constant time."""
+    """Return True if this is the proof of somebody who knows the token. Compares in constant time."""
     return hmac.compare_digest(claimed, proof(token, role, run, peer_nonce, own_nonce))

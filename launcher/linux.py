@@ -192,7 +192,7 @@ def unlock(file: int, at: int) -> None:
 
 
 def is_locked(file: int, at: int) -> bool:
-    """True if another open file holds a lock on this byte."""
+    """Return True if another open file holds a lock on this byte."""
     answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock.pack(fcntl.F_WRLCK, 0, at, 1, 0))
     return bool(_flock.unpack(answer)[0] != fcntl.F_UNLCK)
 

@@ -38,7 +38,7 @@ def too_old_megatron(version: str) -> str | None:
 
 
 def counts_operations(version: str) -> bool:
-    """True if this Megatron-LM counts floating-point operations and saves the count in its checkpoints.
+    """Return True if this Megatron-LM counts floating-point operations and saves the count in its checkpoints.
 
     Source: DL-62
     """

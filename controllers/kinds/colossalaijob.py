@@ -33,7 +33,7 @@ from turnout.controllers.model import (
     StatusContext,
     StatusVocabulary,
 )
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import colossalaijob
 from turnout.jobs.kinds.colossalaijob import COLOSSALAI_JOB, KIND, LAUNCHER, WORKER, ColossalAIJobSpec, ReplicaOverride
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, ReplicaSpec, Restart
@@ -56,11 +56,11 @@ _DEBUG = ["sleep", "inf"]  # CA-34
 
 
 def _read(raw: Object) -> ControlledJob:
-    meta, spec = raw["metadata"], colossalaijob.read_spec(Part(raw).part("spec"))
+    meta, spec = raw["metadata"], colossalaijob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     pause, debug, queue = spec.run_mode.pause, spec.run_mode.debug, spec.scheduler.t9k_scheduler
     roles = (_read_launcher(spec), _read_workers(spec))
-    status = Part(raw).part("status").value
+    status = ObjectPart(raw).part("status").value
     was_paused = any(each.get("type") == "Paused" for each in conditions.valid_conditions(status))
     return job_reader.controlled_job(
         raw,
@@ -94,7 +94,7 @@ def _read_ssh(spec: ColossalAIJobSpec) -> Object:
 
 
 def _read_launcher(spec: ColossalAIJobSpec) -> Role:
-    if not Part(spec.launcher, "spec.launcher").text("image"):
+    if not ObjectPart(spec.launcher, "spec.launcher").text("image"):
         raise BadJob("spec.launcher.image is missing")
     template = colossalaijob.launcher_template(spec)
     _check_pod(template)
@@ -112,7 +112,7 @@ def _read_workers(spec: ColossalAIJobSpec) -> Role:
     return role
 
 
-def _check_pod(template: Part) -> None:
+def _check_pod(template: ObjectPart) -> None:
     """Raise BadJob for a container whose limit of a resource is below its request."""
     job_reader.check_template(template)
     for container in template.part("spec").parts("containers"):
@@ -124,7 +124,7 @@ def _check_pod(template: Part) -> None:
                 raise BadJob(f"{most[name][1]} is below {where}")
 
 
-def _amounts(part: Part) -> dict[str, tuple[int, str]]:
+def _amounts(part: ObjectPart) -> dict[str, tuple[int, str]]:
     found = {}
     for name, quantity in part.value.items():
         if quantity is None:
@@ -183,7 +183,7 @@ def selector(view: ControlledJob, role: Role) -> dict[str, str]:
 
 
 def outdated(view: ControlledJob, pod: PodState) -> bool:
-    """True for a pod that was created for debugging while the job trains, or the other way round."""
+    """Return True for a pod that was created for debugging while the job trains, or the other way round."""
     return bool(pod.mode) and (pod.mode == DEBUGGED) != (view.spec["debug"] is not None)
 
 
@@ -330,23 +330,25 @@ def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects
 
     A restarted worker is no longer in the host list. Source: CA-21, CA-23, CA-24, SD-17
     """
-    launcher = next((pod for pod in known.pods if pod.role == LAUNCHER), None)
-    name = f"{KIND} {view.name}"
-    restarted = [pod for pod in known.pods if pod.role == WORKER and pod.restarts]
-    if view.spec["debug"] is not None:
-        pass
-    elif launcher is not None and launcher.phase is JobPhase.SUCCEEDED:
-        if failed := _FAILURE.findall(launcher.last_words):
-            return [PodVerdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")]
-        return [PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
-    elif launcher is not None and restarted:
-        return [
-            PodVerdict(
-                Reason.FAILED, f"Worker {restarted[0].name} started again and is out of the launcher's host list."
-            )
-        ]
+    if view.spec["debug"] is None and (end := _end(view, known)) is not None:
+        return [end]
     active = sum(count.active for count in counts.values())
-    return [PodVerdict(Reason.RUNNING, f"{name} is running.")] if active == view.gang.min_member else []
+    return [PodVerdict(Reason.RUNNING, f"{KIND} {view.name} is running.")] if active == view.gang.min_member else []
+
+
+def _end(view: ControlledJob, known: OwnedObjects) -> PodVerdict | None:
+    """Return the end of a job that trains, None if it continues."""
+    launcher = next((pod for pod in known.pods if pod.role == LAUNCHER), None)
+    if launcher is None:
+        return None
+    if launcher.phase is JobPhase.SUCCEEDED:
+        if failed := _FAILURE.findall(launcher.last_words):
+            return PodVerdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
+        return PodVerdict(Reason.SUCCEEDED, f"{KIND} {view.name} is successfully completed.")
+    restarted = next((pod.name for pod in known.pods if pod.role == WORKER and pod.restarts), "")
+    if restarted:
+        return PodVerdict(Reason.FAILED, f"Worker {restarted} started again and is out of the launcher's host list.")
+    return None
 
 
 def advice(view: ControlledJob) -> Sequence[str]:
@@ -491,21 +493,24 @@ def _condition(type_: str, on: bool, reason: str, text: str, before: Object | No
     return {"type": type_, "status": status, "reason": reason, "message": text, "lastTransitionTime": time}
 
 
+_DECIDED_PHASES = {Reason.FAILED: "Failed", Reason.SUCCEEDED: "Succeeded", Reason.SUSPENDED: "Paused"}
+
+
 def _phase(ours: Sequence[Object], view: ControlledJob | None, known: OwnedObjects) -> str:
-    for word in (Reason.FAILED, Reason.SUCCEEDED):
-        if conditions.is_true(ours, word):
-            return str(word.value)
-    if conditions.is_true(ours, Reason.SUSPENDED):
-        return "Paused"
+    for condition, phase in _DECIDED_PHASES.items():
+        if conditions.is_true(ours, condition):
+            return phase
     if known.unread or any(pod.phase is JobPhase.UNKNOWN for pod in known.pods):
         return "Unknown"
-    run = sum(pod.phase is JobPhase.RUNNING and not pod.deleting for pod in known.pods)
-    if view is not None and run >= view.gang.min_member:
+    if view is not None and _running_pods(known) >= view.gang.min_member:
         return "Running"
-    resumed = any(each.get("type") == Reason.SUSPENDED.value for each in ours)
-    if resumed:
+    if any(each.get("type") == Reason.SUSPENDED.value for each in ours):
         return "Resuming"
     return "Running" if conditions.is_true(ours, Reason.RUNNING) else "Pending"
+
+
+def _running_pods(known: OwnedObjects) -> int:
+    return sum(pod.phase is JobPhase.RUNNING and not pod.deleting for pod in known.pods)
 
 
 def _task(type_: str, pods: Sequence[PodState]) -> Object:

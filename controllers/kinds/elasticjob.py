@@ -38,7 +38,7 @@ from turnout.controllers.model import (
     StatusVocabulary,
     as_mapping,
 )
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import elasticjob, job_kind
 from turnout.jobs.kinds.elasticjob import ALL_REDUCE, CONTAINER, ELASTIC_JOB, KIND, MASTER, MAX_NAME, ROLES, WORKER
 from turnout.jobs.kinds.job_kind import CleanPods, Restart
@@ -89,7 +89,7 @@ def with_master_image(image: str) -> ControlledKind:
 
 
 def _read(raw: Object, image: str = "") -> ControlledJob:
-    meta, part = Part(raw).part("metadata"), Part(raw).part("spec")
+    meta, part = ObjectPart(raw).part("metadata"), ObjectPart(raw).part("spec")
     job_reader.check_name(meta.value)
     if len(name := meta.text("name")) > MAX_NAME:
         raise BadJob(f"metadata.name has {len(name)} characters: at most {MAX_NAME}, for its master's name is longer")
@@ -113,7 +113,7 @@ def _read(raw: Object, image: str = "") -> ControlledJob:
     )
 
 
-def _read_workers(spec: elasticjob.ElasticJobSpec, meta: Part) -> tuple[Role, int, int]:
+def _read_workers(spec: elasticjob.ElasticJobSpec, meta: ObjectPart) -> tuple[Role, int, int]:
     """Return the workers, and the bounds of their number: by the owner's annotations, else by --nnodes."""
     named = elasticjob.worker_role(spec)
     # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
@@ -145,7 +145,7 @@ def _read_master(spec: elasticjob.MasterSpec, worker: Role, image: str) -> tuple
     """Return the master, and whether our coordinator runs in it. Source: DL-21, DL-22"""
     if spec.replicas != 1:
         raise BadJob(f"{ROLES}.{MASTER}.replicas is {spec.replicas}: a job has one master")
-    template = Part(spec.template, f"{ROLES}.{MASTER}.template")
+    template = ObjectPart(spec.template, f"{ROLES}.{MASTER}.template")
     job_reader.check_template(template)
     containers = template.part("spec").parts("containers")
     if len(containers) > 1 and not any(each.text("name") == CONTAINER for each in containers):
@@ -198,7 +198,10 @@ def suspended_view(view: ControlledJob) -> ControlledJob:
 
 
 def recreate(_view: ControlledJob, role: Role, pod: PodState) -> bool:
-    """True unless a master reports that the job has failed. Failed pods are recreated up to their role's count."""
+    """Return True unless a master reports that the job has failed.
+
+    Failed pods are recreated up to their role's count.
+    """
     return role.name != MASTER or pod.exit_code != 1
 
 
@@ -272,7 +275,7 @@ def _split_containers(containers: Sequence[Object]) -> tuple[Object, list[Object
 def _coordinator_arguments(worker: Role) -> Iterator[str]:
     """Give the coordinator's arguments: where it listens, and what the workers' command line says of its work."""
     yield from (FLAG, f"--rdzv-endpoint=$(POD_IP):{PORT}")
-    words = job_kind.command_words(Part(worker.template))
+    words = job_kind.command_words(ObjectPart(worker.template))
     named = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words if word.startswith("--")}
     yield from (f"--{name}" for name in _FLAGS if name in named)
     for name in _VALUES:

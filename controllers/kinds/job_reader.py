@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from turnout.controllers.model import ControlledJob, GangSpec, Object, Reason, RefusedJob, Role, RunPolicy
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, Restart, RunPolicySpec, SchedulingPolicy
 from turnout.jobs.model import BadJob
 
@@ -88,7 +88,7 @@ def role(named: NamedRole, container: str, port: Port | None, restart: Restart) 
     return Role(named.name, named.spec.replicas, full_template, named.spec.restart_policy or restart)
 
 
-def check_template(template: Part) -> None:
+def check_template(template: ObjectPart) -> None:
     """Raise BadJob for a template whose fields that we read are not of their types."""
     for named in ("labels", "annotations"):
         template.part("metadata").words(named)

@@ -29,7 +29,7 @@ from turnout.controllers.model import (
     Role,
     replica_name,
 )
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import msjob
 from turnout.jobs.kinds.job_kind import CleanPods, Restart
 from turnout.jobs.kinds.msjob import CONTAINER, KIND, MS_JOB, PS, SCHEDULER, WORKER, MSJobSpec, SuccessPolicy
@@ -45,7 +45,7 @@ HINTS = {
 
 
 def _read(raw: Object) -> ControlledJob:
-    meta, spec = raw["metadata"], msjob.read_spec(Part(raw).part("spec"))
+    meta, spec = raw["metadata"], msjob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     roles = tuple(job_reader.role(each, CONTAINER, PORT, Restart.NEVER) for each in msjob.roles(spec).values())
     gang = job_reader.gang(spec.run_policy.scheduling_policy, sum(role.replicas for role in roles))

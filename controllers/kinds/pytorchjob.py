@@ -28,7 +28,7 @@ from turnout.controllers.model import (
     Role,
     replica_name,
 )
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import pytorchjob
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, Restart
 from turnout.jobs.kinds.pytorchjob import CONTAINER, CTYUN_PYTORCH_JOB, KIND, PYTORCH_JOB, PyTorchJobSpec
@@ -40,7 +40,7 @@ _LABELS = "training.kubeflow.org/"
 
 
 def _read(raw: Object) -> ControlledJob:
-    meta, spec = raw["metadata"], pytorchjob.read_spec(Part(raw).part("spec"))
+    meta, spec = raw["metadata"], pytorchjob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     elastic, bounds = spec.elastic_policy is not None, pytorchjob.bounds(spec)
     roles = tuple(_read_role(each, elastic) for each in pytorchjob.roles(spec).values())
@@ -118,12 +118,12 @@ def _env(view: ControlledJob, role: Role, index: int) -> list[Object]:
 
 def _elastic_env(view: ControlledJob) -> list[tuple[str, str]]:
     spec: PyTorchJobSpec = view.spec
-    policy, worker = spec.elastic_policy, next(role for role in view.roles if role.name == "Worker")
+    policy = spec.elastic_policy
     assert policy is not None  # the job is elastic
     nodes = ":".join(map(str, pytorchjob.bounds(spec) or ()))
     processes = _text(policy.n_proc_per_node)
     found = {
-        "PET_RDZV_ENDPOINT": f"{policy.rdzv_host or _first_host(view, worker)}:{policy.rdzv_port or _port(worker)}",
+        "PET_RDZV_ENDPOINT": _endpoint(view, policy),
         "PET_RDZV_BACKEND": policy.rdzv_backend or "c10d",
         "PET_NNODES": nodes,
         "PET_NODES": nodes,
@@ -135,6 +135,11 @@ def _elastic_env(view: ControlledJob) -> list[tuple[str, str]]:
         "PET_STANDALONE": "1" if policy.standalone else "",
     }
     return [(name, value) for name, value in found.items() if value]
+
+
+def _endpoint(view: ControlledJob, policy: pytorchjob.ElasticPolicy) -> str:
+    worker = next(role for role in view.roles if role.name == "Worker")
+    return f"{policy.rdzv_host or _first_host(view, worker)}:{policy.rdzv_port or _port(worker)}"
 
 
 def _text(number: int | None) -> str:

@@ -31,7 +31,7 @@ from turnout.controllers.model import (
     StatusVocabulary,
     replica_name,
 )
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import volcanojob
 from turnout.jobs.kinds.job_kind import MAX_REPLICAS, Restart
 from turnout.jobs.kinds.volcanojob import (
@@ -65,7 +65,7 @@ Plugins = Mapping[str, Mapping[str, str]]  # options by plugin
 
 
 def _read(raw: Object) -> ControlledJob:
-    meta, spec = raw["metadata"], volcanojob.read_spec(Part(raw).part("spec"))
+    meta, spec = raw["metadata"], volcanojob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     _check_supported(spec)
     roles = tuple(_read_tasks(meta["name"], spec))
@@ -101,7 +101,7 @@ def _check_supported(spec: VolcanoJobSpec) -> None:
 
 
 def _suspended(meta: Object) -> bool:
-    text = Part(meta, "metadata").words("annotations").get(SUSPENDED, "false")
+    text = ObjectPart(meta, "metadata").words("annotations").get(SUSPENDED, "false")
     if text not in ("true", "false"):
         raise BadJob(f"annotation {SUSPENDED} is {text!r:.40}: it must be true or false")
     return text == "true"
@@ -109,7 +109,7 @@ def _suspended(meta: Object) -> bool:
 
 def _own_fields(raw: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapping[str, int]) -> dict[str, Any]:
     """Return the fields that only this kind reads."""
-    meta, plugins = Part(raw["metadata"], "metadata"), _read_plugins(spec)
+    meta, plugins = ObjectPart(raw["metadata"], "metadata"), _read_plugins(spec)
     labels, notes = meta.words("labels"), meta.words("annotations")
     of_tasks = {
         role.label: life.read_policies(task.policies, f"spec.tasks[{number}].policies")
@@ -157,7 +157,7 @@ def _read_tasks(job: str, spec: VolcanoJobSpec) -> Iterator[Role]:
         yield Role(name, task.replicas, template.value, _restart(template))
 
 
-def _check_template(template: Part) -> None:
+def _check_template(template: ObjectPart) -> None:
     job_reader.check_template(template)
     spec = template.part("spec")
     if not spec.parts("containers"):
@@ -166,7 +166,7 @@ def _check_template(template: Part) -> None:
         spec.text(key)
 
 
-def _restart(template: Part) -> Restart:
+def _restart(template: ObjectPart) -> Restart:
     spec = template.part("spec")
     found = spec.word("restartPolicy", Restart, Restart.ON_FAILURE)
     if found is Restart.EXIT_CODE:
@@ -185,7 +185,7 @@ def _least(number: int, task: VolcanoTask) -> int:
 
 def _gang(meta: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapping[str, int], most: int) -> GangSpec:
     """Return the words of the PodGroup. Source: VE-16, VE-26"""
-    notes = Part(meta, "metadata").words("annotations")
+    notes = ObjectPart(meta, "metadata").words("annotations")
     more: dict[str, Any] = {"minTaskMember": dict(least)}
     if spec.network_topology:
         more["networkTopology"] = spec.network_topology
@@ -195,7 +195,7 @@ def _gang(meta: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapp
         spec.priority_class_name,
         resources_of(_least_members(roles, least, most)),
         name=f"{meta['name']}-{meta['uid']}",
-        labels=Part(meta, "metadata").words("labels"),
+        labels=ObjectPart(meta, "metadata").words("labels"),
         notes={name: text for name, text in notes.items() if not name.startswith("kubectl.kubernetes.io/")},
         more=more,
     )

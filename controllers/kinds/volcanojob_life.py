@@ -21,7 +21,7 @@ from turnout.controllers.model import (
     ControlledJob,
     ControlledKind,
     Delete,
-    JobEvent,
+    EventOnJob,
     JobPhase,
     Object,
     OwnedObjects,
@@ -67,7 +67,7 @@ class LifecyclePolicy:
     action: str  # a word of ACTIONS
 
     def matches(self, event: _Event) -> bool:
-        """True if the policy is about this event."""
+        """Return True if the policy is about this event."""
         if self.exit_code is not None:
             return event.word == POD_FAILED and event.pod.exit_code == self.exit_code
         return event.word in self.events
@@ -351,17 +351,17 @@ def _outcome(
     )
 
 
-def _events_of_phase(at: _JobAtPhase, phase: str, why: str) -> tuple[JobEvent, ...]:
+def _events_of_phase(at: _JobAtPhase, phase: str, why: str) -> tuple[EventOnJob, ...]:
     text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
     match phase:
         case "Running":
-            return (JobEvent(Reason.RUNNING, text),)
+            return (EventOnJob(Reason.RUNNING, text),)
         case "Restarting":
-            return (JobEvent(Reason.RESTARTING, text, warning=True),)
+            return (EventOnJob(Reason.RESTARTING, text, warning=True),)
         case "Completed":
-            return (JobEvent(Reason.SUCCEEDED, text),)
+            return (EventOnJob(Reason.SUCCEEDED, text),)
         case "Failed" | "Aborted" | "Terminated":
-            return (JobEvent(Reason.FAILED, text, warning=True),)
+            return (EventOnJob(Reason.FAILED, text, warning=True),)
     return ()
 
 

@@ -16,9 +16,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-from turnout.controllers.model import JUMP_S, ControlledKind, JobEvent, JobKey, Object, Reason, Setup
+from turnout.controllers.model import JUMP_S, ControlledKind, EventOnJob, JobKey, Object, Reason, Setup
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.runtime.cache import ChildCache
+from turnout.controllers.runtime.owned_objects import ChildCache
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import ChildWriter, NameTaken
 from turnout.kube.client.clock import Clock, SteadyTime
@@ -101,10 +101,10 @@ class JobController:
         try:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
         except NameTaken as error:
-            self._emit_events(kind, raw, [JobEvent(Reason.NAME_TAKEN, str(error), warning=True)])
+            self._emit_events(kind, raw, [EventOnJob(Reason.NAME_TAKEN, str(error), warning=True)])
             self._queue.add_after(key, _NAME_AGAIN_S)
         except (Forbidden, Rejected) as error:
-            self._emit_events(kind, raw, [JobEvent(Reason.NOT_CREATED, error.message[:500], warning=True)])
+            self._emit_events(kind, raw, [EventOnJob(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
         self._metrics.writes.inc(len(outcome.writes) + (outcome.status is not None))
         if outcome.requeue_s is not None:
@@ -117,11 +117,11 @@ class JobController:
         try:
             if (found := self._cache.job(key)) is not None:
                 text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
-                self._emit_events(self._kinds[key.api], found[0], [JobEvent(Reason.FAULT, text, warning=True)])
+                self._emit_events(self._kinds[key.api], found[0], [EventOnJob(Reason.FAULT, text, warning=True)])
         except Exception:
             log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
 
-    def _emit_events(self, kind: ControlledKind, raw: Object, says: Iterable[JobEvent]) -> None:
+    def _emit_events(self, kind: ControlledKind, raw: Object, says: Iterable[EventOnJob]) -> None:
         meta = raw["metadata"]
         ref = ObjectRef(kind.kind, raw["apiVersion"], meta["namespace"], meta["name"], meta["uid"])
         for each in says:

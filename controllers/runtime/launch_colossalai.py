@@ -25,7 +25,7 @@ OWN = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "HOSTNAM
 
 
 def answers(host: str, port: int) -> bool:
-    """True if an SSH server answers there."""
+    """Return True if an SSH server answers there."""
     try:
         with socket.create_connection((host, port), 2.0) as connection:
             connection.settimeout(2.0)

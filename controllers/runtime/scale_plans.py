@@ -9,8 +9,8 @@ import msgspec
 
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.model import JobKey, Object, Reason
-from turnout.controllers.runtime.cache import JobObject
 from turnout.controllers.runtime.controller import Metrics
+from turnout.controllers.runtime.owned_objects import JobObject
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import FIELD_MANAGER
 from turnout.controllers.scale_plan import is_pending, owner_of, scale

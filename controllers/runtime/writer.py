@@ -29,7 +29,7 @@ from turnout.controllers.model import (
     Write,
 )
 from turnout.controllers.runtime import launch_colossalai
-from turnout.controllers.runtime.cache import ChildCache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, Owned, OwnedPod
 from turnout.jobs.kinds.colossalaijob import KIND as COLOSSALAIJOB
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import Conflict, NotFound

@@ -67,7 +67,7 @@ class Terms:
 
 
 def read(text: str) -> Iterator[Record]:
-    """The records of one file. A line that a kill has cut is left out."""
+    """Yield the records of one file. A line that a kill has cut is left out."""
     known = set(Record.__dataclass_fields__)
     for line in text.splitlines():
         try:

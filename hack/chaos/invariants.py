@@ -130,7 +130,7 @@ def _memory(rounds: Sequence[Round], told: Sequence[Record], terms: Terms) -> It
 
 
 def _descent(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
-    """The steps that count: of each its epoch, its samples over all ranks, and whether every rank has told of its."""
+    """Return the steps that count: epoch, samples over all ranks, and whether every rank has reported."""
     line: dict[int, tuple[int, list[int], bool]] = {}
     for each in rounds:
         if each.start < 0:

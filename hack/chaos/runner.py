@@ -79,7 +79,7 @@ async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record
 
 
 def undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
-    """The model of the same job that nothing happens to."""
+    """Return the model of the same job that nothing happens to."""
     home.mkdir(parents=True)
     (home / "plan.json").write_text(json.dumps(asdict(plan)))
     env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}

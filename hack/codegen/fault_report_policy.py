@@ -26,7 +26,7 @@ _EVERYWHERE = {"matchExpressions": [{"key": labels.GUARDED, "operator": "NotIn",
 
 
 def made() -> list[policies.Tree]:
-    """The policies and their bindings, those first that hold unless an admin has said otherwise."""
+    """Return the policies and their bindings, those first that hold unless an admin has said otherwise."""
     note = labels.NODE_VERDICT
     own = f"has(request.userInfo.extra) && '{_ITSELF}' in request.userInfo.extra"
     own = f"{own} && request.userInfo.extra['{_ITSELF}'].exists(uid, uid == object.metadata.uid)"

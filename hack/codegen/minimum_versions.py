@@ -29,7 +29,7 @@ class NoFloor(Exception):
 
 
 def python() -> Path:
-    """The Python of that environment, which is made now if it is not there. Raises NoFloor."""
+    """Return the Python of that environment, which is made now if it is not there. Raises NoFloor."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnout" / "launcher-floor"
     at = base / hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
     if not at.is_dir():
@@ -51,7 +51,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The command's exit status; 2 where there is no environment for it."""
+    """Return the command's exit status; 2 where there is no environment for it."""
     try:
         there = python()
     except NoFloor as error:

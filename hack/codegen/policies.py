@@ -56,7 +56,7 @@ def others_stay(path: str, theirs: str) -> str:
 
 
 def policy(name: str, rule: tuple[str, str, Sequence[str]], says: str, expression: str) -> list[Any]:
-    """A ValidatingAdmissionPolicy on what an account does to a (group, resource, operations), and its binding.
+    """Return a ValidatingAdmissionPolicy on what an account does to a (group, resource, operations), and its binding.
 
     Several resources stand in one text, with commas between.
     expression: CEL over VARIABLES. says: what the account reads where it is false.

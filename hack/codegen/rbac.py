@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Object]:
-    """A role and its binding to the account: everywhere, or in one namespace."""
+    """Return a role and its binding to the account: everywhere, or in one namespace."""
     meta = {"name": ACCOUNT + end, **({"namespace": namespace} if namespace else {})}
     kind = "Role" if namespace else "ClusterRole"
     role = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": meta, "rules": [_rule(rule) for rule in rules]}
@@ -150,7 +150,7 @@ def _taint_only() -> list[Object]:
 
 
 def _status_only() -> list[Object]:
-    """The map of the switches lies beside the autoscaler's ConfigMaps, and RBAC knows whole names only."""
+    """Return the map of the switches lies beside the autoscaler's ConfigMaps, and RBAC knows whole names only."""
     name = "(request.operation == 'DELETE' ? oldObject : object).metadata.name"
     check = f"{name}.startsWith('{PREFIX}') || {name} == '{MEMORY}'"
     rule = ("", "configmaps", ["CREATE", "UPDATE", "DELETE"])

@@ -97,7 +97,7 @@ class Target:
     most: bool = True
 
     def met(self, value: Number) -> bool:
-        """True if the value meets the target."""
+        """Return True if the value meets the target."""
         return value <= self.limit if self.most else value >= self.limit
 
 

@@ -157,4 +157,4 @@ def _compiled(files: Mapping[str, Entry]) -> dict[str, Entry]:
 
 
 class WrongPython(Exception):
-    """This Python cannot build the image. Run it with the one that the message names."""
+    """The running Python cannot build the image. Use the one that the message names."""

@@ -192,7 +192,7 @@ def purity(modules: Sequence[Module]) -> Iterator[Fault]:
 
 
 def does_io(name: str) -> bool:
-    """True if the module of this dotted name may touch the world."""
+    """Return True if the module of this dotted name may touch the world."""
     return name.endswith(".__main__") or any(name == room or name.startswith(f"{room}.") for room in IO_ROOMS)
 
 

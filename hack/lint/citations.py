@@ -44,7 +44,7 @@ def faults(text: str, pages: Mapping[str, str], ids: Collection[str]) -> Iterato
 
 
 def _has(page: str, section: str) -> bool:
-    """True if a page has the section, or the numbered line of its section 0."""
+    """Return True if a page has the section, or the numbered line of its section 0."""
     if re.search(rf"^#+ {re.escape(section)}\.?\s", page, re.MULTILINE):
         return True
     return section.startswith("0.") and re.search(rf"^{re.escape(section[2:])}\. ", page, re.MULTILINE) is not None

@@ -92,7 +92,7 @@ class Recorder:
 
 
 def filter_questions() -> Iterator[Question]:
-    """A gang of three pods on eight hosts: the first question plans, the second finds the plan."""
+    """Yield a gang of three pods on eight hosts: the first question plans, the second finds the plan."""
     from hack.bench.placement.simulated import SimulatedCluster, leaves, pod
 
     cluster = SimulatedCluster(leaves((4, 4)))
@@ -129,7 +129,7 @@ def decide_questions() -> Iterator[Question]:
 
 
 def save_questions() -> Iterator[Question]:
-    """A later save to memory, and from there to storage with its commit; the daemon is a thread of this process."""
+    """Yield a later save to memory, and from there to storage with its commit; the daemon is a thread here."""
     import torch
 
     from hack.bench.checkpoint.ours import Ours

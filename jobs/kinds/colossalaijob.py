@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.fields import FieldStruct, ObjectPart, decode
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.crd import AGE, Crd, Rules, pod_template, rules
 from turnout.jobs.kinds.job_kind import (
@@ -104,7 +104,7 @@ class T9kScheduler(FieldStruct, frozen=True):
     priority: Annotated[int, Meta(ge=0, le=100, extra_json_schema={"maximum": 100})] = 0
 
 
-class Scheduler(FieldStruct, frozen=True):
+class SchedulerSpec(FieldStruct, frozen=True):
     """The scheduler of the pods."""
 
     t9k_scheduler: T9kScheduler | None = None  # None for the cluster's default scheduler
@@ -129,7 +129,7 @@ class ColossalAIJobSpec(FieldStruct, frozen=True, kw_only=True):
     worker: ColossalWorkers
     run_policy: ColossalRunPolicy = ColossalRunPolicy()
     run_mode: RunMode = RunMode()
-    scheduler: Scheduler = Scheduler()
+    scheduler: SchedulerSpec = SchedulerSpec()
 
     RULES: ClassVar[Rules] = (_unchanged("runMode", "pause", "resumeSpecs"),)
 
@@ -176,19 +176,19 @@ class ColossalAIJobStatus(FieldStruct, frozen=True):
     completion_time: Time | None = None
 
 
-def read_spec(part: Part) -> ColossalAIJobSpec:
+def read_spec(part: ObjectPart) -> ColossalAIJobSpec:
     """Return the spec of a job. Raises BadJob."""
     return decode(ColossalAIJobSpec, part)
 
 
-def launcher_template(spec: ColossalAIJobSpec) -> Part:
+def launcher_template(spec: ColossalAIJobSpec) -> ObjectPart:
     """Return the template of the launcher's pod."""
-    return Part({"spec": {"containers": [{**spec.launcher, "name": LAUNCHER}]}}, "spec.launcher")
+    return ObjectPart({"spec": {"containers": [{**spec.launcher, "name": LAUNCHER}]}}, "spec.launcher")
 
 
-def worker_template(spec: ColossalAIJobSpec) -> Part:
+def worker_template(spec: ColossalAIJobSpec) -> ObjectPart:
     """Return the template of a worker's pod."""
-    return Part(spec.worker.template, "spec.worker.template")
+    return ObjectPart(spec.worker.template, "spec.worker.template")
 
 
 def read(raw: Object) -> Job:

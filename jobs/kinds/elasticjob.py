@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, field
 
 from turnout.jobs import annotations as job_annotations
-from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.fields import FieldStruct, ObjectPart, decode
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.crd import AGE, Crd, Rules, pod_template
 from turnout.jobs.kinds.job_kind import (
@@ -150,7 +150,7 @@ class ScalePlanStatus(FieldStruct, frozen=True):
     finish_time: Time | None = None
 
 
-def read_spec(part: Part) -> ElasticJobSpec:
+def read_spec(part: ObjectPart) -> ElasticJobSpec:
     """Return the spec of a job. Raises BadJob."""
     return decode(ElasticJobSpec, part)
 

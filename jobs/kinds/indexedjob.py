@@ -5,7 +5,7 @@ Failures from before a resize still count for backoffLimit. Source: docs/facts/a
 
 from __future__ import annotations
 
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.job_kind import JobKind
 from turnout.jobs.model import Change, Job, Object
@@ -51,7 +51,7 @@ def _refused(head: job_kind.JobHead) -> str:
     return job_kind.managed_elsewhere(spec.text("managedBy"), "spec.managedBy", "kubernetes.io/job-controller")
 
 
-def _of_many(rule: Part) -> bool:
+def _of_many(rule: ObjectPart) -> bool:
     """Return True if a rule's success needs more than index 0."""
     return rule.text("succeededIndexes") != "0" and (
         rule.has("succeededIndexes") or rule.count("succeededCount", 1) > 1

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from turnout.jobs import annotations as job_annotations
-from turnout.jobs.fields import MAX_INT32, MAX_PODS, FieldStruct, Part
+from turnout.jobs.fields import MAX_INT32, MAX_PODS, FieldStruct, ObjectPart
 from turnout.jobs.kinds.crd import Crd
 from turnout.jobs.model import BadJob, Change, Job, JobKey, Life, Object, Sizes
 from turnout.kube import labels
@@ -133,9 +133,9 @@ class NamedRole(NamedTuple):
     spec: ReplicaSpec
 
     @property
-    def template(self) -> Part:
+    def template(self) -> ObjectPart:
         """Return the template of its pods."""
-        return Part(self.spec.template, f"{self.where}.template")
+        return ObjectPart(self.spec.template, f"{self.where}.template")
 
     @property
     def pods(self) -> tuple[PodShape, int]:
@@ -254,8 +254,8 @@ class JobHead:
     created: str  # the creationTimestamp
     annotations: Mapping[str, str]  # annotations
     labels: Mapping[str, str]  # labels
-    spec: Part
-    status: Part
+    spec: ObjectPart
+    status: ObjectPart
     owner_kind: str = ""  # of its controller
     owner_uid: str = ""  # of its controller
     is_deleted: bool = False  # it has a deletionTimestamp
@@ -273,14 +273,14 @@ class SizeFields:
     replicas: int  # >= 0
     least: int  # >= 1
     most: int  # >= least
-    template: Part  # of a worker's pod
+    template: ObjectPart  # of a worker's pod
     fixed_field: str = ""  # the field that bounds the job, if annotations may only narrow its bounds
     unit: int = 1  # pods that are added or removed together
 
 
 def read_head(raw: Object, kind: str) -> JobHead:
     """Return the metadata, spec and status of an object. Raises BadJob."""
-    object_part = Part(raw)
+    object_part = ObjectPart(raw)
     meta = object_part.part("metadata")
     if not meta.text("name"):
         raise BadJob(f"a {kind} without metadata.name")
@@ -342,7 +342,7 @@ def build_job(
     )
 
 
-def worker_shape(template: Part) -> PodShape:
+def worker_shape(template: ObjectPart) -> PodShape:
     """Return the shape of a pod of this template. Raises BadJob."""
     spec = template.part("spec").value
     try:
@@ -441,7 +441,7 @@ def _gang_refusal(pod_notes: Mapping[str, str], least: int) -> str:
     )
 
 
-def command_words(template: Part) -> tuple[str, ...]:
+def command_words(template: ObjectPart) -> tuple[str, ...]:
     """Return the words of the containers' commands and arguments, including those in a shell's text. Raises BadJob."""
     containers = template.part("spec").parts("containers")
     texts = [text for each in containers for text in (*each.texts("command"), *each.texts("args"))]

@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.fields import FieldStruct, ObjectPart, decode
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.crd import AGE, Crd, Rules, pod_template
 from turnout.jobs.kinds.job_kind import JobKind, JobStatus, NamedRole, ReplicaSpec, RunPolicySpec, named_roles
@@ -59,7 +59,7 @@ class MSJobSpec(FieldStruct, frozen=True, kw_only=True):
     )
 
 
-def read_spec(part: Part) -> MSJobSpec:
+def read_spec(part: ObjectPart) -> MSJobSpec:
     """Return the spec of a job. Raises BadJob."""
     return decode(MSJobSpec, part)
 

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.fields import FieldStruct, ObjectPart, decode
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.crd import AGE, Crd, Rules, pod_template
 from turnout.jobs.kinds.job_kind import (
@@ -98,7 +98,7 @@ class PyTorchJobSpec(FieldStruct, frozen=True, kw_only=True):
     )
 
 
-def read_spec(part: Part) -> PyTorchJobSpec:
+def read_spec(part: ObjectPart) -> PyTorchJobSpec:
     """Return the spec of a job. Raises BadJob for a wrong field, and for fields that exclude one another."""
     spec = decode(PyTorchJobSpec, part)
     policy = spec.elastic_policy

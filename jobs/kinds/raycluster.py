@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from turnout.jobs.fields import MAX_PODS, Part
+from turnout.jobs.fields import MAX_PODS, ObjectPart
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.job_kind import JobKind, PodIdentity, PodValues, number_of
 from turnout.jobs.model import BadJob, Change, Job, Life, Object
@@ -82,11 +82,11 @@ def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Ch
     return job_kind.resize_patch(job, head.annotations, PATH, workers, {"workerGroupSpecs": groups}, *keeps)
 
 
-def _groups(spec: Part) -> list[Part]:
+def _groups(spec: ObjectPart) -> list[ObjectPart]:
     return [group for group in spec.parts("workerGroupSpecs") if not group.flag("suspend")]
 
 
-def _size(group: Part) -> tuple[int, int, int, int]:
+def _size(group: ObjectPart) -> tuple[int, int, int, int]:
     """Return (min, current, max, pods per replica) of a group, in replicas; min and max are 0 if absent."""
     low, hosts = group.count("minReplicas", 0), group.count("numOfHosts", 1) or 1
     max_replicas = group.value.get("maxReplicas")
@@ -95,7 +95,7 @@ def _size(group: Part) -> tuple[int, int, int, int]:
     return low, min(replicas, high) if high else replicas, high, hosts
 
 
-def _elastic_group(groups: Sequence[Part]) -> int:
+def _elastic_group(groups: Sequence[ObjectPart]) -> int:
     """Return the index of the group that is resized: the one named worker, else the last of the largest groups."""
     named = [number_of for number_of, each in enumerate(groups) if each.text("groupName") in ("worker", "workers")]
     if named:
@@ -104,12 +104,12 @@ def _elastic_group(groups: Sequence[Part]) -> int:
     return max(range(len(groups)), key=lambda at: (pods[at], at))
 
 
-def _others(groups: Sequence[Part], chosen: Part) -> list[tuple[Any, int]]:
+def _others(groups: Sequence[ObjectPart], chosen: ObjectPart) -> list[tuple[Any, int]]:
     sized = ((each, _size(each)) for each in groups if each is not chosen)
     return [(job_kind.worker_shape(each.part("template")), now * hosts) for each, (_, now, _, hosts) in sized]
 
 
-def _refused(head: job_kind.JobHead, groups: Sequence[Part]) -> str:
+def _refused(head: job_kind.JobHead, groups: Sequence[ObjectPart]) -> str:
     spec = head.spec
     if spec.flag("enableInTreeAutoscaling"):
         return "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, and two hands on one size fight"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from turnout.jobs.fields import FieldStruct, Part, decode
+from turnout.jobs.fields import FieldStruct, ObjectPart, decode
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.crd import AGE, ANY_OBJECT, TEXT, Crd, Rules
 from turnout.jobs.kinds.job_kind import Count, JobKind, Pods, PodTemplate, Time
@@ -159,7 +159,7 @@ class VolcanoJobStatus(FieldStruct, frozen=True):
     conditions: list[VolcanoCondition] = []
 
 
-def read_spec(part: Part) -> VolcanoJobSpec:
+def read_spec(part: ObjectPart) -> VolcanoJobSpec:
     """Return the spec of a job. Raises BadJob for a wrong field, and for a job without tasks."""
     spec = decode(VolcanoJobSpec, part)
     if not spec.tasks:
@@ -172,9 +172,9 @@ def task_name(task: VolcanoTask, number: int) -> str:
     return task.name or f"default{number}"
 
 
-def template_of(task: VolcanoTask, number: int) -> Part:
+def template_of(task: VolcanoTask, number: int) -> ObjectPart:
     """Return the template of a task's pods."""
-    return Part(task.template, f"spec.tasks[{number}].template")
+    return ObjectPart(task.template, f"spec.tasks[{number}].template")
 
 
 def read(raw: Object) -> Job:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, added_up, share_by_weight, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 
@@ -25,13 +25,13 @@ _Level = dict[str, dict[str, int]]
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue of an ElasticQuota of scheduling.sigs.k8s.io/v1alpha1. Pods name it by its name."""
-    root = Part.lenient(raw)
+    root = ObjectPart.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     labels_part, annotations = meta.part("labels"), meta.part("annotations")
     min_amounts, max_amounts, name = spec.amounts("min"), spec.amounts("max"), meta.text("name")
     parent = labels_part.text(f"{LABEL}parent", "" if name == ROOT else ROOT)
     weight_values = {"": annotations.json(f"{LABEL}shared-weight")}
-    weights = Part.lenient(weight_values, f"shared-weight of {name}", root.faults).amounts("")
+    weights = ObjectPart.lenient(weight_values, f"shared-weight of {name}", root.faults).amounts("")
     is_root = labels_part.text(f"{LABEL}is-root") == "true" and name != ROOT
     namespaces = _namespaces(meta, annotations)
     return QueueSpec(
@@ -163,7 +163,7 @@ def _bound(group: Sequence[QueueSpec], limit: _Level, above: Amounts) -> None:
             mine[what] = min(mine.get(what, most), most)
 
 
-def _namespaces(meta: Part, notes: Part) -> tuple[str, ...]:
+def _namespaces(meta: ObjectPart, notes: ObjectPart) -> tuple[str, ...]:
     """Return the namespaces whose pods the quota pays for: its own if it has the same name, and those that it lists."""
     name, listed_names = meta.text("name"), notes.json(f"{LABEL}namespaces")
     found = [name] if name and name == meta.text("namespace") else []
@@ -176,7 +176,7 @@ def _namespaces(meta: Part, notes: Part) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _pool(notes: Part, most: Amounts, faults: list[str] | None) -> Amounts:
+def _pool(notes: ObjectPart, most: Amounts, faults: list[str] | None) -> Amounts:
     """Return the total of a tree of its own: the annotated total, else its max."""
     total = notes.json(f"{LABEL}total-resource")
-    return most if total is None else Part.lenient({"": total}, f"{LABEL}total-resource", faults).amounts("")
+    return most if total is None else ObjectPart.lenient({"": total}, f"{LABEL}total-resource", faults).amounts("")

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues.accounting import CIRCLE, top_down
 from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Flavor, Object, Queue, QueueDialect, QueueSpec, headroom
 from turnout.kube import labels
@@ -24,7 +24,7 @@ _UNKNOWN = ""  # the name of a resource in the cohort if its flavor is unknown
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue of a ClusterQueue of kueue.x-k8s.io, v1beta1 (`cohort`) or v1beta2 (`cohortName`)."""
-    root = Part.lenient(raw)
+    root = ObjectPart.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     flavors, nominal, preemption = tuple(_flavors(spec)), Counter[str](), spec.part("preemption")
     for flavor in flavors:
@@ -48,7 +48,7 @@ def read(raw: Object) -> QueueSpec:
 
 def read_cohort(raw: Object) -> QueueSpec:
     """Return the queue of a Cohort of kueue.x-k8s.io: its own quota, and its parent cohort."""
-    root = Part.lenient(raw)
+    root = ObjectPart.lenient(raw)
     spec = root.part("spec")
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
     name = COHORT + root.part("metadata").text("name")
@@ -60,14 +60,14 @@ def read_cohort(raw: Object) -> QueueSpec:
 
 def local_queue(raw: Object) -> tuple[str, str]:
     """Return the name (namespace/name) of a LocalQueue and of its ClusterQueue."""
-    root = Part.lenient(raw)
+    root = ObjectPart.lenient(raw)
     meta = root.part("metadata")
     return f"{meta.text('namespace')}/{meta.text('name')}", root.part("spec").text("clusterQueue")
 
 
 def accepts_workloads(raw: Object) -> bool:
     """Return True if a LocalQueue accepts workloads, so its stopPolicy is neither Hold nor HoldAndDrain."""
-    return Part.lenient(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
+    return ObjectPart.lenient(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ def _eviction_risk(spec: QueueSpec) -> str:
     )
 
 
-def _flavors(spec: Part) -> Iterator[Flavor]:
+def _flavors(spec: ObjectPart) -> Iterator[Flavor]:
     known_pairs: set[tuple[str, str]] = set()
     for group in spec.parts("resourceGroups"):
         for flavor in group.parts("flavors"):

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any
 
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.kube import labels
 
 Object = Mapping[str, Any]
@@ -110,7 +110,7 @@ class Demand:
         return self.used.get(queue, NOTHING) if need is None else need
 
 
-def headroom(meta: Part, *named: Amounts) -> dict[str, int]:
+def headroom(meta: ObjectPart, *named: Amounts) -> dict[str, int]:
     """Return the GPUs that an owner keeps free in a queue, for the GPU resources that the queue names, else for all."""
     notes = meta.part("annotations")
     gpus = notes.count_in_text(labels.HEADROOM, 0)

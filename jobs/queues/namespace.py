@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues.model import (
     NAMESPACE,
     NOTHING,
@@ -37,7 +37,7 @@ _NOT_OURS = frozenset(("BestEffort", "Terminating", "VolumeAttributesClass"))
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue of a ResourceQuota. The smaller of `requests.X` and `X` is the limit."""
-    root = Part.lenient(raw)
+    root = ObjectPart.lenient(raw)
     meta, hard = root.part("metadata"), root.part("spec").part("hard")
     found: dict[str, int] = {}
     if not _NOT_OURS & set(_scopes(root.part("spec"))):
@@ -49,7 +49,7 @@ def read(raw: Object) -> QueueSpec:
 
 def read_elastic(raw: Object) -> QueueSpec:
     """Return the queue of an ElasticQuota of scheduling.x-k8s.io/v1alpha1."""
-    root = Part.lenient(raw)
+    root = ObjectPart.lenient(raw)
     spec = root.part("spec")
     min_amounts = spec.amounts("min")
     return _spec(root.part("metadata"), root, capability=spec.amounts("max"), deserved=min_amounts, pool=min_amounts)
@@ -73,7 +73,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
 
 
 def _spec(
-    meta: Part, root: Part, capability: Amounts, deserved: Amounts = NOTHING, pool: Amounts | None = None
+    meta: ObjectPart, root: ObjectPart, capability: Amounts, deserved: Amounts = NOTHING, pool: Amounts | None = None
 ) -> QueueSpec:
     name = NAMESPACE + meta.text("namespace")
     free_amounts = headroom(meta, capability, deserved)
@@ -122,7 +122,7 @@ def _resource(key: str) -> str:
     return key.removeprefix(_ASKED)
 
 
-def _scopes(spec: Part) -> Iterator[str]:
+def _scopes(spec: ObjectPart) -> Iterator[str]:
     """Yield the scopes, all of which a pod must match."""
     yield from spec.texts("scopes")
     for each in spec.part("scopeSelector").parts("matchExpressions"):

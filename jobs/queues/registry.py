@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import room
 from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
@@ -89,7 +89,7 @@ class StrictQueue:
 
 
 def _has_strict_annotation(raw: Object) -> bool:
-    return Part.lenient(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
+    return ObjectPart.lenient(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
 
 
 def _volcano(raw: Object) -> StrictQueue | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from turnout.jobs.fields import MAX_INT32, Part
+from turnout.jobs.fields import MAX_INT32, ObjectPart
 from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, added_up, share_by_weight, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 from turnout.kube import labels
@@ -24,7 +24,7 @@ _Level = dict[str, dict[str, int]]  # by queue, by resource
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue of a Queue of scheduling.volcano.sh/v1beta1."""
-    root = Part.lenient(raw)
+    root = ObjectPart.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
     guarantee = spec.part("guarantee").amounts("resource")
@@ -69,7 +69,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
-def _grants(meta: Part) -> tuple[str, ...] | None:
+def _grants(meta: ObjectPart) -> tuple[str, ...] | None:
     """Return the namespaces that may name a Queue; None for all, as in Volcano itself."""
     notes = meta.part("annotations")
     if not notes.has(labels.QUEUE_NAMESPACES):

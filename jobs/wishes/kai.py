@@ -78,13 +78,17 @@ def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, 
         _tell_elastic(known, min_subgroup, unkept)
     rules = (subset_rule,) if subset_rule is not None else _rules(known, leaves, unkept)
     source = "spec.topologyConstraint" if place.is_set else "spec.subGroups" if rules or unkept else ""
-    sentences = tuple(dict.fromkeys(unkept))[:_MAX_SENTENCES]
-    wish = Wish(source, place.required, groups=rules, ignored=sentences)
-    if not leaves:
-        return KaiPodGroup(max(1, _count(min_member)), (), wish)
+    wish = Wish(source, place.required, groups=rules, ignored=tuple(dict.fromkeys(unkept))[:_MAX_SENTENCES])
     if subset_rule is not None:
         return KaiPodGroup(min(subset_rule.least * subset_rule.pods, _MAX_COUNT), (), wish)
-    other_pods = sum(_count(each.get("minMember")) for each in entries[MAX_SUBGROUPS:])
+    if not leaves:
+        return KaiPodGroup(max(1, _count(min_member)), (), wish)
+    return _of_leaves(leaves, entries[MAX_SUBGROUPS:], wish)
+
+
+def _of_leaves(leaves: list[_Subgroup], further: list[dict[str, object]], wish: Wish) -> KaiPodGroup:
+    """Return the numbers of a PodGroup by its subgroups with pods. further: the entries beyond those that are kept."""
+    other_pods = sum(_count(each.get("minMember")) for each in further)
     least = min(sum(each.least for each in leaves) + other_pods, _MAX_COUNT)
     return KaiPodGroup(max(1, least), tuple((each.name, each.least) for each in leaves if each.least), wish)
 

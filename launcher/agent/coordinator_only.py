@@ -82,7 +82,7 @@ class Reception:
             self._start(self._begin(join.elastic_spec))
 
     def on_message(self, peer: MemberConnection, message: ToCoordinator) -> None:
-        """A worker says nothing before it is welcomed."""
+        """Ignore a message: a worker sends none before it is welcomed."""
 
     def on_closed(self, peer: MemberConnection) -> None:
         """Forget a worker that has closed its connection."""

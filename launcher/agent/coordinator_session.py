@@ -174,7 +174,7 @@ class CoordinatorSession:
         self._seek = replace(self._seek, successors=successors or self._seek.successors)
 
     def has_lost(self, link: CoordinatorClient | None) -> bool:
-        """True if this was the last link, and no other has been found."""
+        """Return True if this was the last link, and no other has been found."""
         return self.link is None and link is self._last
 
     def _start_silence_timer(self, link: CoordinatorClient) -> None:

@@ -143,7 +143,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
             raise
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """True if there is a place for this caller. Called by socketserver."""
+        """Return True if there is a place for this caller. Called by socketserver."""
         return self._callers.acquire(blocking=False)
 
     def process_request(self, request: Any, client_address: Any) -> None:

@@ -213,7 +213,7 @@ def node_checks(settings: Settings) -> NodeCheckState | None:
 
 
 def _is_single_worker(settings: Settings) -> bool:
-    """True if this worker is the whole job, and no record of the job is kept elsewhere."""
+    """Return True if this worker is the whole job, and no record of the job is kept elsewhere."""
     rendezvous = settings.rendezvous
     nowhere = settings.elastic_spec.max_nodes == 1 and rendezvous.port == 0 and rendezvous.arbiter is LockKind.NONE
     return rendezvous.standalone or (nowhere and rendezvous.host == LOOPBACK)
@@ -297,7 +297,7 @@ async def _listen_on_any(listener: Listener, address: str, ports: Iterable[int])
 
 
 def _is_coordinator_host(settings: Settings, endpoint: str | None) -> bool:
-    """True if the endpoint names this agent. Without an endpoint, the first worker coordinates first."""
+    """Return True if the endpoint names this agent. Without an endpoint, the first worker coordinates first."""
     if not settings.rendezvous.host:
         return settings.place.order == 0
     return endpoint is not None and (endpoint == settings.place.address if settings.place.address else is_own(endpoint))

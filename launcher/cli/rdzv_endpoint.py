@@ -94,7 +94,7 @@ def _address(
 
 
 def _meets_nobody(chosen: Mapping[str, Any], backend: Backend, most: int) -> bool:
-    """True if this worker is the whole job; its processes may then use --master-port.
+    """Return True if this worker is the whole job; its processes may then use --master-port.
 
     With an endpoint it is not, since a second worker may come there as a spare.
     """
@@ -159,5 +159,5 @@ def _why_no_endpoint(rendezvous: RendezvousSettings) -> str:
 
 
 def _named(given: Mapping[str, Given]) -> bool:
-    """True if the user gave the place where the workers meet."""
+    """Return True if the user gave the place where the workers meet."""
     return not given.keys().isdisjoint(("rdzv-endpoint", "master-addr", "master-port"))

@@ -196,7 +196,7 @@ class Parts:
         )
 
     def any(self) -> bool:
-        """True if this rank finds any step. Raises BadCheckpoint and StorageFailed."""
+        """Return True if this rank finds any step. Raises BadCheckpoint and StorageFailed."""
         return bool(FlashStorageReader(self.folder, environ=self._environ))
 
     def wait(self, timeout_s: float | None = None) -> None:

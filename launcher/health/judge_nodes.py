@@ -54,19 +54,19 @@ class Sample:
         self._never = dict[int, float]()
 
     def slow(self, time_s: float, own: Sequence[float], floor_s: float | None) -> bool:
-        """True if the time is slow by the rule. own: times of the sample that are left out."""
+        """Return True if the time is slow by the rule. own: times of the sample that are left out."""
         if floor_s is not None and time_s > floor_s:
             return True
         return not self._ordinary(time_s, len(own)) and time_s > _limit_s(self._others(own), self._limits)
 
     def suspects(self, time_s: float, own: Sequence[float], floor_s: float | None) -> bool:
-        """True if the time should be measured again. Every slow time is suspect."""
+        """Return True if the time should be measured again. Every slow time is suspect."""
         if floor_s is not None and time_s > floor_s:
             return True
         return not self._ordinary(time_s, len(own)) and time_s > _suspicious_s(self._others(own), self._limits)
 
     def _ordinary(self, time_s: float, left_out: int) -> bool:
-        """True if the time is not suspect, whichever times are left out: it is compared with the fastest others."""
+        """Return True if the time is not suspect, whichever are left out: it is compared with the fastest others."""
         if left_out not in self._never:
             self._never[left_out] = _suspicious_s(self._sorted[: max(len(self._sorted) - left_out, 0)], self._limits, 0)
         return time_s <= self._never[left_out]
@@ -150,7 +150,10 @@ class Evidence:
         return found
 
     def _is_slow(self, result: Measured, time_s: float, samples: Iterable[tuple[Sample, list[float | None]]]) -> bool:
-        """True if a group's time stands out from one of the samples. With it come the times of that sample's groups."""
+        """Return True if a group's time stands out from one of the samples.
+
+        With it come the times of that sample's groups.
+        """
         same = self._same(result)
         return any(
             sample.suspects(
@@ -272,7 +275,7 @@ class Evidence:
         )
 
     def _has_known_fault(self, result: Measured, outcome: Judgement) -> bool:
-        """True if a bad or slow member explains this group's outcome."""
+        """Return True if a bad or slow member explains this group's outcome."""
         culprits = self.bad if outcome is Judgement.FAILED else self.bad | self.slow_nodes
         return not culprits.isdisjoint(result.members)
 

@@ -256,7 +256,10 @@ class ExcludedNode:
     unreachable_peer: str = ""  # the worker that it cannot reach, if the link is bad
 
     def is_of(self, other: Member) -> bool:
-        """True if this is the same worker in the same place. If the host is named like its pod, the address decides."""
+        """Return True if this is the same worker in the same place.
+
+        If the host is named like its pod, the address decides.
+        """
         was = self.member
         same = other.name == was.name or (other.index is not None and other.index == was.index)
         node = not was.name.startswith(was.host)

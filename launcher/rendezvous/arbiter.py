@@ -132,7 +132,7 @@ def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:
 
 
 def same_grant(one: RoundRecord, other: RoundRecord) -> bool:
-    """True if both records are the same round of the same holder. Budgets may differ."""
+    """Return True if both records are the same round of the same holder. Budgets may differ."""
     return (one.run, one.round, one.coordinator) == (other.run, other.round, other.coordinator)
 
 

@@ -283,7 +283,7 @@ def _staying(transition: Transition) -> list[str]:
 
 
 def _shrinks(transition: Transition, staying: int) -> bool:
-    """True if the next world will be smaller than the last."""
+    """Return True if the next world will be smaller than the last."""
     size = transition.state.job.elastic_spec.world_size(staying)
     return transition.state.world is not None and 0 < size < len(transition.state.world.members)
 

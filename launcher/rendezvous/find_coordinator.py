@@ -120,7 +120,7 @@ def _last_world(seek: Search) -> Iterator[Move]:
 
 
 def _is_leaderless(seek: Search, now_s: float) -> bool:
-    """True if a job with an arbiter has been without a coordinator for so long that any member may lead."""
+    """Return True if a job with an arbiter has been without a coordinator for so long that any member may lead."""
     return seek.arbiter and seek.laps > 0 and now_s - seek.since_s > LEADERLESS_S
 
 

@@ -36,7 +36,7 @@ from turnout.launcher.rendezvous.state import (
 
 
 def may_train(base: LastWorld, formed: Formed) -> bool:
-    """True if a member with this last world may train in this round.
+    """Return True if a member with this last world may train in this round.
 
     A member takes part in rounds in increasing order, and only if they follow a world no older than its own. Of two
     worlds that follow the same one, at most one can train with a given member. docs/design.md 5
@@ -45,12 +45,12 @@ def may_train(base: LastWorld, formed: Formed) -> bool:
 
 
 def was_in_last_world(transition: Transition, known: MemberState) -> bool:
-    """True if the member was in the last world, in this life."""
+    """Return True if the member was in the last world, in this life."""
     return known.base.inside and known.base.round == transition.state.fencing.base
 
 
 def overlaps(transition: Transition, chosen: Sequence[MemberState]) -> bool:
-    """True if more than half of the last world's members are in this one.
+    """Return True if more than half of the last world's members are in this one.
 
     No other world can then follow the last one without one of them.
     """
@@ -62,7 +62,7 @@ def overlaps(transition: Transition, chosen: Sequence[MemberState]) -> bool:
 
 
 def has_enough_places(transition: Transition, chosen: Sequence[MemberState]) -> bool:
-    """True if more than half of the last world's places are taken again.
+    """Return True if more than half of the last world's places are taken again.
 
     This needs a job in which only one world fits, and fewer started workers than twice the min. If a spare is here,
     there may be more workers, so one member that kept its place must be here.
@@ -78,7 +78,7 @@ def has_enough_places(transition: Transition, chosen: Sequence[MemberState]) -> 
 
 
 def has_former_place(transition: Transition, known: MemberState) -> bool:
-    """True if the member has a place of the last world: its own, or a lost member's by name or index.
+    """Return True if the member has a place of the last world: its own, or a lost member's by name or index.
 
     If another coordinator formed that world, its names are unknown, and a new member is taken to have a place.
     """
@@ -95,7 +95,7 @@ def has_former_place(transition: Transition, known: MemberState) -> bool:
 
 
 def has_no_rank(transition: Transition, known: MemberState) -> bool:
-    """True if the member was present when the last world was formed, but not in it."""
+    """Return True if the member was present when the last world was formed, but not in it."""
     return known.base.round == transition.state.fencing.base and not known.base.inside
 
 
@@ -211,7 +211,7 @@ def _gives_up_s(at: State) -> float:
 
 
 def _still_arriving(transition: Transition) -> bool:
-    """True if the first members are still arriving. Members are then not examined at each arrival."""
+    """Return True if the first members are still arriving. Members are then not examined at each arrival."""
     at = transition.state
     until_s = min(at.gathering.joined_s + at.gathering.call_s, _gives_up_s(at))
     if (
@@ -239,7 +239,7 @@ def _hand_over(transition: Transition, own: MemberState) -> None:
 
 
 def _may_be_second(transition: Transition) -> bool:
-    """True if an earlier coordinator may have formed the first world without telling anybody here.
+    """Return True if an earlier coordinator may have formed the first world without telling anybody here.
 
     This coordinator took over before it heard of a world, and no member here was in one, so a majority cannot tell. If
     the min is more than half of the max, two worlds do not fit into the job.
@@ -254,7 +254,7 @@ def _may_be_second(transition: Transition) -> bool:
 
 
 def _is_fenced(transition: Transition) -> bool:
-    """True if no older world can still be training, as far as anybody can know.
+    """Return True if no older world can still be training, as far as anybody can know.
 
     A world trains only with all its members, so this coordinator's own world is over when one has ended its
     processes. For an earlier coordinator's world, half of its members must be here. Otherwise time has to pass until

@@ -30,7 +30,7 @@ class Limit:
     more: int = 2
 
     def allows(self, crossings: int, least: int) -> bool:
-        """True if `crossings` are within the limit."""
+        """Return True if `crossings` are within the limit."""
         return crossings <= self.times * least + self.more
 
 

@@ -430,11 +430,14 @@ class Transition:
         return self.state.world.round if self.state.world is not None else 0
 
     def is_in_world(self, id_: str) -> bool:
-        """True if the member is in the newest world."""
+        """Return True if the member is in the newest world."""
         return self.state.world is not None and id_ in self.state.world.assignments
 
     def is_ready(self, id_: str) -> bool:
-        """True if the member can start processes now, as far as known. A member of the newest world always counts."""
+        """Return True if the member can start processes now, as far as known.
+
+        A member of the newest world always counts.
+        """
         return self.ready_s(id_) <= self.now_s or self.is_in_world(id_)
 
     def ready_s(self, id_: str) -> float:
@@ -493,7 +496,7 @@ class Transition:
 
 
 def could_grow_by(state: State, id_: str, now_s: float) -> bool:
-    """True if a running world could grow by this member once it has finished its imports."""
+    """Return True if a running world could grow by this member once it has finished its imports."""
     known, world = state.members.get(id_), state.world
     new = state.phase is Phase.TRAINING and world is not None and id_ not in world.assignments
     return new and known is not None and known.ready_s > now_s

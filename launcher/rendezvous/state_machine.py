@@ -98,7 +98,7 @@ def silent_members(heard_s: Mapping[str, float], now_s: float, limit_s: float) -
 
 
 def excuse_silence(heard_s: MutableMapping[str, float], looked_s: float, now_s: float, limit_s: float) -> bool:
-    """True if this process itself was stopped since its last look; all peers then count as heard now.
+    """Return True if this process itself was stopped since its last look; all peers then count as heard now.
 
     Their messages may still be unread, so none of them was silent.
     """

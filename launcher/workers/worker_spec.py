@@ -242,7 +242,7 @@ def _one_device(shared: Mapping[str, str], local_rank: int) -> dict[str, str]:
 
 
 def read_at_import(name: str) -> bool:
-    """True if this variable is read once, when an interpreter starts or a library is imported."""
+    """Return True if this variable is read once, when an interpreter starts or a library is imported."""
     if name.startswith(_READ_LATER):
         return False
     return name in _READ_AT_IMPORT or name.startswith(_PREFIXES_READ_AT_IMPORT)

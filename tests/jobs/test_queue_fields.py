@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.jobs.test_queue import GPU, TOTAL, demand, raw, volcano_queue
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.accounting import QueueClaim, charge, holds, room, share_by_weight
 from turnout.jobs.queues.model import POOL, Amounts, Demand, Flavor, Queue, QueueDialect, QueueSpec, bounds_several
@@ -26,7 +26,7 @@ from turnout.jobs.queues.registry import limits, shares
     ],
 )
 def test_a_count_in_a_text_has_nine_digits_at_most(written, count, faults):
-    fields = Part.lenient({"n": written})
+    fields = ObjectPart.lenient({"n": written})
     assert (fields.count_in_text("n", 7), len(fields.faults)) == (count, faults)
 
 
@@ -45,7 +45,7 @@ def test_a_count_in_a_text_has_nine_digits_at_most(written, count, faults):
     ],
 )
 def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
-    fields = Part.lenient({"n": written})
+    fields = ObjectPart.lenient({"n": written})
     assert (fields.count("n", 7, most=9), len(fields.faults)) == (count, faults)
 
 
@@ -59,12 +59,12 @@ def test_a_count_is_a_whole_number_within_its_bounds(written, count, faults):
     ],
 )
 def test_what_is_no_text_of_a_list_is_told_once_and_the_texts_count(told, texts, faults):
-    fields = Part.lenient({"l": told}, "s")
+    fields = ObjectPart.lenient({"l": told}, "s")
     assert (list(fields.texts("l")), fields.faults) == (texts, faults)
 
 
 def test_a_fault_shows_the_first_forty_characters_and_where_it_stands():
-    fields = Part.lenient({"a": {"b": [{"c": "x" * 99}, 5]}, "t": 3}, "spec")
+    fields = ObjectPart.lenient({"a": {"b": [{"c": "x" * 99}, 5]}, "t": 3}, "spec")
     for part in fields.part("a").parts("b"):
         part.quantity("c", GPU)
     fields.text("t")
@@ -79,14 +79,14 @@ def test_a_fault_shows_the_first_forty_characters_and_where_it_stands():
 
 
 def test_what_is_said_is_known_from_what_is_not():
-    fields = Part.lenient({"a": 0, "b": None, "c": ""})
+    fields = ObjectPart.lenient({"a": 0, "b": None, "c": ""})
     assert [fields.has(key) for key in "abcd"] == [True, False, True, False]
     assert (fields.text("c", "other"), fields.text("d", "other"), fields.faults) == ("other", "other", [])
 
 
 @pytest.mark.parametrize("told", [True, math.nan, "1.2.3", [], {}], ids=repr)
 def test_what_is_no_quantity_is_told(told):
-    fields = Part.lenient({"q": told})
+    fields = ObjectPart.lenient({"q": told})
     assert (fields.quantity("q", GPU), len(fields.faults)) == (None, 1)
 
 

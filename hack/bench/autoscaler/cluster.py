@@ -61,7 +61,8 @@ def built(jobs: int, nodes: int, dice: random.Random, waiters: int = 0) -> Clust
 
 def _filled(jobs: int, nodes: int, dice: random.Random) -> list[tuple[int, int, list[int]]]:
     """(least, GPUs of a worker, the node of each worker) of every job: all at two workers, then more while there is
-    room, as an idle cluster is lent."""
+    room, as an idle cluster is lent.
+    """
     room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
     for _ in range(jobs):
         least, gpus = dice.randint(1, 2), dice.choice((1, 2, 4, 8))
@@ -94,7 +95,7 @@ class _Room:
 
 
 def node(number: int, beat: int = 0) -> Raw:
-    """A ready node of 8 GPUs, with what an API server tells of it besides."""
+    """Return a ready node of 8 GPUs, with what an API server tells of it besides."""
     made = bench_objects.node(number, beat)
     made["metadata"] |= _meta(node_name(number), "", f"n-{number}")
     return made
@@ -106,7 +107,7 @@ def quota(namespace: str, gpus: int) -> Raw:
 
 
 def indexed_job(number: int, size: int, least: int, most: int, gpus: int) -> Raw:
-    """An elastic Indexed Job of `size` workers."""
+    """Return an elastic Indexed Job of `size` workers."""
     meta = _meta(f"job-{number:05d}", f"team-{number % NAMESPACES}", f"j-{number}")
     meta["annotations"] = {labels.MIN_WORKERS: str(least), labels.MAX_WORKERS: str(most)}
     meta["generation"] = 1

@@ -79,7 +79,7 @@ def gang(name: str, size: Size) -> list[Raw]:
 
 
 def group(name: str, size: Size, phase: str) -> Raw:
-    """A PodGroup of Volcano, whose pods are not made before there is room for them."""
+    """Return a PodGroup of Volcano, whose pods are not made before there is room for them."""
     asks = {GPU: str(size.gpus * size.asked)}
     owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
     return {
@@ -92,7 +92,7 @@ def group(name: str, size: Size, phase: str) -> Raw:
 
 
 def members(name: str, size: Size, places: list[str]) -> list[Raw]:
-    """The pods of a PodGroup, on their nodes."""
+    """Return the pods of a PodGroup, on their nodes."""
     notes = {labels.VOLCANO_GROUP: name}
     return [_pod(f"{name}-{rank}", size.gpus, place, annotations=notes) for rank, place in enumerate(places)]
 

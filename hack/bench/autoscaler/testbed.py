@@ -111,7 +111,7 @@ class Testbed:
                 await asyncio.sleep(0.1)
 
     async def metric(self, series: str) -> float:
-        """A number of its metrics page; 0.0 for one that is not there."""
+        """Return a number of its metrics page; 0.0 for one that is not there."""
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self._port}/metrics") as answer:
             for line in (await answer.text()).splitlines():
                 if line.startswith(f"{series} "):

@@ -35,7 +35,7 @@ class Warm:
         self._memory.close()
 
     def holds(self, tensors: Iterable[Any]) -> bool:
-        """True if it holds their bytes, one after the other."""
+        """Return True if it holds their bytes, one after the other."""
         at = self.address
         for tensor in tensors:
             if ctypes.string_at(at, tensor.nbytes) != ctypes.string_at(tensor.data_ptr(), tensor.nbytes):

@@ -35,7 +35,7 @@ def node_name(number: int) -> str:
 
 
 def node(number: int, beat: int = 0) -> Raw:
-    """A ready node of 8 GPUs, with the labels, addresses and images that real ones carry."""
+    """Return a ready node of 8 GPUs, with the labels, addresses and images that real ones carry."""
     name = node_name(number)
     offers = {"cpu": "96", "memory": "1152Gi", "pods": "110", GPU: str(GPUS_PER_NODE), "ephemeral-storage": "800Gi"}
     marks = {labels.HOSTNAME: name, "kubernetes.io/arch": "amd64", "topology.kubernetes.io/zone": "z1"}
@@ -74,7 +74,7 @@ def busy_nodes(nodes: int, pods: int, dice: random.Random) -> list[int]:
 
 
 def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int = 0) -> Raw:
-    """A training pod as a job controller makes it: some env, mounts, tolerations; about 2 KB as JSON."""
+    """Return a training pod as a job controller makes it: some env, mounts, tolerations; about 2 KB as JSON."""
     asks = {"cpu": str(gpus * 8), "memory": f"{gpus * 64}Gi", GPU: str(gpus)}
     env = [{"name": f"TRAINING_SETTING_{n:02d}", "value": f"value-{n}" * 3} for n in range(20)]
     notes = {labels.VOLCANO_GROUP: gang.name} if gang else {}
@@ -95,15 +95,16 @@ def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int
 
 
 def pod_group(gang: Gang) -> Raw:
-    """The PodGroup that names a gang, as Volcano has it."""
+    """Return the PodGroup that names a gang, as Volcano has it."""
     meta = {"name": gang.name, "namespace": NAMESPACE}
     named = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
     return {**named, "metadata": meta, "spec": {"minMember": gang.pods}}
 
 
 def gangs(seed: int) -> Iterator[Gang]:
-    """New gangs without end, no two alike in name. Every fourth must stay under one spine; every twelfth is larger
-    than the leaf that it asks for, and waits until it gives up."""
+    """Yield new gangs without end, each with a name of its own. Every fourth must stay under one spine; every twelfth is larger
+    than the leaf that it asks for, and waits until it gives up.
+    """
     dice, number = random.Random(seed), 0
     while True:
         number += 1

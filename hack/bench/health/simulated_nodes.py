@@ -59,7 +59,10 @@ class SimulatedNodes:
         return Measured(group, compute, pair_s * 2 * (len(numbers) - 1) / len(numbers))
 
     def check(self, limits: StragglerLimits | None = None, most: int = 99) -> tuple[Verdict, list[Groups]]:
-        """A check to its end: its verdict, and the groups of each round. Raises RuntimeError after `most` rounds."""
+        """Return a check to its end: its verdict, and the groups of each round.
+
+        Raises RuntimeError after `most` rounds.
+        """
         check, rounds = Check(self.names, limits or StragglerLimits()), list[Groups]()
         while not isinstance(answer := next_groups(check), Verdict):
             rounds.append(answer)

@@ -82,7 +82,7 @@ class Said:
     more: bool = False  # undecided groups, slow links: there are none of these
 
     def exact(self, floor: SimulatedNodes) -> bool:
-        """True if all faults are reported, and nothing else."""
+        """Return True if all faults are reported, and nothing else."""
         return self.wrong(floor) == 0 == self.missed(floor) and not self.more
 
     def wrong(self, floor: SimulatedNodes) -> int:

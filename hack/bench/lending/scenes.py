@@ -25,7 +25,8 @@ DRAWN = {"drawn-64": (64, 0.75), "drawn-256": (256, 0.65)}  # without traces: GP
 @dataclass(frozen=True, slots=True)
 class Scene:
     """factor: max beside min. headroom: the share of GPUs kept free. hosts: nodes of 8 rather than one pool. hpa: the
-    HPA decides. oracle: replay it with free restarts and instant eviction, too."""
+    HPA decides. oracle: replay it with free restarts and instant eviction, too.
+    """
 
     name: str
     elastic: float = 1.0

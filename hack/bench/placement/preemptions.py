@@ -151,7 +151,7 @@ def _by_leaf(cluster: SimulatedCluster) -> list[list[str]]:
 
 
 def _holds(free: tuple[int, ...], counts: Mapping[int, int]) -> bool:
-    """True if hosts with this many free GPUs hold all pods of two sizes, by trying every way."""
+    """Return True if hosts with this many free GPUs hold all pods of two sizes, by trying every way."""
     (large, many), (small, few) = counts.items()
 
     @cache

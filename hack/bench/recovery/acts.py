@@ -77,7 +77,7 @@ def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: 
 
 
 def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
-    """A worker that was in no round before has nothing in its own memory: what it has comes from another's."""
+    """Return a worker that was in no round before has nothing in its own memory: what it has comes from another's."""
     known = {record.home for record in records if record.event == "begun" and record.round < number}
     found = {
         "buddy" if record.source == "memory" and record.home not in known else record.source
@@ -88,7 +88,7 @@ def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
 
 
 def may_begin(records: Sequence[Record], act: Act, every: int) -> bool:
-    """True if a whole world trains, and is in the middle of two checkpoints on disk.
+    """Return True if a whole world trains, and is in the middle of two checkpoints on disk.
 
     every: steps between two of them.
     """

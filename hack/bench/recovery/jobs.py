@@ -48,13 +48,13 @@ class Launcher:
 
 
 def torchrun(*options: str) -> list[str]:
-    """The command of an agent of torch."""
+    """Return the command of an agent of torch."""
     common = [f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1"]
     return [sys.executable, "-m", "torch.distributed.run", *common, *options]
 
 
 def turnout(*options: str) -> list[str]:
-    """The command of an agent of ours."""
+    """Return the command of an agent of ours."""
     return [sys.executable, "-m", "turnout.launcher", f"--max-restarts={RESTARTS}", "--local-addr=127.0.0.1", *options]
 
 

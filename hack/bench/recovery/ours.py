@@ -51,7 +51,7 @@ class Ours:
 
 @asynccontextmanager
 async def begun(workers: int, clocks: Clocks) -> AsyncIterator[Ours]:
-    """A local cluster with the job of so many workers on it. Raises ChildFailed."""
+    """Run a local cluster with the job of so many workers. Raises ChildFailed."""
     trainer = partial(manifests.trainer, workers=workers, clocks=clocks)
     with tempfile.TemporaryDirectory(prefix="turnout-story-") as folder:
         async with stage(Path(folder) / "home", PLAN, autoscalers=0, trainer=trainer) as found:

@@ -55,7 +55,7 @@ LOST = Fault({}, 0)
 
 
 def stepped(marks: Iterable[Mark], old: Collection[int]) -> dict[int, Mark]:
-    """The first step of each rank in a process that was not there before; the newest process counts. By rank."""
+    """Return the first step of each rank in a process that was not there before; the newest process counts. By rank."""
     new = sorted((mark for mark in marks if mark.word == "stepped" and mark.pid not in old), key=lambda mark: mark.at_s)
     return {mark.rank: mark for mark in new}
 
@@ -79,7 +79,7 @@ def fault(
 
 
 def middle(faults: Sequence[Fault]) -> dict[str, float]:
-    """The median of each phase's end over the faults that the jobs survived."""
+    """Return the median of each phase's end over the faults that the jobs survived."""
     lived = [fault for fault in faults if fault.after_s]
     told = {
         phase: [each for fault in lived if not math.isnan(each := fault.after_s.get(phase, math.nan))]

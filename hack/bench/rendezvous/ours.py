@@ -48,7 +48,7 @@ class Ours:
     """A production coordinator and members that speak its protocol."""
 
     def warm(self) -> None:
-        """Imported already."""
+        """Do nothing: all is imported already."""
 
     def serve(self, agents: int, told: Callable[[float], None]) -> None:
         """Coordinate; report the port, then when a lost member was noticed."""

@@ -86,6 +86,6 @@ def _over_fewest(tree: Fabric, hosts: Sequence[int]) -> float:
 
 
 def _is_wider(tree: Fabric, hosts: Sequence[int]) -> bool:
-    """True if a ring leaves switches of some tier more often than a ring over as many of them must."""
+    """Return True if a ring leaves switches of some tier more often than a ring over as many of them must."""
     paid = cost(tree, hosts)
     return any(crossed > (used if used > 1 else 0) for crossed, used in zip(paid.crossings, paid.switches, strict=True))

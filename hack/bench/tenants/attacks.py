@@ -118,7 +118,7 @@ def _asking(made: Raw, resource: str, amount: str) -> Raw:
 
 
 def _shapes(second: int, quick: bool) -> Iterable[Raw]:
-    """A gang of a hundred shapes that must lie under one switch and fits under none."""
+    """Yield a gang of a hundred shapes that must lie under one switch and fits under none."""
     if second == 0:
         notes = _sizes(100) | {labels.TOPOLOGY: "required"}
         for index in range(100):

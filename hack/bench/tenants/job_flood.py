@@ -94,5 +94,5 @@ async def _flood(api: Api, name: str, count: int, more: Raw) -> None:
 
 
 def _whole(name: str, pods: list[Raw]) -> bool:
-    """True once all pods of a job are there."""
+    """Return True once all pods of a job are there."""
     return sum(str(each["metadata"]["name"]).startswith(f"{name}-worker-") for each in pods) == WORKERS

@@ -49,7 +49,7 @@ def _ghosts(spec: dict[str, object]) -> Attack:
 
 
 def _comes_and_goes(story: LendingStory, second: int) -> None:
-    """A pod that looks bindable and is not, under another name each minute."""
+    """Show a pod that looks bindable and is not, under another name each minute."""
     turn = second // 60
     story.drop(f"ghost{turn - 1}")
     story.stray(f"ghost{turn}", {})

@@ -78,7 +78,7 @@ class LendingStory:
         self._lead(Memory())
 
     def _lead(self, memory: Memory) -> None:
-        """A leader begins with what the API server shows and what was written for it."""
+        """Begin a term with what the API server shows and what was written for the next leader."""
         self._view, policy = Cache(KINDS), self._policy
         self._parts = IdleRoom(policy.settle_s), Promises(policy.promise_s)
         self._unused = UnusedRoom(policy.bind_s, self._view.started)
@@ -194,7 +194,7 @@ class LendingStory:
         self._view.drop_pod(f"{job.raw['metadata']['uid']}-{index}")
 
     def _show(self, job: Job) -> None:
-        """The watch shows a job and its pods."""
+        """Show a job and its pods to the autoscaler, as a watch does."""
         self._version += 1
         job.raw["metadata"]["resourceVersion"] = str(self._version)
         self._view.put_job("Job", msgspec.json.decode(msgspec.json.encode(job.raw)))
@@ -218,7 +218,7 @@ class LendingStory:
         self._view.put_pod(msgspec.convert(made, Pod))
 
     def _schedule(self) -> None:
-        """The job controller makes pods, the scheduler binds: a min whole or not at all, the oldest job first."""
+        """Make and bind pods as job controller and scheduler do: a min whole or not at all, the oldest job first."""
         for job in sorted(self.jobs.values(), key=lambda each: each.came_s):
             self._resize(job)
         for job in sorted(self.jobs.values(), key=lambda each: each.came_s):

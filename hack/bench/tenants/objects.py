@@ -17,14 +17,14 @@ def node_name(number: int) -> str:
 
 
 def node(number: int) -> Raw:
-    """A ready node of 8 GPUs."""
+    """Return a ready node of 8 GPUs."""
     offers = {"cpu": "96", "memory": "1152Gi", "pods": "110", GPU: str(GPUS_PER_NODE)}
     ready = [{"type": "Ready", "status": "True"}]
     return {"metadata": {"name": node_name(number)}, "status": {"allocatable": offers, "conditions": ready}}
 
 
 def map_lines(nodes: int) -> str:
-    """The topology of as many nodes, a line a host."""
+    """Return the topology of as many nodes, a line a host."""
     leaf_of = [number // HOSTS_PER_LEAF for number in range(nodes)]
     return "\n".join(f"leaf{leaf} spine{leaf // LEAVES_PER_SPINE} {node_name(at)}" for at, leaf in enumerate(leaf_of))
 

@@ -157,7 +157,7 @@ class _Story:
             self._free[on] += self._asked.pop(uid)
 
     def _write(self, made: Raw) -> None:
-        """The watch shows a pod. One of the same name with another uid takes the place of that before."""
+        """Show a pod, as a watch does. A pod of the same name with another uid replaces the one before."""
         uid = made["metadata"]["uid"]
         if made["metadata"]["namespace"] == NAMESPACE:  # it was created when it was first shown
             stamp = f"2026-01-01T00:{int(self._clock.now_s) // 60:02d}:{int(self._clock.now_s) % 60:02d}Z"
@@ -232,7 +232,7 @@ def _gpus(made: Raw) -> int:
 
 
 def _known(made: Raw) -> bool:
-    """True if nodes offer all that a pod asks for."""
+    """Return True if nodes offer all that a pod asks for."""
     return set(made["spec"]["containers"][0]["resources"]["requests"]) <= {"cpu", "memory", GPU}
 
 

@@ -47,7 +47,7 @@ def went_on(records: Sequence[Record], act: Act, until_s: float) -> Claim:
 
 
 def ended_alike(records: Sequence[Record], terms: Terms) -> tuple[Claim, ...]:
-    """The end: samples, model, and every law of hack/chaos."""
+    """Return the end: samples, model, and every law of hack/chaos."""
     models = {record.model for record in records if record.event == "ended" and record.why == "done"}
     off = max((abs(a - b) for model in models for a, b in zip(model, terms.model, strict=True)), default=float("inf"))
     faults = breaches(records, terms)
@@ -71,7 +71,7 @@ def sparkline(losses: Sequence[float], columns: int) -> str:
 
 
 def losses_of(records: Sequence[Record]) -> list[float]:
-    """The loss of each step over the global batch, as last made."""
+    """Return the loss of each step over the global batch, as last made."""
     parts: dict[int, dict[int, tuple[int, float]]] = {}
     for record in records:
         if record.event == "stepped":

@@ -27,7 +27,7 @@ _TICK_S = 0.2
 
 
 async def tell(screen: TrainScreen) -> bool:
-    """True if all claims of one run were true. Raises ChildFailed when a program does not come up, Stood."""
+    """Return True if all claims of one run were true. Raises ChildFailed when a program does not come up, Stood."""
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open()
     with tempfile.TemporaryDirectory(prefix="turnout-demo-") as folder:

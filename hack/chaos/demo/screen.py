@@ -70,13 +70,13 @@ class TrainScreen:
         self._console.print(row, soft_wrap=True)
 
     def claimed(self, claim: Claim) -> None:
-        """A claim, and whether it was so."""
+        """Print a claim, and whether it was true."""
         mark = Text("true   " if claim.true else "FALSE  ", style="bold green" if claim.true else "bold red")
         for number, part in enumerate(wrap(claim.text, max(30, self._console.width - 8))):
             self._console.print(Text("       ") if number else mark, Text(part), end="\n", sep="")
 
     def tick(self, stage: Testbed, total: int) -> None:
-        """The loss as far as it is known."""
+        """Update the loss as far as it is known."""
         if self._live is not None:
             losses = losses_of(stage.records)
             step = len(losses)
@@ -85,7 +85,7 @@ class TrainScreen:
             self._live.update(Group(Text(), Text(f"  step {step}/{total}{newest}  {bar}", style="cyan")), refresh=True)
 
     def close(self, stage: Testbed, claims: Sequence[Claim]) -> None:
-        """The loss from beginning to end, and what was claimed."""
+        """Print the loss from the first step to the last, and the claims."""
         self._console.print()
         self._console.print(Text("The loss from the first step to the last:", style="bold"))
         self._console.print(Text("  " + sparkline(losses_of(stage.records), self._console.width - 4), style="cyan"))

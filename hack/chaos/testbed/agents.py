@@ -64,7 +64,7 @@ class Job:
         return [record for path in sorted((self.folder / "history").iterdir()) for record in read(path.read_text())]
 
     def trains(self, world: int, since_s: float) -> bool:
-        """True if a world of that size has begun and made a step since then."""
+        """Return True if a world of that size has begun and made a step since then."""
         records = self.records()
         rounds = {record.round for record in records if record.event == "begun" and record.world == world}
         rounds &= {record.round for record in records if record.event == "begun" and record.at_s > since_s}
@@ -72,7 +72,7 @@ class Job:
         return any(step_s > since_s for round_ in rounds for step_s in made.get(round_, ()))
 
     def processes(self) -> list[int]:
-        """The training processes that live."""
+        """Return the training processes that live."""
         return [pid for pid in sorted({record.pid for record in self.records()}) if self._is_ours(pid)]
 
     def finish(self) -> Check:

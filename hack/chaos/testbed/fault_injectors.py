@@ -79,7 +79,7 @@ class FaultInjectors:
     # Processes.
 
     async def _trainers(self) -> list[Process]:
-        """The training processes of the newest round that are alive, by rank."""
+        """Return the training processes of the newest round that are alive, by rank."""
         begun = {
             (r.home, r.pid): r.rank for r in self._stage.records if r.event == "begun" and r.round == self._stage.round
         }

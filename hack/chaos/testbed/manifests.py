@@ -60,7 +60,7 @@ class Plan:
 
 
 def places() -> list[Place]:
-    """The nodes, leaf by leaf."""
+    """Return the nodes, leaf by leaf."""
     return [
         Place(f"gpu-{number + 1}", f"10.40.0.{number + 1}", ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}"))
         for number in range(NODES)
@@ -68,12 +68,12 @@ def places() -> list[Place]:
 
 
 def topology_map() -> Raw:
-    """The topology ConfigMap."""
+    """Return the topology ConfigMap."""
     return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(places())}}
 
 
 def queue() -> Raw:
-    """The queue that both jobs are in."""
+    """Return the queue that both jobs are in."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -89,7 +89,7 @@ def lease() -> Raw:
 
 
 def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
-    """The elastic job, with so many workers at first."""
+    """Return the elastic job, with so many workers at first."""
     command = [
         *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
         *(sys.executable, "-m", "turnout.launcher", "--rdzv-backend=turnout"),
@@ -117,12 +117,12 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
 
 
 def rival(number: int, workers: int, lasts_s: float) -> Raw:
-    """A rigid job of workers that run nothing, for so long."""
+    """Return a rigid job of workers that run nothing, for so long."""
     return _job(f"rigid-{number}", workers, {"name": "work", "image": "work"}, {}, {}, {RUNS_FOR: f"{lasts_s:g}"})
 
 
 def idle(name: str, workers: int, notes: Raw) -> Raw:
-    """A job of workers that run nothing, until it is deleted. notes: its annotations."""
+    """Return a job of workers that run nothing, until it is deleted. notes: its annotations."""
     return _job(name, workers, {"name": "work", "image": "work"}, {}, notes)
 
 

@@ -62,7 +62,10 @@ class Programs:
             self._extender.wait()
 
     async def leader(self) -> int:
-        """The process id of the autoscaler that leads; 0 while none does. Its name in the Lease is host, pid, dice."""
+        """Return the process id of the autoscaler that leads; 0 while none does.
+
+        Its name in the Lease is host, pid, dice.
+        """
         with suppress(ApiError, aiohttp.ClientError, ValueError, IndexError):
             holder = (await self._api.call("GET", _LEASE))["spec"].get("holderIdentity") or ""
             pid = int(holder.rsplit("-", 2)[1])

@@ -53,7 +53,7 @@ class Storage:
             _libc.umount2(os.fsencode(self.folder), _MNT_DETACH)
 
     def committed(self) -> set[int]:
-        """The steps whose manifest is there."""
+        """Return the steps whose manifest is there."""
         found = set[int]()
         with suppress(OSError):
             for entry in os.scandir(self.run):

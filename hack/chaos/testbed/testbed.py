@@ -116,7 +116,7 @@ class Testbed:
         return len({r.step for r in self.records if r.event == "stepped" and r.round == newest and r.at_s > at_s})
 
     async def coordinator(self) -> str:
-        """The pod of the coordinator, as the Lease names it; "" for none."""
+        """Return the pod of the coordinator, as the Lease names it; "" for none."""
         found = await self.made.api.call("GET", f"{LEASES}/{manifests.LEASE}")
         return str((found.get("spec") or {}).get("holderIdentity") or "").partition("/")[0]
 
@@ -162,7 +162,7 @@ async def stage(
     trainer: Callable[[Path], Raw] = manifests.trainer,
     extender_s: float = 5.0,
 ) -> AsyncIterator[Testbed]:
-    """The local cluster and the programs are up, and the job is submitted; everything ends with the block.
+    """Run the local cluster, the programs and the submitted job; everything ends with the block.
 
     home: a folder that does not exist yet; what is written stays. autoscalers: replicas. trainer: makes the job for
     this home. extender_s: for which the scheduler waits for the extender. Raises ChildFailed.

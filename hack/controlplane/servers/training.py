@@ -42,7 +42,7 @@ def with_folder(folder: Path, command: Sequence[str]) -> list[str]:
 
 @cache
 def may_have_folder() -> bool:
-    """True if this user may give a command a mount of its own."""
+    """Return True if this user may give a command a mount of its own."""
     CERTIFICATES.mkdir(parents=True, exist_ok=True)
     try:
         command = with_folder(CERTIFICATES, ["true"])

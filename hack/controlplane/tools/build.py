@@ -38,7 +38,7 @@ def build(names: Sequence[str] = (), tell: Tell = print) -> None:
 
 
 def is_complete() -> bool:
-    """True if the cache has every part."""
+    """Return True if the cache has every part."""
     return not any(map(_missing, parts.PARTS))
 
 

@@ -128,7 +128,9 @@ class Arena:
         return done
 
     def ready(self, generation: int, size: int) -> bool:
-        """True if `size` bytes of it are mapped here. If not, writing through the file is faster than through the
+        """Return True if `size` bytes of it are mapped here.
+
+        If not, writing through the file is faster than through the
         mapping.
         """
         return self._ready.get(generation, 0) >= size

@@ -89,7 +89,7 @@ def _available(machine: Path) -> int | None:
 
 
 def _is_memory(folder: str | Path, own: Path) -> bool:
-    """True if files in this folder take memory instead of disk, or if the mounts are unknown."""
+    """Return True if files in this folder take memory instead of disk, or if the mounts are unknown."""
     device, mounts = os.stat(folder).st_dev, _text(own / "mountinfo").splitlines()
     name = f"{os.major(device)}:{os.minor(device)}"
     kinds = {fields[fields.index("-") + 1] for line in mounts if (fields := line.split())[2] == name}

@@ -376,7 +376,7 @@ class RankStore:
         return generation, record, target
 
     def is_hashed(self, generation: int) -> bool:
-        """True if the checksums of this generation are known."""
+        """Return True if the checksums of this generation are known."""
         return self.arena is not None and self.arena.slots()[generation].state is not SlotState.SEALED
 
     async def verify(self, step: int) -> None:

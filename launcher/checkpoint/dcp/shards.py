@@ -61,7 +61,7 @@ class WantedItem:
     is_value: bool = False
 
     def is_in(self, shard: DcpShard) -> bool:
-        """True if the shard has this chunk or value."""
+        """Return True if the shard has this chunk or value."""
         return self.name in (shard.values if self.is_value else shard.chunks)
 
 

@@ -62,7 +62,7 @@ class _SaveOrder:
 
 
 def _is_complete(plan: SavePlan) -> bool:
-    """True if the plan is complete. Since torch 2.7 a plan may only refer to a cached one."""
+    """Return True if the plan is complete. Since torch 2.7 a plan may only refer to a cached one."""
     return bool(getattr(plan, "usable", True))
 
 

@@ -57,7 +57,7 @@ class _Marks:
         return same
 
     def fit(self, at: int, tensor: torch.Tensor) -> bool:
-        """True if this entry's tensor still has the same version, address and storage."""
+        """Return True if this entry's tensor still has the same version, address and storage."""
         now = tensor._version, tensor.data_ptr(), tensor.untyped_storage()._cdata
         return now == (self.versions[at], self.sources[at], self.storages[at])
 

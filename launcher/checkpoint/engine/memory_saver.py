@@ -69,7 +69,7 @@ class PinnedPages:
             self._making.join()
 
     def is_registered(self, view: memoryview, generation: int) -> bool:
-        """True if this view's pages are registered, so that a device copies into them without holding the host."""
+        """Return True if this view's pages are registered: a device copies into them without holding the host."""
         mapping, _ = self._registered.get(generation, (None, None))
         return mapping is not None and mapping.obj is view.obj
 

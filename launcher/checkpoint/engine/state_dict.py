@@ -168,7 +168,7 @@ def versions_of(tensors: Iterable[torch.Tensor]) -> tuple[int, ...]:
 
 
 def is_bytes(tensor: torch.Tensor) -> bool:
-    """True if the tensor's bytes lie in CPU memory exactly as they are saved."""
+    """Return True if the tensor's bytes lie in CPU memory exactly as they are saved."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 

@@ -263,7 +263,6 @@ def retire(folder: Path, keep: int, every: int, just_written: int) -> None:
     """Remove checkpoint files that the two rules do not keep. A file that cannot be removed now stays until the next
     call.
     """
-
     with suppress(OSError):
         remove_old_files(folder, rule(keep, every), just_written)
 

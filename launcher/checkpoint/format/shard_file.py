@@ -268,7 +268,10 @@ MARK = '["dict","dcp",1,'  # how state_tree.flatten begins a state of torch.dist
 
 
 def is_reshardable(shard: Buffer) -> bool:
-    """True if the shard was saved through torch.distributed.checkpoint. False if the bytes are no valid shard."""
+    """Return True if the shard was saved through torch.distributed.checkpoint.
+
+    False if the bytes are no valid shard.
+    """
     try:
         text = json.loads(read_head(shard)[1].get(KEY, ""))["tree"]
     except (BadCheckpoint, ValueError, KeyError, TypeError, RecursionError):

@@ -103,7 +103,7 @@ class ReplicationContext:
         return PeerIdentity(self.daemon.run, self.daemon.worker, self.token)
 
     def has_sealed(self, local_rank: int, step: int) -> bool:
-        """True if this local rank has told of this step, or of a later one, in this round.
+        """Return True if this local rank has told of this step, or of a later one, in this round.
 
         What is sealed in memory alone does not count: only its Save says where in storage it goes, and a replica goes
         there too.

@@ -142,7 +142,7 @@ class ReplicaSender:
         return pins
 
     def _is_announced(self, local_rank: int, step: int, record: ShardRecord) -> bool:
-        """True for this step of this round, unless nobody has told yet where the save goes."""
+        """Return True for this step of this round, unless nobody has told yet where the save goes."""
         return (record.step, record.round) == (step, self._context.round) and (
             record.epoch <= self._context.saves[local_rank].epoch
         )
@@ -238,7 +238,7 @@ class ReplicationLeader:
             self._follower_joined.notify_all()
 
     def has(self, connection: PeerConnection) -> bool:
-        """True if this connection belongs to a current follower."""
+        """Return True if this connection belongs to a current follower."""
         return self._followers.get(connection.peer) is connection
 
     async def lead(self, replica_group: ReplicaGroup) -> None:
@@ -426,7 +426,7 @@ class Replicator:
         return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
 
     def busy(self) -> bool:
-        """True if a peer is connected."""
+        """Return True if a peer is connected."""
         return bool(self._callers)
 
     def abandon_copy(self) -> bool:
@@ -512,7 +512,7 @@ class Replicator:
                 connection.close()
 
     async def _is_current_round(self, connection: PeerConnection) -> bool:
-        """True if the peer's round is not over here. Replicas of an older round are refused."""
+        """Return True if the peer's round is not over here. Replicas of an older round are refused."""
         if connection.round < self._context.round:
             await connection.send(PeerRefusal("older_round", f"round {connection.round}, here {self._context.round}"))
             return False

@@ -108,7 +108,7 @@ def _files_outside_manifest(store: Store, step: int, names: list[str]) -> list[s
 
 
 def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
-    """True if a note of another run or a later round names this shard."""
+    """Return True if a note of another run or a later round names this shard."""
     note = note_of(store, step, rank_of(name) or 0)
     return note is not None and note.shard.file == name and (note.run != manifest.run or note.round > manifest.round)
 

@@ -217,7 +217,7 @@ class PosixStore:
         return tuple(swept)
 
     def _dead(self, name: str, ranks: Mapping[int, int]) -> bool:
-        """True if an earlier writer for one of these ranks, in another boot or round, left this unfinished file."""
+        """Return True if an earlier writer of these ranks, in another boot or round, left this unfinished file."""
         found = _PRIVATE.fullmatch(name)
         rank = rank_of(found[1]) if found else None
         if found is None or rank is None or rank not in ranks:

@@ -61,7 +61,7 @@ class StackFolder:
             self.path = Path(tempfile.mkdtemp(prefix=f"{_NAME}-", dir=self.path.parent))
 
     def _is_ours(self) -> bool:
-        """True if the folder belongs to this user. Others lose the right to read it."""
+        """Return True if the folder belongs to this user. Others lose the right to read it."""
         about = self.path.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
             return False

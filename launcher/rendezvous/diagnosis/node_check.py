@@ -131,7 +131,7 @@ def _give_up(transition: Transition, checking: NodeCheckState) -> None:
 
 
 def _is_awaited(checking: NodeCheckState, group: Group) -> bool:
-    """True if a member of the group still has to answer. A group with a broken member is not waited for."""
+    """Return True if a member of the group still has to answer. A group with a broken member is not waited for."""
     answers = [checking.results.get(id_) for id_ in group]
     return None in answers and all(answer is None or answer.compute_s is not None for answer in answers)
 
@@ -219,7 +219,7 @@ def _update_exclusions(
 
 
 def log_if_excluded(transition: Transition, id_: str) -> bool:
-    """True if this new member was excluded and returns too early. Logs it once for each of its lives."""
+    """Return True if this new member was excluded and returns too early. Logs it once for each of its lives."""
     left = transition.exclusion(id_)
     if left is not None:
         fields = {"member": left.member.name, "again_s": round(left.until_s - transition.now_s, 3), "detail": left.why}

@@ -46,7 +46,7 @@ class RestorePoint:
     locations: Mapping[str, tuple[ShardLocation, ...]] = field(default_factory=dict)
 
     def is_older(self, last_round: int) -> bool:
-        """True if storage has to be read first, since others may have trained on and committed a newer step.
+        """Return True if storage has to be read first, since others may have trained on and committed a newer step.
 
         last_round: the newest round granted to anybody, 0 if unknown. Source: hack.chaos, seed 6
         """

@@ -181,7 +181,7 @@ class CoordinatorClient(FrameConnection):
         self._beats = self._loop.call_later(self._beat_s, self._beat)
 
     def _slept(self) -> bool:
-        """True if this process was stopped for so long that the others have given it up. The connection is then
+        """Return True if this process was stopped for so long that the others have given it up. The connection is then
         aborted.
         """
         if self._loop.time() - self._looked_s <= (self.silence_s or SLEPT_S):
@@ -260,7 +260,7 @@ async def connect(
 
 
 async def is_agent_listening(address: str, port: int, within_s: float = GREETS_S) -> bool:
-    """True if an agent listens there. Nothing is said to it, so it does not count a member."""
+    """Return True if an agent listens there. Nothing is said to it, so it does not count a member."""
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(within_s):

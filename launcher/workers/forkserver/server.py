@@ -76,7 +76,7 @@ def wait_until_listening(env: Mapping[str, str], most_s: float = MOST_S) -> None
 
 
 def is_listening(port: int) -> bool:
-    """True if a socket of this host listens on this TCP port."""
+    """Return True if a socket of this host listens on this TCP port."""
     try:
         return any(_is_listening_by_netlink(family, port) for family in (socket.AF_INET, socket.AF_INET6))
     except OSError:  # a kernel without sock_diag, as in a sandbox
@@ -84,7 +84,7 @@ def is_listening(port: int) -> bool:
 
 
 def _is_listening_by_netlink(family: int, port: int) -> bool:
-    """True if a socket listens on this port, by sock_diag(7). Raises OSError if the kernel has no sock_diag.
+    """Return True if a socket listens on this port, by sock_diag(7). Raises OSError if the kernel has no sock_diag.
 
     The kernel looks at listening sockets only; a busy host has tens of thousands of other sockets.
     """

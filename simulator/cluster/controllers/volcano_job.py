@@ -15,7 +15,7 @@ from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.model import ChildKey, Delete, GangDialect, OwnedObjects, ReconcileOutcome, Setup, Update
 from turnout.controllers.model import Create as CreateChild
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.runtime.cache import Owned, OwnedPod, child_state, pod_state
+from turnout.controllers.runtime.owned_objects import Owned, OwnedPod, child_state, pod_state
 from turnout.jobs.kinds.volcanojob import ENDS as ENDS
 from turnout.jobs.kinds.volcanojob import VOLCANO_JOB
 from turnout.simulator.cluster.controllers.model import CreateWrite, Look, Object, Remove, Tell, Write

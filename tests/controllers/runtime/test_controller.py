@@ -9,8 +9,8 @@ from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from tests.kube.world import ManualClock, running
 from turnout.controllers.model import Create, Reason, Setup
-from turnout.controllers.runtime.cache import ChildCache, JobObject
 from turnout.controllers.runtime.controller import JobController, Metrics
+from turnout.controllers.runtime.owned_objects import ChildCache, JobObject
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import SteadyTime

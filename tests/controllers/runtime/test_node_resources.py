@@ -9,7 +9,7 @@ from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import OwnedObjects, Reason
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.role_pods import extended, not_offered
-from turnout.controllers.runtime.cache import NodeResources, OfferedStatus, OfferingNode
+from turnout.controllers.runtime.owned_objects import NodeResources, OfferedStatus, OfferingNode
 from turnout.kube.objects import ObjectMeta
 from turnout.kube.watch_events import Key
 

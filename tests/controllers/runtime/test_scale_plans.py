@@ -10,8 +10,8 @@ from tests.controllers import elasticjobs
 from tests.controllers.runtime.world import Api, Killed
 from tests.kube.world import ManualClock, running
 from turnout.controllers.model import JobKey
-from turnout.controllers.runtime.cache import JobObject
 from turnout.controllers.runtime.controller import Metrics
+from turnout.controllers.runtime.owned_objects import JobObject
 from turnout.controllers.runtime.scale_plans import PATH, ScalePlans
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff

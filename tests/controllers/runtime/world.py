@@ -11,7 +11,7 @@ from turnout.controllers.kinds.registry import KINDS as REGISTERED
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, Setup
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.runtime.cache import ChildCache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, Owned, OwnedPod
 from turnout.controllers.runtime.writer import ChildWriter
 from turnout.kube.errors import Conflict, NotFound
 from turnout.kube.watch_events import Key

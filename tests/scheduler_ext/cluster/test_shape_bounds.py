@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from turnout.jobs.fields import Part
+from turnout.jobs.fields import ObjectPart
 from turnout.jobs.gang import wants_gate
 from turnout.jobs.kinds.job_kind import worker_shape
 from turnout.jobs.model import BadJob
@@ -92,7 +92,7 @@ def test_the_extender_counts_it_as_unreadable_and_no_gate_is_put_on_it(more, wha
 @pytest.mark.parametrize(("more", "what"), TOO_MUCH)
 def test_a_job_with_such_a_template_is_told_what_is_too_much(more, what):
     with pytest.raises(BadJob, match=what):
-        worker_shape(Part({"spec": spec(**more)}, "spec.template"))
+        worker_shape(ObjectPart({"spec": spec(**more)}, "spec.template"))
 
 
 def test_soft_terms_beyond_the_bound_are_given_up():

@@ -7,7 +7,7 @@ from tests.controllers.jobs import job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey
-from turnout.controllers.runtime.cache import ChildCache, JobObject, Owned, OwnedPod
+from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, Owned, OwnedPod
 from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 

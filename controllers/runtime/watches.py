@@ -9,7 +9,7 @@ from typing import Any
 from turnout.controllers.children import collection_path, path_prefixes
 from turnout.controllers.model import ControlledKind, Setup
 from turnout.controllers.runtime import scale_plans
-from turnout.controllers.runtime.cache import NODES_PATH, ChildCache, JobObject, OfferingNode, Owned, OwnedPod
+from turnout.controllers.runtime.owned_objects import NODES_PATH, ChildCache, JobObject, OfferingNode, Owned, OwnedPod
 from turnout.controllers.runtime.scale_plans import ScalePlans
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, InformerFactory

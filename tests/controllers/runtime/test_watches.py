@@ -15,8 +15,8 @@ from tests.kube.world import ManualClock, settle
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, OwnedObjects, Setup
 from turnout.controllers.reconcile import NOTHING, reconcile
-from turnout.controllers.runtime.cache import ChildCache, JobObject
-from turnout.controllers.runtime.informers import UNREAD_S, ControllerInformers
+from turnout.controllers.runtime.owned_objects import ChildCache, JobObject
+from turnout.controllers.runtime.watches import UNREAD_S, ControllerInformers
 from turnout.kube.errors import Forbidden
 
 KINDS = by_api(["ColossalAIJob", "PyTorchJob"])
