@@ -18,7 +18,7 @@ def test_git_blames_the_lines_of_a_traceback():
     with pytest.raises(AttributeError) as error:
         read_text(None)
     paths = [Path(frame.filename) for frame in traceback.extract_tb(error.tb)]
-    assert ROOT / "topology" / "map_text.py" in paths
+    assert ROOT / "topology" / "map_yaml.py" in paths
     for path in paths:
         subprocess.run(["git", "blame", "-s", "-L1,1", path], cwd=ROOT, check=True, capture_output=True)
 

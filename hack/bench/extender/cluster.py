@@ -102,7 +102,7 @@ def pod_group(gang: Gang) -> Raw:
 
 
 def gangs(seed: int) -> Iterator[Gang]:
-    """Yield new gangs without end, each with a name of its own. Every fourth must stay under one spine; every twelfth is larger
+    """Yield gangs without end, each with its own name. Every fourth must stay under one spine; every twelfth is larger
     than the leaf that it asks for, and waits until it gives up.
     """
     dice, number = random.Random(seed), 0

@@ -119,7 +119,7 @@ class Leadership:
         return True, None
 
     def _is_dead(self, record: RoundRecord, seek: Search) -> bool:
-        """Return True if this round's holder is known to be dead: an earlier process of this worker, or a closed port."""
+        """Return True if this round's holder is dead: an earlier process of this worker, or a closed port."""
         holder = (record.address, record.port)
         # At the address of this member itself, that holder no longer listens.
         is_own_address = holder == (self.member.address, self.member.port)
