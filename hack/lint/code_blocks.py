@@ -2,12 +2,13 @@
 
 The line before a block names the test, `<!-- run by: tests/test_docs.py::test_name -->`, or the reason,
 `<!-- not run: it needs a GPU -->`. A test gets its blocks by `run_by`, so the block that the page shows is the block
-that the test reads. The check looks for that call.
+that the test reads. The check follows the names that the test uses until it finds that call.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -100,16 +101,84 @@ def unread(test: str) -> str:
     path, _, name = test.partition("::")
     if not (ROOT / path).is_file():
         return f"{path} does not exist"
-    if not re.search(rf"^(async )?def {name}\(", (ROOT / path).read_text(), re.M):
+    if name not in _definitions(path):
         return f"{path} has no {name}"
-    return "" if test in _read() else f"no test calls run_by({test!r})"
+    return "" if _reads(path, name, test, set()) else f"{test} does not call run_by({test!r})"
+
+
+def _reads(path: str, name: str, test: str, met: set[tuple[str, str]]) -> bool:
+    """Return True if a definition of a module, or one that it uses, calls run_by for this test."""
+    if (path, name) in met:
+        return False
+    met.add((path, name))
+    defined, imported = _definitions(path), _imports(path)
+    for node in defined.get(name, ()):
+        for each in ast.walk(node):
+            if isinstance(each, ast.Call) and _is_call(each, test):
+                return True
+            for used in _names(each):
+                if used in defined and _reads(path, used, test, met):
+                    return True
+                if used in imported and _reads(*imported[used], test, met):
+                    return True
+            if isinstance(each, ast.Constant) and isinstance(each.value, str) and _script_reads(path, each.value, test):
+                return True
+    return False
+
+
+def _is_call(call: ast.Call, test: str) -> bool:
+    called = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
+    return called == "run_by" and any(isinstance(each, ast.Constant) and each.value == test for each in call.args)
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    """Give the names that a node uses; the parameters of a test are fixtures."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+
+
+def _script_reads(path: str, word: str, test: str) -> bool:
+    """Return True if a word names a script beside the test, and this script calls run_by for it."""
+    if not re.fullmatch(r"[a-z_]+(\.py)?", word):
+        return False
+    script = (ROOT / path).parent / "scripts" / f"{word.removesuffix('.py')}.py"
+    if not script.is_file():
+        return False
+    return any(isinstance(each, ast.Call) and _is_call(each, test) for each in ast.walk(ast.parse(script.read_text())))
 
 
 @cache
-def _read() -> frozenset[str]:
-    """Return the ids with which tests and their scripts call run_by."""
-    texts = (file.read_text() for file in sorted((ROOT / "tests").rglob("*.py")))
-    return frozenset(test for text in texts for test in re.findall(r'run_by\(\s*"([^"]+)"', text))
+def _tree(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
+@cache
+def _definitions(path: str) -> Mapping[str, tuple[ast.stmt, ...]]:
+    """Return the statements of a module by the names that they bind at its top."""
+    found: dict[str, tuple[ast.stmt, ...]] = {}
+    for node in _tree(path).body:
+        bound: list[str] = []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound = [node.name]
+        elif isinstance(node, ast.Assign):
+            bound = [each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
+        for name in bound:
+            found[name] = (*found.get(name, ()), node)
+    return found
+
+
+@cache
+def _imports(path: str) -> Mapping[str, tuple[str, str]]:
+    """Return what a module imports from modules of tests: the local name, the module's path and its name there."""
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tests."):
+            module = f"{node.module.replace('.', '/')}.py"
+            if (ROOT / module).is_file():
+                found |= {each.asname or each.name: (module, each.name) for each in node.names}
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> int:

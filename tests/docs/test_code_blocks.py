@@ -45,12 +45,14 @@ MAPS = "tests/docs/test_code_blocks.py::test_a_map_on_a_page_has_no_faults"
     [
         pytest.param(("not run: it needs a GPU",), "", id="a reason"),
         pytest.param((f"run by: {MAPS}",), "", id="a test that reads it"),
+        pytest.param(("EKS", f"run by: {MAPS}"), "", id="another comment before"),
         pytest.param((), "needs", id="nothing"),
+        pytest.param(("not run: ",), "needs", id="an empty reason"),
         pytest.param((f"run by: {MAPS}", "not run: it needs a GPU"), "needs", id="both"),
         pytest.param(("run by: tests/no.py::test_a",), "tests/no.py does not exist", id="no such file"),
         pytest.param((f"run by: {HERE}::test_none",), "has no test_none", id="no such test"),
         pytest.param(
-            (f"run by: {HERE}::test_where_blocks_begin",), "no test calls run_by", id="a test that reads none"
+            (f"run by: {HERE}::test_where_blocks_begin",), "does not call run_by", id="a test that reads none"
         ),
     ],
 )
