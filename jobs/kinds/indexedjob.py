@@ -15,7 +15,7 @@ KIND, PATH = "Job", "/apis/batch/v1/jobs"
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Without our annotations its bounds are its size. Raises BadJob."""
+    """Return the job. Without our annotations its bounds are its size; parallelism 0 suspends it. Raises BadJob."""
     head = job_kind.read_head(raw, KIND)
     spec = head.spec
     size = spec.count("parallelism", 1)
@@ -24,7 +24,7 @@ def read(raw: Object) -> Job:
         head,
         job_kind.SizeFields(size, own, own, spec.part("template")),
         queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
-        life=job_kind.life_by_conditions(head, spec.flag("suspend"), ("Complete", "Failed")),
+        life=job_kind.life_by_conditions(head, spec.flag("suspend") or not size, ("Complete", "Failed")),
         refused=_refused(head),
         selector=tuple(sorted(spec.part("selector").words("matchLabels").items())),
     )

@@ -283,6 +283,8 @@ def test_a_pause_is_for_one_direction_or_both():
         ("PyTorchJob", pytorch(runPolicy={"suspend": True}), {}, Life.SUSPENDED),
         ("Job", indexed(), {"conditions": [{"type": "Failed", "status": "True"}]}, Life.DONE),
         ("Job", indexed(suspend=True), {}, Life.SUSPENDED),
+        ("Job", indexed(0), {}, Life.SUSPENDED),  # batch/v1: parallelism 0 pauses a Job
+        ("Job", indexed(0, notes={}), {}, Life.SUSPENDED),
     ],
 )
 def test_where_a_job_stands(kind, raw, status, life):
