@@ -306,3 +306,10 @@ def test_lines_that_differ_from_plain_torchrun_are_those_of_the_scripts(kind):
     assert f"{block}\n" in [each.text for each in shown]
     gone, come = (sum(line.startswith(mark) and line != mark for line in found) for mark in "-+")
     assert f"{gone} lines go, {come} come" in page
+
+
+def test_each_class_of_the_glossary_is_defined_in_its_package():
+    classes = re.findall(r"`(\w+)` of `(\w+)/`", (ROOT / "docs/glossary.md").read_text())
+    assert len(classes) > 30
+    sources = {package: "".join(path.read_text() for path in (ROOT / package).rglob("*.py")) for _, package in classes}
+    assert [name for name, package in classes if not re.search(rf"^class {name}\b", sources[package], re.M)] == []
