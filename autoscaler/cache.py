@@ -394,6 +394,7 @@ class Cache:
         self._keys[uid], self._uids[key] = key, uid
 
     def _forget_job(self, uid: str) -> None:
+        """Forget a job, and charge its pods as those of no job."""
         key = self._keys.pop(uid, None)
         if key is not None:
             self.raw.pop(key, None)

@@ -284,6 +284,7 @@ class Capacity:
         return fits
 
     def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int, ports: Iterable[HostPort] = ()) -> None:
+        """Charge pods to a row, or give them back with a negative number. needs: columns and amounts of one pod."""
         left = self._left.get(row)
         if left is None:
             left = self._left[row] = self.free[row].tolist()

@@ -207,6 +207,7 @@ def _cleanup(view: ControlledJob, known: OwnedObjects) -> Iterator[Write]:
 
 
 def _suspend(now: Reconciliation, status: _Status) -> ReconcileOutcome:
+    """Return the writes that suspend a job: its pods are deleted, except those that its kind keeps."""
     kind, view, known = now.kind, now.view, now.known
     text = f"{view.kind} {view.name} is suspended."
     if conditions.is_true(status.conditions, Reason.RUNNING):
@@ -280,6 +281,7 @@ def _starts_too_late(view: ControlledJob, status: _Status, known: OwnedObjects, 
 
 
 def _run(now: Reconciliation, status: _Status) -> ReconcileOutcome:
+    """Return the writes of a job that is neither suspended nor over."""
     view, known = now.view, now.known
     group = children.pod_group(view, now.setup)
     extras = [*([] if group is None else [group]), *now.kind.extras(view, known)]

@@ -270,6 +270,7 @@ class ClusterSnapshot:
         return all(name in self._column_of for name, _ in shape.requests)
 
     def _rebuild(self) -> None:
+        """Compute the tables anew from nodes and charges, after a new resource or another order of rows."""
         size = (len(self.order), len(self._column_of))
         self._allocatable = np.zeros(size, np.int64)
         self._used = np.zeros(size, np.int64)
@@ -306,6 +307,7 @@ class ClusterSnapshot:
             room[row] = self.room_at(row, shape)
 
     def _count_room(self, shape: PodShape, free: NDArray[np.int64]) -> Rows:
+        """Return how many pods of a shape each row holds. free: by row and resource, in base units."""
         admitted = self.admitted(shape)
         if not shape.requests:
             return np.where(admitted, MAX_ROOM, 0).astype(np.int32)

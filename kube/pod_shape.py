@@ -265,6 +265,7 @@ def _with_value_sets(requirements: tuple[Requirement, ...]) -> tuple[_LookupRequ
 
 
 def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> bool:
+    """Return True if labels or fields meet one requirement of a node selector. False for an unknown operator."""
     key, operator, values = requirement
     value = attributes.get(key)
     match operator:

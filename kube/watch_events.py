@@ -141,6 +141,7 @@ class KindDecoder(Generic[T]):
         return ListPage(page.metadata.resource_version, items)
 
     def _page_one_by_one(self, raw: bytes) -> ListPage[T]:
+        """Decode a page object by object. Unreadable ones are counted; their keys do not count as deleted."""
         page = self._raw_page_decoder.decode(raw)
         items: list[T] = []
         unread: list[Key] = []

@@ -63,6 +63,10 @@ class DecisionLogWriter:
             self.left_out += 1
 
     def _work(self) -> None:
+        """Write queued decisions until None is queued.
+
+        An error is reported once, and the next decision is tried again.
+        """
         while (look := self._queue.get()) is not None:
             try:
                 self._write(*look)

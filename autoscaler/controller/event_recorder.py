@@ -173,6 +173,7 @@ class NodeEvents:
             self._recorder.emit(ref, type_, step.word.value, f"{step.node}: {text}", time.time())
 
     def _passed_over(self, each: NodePassedOver) -> None:
+        """Report a claim that changes nothing: once in the log, and on the pod if its owner can act."""
         claim = each.claim
         topic = claim.uid, each.word, claim.verdict.at if claim.verdict is not None else claim.fault
         if topic in self._reported:

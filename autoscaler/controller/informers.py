@@ -129,6 +129,7 @@ class AutoscalerInformers(InformerFactory):
         self.watch(name, path, kind, CallbackSink(put_trimmed, drop, self.news.set), **options)
 
     def _watch_groups(self) -> None:
+        """Watch the PodGroups of all dialects that the API server serves."""
         groups = self._view.unmanaged
         for dialect, path in POD_GROUP_PATHS.items():
             self._watch(
@@ -141,6 +142,7 @@ class AutoscalerInformers(InformerFactory):
             )
 
     def _watch_queues(self) -> None:
+        """Watch the queues of all dialects that the API server serves."""
         view = self._view
         for path, read in _QUEUES.items():
             self._watch(
@@ -161,6 +163,7 @@ class AutoscalerInformers(InformerFactory):
         )
 
     def _watch_kind(self, kind: JobKind) -> None:
+        """Watch the jobs of one kind, if the API server serves it."""
         view = self._view
         self._watch(
             kind.kind,
@@ -201,6 +204,7 @@ class AutoscalerInformers(InformerFactory):
         self._view.drop_pod(key.uid)
 
     def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
+        """Use a new map, or log why it is held back or refused. drawn: None if the ConfigMap is gone."""
         verdict = self._map.take(drawn, annotations)
         if verdict is None:
             return

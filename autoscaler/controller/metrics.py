@@ -330,6 +330,7 @@ def gpus_of(shape: PodShape, gpus: Gpus) -> int:
 
 
 def _queue_samples(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
+    """Yield the GPUs of each queue: limit, deserved, used and free; none for a quota that bounds several queues."""
     for name, queue in look.queues.items():
         if bounds_several(name):
             continue

@@ -40,6 +40,7 @@ _LABELS = "training.kubeflow.org/"
 
 
 def _read(raw: Object) -> ControlledJob:
+    """Return the job as the controllers see it. Raises BadJob."""
     meta, spec = raw["metadata"], pytorchjob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     elastic, bounds = spec.elastic_policy is not None, pytorchjob.bounds(spec)
@@ -117,6 +118,7 @@ def _env(view: ControlledJob, role: Role, index: int) -> list[Object]:
 
 
 def _elastic_env(view: ControlledJob) -> list[tuple[str, str]]:
+    """Return the PET_ variables from which torchrun reads the elasticPolicy; those without a value are left out."""
     spec: PyTorchJobSpec = view.spec
     policy = spec.elastic_policy
     assert policy is not None  # the job is elastic
@@ -168,6 +170,7 @@ def _waits_for(view: ControlledJob, role: Role, index: int) -> str | None:
 
 
 def _waiting_container(host: str) -> Object:
+    """Return the init container that waits until the name of the Master resolves."""
     look = f"if getent hosts {host} || nslookup {host}; then err=0 && break; fi;echo waiting for {host}; sleep 2;"
     tries = f"for i in $(seq {INIT_TRIES}); do {look} done"
     return {

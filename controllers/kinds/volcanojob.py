@@ -65,6 +65,7 @@ Plugins = Mapping[str, Mapping[str, str]]  # options by plugin
 
 
 def _read(raw: Object) -> ControlledJob:
+    """Return the job as the controllers see it. Raises BadJob."""
     meta, spec = raw["metadata"], volcanojob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     _check_supported(spec)
@@ -348,6 +349,7 @@ def _with_plugins(view: ControlledJob, role: Role, replica: Replica, spec: Mappi
 def _svc(
     view: ControlledJob, role: Role, replica: Replica, spec: dict[str, Any], options: Mapping[str, str]
 ) -> dict[str, Any]:
+    """Return a pod's spec with what the plugin svc adds: host name, subdomain, and the list of hosts as a volume."""
     changed = {"hostname": replica_name(view, role, replica), "subdomain": view.name, **spec}
     if _is_on(options, "inject-hosts-env"):
         data: Mapping[str, str] = view.spec["hosts"]

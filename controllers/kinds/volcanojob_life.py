@@ -108,6 +108,7 @@ def read_policies(policies: Sequence[VolcanoPolicy], where: str) -> tuple[Lifecy
 
 
 def _read_policy(policy: VolcanoPolicy, where: str) -> LifecyclePolicy:
+    """Return one policy of a job or task. where: its path. Raises BadJob."""
     events, code = {each for each in (policy.event, *policy.events) if each}, policy.exit_code
     if unknown := sorted(events - {*EVENTS}):
         raise BadJob(f"{where} has the event {unknown[0]!r:.40}: {', '.join(EVENTS)} are known")
@@ -352,6 +353,7 @@ def _outcome(
 
 
 def _events_of_phase(at: _JobAtPhase, phase: str, why: str) -> tuple[EventOnJob, ...]:
+    """Return the Events for a job that has just reached a phase. why: the reason, "" for none."""
     text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
     match phase:
         case "Running":

@@ -72,6 +72,7 @@ class JobController:
             await self._clock.sleep(JUMP_S)
 
     async def _work(self) -> None:
+        """Reconcile queued jobs for ever. A failed job is queued again after a back-off."""
         while True:
             key = await self._queue.next()
             failed, asked_s = True, 0.0
@@ -122,6 +123,7 @@ class JobController:
             log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
 
     def _emit_events(self, kind: ControlledKind, raw: Object, says: Iterable[EventOnJob]) -> None:
+        """Record Events on a job, count them, and log them."""
         meta = raw["metadata"]
         ref = ObjectRef(kind.kind, raw["apiVersion"], meta["namespace"], meta["name"], meta["uid"])
         for each in says:

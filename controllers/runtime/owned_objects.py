@@ -413,6 +413,7 @@ class NodeResources:
         self.offered = frozenset(self._nodes)
 
     def _set(self, name: str, now: frozenset[str]) -> None:
+        """Note the resources that a node offers now. They count by the number of nodes that offer them."""
         before = self._by_node.get(name, frozenset())
         if before == now:
             return

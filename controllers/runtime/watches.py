@@ -73,6 +73,7 @@ class ControllerInformers(InformerFactory):
         return [name for name in super().unsynced_kinds() if name != _NODES or not refused]
 
     def _watch_jobs(self, api: str, kind: ControlledKind) -> None:
+        """Watch the jobs of one kind. api: GROUP/VERSION."""
         cache = self._cache
 
         def put(obj: JobObject) -> None:
@@ -90,6 +91,7 @@ class ControllerInformers(InformerFactory):
         self.watch(scale_plans.PLURAL, path, JobObject, CallbackSink(plans.store_plan, plans.drop_plan), optional=True)
 
     def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:
+        """Watch one kind of objects that jobs own. params: the query, such as a label selector."""
         cache = self._cache
 
         def put(obj: Any) -> None:

@@ -91,6 +91,7 @@ class ChildWriter:
                 raise each
 
     async def _write(self, key: JobKey, uid: str, write: Write) -> None:
+        """Carry out one write. Raises CallError, and NameTaken for a child whose name another owner's object has."""
         match write:
             case Create(body):
                 await self._create(key, uid, body)
@@ -102,6 +103,7 @@ class ChildWriter:
                 await self._delete(key, child, child_uid)
 
     async def _create(self, key: JobKey, uid: str, body: Object) -> None:
+        """Create a child. One that exists already counts as ours if our job owns it; else raises NameTaken."""
         kind, name = body["kind"], body["metadata"]["name"]
         path = collection_path(self._prefixes[kind], key.namespace)
         if kind == "Secret":
@@ -129,6 +131,7 @@ class ChildWriter:
                 raise
 
     async def _delete(self, key: JobKey, child: ChildKey, uid: str) -> None:
+        """Delete a child with this uid, and forget it unless it is a pod that still ends."""
         try:
             raw = await self._calls.delete(
                 f"{collection_path(self._prefixes[child.kind], key.namespace)}/{child.name}", uid=uid

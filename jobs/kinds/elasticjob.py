@@ -248,6 +248,7 @@ def _life(head: job_kind.JobHead, suspended: bool) -> Life:
 
 
 def _refused(spec: ElasticJobSpec, has_bounds: bool) -> str:
+    """Return why the autoscaler must not resize the job, "" if it may."""
     strategy = spec.distribution_strategy
     if strategy != ALL_REDUCE:
         return f"spec.distributionStrategy is {strategy or 'not set'}: only the workers of {ALL_REDUCE} are alike"

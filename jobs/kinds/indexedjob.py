@@ -39,6 +39,7 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _refused(head: job_kind.JobHead) -> str:
+    """Return why the autoscaler must not resize the job, "" if it may."""
     spec = head.spec
     if spec.text("completionMode") != "Indexed":
         return "spec.completionMode is not Indexed: which pods go is nobody's choice"

@@ -59,6 +59,7 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _refused(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
+    """Return why the autoscaler must not resize the job, "" if it may. words: the command of its launcher."""
     if not has_bounds:
         return (
             "nothing says that its program reads discover_hosts.sh again and again, as elastic Horovod does: "

@@ -211,6 +211,7 @@ CRD = Crd(
 
 
 def _kind(name: str, path: str) -> JobKind:
+    """Return the kind of one API group. name: unique among all kinds. path: of its objects."""
     return JobKind(
         name,
         path,

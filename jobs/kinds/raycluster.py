@@ -110,6 +110,7 @@ def _others(groups: Sequence[ObjectPart], chosen: ObjectPart) -> list[tuple[Any,
 
 
 def _refused(head: job_kind.JobHead, groups: Sequence[ObjectPart]) -> str:
+    """Return why the autoscaler must not resize the cluster, "" if it may."""
     spec = head.spec
     if spec.flag("enableInTreeAutoscaling"):
         return "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, and two hands on one size fight"

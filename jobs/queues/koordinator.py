@@ -102,6 +102,7 @@ def _named(queue: QueueSpec) -> tuple[str, ...]:
 
 
 def _share(queue: QueueSpec, limit: _Level, used: Amounts) -> Queue:
+    """Return the queue of an ElasticQuota with the limit that sharing has given it."""
     return Queue(
         limit.get(queue.name, NOTHING),
         queue.deserved,

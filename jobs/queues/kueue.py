@@ -102,6 +102,10 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
 
 
 def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
+    """Compute each node's quota with all below it, and add to its parent what it lends.
+
+    order: parents before children.
+    """
     for name in reversed(order):
         node = nodes[name]
         lending, resources = dict[str, int](), set[str]()
@@ -164,6 +168,10 @@ def _exposed(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
 
 
 def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
+    """Return the queue of a ClusterQueue or cohort.
+
+    exposed: its borrowed workers may be preempted with the whole job.
+    """
     spec = node.spec
     if spec.name.startswith(COHORT):
         return Queue(node.limit, used=node.used, parent=node.parent, guaranteed=node.local, faults=spec.faults)
@@ -211,6 +219,7 @@ def _eviction_risk(spec: QueueSpec) -> str:
 
 
 def _flavors(spec: ObjectPart) -> Iterator[Flavor]:
+    """Yield the flavors of a ClusterQueue. A resource that stands twice in a flavor, or has no name, is a fault."""
     known_pairs: set[tuple[str, str]] = set()
     for group in spec.parts("resourceGroups"):
         for flavor in group.parts("flavors"):

@@ -75,6 +75,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
 def _spec(
     meta: ObjectPart, root: ObjectPart, capability: Amounts, deserved: Amounts = NOTHING, pool: Amounts | None = None
 ) -> QueueSpec:
+    """Return the queue of a namespace. meta: of the ResourceQuota. pool: amounts that several namespaces share."""
     name = NAMESPACE + meta.text("namespace")
     free_amounts = headroom(meta, capability, deserved)
     source = f"{meta.text('namespace')}/{meta.text('name')}"

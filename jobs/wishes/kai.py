@@ -115,6 +115,10 @@ def _known(listed: list[dict[str, object]], unkept: list[str]) -> dict[str, _Sub
 
 
 def _place(constraint: object, where: str, unkept: list[str]) -> _Place:
+    """Return the levels of a topologyConstraint.
+
+    where: its path, for reports. unkept: gets a sentence for each part not kept.
+    """
     if not isinstance(constraint, dict):
         return _Place()
     fields = ("topology", "requiredTopologyLevel", "preferredTopologyLevel")

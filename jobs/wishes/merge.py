@@ -265,6 +265,10 @@ def _groups(policies: object, unkept: list[str]) -> tuple[GroupRule, ...]:
 
 
 def _rule(policy: Mapping[str, Any], unkept: list[str]) -> GroupRule | None:
+    """Return the group rule of a subGroupPolicy; None if it selects by matchExpressions.
+
+    unkept: gets a sentence then.
+    """
     name = str(policy.get("name", ""))[:63]
     selector = policy.get("labelSelector")
     selector = selector if isinstance(selector, dict) else {}

@@ -217,6 +217,7 @@ class EventRecorder:
         return f"{key.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
 
     def _body(self, key: _EventKey, queued: _QueuedEvent, name: str) -> dict[str, Any]:
+        """Return the Event as the API server takes it."""
         ref, namespace = key.ref, key.ref.namespace or "default"
         involved_object = {"kind": ref.kind, "apiVersion": ref.api_version, "name": ref.name, "uid": ref.uid}
         return {

@@ -70,6 +70,10 @@ class _ChunkedBody:
         self._unparsed, self._remaining_bytes, self._in_trailer, self.is_complete = b"", 0, False, False
 
     def feed(self, raw: bytes) -> bytes:
+        """Return the contents of the chunks in these bytes; an unfinished rest is kept.
+
+        Raises ValueError for a wrong format.
+        """
         buffer, position, pieces = self._unparsed + raw, 0, list[bytes]()
         while position < len(buffer):
             if self.is_complete:

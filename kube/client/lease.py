@@ -171,6 +171,7 @@ class Elector:
             log.warning("work_failed", extra={"lease": self._path, "why": repr(error)})
 
     async def _acquire(self) -> None:
+        """Wait until the Lease is ours. An error is logged once, until another one comes."""
         reported_error = ""
         while True:
             try:
@@ -207,6 +208,7 @@ class Elector:
         return True
 
     async def _create(self) -> bool:
+        """Create the Lease in our name. Return True; raises CallError, Conflict if another process was first."""
         now = rfc3339_micro(self._clock.wall())
         body = {
             "apiVersion": "coordination.k8s.io/v1",

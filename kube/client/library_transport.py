@@ -43,6 +43,7 @@ class LibraryTransport:
         return transport
 
     async def _load(self) -> None:
+        """Load the service account of the pod, or the kubeconfig if one or a context is named."""
         if self._kubeconfig is None and self._context is None:
             try:
                 load_incluster_config(client_configuration=self._configuration)

@@ -43,6 +43,10 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: time, level, logger, event, then the fields of the event."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a record as one line of JSON without secrets.
+
+        A field that has the name of a fixed one gets an underscore.
+        """
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

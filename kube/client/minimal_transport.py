@@ -68,6 +68,7 @@ class MinimalTransport:
         return await self._exchange(await self._connect(), head, body)
 
     def _head(self, request: Request) -> bytes:
+        """Return the head of a request as bytes. Raises UnreadableCredentials if a header would span two lines."""
         path = f"{self._url.path}{quote(request.path, safe=_PATH_CHARACTERS)}"
         if request.params:
             query = {
@@ -85,6 +86,7 @@ class MinimalTransport:
         return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace")
 
     async def _connect(self) -> _Connection:
+        """Open a connection within CONNECT_S. Raises BrokenConnection."""
         host, secure = self._url.hostname or "", self._tls_context is not None
         port = self._url.port or (443 if secure else 80)
         name = (self._access.server_name or host) if secure else None
@@ -102,6 +104,7 @@ class MinimalTransport:
         return connection
 
     async def _exchange(self, connection: _Connection, head: bytes, body: bytes) -> _MinimalResponse:
+        """Send a request and return its answer once the head has arrived. Raises BrokenConnection."""
         try:
             connection.writer.write(head + body)
             await connection.writer.drain()
@@ -172,6 +175,7 @@ class _MinimalResponse:
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it arrives. Raises BrokenConnection."""
         body, reader = self._body, self._connection.reader
         while not body.is_complete:
             try:

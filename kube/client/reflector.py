@@ -205,6 +205,7 @@ class Reflector(Generic[T]):
             self._known_objects.end_list()
 
     async def _list(self) -> None:
+        """List all objects, and tell the receiver which are gone. Raises CallError."""
         try:
             version = await self._list_pages(PAGE_ITEMS)
         except Gone:  # the pages outlived their version: take it in one piece, which cannot
@@ -264,6 +265,10 @@ class Reflector(Generic[T]):
             await self._clock.sleep(min(left_s, SILENCE_S))  # a first bookmark may have shortened the bound
 
     async def _read(self, watch_s: int) -> None:
+        """Watch from the newest version until the server ends the watch.
+
+        Raises CallError. watch_s: asked of the server.
+        """
         params = {
             **self._params,
             "resourceVersion": self._version,
@@ -284,6 +289,7 @@ class Reflector(Generic[T]):
                     await asyncio.sleep(0)
 
     def _apply_line(self, raw: bytes) -> None:
+        """Apply one line of a watch, and note its version. Raises CallError for an ERROR line."""
         self.last_event_s = self._clock.monotonic()
         line = self._decoder.line(raw)
         if line.action is WatchAction.PUT and line.obj is not None:

@@ -56,6 +56,7 @@ def pages_server(pages: Mapping[str, Page], limits: ConnectionLimits = LIMITS) -
     """Return a server of these pages that does not listen yet. No body is read."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
+        """Answer a GET of one page; 404 for another path, 405 for another method."""
         connection = request.protocol
         if isinstance(connection, Connection):
             connection.head_received()

@@ -92,6 +92,7 @@ class _MemberSummary:
 
 
 def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
+    """Return what the members of a gang say together: of numbers the largest, of texts the first."""
     memberships = [member.membership for member in members]
     return _MemberSummary(
         living=[member for member in members if not member.terminating],
@@ -522,6 +523,7 @@ class Levels:
         return found
 
     def _look_up(self, level: str) -> None:
+        """Compute the tier of a level, unless it is known for the nodes as they are. At most MAX_LEVELS are kept."""
         if self._offer_version != self._snapshot.offer_version:
             self._offer_version = self._snapshot.offer_version
             self._forget()
@@ -536,6 +538,10 @@ class Levels:
         self._unlabelled_rows.clear()
 
     def _compute_tier(self, level: str) -> int | None:
+        """Return the tier whose switches the values of a node label follow; None without one.
+
+        A word such as `leaf` counts, too.
+        """
         self._unlabelled_rows[level] = None
         if self._fabric is None:
             return None

@@ -97,6 +97,7 @@ def _selects(selector: object, pod: Pod) -> bool:
 
 
 def _meets(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
+    """Return True if labels meet a matchExpression. False for an operator that Kubernetes does not have."""
     value, values = have.get(str(expression.get("key"))), expression.get("values") or []
     match expression.get("operator"):
         case "In":
@@ -214,6 +215,7 @@ def error_text(error: KubeError) -> str:
 
 
 def _no_opinion_reason(pod: Pod, shape: PodShape, belongs: Membership, gpu_resources: tuple[str, ...]) -> str:
+    """Return why the planner has no opinion about a pod, as a metric label; "" if it has one."""
     if _has_claims(pod) and not shape.gpus(gpu_resources):
         return "ResourceClaims"  # the node object does not show the devices of a claim
     pod_level = (pod.spec.resources and (pod.spec.resources.requests or pod.spec.resources.limits)) or {}

@@ -90,6 +90,10 @@ class PodGroupWaits:
         return PodGroupState.AWAITED if now_s < self._since_s[gang.key] + POD_GROUP_WAIT_S else PodGroupState.NEVER_CAME
 
     def _begin(self, key: GangKey, now_s: float) -> None:
+        """Begin the wait for a gang's PodGroup.
+
+        A namespace with MAX_WAITING_GANGS waits gets no further one: it counts as over.
+        """
         waiting = self._waiting.setdefault(key.namespace, {})
         while waiting and (first := next(iter(waiting))) and waiting[first] <= now_s:
             del waiting[first]

@@ -286,6 +286,7 @@ class ClusterView:
         self.changed_gangs.add(key)
 
     def _leave(self, member: GangMember) -> None:
+        """Remove a member from its gang, and the gang with its last member."""
         key = member.membership.key
         gang = self.gangs.get(key)
         if gang is None or not gang.leave(member.uid):
@@ -298,6 +299,7 @@ class ClusterView:
             self._gangs_with_new_members.pop(key, None)
 
     def _set_sizing(self, key: GangKey, sizing: Sizing | None) -> None:
+        """Note the sizes that a PodGroup or owner states for a gang; None if it states none any more."""
         if sizing is None:
             self._sizings.pop(key, None)
         else:
@@ -395,6 +397,7 @@ class Preferences:
         return table
 
     def _table(self, tolerations: tuple[tuple[str, str, str, str], ...], wishes: tuple[tuple[int, Term], ...]) -> Rows:
+        """Return the score of each node row for pods with these tolerations and preferred terms."""
         table = np.zeros(len(self._snapshot.order), np.int32)
         keys = sorted({key for _, (on_labels, _) in wishes for key, _, _ in on_labels})
         by_name = any(on_fields for _, (_, on_fields) in wishes)

@@ -41,6 +41,7 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
     }
 
     def turn(key: tuple[GangGroup | None, PodShape]) -> tuple[object, ...]:
+        """Return the sort key of a batch: started groups first, then large groups, then shapes with many GPUs."""
         gang_group, shape = key
         return (
             gang_group not in begun,

@@ -217,6 +217,7 @@ class _Search:
                 yield move
 
     def _move_for_one_pod(self, host: int, removed: Mask, single_loss: NDArray[np.int64]) -> Mask | None:
+        """Return the cheapest victims on one host that make room for one more pod; None if they are too few."""
         candidates = np.flatnonzero((self.host == host) & ~removed)
         if not len(candidates):
             return None
@@ -361,6 +362,7 @@ def _cheapest_domain(
 def _candidate_domains(
     view: ClusterView, need: int, room: Rows, placed_hosts: Sequence[int], widest: int | None
 ) -> list[tuple[int, int]]:
+    """Return the domains of the lowest tier that hold all pods if every victim leaves, as spans of host ids."""
     fabric = view.fabric
     if any(host >= fabric.mapped_count for host in placed_hosts):
         return []

@@ -245,6 +245,7 @@ class ReservedRoom:
         return bool(np.any((self._snapshot.free_at(row) < reserved) & (reserved > 0)))
 
     def _add(self, pods: PodsOnRows, sign: int) -> None:
+        """Add reservations of pods on rows, or remove them. sign: 1 or -1."""
         # First, since a new resource widens the rows.
         vectors = {shape: self._snapshot.vector(shape) for shape in {shape for _, shape in pods}}
         self._widen()
@@ -262,6 +263,10 @@ class ReservedRoom:
             self._reserved = np.pad(self._reserved, ((0, 0), (0, missing)))
 
     def _block_ports(self, room: Rows, shape: PodShape, without: PodsOnRows, besides: PodsOnRows) -> None:
+        """Set the room of rows to 0 where a host port of the shape is reserved.
+
+        without, besides: reservations to leave out and to add.
+        """
         used_ports = {row: Counter(ports) for row, ports in self._ports.items()}
         for row, other in without:
             used_ports.setdefault(row, Counter()).subtract(other.host_ports)

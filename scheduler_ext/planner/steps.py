@@ -135,6 +135,7 @@ def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | No
 
 
 def _place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
+    """Place a gang by groups, in one domain, or shape by shape; if that is refused, with fewer pods above the min."""
     if (refusal := _refuse_incomplete(request) or _refuse_outside_level(request)) is not None:
         return GangPlan(request.gang.key, refusal=refusal)
     batches = split_into_batches(request)

@@ -106,6 +106,7 @@ class VerbHandler:
         return None
 
     async def _read_and_answer(self, request: web.BaseRequest, verb: Verb, start_s: float) -> Reply:
+        """Read the body within its bounds of time and bytes, and answer. Raises _Refused."""
         await self._take_place()
         self._metrics.in_flight.inc()
         body_bytes = 0

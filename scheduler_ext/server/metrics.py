@@ -58,6 +58,7 @@ class Metrics:
         )
 
     def _requests(self, registry: CollectorRegistry) -> None:
+        """Create the series about requests."""
         prefix = "turnout_extender_"
         self.duration = Histogram(
             f"{prefix}request_duration_seconds",
@@ -86,6 +87,7 @@ class Metrics:
         self.connections = Gauge(f"{prefix}connections", "Open connections to the verbs.", registry=registry)
 
     def _map(self, registry: CollectorRegistry) -> None:
+        """Create the series about the map of switches."""
         prefix = "turnout_topology_"
         self.hosts = Gauge(f"{prefix}hosts", "Hosts on the map in use.", registry=registry)
         self.faults = Gauge(
@@ -145,6 +147,7 @@ class _Watches(Collector):
         self._watches, self._clock = watches, clock
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the series of all watches, as they are when Prometheus asks."""
         gauge, counter, prefix, kind = GaugeMetricFamily, CounterMetricFamily, "turnout_watch_", ["kind"]
         synced = gauge(f"{prefix}synced", "1 once a whole list has been told.", labels=kind)
         objects = gauge(f"{prefix}objects", "Objects in hand.", labels=kind)
