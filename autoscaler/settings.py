@@ -75,6 +75,7 @@ class Settings:
         self._check_taints()
 
     def _check_taints(self) -> None:
+        """Check the settings about taints. Raises BadSetting."""
         if not re.fullmatch(_TAINT_KEY, self.taint_key) or len(self.taint_key.rpartition("/")[2]) > 63:
             raise BadSetting(f"--taint-key is {self.taint_key!r}: it must be the key of a taint, such as a.b/c")
         if not 0 < self.taint_share <= 1:

@@ -105,6 +105,7 @@ def services(kind: ControlledKind, view: ControlledJob, role: Role) -> Iterator[
 
 
 def _service(kind: ControlledKind, view: ControlledJob, role: Role, replica: Replica) -> Object:
+    """Return the headless Service of one pod, with the ports of its training container."""
     labels = kind.labels(view, role, replica)
     labels.pop("training.kubeflow.org/job-role", None)
     ports = [

@@ -220,6 +220,7 @@ def _frozen(
     names: Sequence[tuple[Path, ...]],
     paths: Mapping[str, Path],
 ) -> Fabric:
+    """Return the fabric of these tables, which become read-only. rows: by tier, the switch above each host."""
     switch_of = np.stack(rows).astype(np.int32)
     first_child = [starts[0]] + [switch_of[tier - 1][starts[tier]] for tier in range(1, len(rows))]
     mapped = np.arange(len(hosts)) < mapped_count

@@ -115,6 +115,7 @@ def parse_yaml(text: str) -> Node | None:
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
+    """Yield the events of a YAML text. Raises BadYaml with the line of the fault."""
     try:
         yield from yaml.parse(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -126,6 +127,10 @@ def _events(text: str) -> Iterator[yaml.Event]:
 
 
 def _node(event: yaml.Event, line: int) -> Node | None:
+    """Return the node that an event begins; None for an event without one.
+
+    Raises BadYaml for aliases, anchors and tags.
+    """
     if isinstance(event, yaml.AliasEvent):
         raise BadYaml(line, f"alias *{event.anchor}; a map is written without aliases")
     if not isinstance(event, yaml.NodeEvent):
@@ -244,6 +249,7 @@ class _Reader:
         self._left = MAX_HOSTS
 
     def document(self, root: Node) -> None:
+        """Read a map from its root: `fabric` as a tree, or `switches` as a list."""
         if not isinstance(root, Pairs):
             self._fault(root.line, "a map starts with `fabric:` or `switches:`")
             return
@@ -266,6 +272,7 @@ class _Reader:
             self._fault(value.line, "under `fabric:` stand switches, each with what hangs below it")
 
     def _switches(self, node: Pairs, above: tuple[str, ...]) -> None:
+        """Read the switches below a path, down to their hosts."""
         if len(above) >= MAX_TIERS:
             self._fault(node.line, f"more than {MAX_TIERS} tiers of switches")
             return
@@ -278,6 +285,7 @@ class _Reader:
                     self._hosts(line, hosts, path)
 
     def _list(self, value: Node) -> None:
+        """Read a list of switches, each with the switches or hosts below it."""
         if not isinstance(value, Pairs):
             if not _is_nothing(value):
                 self._fault(value.line, "under `switches:` stand switches, each with its `switches` or `hosts`")
@@ -323,6 +331,7 @@ class _Reader:
         return valid_pairs
 
     def _words(self, node: Scalar | Items) -> list[tuple[int, str]]:
+        """Return the names and ranges of a scalar or list, each with its line."""
         if _is_nothing(node):
             return []
         scalars = [node] if isinstance(node, Scalar) else node.items
@@ -344,6 +353,7 @@ class _Reader:
             self.entries.append(Entry(host, path, line))
 
     def _expanded(self, line: int, word: str) -> list[str]:
+        """Return the names of a range, as far as the budget of MAX_HOSTS names allows."""
         try:
             count = size(word)
             if count > self._left:

@@ -79,6 +79,7 @@ def expand(word: str) -> Iterator[str]:
 
 
 def _spans(word: str, group: str) -> list[tuple[int, int, int]]:
+    """Return first number, last number and digits of each part of a range such as 1-8,12. Raises BadRange."""
     spans = []
     for part in group.split(","):
         match = _SPAN.match(part.strip())

@@ -169,6 +169,7 @@ def _useful(holes: Sequence[int], order: list[int], free: int) -> list[int]:
 
 
 def _by_table(holes: Sequence[int], items: list[int], need: int, free: int) -> list[int]:
+    """Return items that use exactly `free` holes more, cover the need and leave the largest holes."""
     width = need + holes[items[0]]  # with the fewest holes no set overshoots by a whole hole
     worst = np.iinfo(np.int64).max // 2
     loss = np.full((free + 1, width), worst, np.int64)
@@ -322,6 +323,7 @@ class Spread:
         return min(fits, key=lambda other: (int(room[other]), other))
 
     def _table(self, tier: int, switch: int, budget: int) -> _Table:
+        """Return for each child of a switch what it reaches with 0 to `budget` hosts, and the best of all so far."""
         first, end = self._sums.children(tier, switch)
         best = np.zeros(budget + 1, np.int64)
         table = []

@@ -269,6 +269,7 @@ def _domains(fabric: Fabric, room: Room, ask: Ask) -> Iterator[tuple[int, int]]:
 
 
 def _place_rest(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | None:
+    """Place the multiples first, then the rest on the nearest host with room. None if one of the two does not fit."""
     whole_pods = ask.pods - rest
     slots: tuple[tuple[int, int], ...] = ()
     left = room.copy()

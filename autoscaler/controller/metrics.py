@@ -378,6 +378,7 @@ class _Sums:
 
 
 def _job_sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
+    """Yield sums by queue over all jobs. shown: the jobs that have series of their own."""
     sums = {name: _Sums() for name in sorted(look.names())}
     of: dict[JobKey, _Sums] = {}
     for each in look.jobs:
@@ -395,6 +396,7 @@ def _job_sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator
 def _job_samples(
     state: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
 ) -> Iterator[Sample]:
+    """Yield the series of one job. since_s: since when it waits, in seconds since 1970. start: its expected start."""
     labels = (state.job.queue, *state.job.key)
     for part, amount in zip(("min", "elastic"), _gpus_by_part(state, gpus), strict=True):
         yield "job_gpus", (*labels, part), amount

@@ -232,6 +232,10 @@ class ScaleWriter:
         notes: Notes,
         now_s: float,
     ) -> bool:
+        """Carry out one step, unless it is a dry run, another replica leads, or a refusal still holds.
+
+        True if it was written.
+        """
         raw = jobs.get(step.key)
         if self.dry_run:
             self._report_outcome(step, "DryRun")
@@ -261,6 +265,7 @@ class ScaleWriter:
         return term if await self._confirm() else None
 
     async def _write(self, step: Step, raw: Object, change_of: Callable[[Object], Change], now_s: float) -> bool:
+        """Write a change, and report its outcome. True if it was written, with the object that carries it out."""
         change = change_of(raw)
         try:
             await self._patch(step, raw, change, change_of)

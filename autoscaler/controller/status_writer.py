@@ -61,6 +61,7 @@ class StatusWriter:
             await asyncio.gather(*work[at : at + TOGETHER])
 
     async def _write(self, queue: str, data: Mapping[str, str]) -> None:
+        """Write the ConfigMap of a queue. A failure is logged, and the next round tries again."""
         name = name_of(queue)
         body = {
             "apiVersion": "v1",
@@ -87,6 +88,7 @@ class StatusWriter:
         del self._last_pages[queue]
 
     async def _mark(self, mark: Mark) -> None:
+        """Write annotations on one pod. A failure is logged."""
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
         body = {"metadata": {"annotations": dict(mark.notes)}}
         try:

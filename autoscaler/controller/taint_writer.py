@@ -108,6 +108,7 @@ class TaintWriter:
         return changed_nodes
 
     async def _do(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
+        """Carry out one step on a node, and report its outcome. True if the node was changed."""
         if self.dry_run:
             report = step.word, step.by
             if self._reported.get(step.node) != report:

@@ -103,6 +103,7 @@ class FaultReportCache:
         return entry is None or (entry.record, entry.tainted) == (step.record, step.taints)
 
     def _record(self, node: Node) -> Record | None:
+        """Return the record on a node. One that cannot be read is noted as a fault and counts as none."""
         name, text = node.metadata.name, (node.metadata.annotations or {}).get(labels.NODE_RECORD)
         self.faults.pop(name, None)
         if text is None:

@@ -196,6 +196,7 @@ class _NodeChange:
         return self.record is not None and self.record.state is state
 
     def _apply_pass(self, claim: FaultClaim) -> None:
+        """Apply a check that was passed here: proofs of its namespace go, and with the last one the taint."""
         record = self.record
         if (
             record is None
@@ -214,6 +215,7 @@ class _NodeChange:
             self._set_record(FaultState.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
 
     def _apply_failure(self, claim: FaultClaim, verdict: NodeReport) -> None:
+        """Apply a failed check: the node is suspected, or tainted once enough namespaces have reported."""
         record = self.record
         proofs = self._proofs_with(claim, verdict)
         why = f"{claim.pod} says {_failure_text(verdict)}"
@@ -250,6 +252,7 @@ class _NodeChange:
         proofs: tuple[Proof, ...] = (),
         times: int = 0,
     ) -> None:
+        """Set a new state with its reason. lasts_s: until it ends, None for no end. times: taints in a row."""
         until, record = None if lasts_s is None else utc_datetime(self.now_s + lasts_s), self.record
         handled_until, handled_by_namespace = (
             (utc_datetime(0), ()) if record is None else (record.handled_until, record.handled_by_namespace)

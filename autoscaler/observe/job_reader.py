@@ -133,6 +133,10 @@ class JobReader:
         return replace(job, bounds=Bounds(known.least, job.bounds.most), sizes=known.sizes)
 
     def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
+        """Return a lent job by its last readable annotations, at most as large as now.
+
+        So its workers can be taken back.
+        """
         if (known := self._terms.get(uid)) is None:
             return None
         words = {name: text for name, text in known.words.items() if _is_read(name)}

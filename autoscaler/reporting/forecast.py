@@ -168,6 +168,7 @@ def _simulate_futures(
 
 
 def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: bool) -> Estimate:
+    """Return when a job starts. at: seconds from now in each drawn future, sorted. rank: waiting jobs before it."""
     because = "as the job that runs ends" if running == 1 else f"as the {running} jobs that run end"
     if rank:
         because += f", after {rank} waiting job{'' if rank == 1 else 's'}"

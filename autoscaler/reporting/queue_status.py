@@ -52,6 +52,7 @@ def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: 
 def _page(
     queue: Queue | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpus: Gpus, dry_run: bool
 ) -> dict[str, Any]:
+    """Return the status of one queue as it stands in its ConfigMap. decided: the newest step of each job."""
     waiting = [each for each in jobs if each.is_waiting]
     lent = sorted((each for each in jobs if _elastic(each)), key=lambda each: (-_elastic(each), each.job.key))
     page: dict[str, Any] = {"mode": "observe" if dry_run else "act"}

@@ -216,6 +216,7 @@ def _holders(name: str, observation: Observation, gpus: Gpus, cluster: ClusterCo
 
 
 def _holder(state: JobState, gpus: Gpus) -> Holder:
+    """Return what a job holds, in GPUs: up to its min with all other roles, and above the min."""
     each, least = state.job.shape.gpus(gpus), state.job.bounds.least
     other_gpus = sum(
         count * shape.gpus(gpus) for count, (shape, _) in zip(state.other_pods, state.job.other_roles, strict=False)
@@ -255,6 +256,7 @@ def worker_of(shape: PodShape, gpus: Gpus) -> str:
 
 
 def _gang(state: JobState, existing: int) -> GangLink:
+    """Return the numbers of a job's gang. existing: pods of its resized role."""
     job = state.job
     other_roles = zip(
         state.other_pods or (0,) * len(job.other_roles), (replicas for _, replicas in job.other_roles), strict=False
@@ -274,6 +276,7 @@ def _gang(state: JobState, existing: int) -> GangLink:
 
 
 def _size(state: JobState, policy: Policy, now_s: float) -> SizeLink:
+    """Return the size of a job, what it may become, and how long its cooldown still lasts."""
     job = state.job
     larger, changed_s = job.sizes.larger(job.replicas), job.bank.resized_s or None
     pause_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s
@@ -380,6 +383,10 @@ def _without_map(tier: int, map_read: bool) -> Cause:
 
 
 def _no_place(least: int, most: int, tier: int | None) -> Cause:
+    """Return why a job can never start here, and the estimate.
+
+    most: workers that the best place holds. tier: None for no limit.
+    """
     where = "these nodes hold" if tier is None else f"a switch of tier {tier} holds"
     needs = f"it needs {least} workers together, and {where} {most} at most"
     never = f"It can never start as it is: {needs}, even if all else were gone."

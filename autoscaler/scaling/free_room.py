@@ -198,6 +198,7 @@ class Reservations:
                 yield rows[np.argsort(room[rows], kind="stable")].tolist()
 
     def _all(self, pods: Pods, rows: Iterable[int] | None) -> list[tuple[PodShape, Charges]] | None:
+        """Take room for all pods, or for none: then None. rows: of nodes to use, None for all."""
         done: list[tuple[PodShape, Charges]] = []
         for shape, count in pods:
             charges = self.room.take(shape, count) if rows is None else self.room.take_within(shape, count, rows)

@@ -56,6 +56,7 @@ _DEBUG = ["sleep", "inf"]  # CA-34
 
 
 def _read(raw: Object) -> ControlledJob:
+    """Return the job as the controllers see it. Raises BadJob."""
     meta, spec = raw["metadata"], colossalaijob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     pause, debug, queue = spec.run_mode.pause, spec.run_mode.debug, spec.scheduler.t9k_scheduler
@@ -125,6 +126,7 @@ def _check_pod(template: ObjectPart) -> None:
 
 
 def _amounts(part: ObjectPart) -> dict[str, tuple[int, str]]:
+    """Return the amounts of resources in base units, each with the path of its field. Raises BadJob."""
     found = {}
     for name, quantity in part.value.items():
         if quantity is None:
@@ -255,6 +257,7 @@ def _override(view: ControlledJob, role: Role) -> ReplicaOverride | None:
 
 
 def _container_in_mode(view: ControlledJob, role: Role, container: Object, override: ReplicaOverride | None) -> Object:
+    """Return a container with SSH, variables and mounts, and with the command of the job's mode."""
     changed = {**container, **_mode_command(view, role, override)}
     if "args" not in changed or changed["args"] is None:
         changed.pop("args", None)
@@ -357,6 +360,7 @@ def advice(view: ControlledJob) -> Sequence[str]:
 
 
 def _advice(view: ControlledJob) -> Iterator[str]:
+    """Yield advice on the worker's template that the owner should read."""
     spec = next(role for role in view.roles if role.name == WORKER).template["spec"]
     worker = next(each for each in spec["containers"] if each.get("name") == WORKER)
     if worker.get("command") or worker.get("args"):
@@ -431,6 +435,10 @@ def _core_reason(word: Reason, status: Any) -> str:
 
 
 def _to_t9k_status(status: Object, view: ControlledJob | None, known: OwnedObjects, moment: StatusContext) -> Object:
+    """Return the status in the words of the T9k operator.
+
+    status: in our words. moment: the status before, and the time.
+    """
     ours: Sequence[Object] = status["conditions"]
     before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
     converted = [
@@ -497,6 +505,7 @@ _DECIDED_PHASES = {Reason.FAILED: "Failed", Reason.SUCCEEDED: "Succeeded", Reaso
 
 
 def _phase(ours: Sequence[Object], view: ControlledJob | None, known: OwnedObjects) -> str:
+    """Return the phase of a job. ours: its conditions in our words."""
     for condition, phase in _DECIDED_PHASES.items():
         if conditions.is_true(ours, condition):
             return phase
@@ -527,6 +536,7 @@ def _replica(pod: PodState) -> Object:
 
 
 def _aggregate(view: ControlledJob | None, pods: Sequence[PodState]) -> Object:
+    """Return how many pods are in each phase. Pods that are being deleted count as deleted."""
     counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
     for pod in pods:
         if pod.deleting:

@@ -89,6 +89,7 @@ def with_master_image(image: str) -> ControlledKind:
 
 
 def _read(raw: Object, image: str = "") -> ControlledJob:
+    """Return the job as the controllers see it. image: of a master without a template. Raises BadJob."""
     meta, part = ObjectPart(raw).part("metadata"), ObjectPart(raw).part("spec")
     job_reader.check_name(meta.value)
     if len(name := meta.text("name")) > MAX_NAME:

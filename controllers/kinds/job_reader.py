@@ -106,6 +106,8 @@ def check_template(template: ObjectPart) -> None:
 
 
 def _with_port(template: Object, name: str, port: Port) -> Object:
+    """Return a template whose training container serves a port. name: of the container."""
+
     def served(container: Object) -> Object:
         ports = list(container.get("ports") or ())
         if container.get("name") != name or any(each.get("name") == port.name for each in ports):

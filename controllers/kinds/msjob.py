@@ -45,6 +45,7 @@ HINTS = {
 
 
 def _read(raw: Object) -> ControlledJob:
+    """Return the job as the controllers see it. Raises BadJob."""
     meta, spec = raw["metadata"], msjob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     roles = tuple(job_reader.role(each, CONTAINER, PORT, Restart.NEVER) for each in msjob.roles(spec).values())
@@ -86,6 +87,7 @@ def pod_spec(view: ControlledJob, role: Role, _replica: Replica, known: OwnedObj
 
 
 def _env(view: ControlledJob, role: Role, known: OwnedObjects) -> list[Object]:
+    """Return the variables by which MindSpore's processes find the Scheduler; none without a Scheduler."""
     if (scheduler := _role_named(view, SCHEDULER)) is None:
         return []
     count = {each.name: str(each.replicas) for each in view.roles}
@@ -189,6 +191,7 @@ def advice(view: ControlledJob) -> Sequence[str]:
 
 
 def _advice(role: Role) -> Iterator[str]:
+    """Yield advice about files: that are lost with a container, or that several pods overwrite."""
     spec = role.template["spec"]
     volumes = spec.get("volumes") or ()
     shared = {each.get("name") for each in volumes if any(kind in each for kind in _SHARED)}

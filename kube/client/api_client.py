@@ -191,6 +191,10 @@ class Client:
         urgent: bool = False,
         deadline_s: float = CALL_S,
     ) -> bytes:
+        """Patch an object and return it.
+
+        content_type: the kind of patch. Raises Conflict if the body has another version.
+        """
         query = {**(params or {}), **({"fieldManager": field_manager} if field_manager else {})}
         return await self._call(_Call("PATCH", path, query, deadline_s, urgent, body, content_type))
 
@@ -243,6 +247,7 @@ class Client:
             answer.close()
 
     async def _call(self, call: _Call) -> bytes:
+        """Carry out a call within its deadline. An urgent one waits for neither concurrency nor rate."""
         if self._max_call_s is not None and self._max_call_s < call.deadline_s:
             call = replace(call, deadline_s=self._max_call_s)
         try:

@@ -177,6 +177,7 @@ class EventRecorder:
         log.warning("event_not_written", extra={"why": str(error)})
 
     async def _write(self, key: _EventKey, queued: _QueuedEvent) -> None:
+        """Write an Event, or count up the one that was written before in the same span of time. Raises CallError."""
         written_event = self._written_events.pop(key, None)
         if written_event is not None and _span(queued.first_s) == _span(written_event.first_s):
             if not written_event.path:

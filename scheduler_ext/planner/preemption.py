@@ -23,11 +23,7 @@ from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.plans import Plans
-from turnout.scheduler_ext.planner.request import (
-    GangPlan,
-    PodsOnRows,
-    limit_per_host,
-)
+from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, limit_per_host
 from turnout.scheduler_ext.planner.steps import Work, place
 from turnout.topology.fabric import common_tier
 

@@ -176,6 +176,7 @@ class Watches(InformerFactory, WatchState):
         return not self.reflectors[f"podgroups.{dialect}"].is_unserved
 
     def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
+        """Use a new map, and report what became of it. drawn: None if the ConfigMap is gone."""
         first = not self._follower.has_synced
         verdict = self._map.take(drawn, annotations)
         if verdict is None:

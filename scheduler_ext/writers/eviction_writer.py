@@ -270,6 +270,10 @@ class Repairer:
             await self._evict_each(key, victims)
 
     async def _evict_each(self, key: GangKey, victims: tuple[Evict, ...]) -> None:
+        """Evict pods one after the other, until one is refused or the Lease is lost.
+
+        A full success ends the gang's pauses.
+        """
         if key not in self._pauses:
             self._started_s[key] = self._clock.monotonic()
         done = 0

@@ -152,6 +152,7 @@ class GateWriter:
             self._dirty.clear()
 
     async def _process_changes(self) -> None:
+        """Decide on due gangs and single pods for ever, and write for each in a task of its own."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:
@@ -308,6 +309,7 @@ class GateWriter:
         return all(await asyncio.gather(*(self._write(each) for each in writes if not isinstance(each, Evict))))
 
     async def _release_single_pod(self, uid: str) -> None:
+        """Lift the gate of a pod that belongs to no gang, and report that to its owner."""
         pod = self._gated_pods.get(uid)
         try:
             may_try = pod is not None and self._pauses.may_try(uid, self._clock.monotonic())
@@ -338,6 +340,7 @@ class GateWriter:
         return True
 
     def _note_success(self, write: Nominate | Lift, answer: Pod) -> None:
+        """Note an accepted write. answer: the pod as the API server returned it, which counts as its newest state."""
         uid = write.pod.uid
         self._pauses.note_success(self._key_of(write.pod))
         log.debug("gate_written", extra={"pod": write.pod.name, "node": write.node, "lifts": isinstance(write, Lift)})
@@ -365,6 +368,7 @@ class GateWriter:
                 view.assume(member, each.node, now_s)
 
     def _note_failure(self, write: Nominate | Lift, error: CallError | msgspec.DecodeError) -> None:
+        """Release the place of a failed write. Unless the pod only changed, its gang pauses."""
         pod = write.pod
         self._counts.failures.labels(type(error).__name__).inc()
         member = self._view.pods.get(pod.uid)

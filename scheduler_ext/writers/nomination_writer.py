@@ -101,6 +101,7 @@ class NominationWriter:
             self.due.clear()
 
     async def _process_changes(self) -> None:
+        """Decide on due gangs for ever, and write at most MAX_PATCHES nominations at a time."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:
@@ -168,6 +169,7 @@ class NominationWriter:
         return fresh
 
     async def _write(self, nomination: Nomination) -> None:
+        """Write one nomination, valid for one version of the pod. An error is counted, and the pod is decided again."""
         version = self._versions.get(nomination.uid)
         meta = {"uid": nomination.uid} | ({"resourceVersion": version} if version else {})
         body = {"metadata": meta, "status": {"nominatedNodeName": nomination.node or None}}

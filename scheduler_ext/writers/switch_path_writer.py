@@ -78,6 +78,7 @@ class SwitchPathWriter:
             await self._clock.sleep(TICK_S)
 
     def _decide(self, uids: Iterable[str]) -> list[PathAnnotation]:
+        """Return the annotations to write on these pods; none during a pause."""
         now_s = self._clock.monotonic()
         if not self._pauses.may_try(None, now_s):
             return []
@@ -88,6 +89,7 @@ class SwitchPathWriter:
         ]
 
     async def _write(self, mark: PathAnnotation, room: asyncio.Semaphore) -> None:
+        """Write the switch path of one pod, unless a pause has begun. room: the slot to release."""
         now_s = self._clock.monotonic()
         body = {"metadata": {"uid": mark.uid, "annotations": {labels.SWITCH_PATH: mark.path}}}
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
