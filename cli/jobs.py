@@ -245,6 +245,7 @@ def _elasticjob(wish: JobRequest) -> dict[str, Any]:
 
 
 def _colossalaijob(wish: JobRequest) -> dict[str, Any]:
+    """Return the spec of a ColossalAIJob. Raises BadSubmission for an elastic one."""
     _fixed(wish, "ColossalAIJob")
     worker = {
         "replicas": wish.workers,

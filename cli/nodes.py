@@ -47,6 +47,7 @@ def rows(nodes: Iterable[Mapping[str, Any]], key: str, everything: bool = False)
 
 
 def _row(node: Mapping[str, Any], key: str) -> NodeRow | None:
+    """Return the row of a node; None for a node without taint and record. key: of our taint."""
     name, tainted = node["metadata"]["name"], node_health.has_taint(node, key)
     try:
         record = record_of(node)

@@ -58,6 +58,7 @@ def data_of(text: str) -> Mapping[str, str]:
 
 
 def _configmap(text: str) -> Mapping[str, str] | None:
+    """Return the data of a ConfigMap in YAML; None for any other text."""
     if "ConfigMap" not in text:
         return None
     try:

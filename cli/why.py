@@ -85,6 +85,7 @@ def with_account(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
 
 
 def _queue(queue: QueueLink) -> list[Row]:
+    """Return the row of a job's queue."""
     if queue.known:
         parts = [f"{queue.used} of {gpus(queue.limit)} used" if queue.limit is not None else f"{gpus(queue.used)} used"]
         parts.append("no limit" if queue.free is None else f"{queue.free} free")
@@ -127,6 +128,7 @@ def _lack(lack: ResourceNeed) -> str:
 
 
 def _room(room: RoomLink) -> str:
+    """Return in words how many workers fit now, and why other nodes let none in."""
     if not room.nodes:
         return "there are no nodes"
     let_in = f"{room.admits} of {count(room.nodes, 'node')} let a worker in ({room.worker})"

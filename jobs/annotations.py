@@ -191,5 +191,5 @@ def spread(notes: Notes) -> Spread:
 
     A level is recognised by its number or name. Only the extender reads the labels of nodes.
     """
-    manual_size = wish_of(notes, [])
-    return Spread(min(map(by_name, manual_size.levels), default=None), manual_size.multiple)
+    terms = wish_of(notes, [])
+    return Spread(min(map(by_name, terms.levels), default=None), terms.multiple)

@@ -34,6 +34,7 @@ def add(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
+    """Read the cluster, print a line for each thing that was checked, and return the exit code."""
     from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
 
@@ -51,6 +52,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _print(found: Iterable[CheckLine], form: str) -> None:
+    """Print the lines as a table, or as JSON."""
     if form == "json":
         import json
 

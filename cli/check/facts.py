@@ -51,6 +51,7 @@ async def look(client: Client, version: str) -> ClusterFacts:
 
 
 async def _ways(eyes: FactReader) -> Ways:
+    """Read what decides which of our ways a cluster can use: policies, webhooks, and gated pods."""
     served: bool | None = False
     policies: list[Object] | None = None
     for version in ("v1", "v1beta1"):
@@ -80,6 +81,7 @@ class FactReader:
         self.unserved: dict[str, str] = {}
 
     async def all(self, path: str, selector: str = "", fields: str = "") -> list[Object] | None:
+        """Return all objects of a list; None if the list is not served or may not be read."""
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
 
         async def read() -> list[Object]:
@@ -115,6 +117,7 @@ class FactReader:
             return None
 
     async def _read_or_note(self, path: str, read: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what `read` reads; None if it is not served or may not be read, which is noted."""
         try:
             return await read()
         except NotFound:

@@ -61,6 +61,7 @@ def _unserved(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Judge the version of Kubernetes."""
     if (match := re.match(r"v?(\d+)\.(\d+)", facts.server_version)) is None:
         return
     version = (int(match[1]), int(match[2]))
@@ -74,6 +75,7 @@ def _kubernetes(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Judge whether each of our Deployments is ready, and of this version."""
     if facts.deployments is None:
         return
     if not facts.deployments:
@@ -99,6 +101,7 @@ def _installed(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Judge whether each of our Leases has a holder that renews it."""
     for lease in facts.leases or ():
         meta, spec = lease["metadata"], lease.get("spec") or {}
         renewed_s = unix_s(spec.get("renewTime"))
@@ -114,6 +117,7 @@ def _leaders(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Judge the maps: faults, and nodes or hosts that are missing on either side."""
     for namespace, found in (facts.maps or {}).items():
         edit = f"kubectl -n {namespace} edit configmap node-topology-config"
         data = {key: text for key, text in ((found or {}).get("data") or {}).items() if key in (TEXT_KEY, YAML_KEY)}
@@ -148,6 +152,7 @@ def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[Ch
 
 
 def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Judge by its metrics whether the extender is asked and answers."""
     request_count = sum(
         each.value
         for page in filter(None, facts.pages.values())
@@ -211,6 +216,7 @@ def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Judge whether a kind of job has two controllers."""
     for each in facts.deployments or ():
         if _component(each) != "controller":
             continue
@@ -305,6 +311,7 @@ class _Way(NamedTuple):
 
 
 def _extender(facts: ClusterFacts) -> _Way:
+    """Return whether the cluster uses the extender, and how it could."""
     is_installed = _has(facts, "extender") or _has(facts, "scheduler")
     if _sum(facts, "turnout_extender_requests_total"):
         return _Way(Word.FINE, "extender: used, kube-scheduler asks it")
@@ -326,6 +333,7 @@ def _nominations(facts: ClusterFacts) -> _Way:
 
 
 def _gates(facts: ClusterFacts) -> _Way:
+    """Return whether the cluster uses gates, and how it could."""
     gated = facts.ways.gated or 0
     if _version(facts) < _FIRST:
         return _Way(_UNUSED, "gates: this cluster cannot use them", "upgrade it to Kubernetes 1.30")

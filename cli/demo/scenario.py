@@ -105,6 +105,7 @@ def _busy(dice: random.Random, places: tuple[DemoNode, ...]) -> tuple[tuple[str,
 
 
 def _acts(dice: random.Random, gangs: int, free: int, all_gpus: int) -> tuple[Act, ...]:
+    """Return arrivals and departures of gangs. free, all_gpus: GPUs at the start."""
     acts: list[Act] = []
     running: list[DemoGang] = []
     for letter in string.ascii_uppercase[:gangs]:

@@ -161,6 +161,7 @@ def _columns(gang: str, asks: str, ours: str, theirs: str) -> str:
 
 
 def _boards(ours: Sequence[HeatmapRow], theirs: Sequence[HeatmapRow]) -> Group:
+    """Return the two boards side by side, with a legend. ours, theirs: rows of the same leaves."""
     lines = [Text("\n" + f"{'':<19}{_OURS:<{NODES_PER_LEAF * 3 + 4}}{_THEIRS}", style="bold")]
     spine = ""
     for left, right in zip(ours, theirs, strict=True):

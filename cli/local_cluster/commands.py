@@ -52,6 +52,7 @@ def _add_verbs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `turnout local up`."""
     many = parser.add_mutually_exclusive_group()
     many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="number of nodes (%(default)s)")
     many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")
@@ -79,6 +80,7 @@ def _number(text: str, least: int, most: int) -> int:
 
 
 def _up(args: argparse.Namespace) -> int:
+    """Start a local cluster and wait until it is ready. Return the exit code."""
     folder = home()
     if (running := found(folder)) is not None:
         print(f"turnout local up: one is up already, at {running.url}; turnout local down ends it", file=sys.stderr)
@@ -114,6 +116,7 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
+    """Print the state of the local cluster. Return the exit code."""
     if (note := found(home())) is None:
         why = f" (the last one has failed: {failed}; its log is {home() / LOG})" if (failed := fault(home())) else ""
         print(f"no local cluster is up{why}; turnout local up starts one", file=sys.stderr)
@@ -128,6 +131,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace, folder: Path) -> int:
+    """Run the local cluster in this process until it is told to end. Return the exit code."""
     import asyncio
     from dataclasses import replace
 

@@ -67,6 +67,7 @@ async def plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
 
 
 async def _ready(child: asyncio.subprocess.Process) -> Plane:
+    """Return the control plane once the child has printed where it is. Raises LocalClusterFailed."""
     assert child.stdout is not None
     lines: list[str] = []
     try:
@@ -83,6 +84,7 @@ async def _ready(child: asyncio.subprocess.Process) -> Plane:
 
 
 async def _end(child: asyncio.subprocess.Process) -> None:
+    """End the child, by SIGKILL after _DOWN_S."""
     if child.returncode is None:
         child.terminate()
         try:

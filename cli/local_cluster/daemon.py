@@ -137,6 +137,7 @@ def ask(folder: Path) -> tuple[dict[str, int], int]:
 
 
 def _items(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
+    """Return all objects of a core kind. Raises OSError."""
     import ssl
     import urllib.request  # with a tenth of the time that a help may take
 

@@ -54,6 +54,7 @@ def _seconds(text: str) -> float:
 
 
 def _release(args: argparse.Namespace) -> int:
+    """Lift gates, print whose, and return the exit code."""
     from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
 

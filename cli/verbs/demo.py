@@ -36,6 +36,7 @@ def _gangs(text: str) -> int:
 
 
 def _demo(args: argparse.Namespace) -> int:
+    """Play the demo. Return the exit code."""
     import asyncio
 
     from turnout.cli.commands.child_programs import ChildFailed

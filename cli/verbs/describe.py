@@ -29,6 +29,7 @@ def add(commands: Any) -> None:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    """Print a job, its pods and its Events. Return the exit code."""
     from turnout.cli.commands.jobs_of_controllers import found_job, named_job, objects
 
     job_name = named_job(args)

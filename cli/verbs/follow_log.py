@@ -72,6 +72,7 @@ class LogFollower:
             await self._clock.sleep(LOOK_S)
 
     async def _job_is_over(self) -> bool:
+        """Return True if the job has ended or was deleted."""
         import msgspec
 
         from turnout.controllers import conditions
@@ -87,6 +88,7 @@ class LogFollower:
         )
 
     async def _newest(self) -> Run | None:
+        """Return the newest run of the rank; None if it has no pod."""
         import msgspec
 
         from turnout.cli.log_runs import newest, selector

@@ -39,6 +39,7 @@ def add(commands: Any) -> None:
 
 
 def _history(args: argparse.Namespace) -> int:
+    """Print the decisions on one job. Return the exit code."""
     from turnout.cli.why import NoSuchJob, known_words
     from turnout.kube.client.clock import RealClock
 

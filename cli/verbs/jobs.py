@@ -38,6 +38,7 @@ def add(commands: Any) -> None:
 
 
 def _jobs(args: argparse.Namespace) -> int:
+    """Print the jobs of our controllers. Return the exit code."""
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:

@@ -43,6 +43,7 @@ def add(commands: Any) -> None:
 
 
 def _logs(args: argparse.Namespace) -> int:
+    """Print or follow the log of one rank. Return the exit code."""
     from turnout.cli.commands.jobs_of_controllers import found_job, named_job
     from turnout.cli.log_runs import NoSuchContainer
 
@@ -67,6 +68,7 @@ def _parameters(args: argparse.Namespace) -> Mapping[str, str]:
 
 
 async def _print(args: argparse.Namespace, client: Client, job: FoundJob) -> None:
+    """Print the log of the newest run of a rank. Raises NoSuch."""
     from turnout.cli.commands.jobs_of_controllers import objects
     from turnout.cli.log_runs import newest, selector
 
@@ -80,6 +82,7 @@ async def _print(args: argparse.Namespace, client: Client, job: FoundJob) -> Non
 
 
 async def _follow(args: argparse.Namespace, client: Client, job: FoundJob) -> None:
+    """Print the log of a rank as it grows, over restarts of its pod, until the job ends."""
     from turnout.cli.verbs.follow_log import LogFollower
     from turnout.kube.client.clock import RealClock
 

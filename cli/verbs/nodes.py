@@ -58,6 +58,7 @@ def _key(args: argparse.Namespace) -> str:
 
 
 def _list(args: argparse.Namespace) -> int:
+    """Print the nodes that are tainted, suspected or on trial. Return the exit code."""
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:
@@ -81,6 +82,7 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _untaint(args: argparse.Namespace) -> int:
+    """Remove our taint from a node. Return the exit code."""
     from turnout.cli.job_names import can_be_name
     from turnout.cli.nodes import NotTainted
 

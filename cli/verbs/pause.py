@@ -56,6 +56,7 @@ def _target(parser: argparse.ArgumentParser) -> None:
 
 
 def _pause(args: argparse.Namespace) -> int:
+    """Pause the autoscaler for a job or for all jobs. Return the exit code."""
     from turnout.autoscaler.model import AdminOverride
     from turnout.cli.pause import BadWish, of_all, until
 

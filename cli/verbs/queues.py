@@ -38,6 +38,7 @@ def add(commands: Any) -> None:
 
 
 def _queues(args: argparse.Namespace) -> int:
+    """Print the queues. Return the exit code."""
     from turnout.cli.commands.autoscaler_view import look
     from turnout.kube.client.clock import RealClock
 

@@ -51,6 +51,7 @@ def add(commands: Any) -> None:
 
 
 def _simulate(args: argparse.Namespace) -> int:
+    """Replay a trace with lending and without, and print both. Return the exit code."""
     from dataclasses import asdict
 
     from turnout.cli.simulate import model

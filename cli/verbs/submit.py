@@ -38,6 +38,7 @@ def add(commands: Any) -> None:
 
 
 def _submit(args: argparse.Namespace) -> int:
+    """Create a job from options. Return the exit code."""
     from turnout.cli.jobs import BadSubmission, JobRequest, submission
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command

@@ -30,6 +30,7 @@ def add(commands: Any) -> None:
 
 
 def _suspend(args: argparse.Namespace) -> int:
+    """Suspend a job, or let it go on. Return the exit code."""
     from turnout.cli.commands.jobs_of_controllers import MANAGER, found_job, named_job
 
     job_name = named_job(args)

@@ -34,6 +34,7 @@ def add(commands: Any) -> None:
 
 
 def _top(args: argparse.Namespace) -> int:
+    """Print who holds the GPUs. Return the exit code."""
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import may_not
     from turnout.cli.views.top import Held, listing, offers, rows, summary

@@ -68,6 +68,7 @@ def add(commands: Any) -> None:
 
 
 def _add_topology(commands: Any) -> None:
+    """Add the verb `topology` with its options."""
     topology = add_verb(commands, "topology", "the switches as a tree, with used and free GPUs under each", _EXAMPLES)
     topology.add_argument("--nodes", action="store_true", help="a line for every node, too")
     add_no_namespace(topology, "switches")
@@ -79,6 +80,7 @@ def _add_topology(commands: Any) -> None:
 
 
 def _topology(args: argparse.Namespace) -> int:
+    """Print the switches as a tree. Return the exit code."""
     from turnout.cli.commands.scheduler_view import look
     from turnout.kube.client.clock import RealClock
 
@@ -109,6 +111,7 @@ def tree_of(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listin
 
 
 def _explain(args: argparse.Namespace) -> int:
+    """Print where a gang would land, or what a reason word means. Return the exit code."""
     if args.gang.isalpha():  # no gang has such a name: it begins with a number
         return _explain_reason(args.gang)
     from turnout.cli.views.explain import BadGang, gang_of, listing

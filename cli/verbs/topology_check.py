@@ -27,6 +27,7 @@ def add(commands: Any) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
+    """Check the map in a file, or on stdin for "-". Return the exit code."""
     from turnout.cli.topo_check import check, report
 
     try:

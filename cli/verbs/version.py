@@ -30,6 +30,7 @@ def add(commands: Any) -> None:
 
 
 def _version(args: argparse.Namespace) -> int:
+    """Print our version, Kubernetes' and the installed one. Return the exit code."""
     from turnout.cli.commands.run_verb import run_verb, say
     from turnout.cli.exit_codes import ExitCode
     from turnout.kube.version import installed_build

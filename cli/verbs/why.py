@@ -58,6 +58,7 @@ def add(commands: Any) -> None:
 
 
 def _why(args: argparse.Namespace) -> int:
+    """Print why a job is as it is. Return the exit code."""
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import account_of
     from turnout.cli.release.facts import gate_facts
@@ -165,6 +166,7 @@ def _tell(
     gate: Gate | None,
     repair: str | None,
 ) -> None:
+    """Print the chain of causes in the wanted form. found: the chain or gang. account: what its controller says."""
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import why
     from turnout.cli.commands.terminal import TerminalPage

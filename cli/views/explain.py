@@ -152,6 +152,7 @@ def explain(
 
 
 def _pods(gang: AskedGang, now_s: float) -> list[Pod]:
+    """Return the pods of the gang that is asked about."""
     notes = {labels.KOORD_NAME: _NAME, labels.KOORD_MIN: str(gang.least), labels.KOORD_TOTAL: str(gang.pods)}
     if gang.tier is not None:
         notes |= {labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: str(gang.tier)}
@@ -193,6 +194,7 @@ def _reserve(view: ClusterView, plans: Sequence[GangPlan]) -> None:
 
 
 def _landings(gang: AskedGang, plan: GangPlan, view: ClusterView, shape: PodShape, room: Rows) -> tuple[Landing, ...]:
+    """Return the hosts on which the gang would land, each with its ranks and its GPUs that stay free."""
     by_host: dict[int, list[int]] = {}
     for uid, host in plan.hosts.items():
         by_host.setdefault(host, []).append(plan.ranks.get(uid, 0))
@@ -223,6 +225,7 @@ def _without_map(gang: AskedGang, room: int, map_fault: str) -> list[str]:
 
 
 def _verdict(gang: AskedGang, plan: GangPlan, fabric: Fabric) -> str:
+    """Return in one sentence where the gang would land."""
     size = f"{gang.pods}x{gang.gpus} GPUs"
     if not plan.hosts:
         reason = f": {plan.refusal.reason.value}, {plan.refusal.detail}" if plan.refusal else ""
@@ -305,6 +308,7 @@ def chain_of(
 
 
 def _decided(chain: Chain, fits: bool) -> list[str]:
+    """Return what the autoscaler would decide about the gang. fits: it has a place now."""
     queue = chain.queue
     limit = "no limit" if queue.limit is None else f"{queue.used} of {queue.limit} GPUs used"
     found = [f"Queue {queue.name}: {limit}."]

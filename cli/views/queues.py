@@ -56,6 +56,7 @@ def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: 
 
 
 def _row(name: str, queue: Queue | None, jobs: list[JobState], bare: list[UnmanagedGang], gpus: Gpus) -> QueueRow:
+    """Return the row of a queue. bare: gangs of it that no kind of job manages."""
     spec = queue or Queue()
     used = total(queue.used, gpus) if queue is not None else _held_gpus(jobs, bare, gpus)
     share = bound(spec.deserved, gpus)
@@ -114,6 +115,7 @@ def status_rows(pages: Iterable[Mapping[str, Any]]) -> list[QueueRow]:
 
 
 def _status_row(name: str, status: Mapping[str, Any]) -> QueueRow:
+    """Return the row of a queue by its status in a ConfigMap. Raises KeyError, TypeError or ValueError."""
     gpus, jobs = status.get("gpus") or {}, status["jobs"]
     used, share = int(gpus.get("used", 0)), gpus.get("deserved")
     return QueueRow(

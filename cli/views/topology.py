@@ -104,6 +104,7 @@ def _leaf(path: Path, host: str, by_key: Mapping[str, TreeNode]) -> str:
 
 
 def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapping[str, TreeNode]) -> Branch:
+    """Return one line of the tree: a switch or host with the sums over its nodes. by_key: nodes by name and address."""
     nodes = [by_key[host] for host in hosts if host in by_key]
     return Branch(
         path,

@@ -74,9 +74,9 @@ def _read(raw: Object) -> ControlledJob:
         role.label: _least(number, task) for number, (task, role) in enumerate(zip(spec.tasks, roles, strict=True))
     }
     total = sum(role.replicas for role in roles)
-    most = spec.min_available or sum(least.values())
-    if most > total:
-        raise BadJob(f"spec.minAvailable is {most}: the tasks have {total} replicas together")
+    min_available = spec.min_available or sum(least.values())
+    if min_available > total:
+        raise BadJob(f"spec.minAvailable is {min_available}: the tasks have {total} replicas together")
     own_fields = _own_fields(raw, spec, roles, least)
     roles = tuple(_with_added_bytes(own_fields, roles))
     return job_reader.controlled_job(
@@ -84,9 +84,9 @@ def _read(raw: Object) -> ControlledJob:
         KIND,
         roles=roles,
         policy=RunPolicy(_suspended(meta), ttl_s=spec.ttl_seconds_after_finished),
-        gang=_gang(meta, spec, roles, least, most),
+        gang=_gang(meta, spec, roles, least, min_available),
         spec=own_fields,
-        elastic=most < total,
+        elastic=min_available < total,
     )
 
 
@@ -184,17 +184,19 @@ def _least(number: int, task: VolcanoTask) -> int:
     return least
 
 
-def _gang(meta: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapping[str, int], most: int) -> GangSpec:
+def _gang(
+    meta: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapping[str, int], min_available: int
+) -> GangSpec:
     """Return the words of the PodGroup. Source: VE-16, VE-26"""
     notes = ObjectPart(meta, "metadata").words("annotations")
     more: dict[str, Any] = {"minTaskMember": dict(least)}
     if spec.network_topology:
         more["networkTopology"] = spec.network_topology
     return GangSpec(
-        most,
+        min_available,
         spec.queue,
         spec.priority_class_name,
-        resources_of(_least_members(roles, least, most)),
+        resources_of(_least_members(roles, least, min_available)),
         name=f"{meta['name']}-{meta['uid']}",
         labels=ObjectPart(meta, "metadata").words("labels"),
         notes={name: text for name, text in notes.items() if not name.startswith("kubectl.kubernetes.io/")},
@@ -202,13 +204,13 @@ def _gang(meta: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapp
     )
 
 
-def _least_members(roles: Sequence[Role], least: Mapping[str, int], most: int) -> list[tuple[Role, int]]:
+def _least_members(roles: Sequence[Role], least: Mapping[str, int], min_available: int) -> list[tuple[Role, int]]:
     """Return how many pods of each task count for the least of the job: its own least first, then more in order."""
-    if most < sum(least.values()):
+    if min_available < sum(least.values()):
         counts = {role.label: 0 for role in roles}
     else:
         counts = dict(least)
-    left = most - sum(counts.values())
+    left = min_available - sum(counts.values())
     for role in roles:
         more = min(left, role.replicas - counts[role.label])
         counts[role.label] += more

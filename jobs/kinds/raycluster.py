@@ -97,7 +97,7 @@ def _size(group: ObjectPart) -> tuple[int, int, int, int]:
 
 def _elastic_group(groups: Sequence[ObjectPart]) -> int:
     """Return the index of the group that is resized: the one named worker, else the last of the largest groups."""
-    named = [number_of for number_of, each in enumerate(groups) if each.text("groupName") in ("worker", "workers")]
+    named = [index for index, each in enumerate(groups) if each.text("groupName") in ("worker", "workers")]
     if named:
         return named[0]
     pods = [_size(each)[1] * _size(each)[3] for each in groups]

@@ -102,7 +102,7 @@ _LOOKED_AT = 8  # unknown annotations of one pod
 
 
 def _own_terms(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in the annotations of a pod; None without any."""
+    """Return the terms in our own annotations of a pod; None without any."""
     wish = notes.get(labels.TOPOLOGY, "")
     if wish not in ("", *WORDS):
         faults.append(f"{labels.TOPOLOGY} is {wish[:40]!r}: it must be {', '.join(WORDS[:-1])} or {WORDS[-1]}")
@@ -162,7 +162,7 @@ def _misspelt(notes: Mapping[str, str]) -> Iterator[str]:
     for key in unknown[:_LOOKED_AT]:
         matches = difflib.get_close_matches(key[:80], _OF_PODS, 1, 0.9)
         if matches:
-            yield f"{key[:80]} is not _own_terms: did you mean {matches[0]}?"
+            yield f"{key[:80]} is not read: did you mean {matches[0]}?"
 
 
 AXES = ("dp", "pp", "cp", "ep", "tp")

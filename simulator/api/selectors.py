@@ -33,6 +33,7 @@ def _label_questions(text: str) -> list[Question]:
 
 
 def _label_question(term: str) -> Question:
+    """Return the predicate of one term of a label selector. Raises ApiRefusal (400)."""
     if match := _SET.match(term):
         key, operator, listed = match.groups()
         values = {value.strip() for value in listed.split(",")}
@@ -51,6 +52,10 @@ def _label_question(term: str) -> Question:
 
 
 def _field_questions(kind: ResourceKind, text: str) -> list[Question]:
+    """Return the predicates of a field selector.
+
+    Raises ApiRefusal (400), also for a field that the kind does not serve.
+    """
     known = ("metadata.name", *(("metadata.namespace",) if kind.namespaced else ()), *kind.fields)
     questions: list[Question] = []
     for term in filter(None, (part.strip() for part in text.split(","))):

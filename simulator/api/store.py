@@ -272,6 +272,10 @@ class Store:
         return obj
 
     def _check_namespace(self, kind: ResourceKind, namespace: str) -> None:
+        """Check that new objects may be created in a namespace.
+
+        Raises ApiRefusal: 404, or 403 while it is being deleted.
+        """
         if not kind.namespaced or not (known := self._objects_of(NAMESPACES)):
             return
         stored = known.get(("", namespace))
@@ -299,6 +303,7 @@ class Store:
     def _keep(
         self, kind: ResourceKind, obj: Object, before: Stored | None, manager: str = "", part: str = ""
     ) -> Stored:
+        """Store the new state of an object under a new version, and note it in the history."""
         meta = obj["metadata"]
         if manager:
             meta["managedFields"] = owned(before.obj if before else None, obj, manager, part, self._now(0))
@@ -309,6 +314,7 @@ class Store:
         return now
 
     def _forget(self, kind: ResourceKind, old: Stored, last: Object) -> Stored:
+        """Remove an object, and note the deletion in the history. last: its state with the version of the deletion."""
         meta = last["metadata"]
         del self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])]
         now = self._stamp(last)

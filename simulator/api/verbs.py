@@ -80,6 +80,7 @@ def question(target: Target, query: Mapping[str, str]) -> Question:
 
 
 def _get(store: Store, call: Call) -> ApiAnswer:
+    """Return an object, or a page of a list, as a table if kubectl asks for one."""
     target, query = call.target, call.query
     kind = target.kind
     if target.name:
@@ -95,6 +96,7 @@ def _get(store: Store, call: Call) -> ApiAnswer:
 
 
 def _post(store: Store, call: Call) -> ApiAnswer:
+    """Create an object, bind or evict a pod, or review a token."""
     target, body = call.target, call.body
     where = (target.kind, target.namespace, target.name)
     match target.subresource:
@@ -115,6 +117,7 @@ def _post(store: Store, call: Call) -> ApiAnswer:
 
 
 def _patch(store: Store, call: Call) -> ApiAnswer:
+    """Patch an object or its scale. Raises ApiRefusal: 415 for an unknown format."""
     target = call.target
     _check_writable(target)
     apply = _PATCHES.get(call.form)
@@ -142,6 +145,7 @@ def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
 
 
 def _delete(store: Store, call: Call) -> ApiAnswer:
+    """Delete an object, or all objects that the selectors choose."""
     target, query = call.target, call.query
     options = delete_options(call.body or {}, dict(query))
     if target.name:
@@ -259,6 +263,7 @@ def unserved(group: str, version: str, path: str) -> Exception:
 
 
 def _check_subresource(found: Target) -> None:
+    """Check that a kind has this subresource. Raises ApiRefusal: 404, or 501 if only the embedded API lacks it."""
     part, kind = found.subresource, found.kind
     if (
         (part == "status" and kind.status)

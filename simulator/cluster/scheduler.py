@@ -121,6 +121,7 @@ def cycle(
 def _nominated(
     cluster: Cluster, pod_info: PodInfo, extender: ExtenderSettings | None
 ) -> Generator[Question, ExtenderReply, Sequence[NodeInfo]]:
+    """Return the nominated node if it still has room and passes the extender; else no node."""
     node_info = cluster.node_infos.get(pod_info.nominated)
     if node_info is None or not node_info.has_room(pod_info, cluster.nominated_pods(node_info.name, pod_info)):
         return ()
@@ -133,6 +134,7 @@ def _nominated(
 def _filtered(
     node_infos: Sequence[NodeInfo], extender: ExtenderSettings | None
 ) -> Generator[Question, ExtenderReply, Sequence[NodeInfo]]:
+    """Return the nodes that the extender lets pass. Raises ExtenderSilence if it does not answer as agreed."""
     if extender is None or not node_infos:
         return node_infos
     reply = yield Question(ExtenderVerb.FILTER, _names(node_infos))

@@ -139,6 +139,7 @@ def referenced_object(source: Mapping[str, Object], kind: str, name: str, option
 
 
 def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) -> str | None:
+    """Return the value of one variable; None if its optional source lacks it. Raises NotToBeHad."""
     origin = each.get("valueFrom")
     if not origin:
         return expanded(str(each.get("value", "")), env)
@@ -167,6 +168,7 @@ def _owner_of(pod: Object, variable: Object) -> Object:
 
 
 def _all_of(each: Object, sources: Sources) -> dict[str, str]:
+    """Return the variables of one envFrom, with its prefix. Raises NotToBeHad."""
     prefix = each.get("prefix") or ""
     for key, kind, source in (
         ("configMapRef", "configmap", sources.config_maps),

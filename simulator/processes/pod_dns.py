@@ -58,6 +58,7 @@ def _lines(namespace: str, pods: list[Object], services: Iterable[Object]) -> It
 
 
 def _lines_of(service: Object, namespace: str, pods: Iterable[Object]) -> Iterator[str]:
+    """Yield the lines of /etc/hosts for the pods behind a Service."""
     spec, where = service.get("spec") or {}, service["metadata"]["namespace"]
     selector = spec.get("selector") or {}
     headless = spec.get("clusterIP") == "None"

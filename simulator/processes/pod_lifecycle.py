@@ -319,6 +319,7 @@ def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _conditions(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, done: bool) -> list[dict[str, Any]]:
+    """Return the conditions of a pod. done: it has ended."""
     holds = ready(lifecycle)
     states = {
         "PodReadyToStartContainers": not done,
@@ -339,6 +340,7 @@ def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, 
 
 
 def _shown(each: Container, images: Mapping[str, str]) -> dict[str, Any]:
+    """Return the containerStatus of a container. images: by container."""
     runs = each.state is ContainerState.RUNNING
     image = images.get(each.name, "")
     done = each.part is Part.INIT and each.end is not None and each.end.code == 0
@@ -360,6 +362,7 @@ def _backs_off(each: Container) -> bool:
 
 
 def _state(each: Container) -> dict[str, Any]:
+    """Return the state of a container: running, waiting with its reason, or terminated."""
     if each.state is ContainerState.RUNNING:
         return {"running": {"startedAt": rfc3339(each.began_s)}}
     if each.state is ContainerState.WAITING:

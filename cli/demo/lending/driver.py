@@ -98,6 +98,7 @@ async def _stage(
 async def _programs(
     loan: Loan, cluster: LocalCluster, folder: Path, stage: LendingTestbed
 ) -> AsyncIterator[AutoscalerProcess]:
+    """Run the autoscaler and the extender until the block ends, and give the autoscaler."""
     config, configmap = folder / "kubeconfig", f"{MAP_NAMESPACE}/{MAP_NAME}"
     async with (
         running_autoscaler(loan.autoscaler, config, loan.flags, stage.hear) as autoscaler,

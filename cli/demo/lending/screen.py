@@ -161,6 +161,7 @@ def _board(story: Story, moment: StoryMoment) -> Group:
 
 
 def _bar(bar: Bar, least: int, why: str) -> Text:
+    """Return the bar of a job. least: its min. why: the text behind it."""
     text = Text(f"  {bar.letter}  ", style=colour(bar.letter))
     text.append("█" * bar.own * _SIGNS)
     text.append("▒" * bar.lent * _SIGNS, style="dim")
@@ -172,6 +173,7 @@ def _bar(bar: Bar, least: int, why: str) -> Text:
 
 
 def _table(sums: LendingSums) -> Table:
+    """Return the sums of a story as a table."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right")
@@ -225,6 +227,7 @@ def _workers(count: int) -> str:
 
 
 def _decided(decision: LoggedDecision) -> str:
+    """Return a decision in words; "" for one that says nothing new."""
     if decision.is_written:
         verb = "grows" if decision.workers > decision.workers_before else "shrinks"
         text = f"{decision.letter} {verb} from {decision.workers_before} to {decision.workers}"

@@ -86,6 +86,7 @@ def _preinstalled(
 
 
 def _set(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
+    """Return the kind of a set of pods in group apps. short: kubectl's short name."""
     return ResourceKind(
         "apps",
         "v1",
@@ -310,6 +311,7 @@ def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
 
 
 def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
+    """Return the columns of a CRD's additionalPrinterColumns, after the name; without any, name and age."""
     found = [
         PrinterColumn(
             each["name"],
@@ -329,6 +331,7 @@ def _show(column: dict[str, Any]) -> Show:
         return since(*steps)
 
     def show(obj: Object, now_s: float) -> str | int:
+        """Return the cell of an object, as kubectl prints it."""
         found = value_at(obj, *steps)
         if isinstance(found, bool):
             return "true" if found else "false"

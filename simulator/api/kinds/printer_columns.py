@@ -68,6 +68,7 @@ def _ready(pod: Object, now_s: float) -> str:
 
 
 def _pod_status(pod: Object, now_s: float) -> str:
+    """Return the STATUS column of a pod, as kubectl prints it."""
     if value_at(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
     shown = value_at(pod, "status", "reason") or value_at(pod, "status", "phase") or UNKNOWN

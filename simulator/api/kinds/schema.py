@@ -93,6 +93,7 @@ def faults(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
 
 
 def _is_of_type(schema: Schema, value: Any) -> bool:
+    """Return True if a value is of the schema's type. A whole float counts as an integer, a bool as nothing else."""
     if schema.get(_EITHER):
         return isinstance(value, int | str) and not isinstance(value, bool)
     python_types = _TYPES.get(schema.get("type", ""))
@@ -121,6 +122,7 @@ def _number_faults(schema: Schema, value: float, where: str) -> Iterator[str]:
 
 
 def _list_faults(schema: Schema, value: list[Any], where: str, path: str) -> Iterator[str]:
+    """Yield the faults of a list and of its items; of an x-kubernetes-list-map-keys list also keys that stand twice."""
     if len(value) > schema.get("maxItems", len(value)):
         yield f"{where}: Too many: {len(value)}: must have at most {schema['maxItems']} items"
     if len(value) < schema.get("minItems", 0):
@@ -136,6 +138,7 @@ def _list_faults(schema: Schema, value: list[Any], where: str, path: str) -> Ite
 
 
 def _object_faults(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield missing required fields of an object, and the faults of its fields."""
     start = f"{path}." if path else ""
     for key in schema.get("required") or ():
         if key not in value:
@@ -236,6 +239,7 @@ def check_object(kind: ResourceKind, obj: Object) -> None:
 
 
 def _pod_faults(spec: Object, path: str) -> Iterator[str]:
+    """Yield the faults of a pod's spec: containers without name or image, and names that stand twice."""
     containers = spec.get("containers")
     if not isinstance(containers, list) or not containers:
         yield f"{path}.containers: Required value"

@@ -69,6 +69,7 @@ class Handlers:
                 asyncio.get_running_loop().call_soon(collect, self._store)
 
     async def _call(self, request: web.Request, target: Target) -> Call:
+        """Return a request as a call of verbs.py. Raises ApiRefusal for a body that cannot be read."""
         body: Any = None
         form = request.content_type
         if request.method == "PATCH":
@@ -86,6 +87,7 @@ class Handlers:
     # Faults.
 
     async def _ask_for_fault(self, request: web.Request) -> web.Response:
+        """Inject the fault of a POST, or remove all faults for a DELETE."""
         if request.method == "DELETE":
             self._faults.clear()
             return as_json(success())
@@ -240,6 +242,7 @@ def _kinds(catalogue: Catalogue, group: str, version: str) -> list[ResourceKind]
 
 
 def _resources(catalogue: Catalogue, group: str, version: str) -> dict[str, Any] | None:
+    """Return the APIResourceList of a version; None for a version without kinds."""
     kinds = _kinds(catalogue, group, version)
     if not kinds:
         return None
@@ -267,6 +270,7 @@ def _resources(catalogue: Catalogue, group: str, version: str) -> dict[str, Any]
 
 
 def _openapi(catalogue: Catalogue, group: str, version: str) -> dict[str, Any] | None:
+    """Return an OpenAPI document with paths and verbs, without schemas; None for a version without kinds."""
     kinds = _kinds(catalogue, group, version)
     if not kinds:
         return None
@@ -305,6 +309,7 @@ def only_with(token: str) -> Middleware:
     async def check(
         request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
+        """Pass on a request that shows the token in its path or header. Raises ApiRefusal (401, 403)."""
         host = request.host.rpartition(":")[0] if ":" in request.host else request.host
         if "Origin" in request.headers or host not in _NAMES:
             raise ApiRefusal("Forbidden", "this API is not for web pages: they have no business here")

@@ -62,6 +62,7 @@ async def answer(request: web.Request, pod: Object, logs: Logs | None, container
 
 
 async def _send(response: web.StreamResponse, log: Log, follow: bool, lines: int | None, left: int | None) -> None:
+    """Send the output of one run. lines: of its end, None for all. left: bytes at most, None for no limit."""
     if log.path is None:
         return
     with log.path.open("rb") as file:  # held open: the last words are read even when the pod's files are removed

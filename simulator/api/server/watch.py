@@ -73,6 +73,7 @@ class WatchServer:
         opening: bytes,
         bookmarks: bool,
     ) -> None:
+        """Send `opening`, then the changes since a position, until the watch ends. show: encodes an object."""
         journal = self._store.journal(kind)
         changed = asyncio.Event()
         journal.wakers.add(changed.set)

@@ -166,6 +166,7 @@ def selects(selector: Any, obj: Object) -> bool:
 
 
 def _holds(rule: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Return True if labels meet one matchExpression."""
     value, values = labels.get(rule["key"]), rule.get("values") or ()
     match rule["operator"]:
         case "In":

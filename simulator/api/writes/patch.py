@@ -102,6 +102,7 @@ def json_patch(target: Any, operations: Any) -> Any:
 
 
 def _apply(document: Any, operation: dict[str, Any]) -> Any:
+    """Apply one operation of a JSON patch, and return the document. Raises ValueError, KeyError or IndexError."""
     path = _steps(operation["path"])
     match operation["op"]:
         case "test":

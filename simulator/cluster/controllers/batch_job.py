@@ -112,6 +112,7 @@ def folded(indexes: Iterable[int]) -> str:
 
 
 def _count(job: Object, pods: Sequence[Object]) -> _Count:
+    """Return how many pods of a job are active, over and leaving."""
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))
     unfinished = [pod for pod in pods if not is_over(pod)]
@@ -184,6 +185,7 @@ def _split_surplus(job: Object, count: _Count) -> tuple[list[Object], list[Objec
 
 
 def _pod(job: Object, index: int | None) -> Object:
+    """Return a new pod of a job. index: None for a job without indexes."""
     meta, spec = job["metadata"], job["spec"]
     mark = {} if index is None else {INDEX: str(index)}
     name = {"generateName": f"{meta['name']}-" if index is None else f"{meta['name']}-{index}-"}

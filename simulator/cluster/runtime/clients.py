@@ -177,6 +177,7 @@ class ExtenderClient:
         return reply
 
     async def _ask(self, pod: Any, question: Question) -> ExtenderReply:
+        """Send one question, and return its reply. A failure is in the reply."""
         body = msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": question.names})
         url = f"{self._url}/{question.verb.value}"
         try:

@@ -63,6 +63,7 @@ class Controllers:
     # Seeing.
 
     async def _watch(self, plural: str) -> None:
+        """Watch one kind for ever. A watch that fails begins again after a pause."""
         path = f"{_PATHS[plural]}/{plural.split('.')[0]}"
         while True:
             try:
@@ -107,6 +108,7 @@ class Controllers:
     # Doing.
 
     async def _serve(self) -> None:
+        """Look at due objects for ever, once every kind has been listed."""
         while True:
             now_s = time.time()
             while self._later and self._later[0][0] <= now_s:
@@ -125,6 +127,7 @@ class Controllers:
                 await self._look(key)
 
     async def _look(self, key: Key) -> None:
+        """Look at one object, and do the writes that it needs. An object that fails stays out of the others' way."""
         plural, uid = key
         obj = self._cache.get(plural, uid)
         if obj is None or plural not in self._reconcilers or obj["metadata"].get("deletionTimestamp"):

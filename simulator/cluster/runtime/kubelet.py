@@ -99,6 +99,7 @@ class Kubelet:
                     tasks.create_task(self._move(pod, to))
 
     async def _watch(self) -> None:
+        """Watch bound pods for ever. A watch that fails begins again after a pause."""
         while True:
             try:
                 async for word, pod in self._api.changes(_BOUND):
@@ -110,6 +111,7 @@ class Kubelet:
                 await asyncio.sleep(0.5)
 
     def _see(self, word: str, pod: Object) -> None:
+        """Note a bound pod, and plan its next state."""
         uid = pod["metadata"]["uid"]
         if word == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
             self._pods.pop(uid, None)
@@ -143,6 +145,7 @@ class Kubelet:
         return None if next_ is not None and next_.to is PodState.RUNNING else next_
 
     async def _move(self, pod: Object, to: PodState) -> None:
+        """Write the next state of a pod, or delete it. A pod that has changed is left to its next event."""
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         try:

@@ -100,6 +100,7 @@ class Scheduler:
             group.create_task(self._complaints.run())
 
     async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
+        """Watch one kind for ever. see: receives word and raw object."""
         while True:
             try:
                 async for word, obj in self._api.changes(path):
@@ -128,6 +129,7 @@ class Scheduler:
         self.waiting.wake()
 
     def _see_pod(self, word: str, raw: bytes) -> None:
+        """Note a pod: it waits, holds room on its node, or is gone."""
         pod = _pods.decode(raw)
         uid = pod.metadata.uid
         if word == "DELETED" or pod.status.phase in _ENDED:
@@ -159,6 +161,7 @@ class Scheduler:
         self._names.pop(uid, None)
 
     async def _schedule(self, group: asyncio.TaskGroup) -> None:
+        """Try one waiting pod after another for ever, once everything has been listed."""
         for synced in self._synced.values():
             await synced.wait()
         clock = asyncio.get_running_loop()
@@ -180,6 +183,7 @@ class Scheduler:
                 continue  # somebody's pause is over
 
     async def _try(self, pod_info: PodInfo, group: asyncio.TaskGroup) -> None:
+        """Schedule a pod, or its whole gang at once where the scheduler holds gangs; else note why it waits."""
         members = [
             each for each in self._gangs.together(pod_info.uid) if each in self._names and each not in self._assumed
         ]
@@ -243,6 +247,7 @@ class Scheduler:
             return outcome
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
+        """Bind a pod. If that fails, its room is released, and it waits again."""
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         try:
@@ -308,6 +313,7 @@ class Complaints:
                     log.warning("pod_not_told", extra={"why": str(error)})
 
     async def _say(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
+        """Write why a pod waits: its condition PodScheduled, and an Event."""
         at = rfc3339(time.time())
         condition = {
             "type": "PodScheduled",

@@ -229,6 +229,7 @@ class Root:
         return any(folder == each or folder.startswith(f"{each}/") for each in self.ours - {"/"}) or folder in self.ours
 
     def _open_up(self, folder: str) -> None:
+        """Replace a folder by one in memory with links to its entries, so that other entries can be added."""
         if folder in self.ours:
             return
         place = self.root + folder.rstrip("/")

@@ -64,6 +64,7 @@ async def endpoint(pod_logs: PodLogs, authority: Path, certificate: Path, key: P
     trust.verify_mode = ssl.CERT_REQUIRED
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        """Send the log of a pod that runs here; 404 for any other."""
         found = request.match_info
         life = pod_logs.runner.find(found["namespace"], found["pod"]) if pod_logs.runner is not None else None
         if life is None:

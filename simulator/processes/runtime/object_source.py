@@ -44,6 +44,8 @@ class Objects:
         return {name: volumes[volume] for name, volume in bound.items() if volume in volumes}
 
     async def _all(self, path: str, names: Iterable[str], kind: str = "") -> dict[str, Object]:
+        """Return the existing objects of these names. kind: is added to each object where it is not ""."""
+
         async def one(name: str) -> tuple[str, Object | None]:
             try:
                 found: Object = await self._api.call("GET", f"{path}/{name}")
@@ -66,6 +68,7 @@ class Objects:
         return found
 
     async def _token(self, pod: Object, token: Token) -> bytes:
+        """Return a token of the pod's service account, bound to the pod. Raises NotToBeHad."""
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
         bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}

@@ -116,6 +116,7 @@ class Runner:
         self._tasks[uid] = asyncio.create_task(self._live(life, uid))
 
     async def _live(self, life: RunningPod, uid: str) -> None:
+        """Run one pod to its end. A fault of ours ends this pod only."""
         try:
             await asyncio.to_thread(self._prepare, life)
             await life.run()
@@ -141,6 +142,7 @@ class Runner:
     # Names.
 
     async def _watch_services(self) -> None:
+        """Watch Services for ever, and write the names of their pods anew after each change."""
         while True:
             try:
                 async for word, watched in self._api.changes("/api/v1/services"):

@@ -152,7 +152,7 @@ OURS = [
     row("ours: a tier beside preferred", volcano(4, notes=ours("preferred", topology_tier="2")), "one leaf",
         told="topology-tier has no meaning beside preferred"),
     row("ours: a word nearly ours", volcano(4, notes={"turnout.dev/min-worker": "2"}), "one leaf",
-        bad="did you mean turnout.dev/min-workers?"),
+        bad="turnout.dev/min-worker is not read: did you mean turnout.dev/min-workers?"),
     row("ours: a pod of no gang", [pod("ray-worker-x", 8, ours("required"))], "anywhere",
         told="the pod belongs to no gang"),
     row("ours beside Kueue's: the required level", job(4, notes={**ours("preferred"), kueue.REQUIRED: RACK}), "waits",
