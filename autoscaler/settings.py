@@ -23,7 +23,7 @@ _POLICY, _RULES = Policy(), TaintRules()  # the defaults of decisions
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one autoscaler. The defaults of decisions are those of Policy and Rules."""
+    """The settings of one autoscaler. The defaults of decisions are those of Policy and TaintRules."""
 
     kubeconfig: str | None = None
     context: str | None = None
@@ -171,7 +171,7 @@ def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:
         "--least-gain",
         type=float,
         default=default.least_gain,
-        help="what an added worker has to add, beside what one of the least does (%(default)g)",
+        help="least speed that an added worker must bring, as a share of that of a worker of the min (%(default)g)",
     )
     parser.add_argument(
         "--headroom-gpus", type=int, default=default.headroom_gpus, help="kept free in each queue (%(default)s)"
@@ -208,7 +208,7 @@ def _add_taints(parser: argparse.ArgumentParser, default: Settings) -> None:
         "--taint-verdicts",
         type=int,
         default=default.taint_verdicts,
-        help="of pods of so many namespaces that a first taint takes (%(default)s)",
+        help="namespaces whose pods must report a fault before a first taint (%(default)s)",
     )
     parser.add_argument(
         "--taint-s",

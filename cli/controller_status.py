@@ -35,7 +35,7 @@ _REMEDIES = (  # what a failed job's condition says, and what helps
 
 @dataclass(frozen=True, slots=True)
 class JobPod:
-    """A pod of the job. role: the label. waits: what its scheduler says of one without a node."""
+    """A pod of the job. role: the label. scheduler_message: what its scheduler says of one without a node."""
 
     role: str
     index: int

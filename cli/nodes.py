@@ -80,7 +80,7 @@ def _state(record: Record, tainted: bool) -> str:
 
 
 def record_of(node: Mapping[str, Any]) -> Record | None:
-    """Read the record on a raw node. Raises BadRecord."""
+    """Read the record on a raw node. Raises BadNodeRecord."""
     text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
     return None if text is None else model.read(text)
 

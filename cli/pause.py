@@ -20,7 +20,7 @@ class BadWish(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch. said: to the person when it is done."""
+    """One merge patch. message: told to the person when it is done."""
 
     path: str
     body: dict[str, Any]

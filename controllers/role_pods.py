@@ -199,7 +199,7 @@ class RoleHistory:
     uids: frozenset[str]  # pods that are counted and may still exist
     by_index: Mapping[int, int]  # restarts of each index, if the role bounds them
     next_number: int  # the first number that was never given
-    faulty_node_exit_code: int | None = None  # as in Kind
+    faulty_node_exit_code: int | None = None  # as in ControlledKind
     memory_kills: Mapping[int, int] = field(default_factory=dict)  # restarts for lack of memory, by index
     faulty_nodes: tuple[str, ...] = ()  # names of faulty nodes, the newest last
     first_unrecorded: int = 0  # the first number that the status does not know as given

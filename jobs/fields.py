@@ -196,7 +196,7 @@ def _type_info(type_: type[FieldStruct]) -> inspect.Type:
 
 
 def bare_type(info: inspect.Type) -> inspect.Type:
-    """Return a type without its annotation, and without None."""
+    """Return the type inside `Annotated[...]` and `... | None`."""
     while True:
         if isinstance(info, inspect.Metadata):
             info = info.type

@@ -152,7 +152,7 @@ def container_requests(container: Container) -> dict[str, int]:
 
 
 def amount(resource: str, quantity: str | int | float) -> int:
-    """Convert a quantity to milli-CPU for "cpu", else to base units (bytes, counts), rounded up; 0..MOST."""
+    """Convert a quantity to milli-CPU for "cpu", else to base units (bytes, counts), rounded up; 0..MAX_AMOUNT."""
     return max(0, min(milli(quantity) if resource == "cpu" else base_units(quantity), MAX_AMOUNT))
 
 
@@ -331,7 +331,7 @@ def amount_text(resource: str, amount: int) -> str:
 
 _MAX_AMOUNT = 2**63 - 1  # Kubernetes caps every quantity here, in base units
 _MAX_TEXT_CHARS = 128  # characters; the longest quantity that the API server writes is far shorter
-_MAX_EXPONENT = 256  # past it a text of _LONGEST digits is over the cap or under a nano all the same
+_MAX_EXPONENT = 256  # past it a text of _MAX_TEXT_CHARS digits is above the cap or below a nano in any case
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

@@ -57,9 +57,9 @@ class WatchAction(Enum):
 
     PUT = "put"
     DROP = "drop"
-    MARK = "mark"
-    FAULT = "fault"
-    SKIP = "skip"
+    MARK = "mark"  # a BOOKMARK: only the version is new
+    FAULT = "fault"  # an ERROR with a Status
+    SKIP = "skip"  # it cannot be read
 
 
 _ACTIONS = {
@@ -156,7 +156,7 @@ class KindDecoder(Generic[T]):
         return ListPage(page.metadata.resource_version, items, tuple(unread), skipped)
 
     def line(self, raw: bytes) -> WatchLine[T]:
-        """Return the line. Raises nothing: a line that cannot be read is a SKIP."""
+        """Return the line. Raises nothing. A line that cannot be read is a SKIP, unless it deletes an object."""
         try:
             event = self._line_decoder.decode(raw)
         except UNREADABLE:

@@ -82,7 +82,7 @@ class ElasticSpec:
 
     @property
     def smallest_world(self) -> int:
-        """Return the size of the smallest world: the first multiple of the unit from `least` on."""
+        """Return the size of the smallest world: the first multiple of the unit from `min_nodes` on."""
         return -(-self.min_nodes // self.node_unit) * self.node_unit
 
     def world_size(self, present: int) -> int:

@@ -22,7 +22,9 @@ class Answer:
     Without nodes and without a refusal there is no opinion: every node of the request stays.
     """
 
-    nodes: Sequence[str] | None = None  # in the order of the request; empty without a refusal: planned elsewhere
+    nodes: Sequence[str] | None = (
+        None  # in the order of the request; None: no opinion; (): no node, or planned elsewhere if there is no refusal
+    )
     refusal: Refusal | None = None
     preemption_nodes: Collection[str] | None = ()  # nodes that the pod could use once others leave; None for all nodes
     retry: bool = False  # the refusal may be wrong: the scheduler should ask again at once

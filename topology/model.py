@@ -95,7 +95,7 @@ class Placement:
 class Refusal:
     """A "no" with its reason. Two refusals are equal if their reasons are: the numbers describe one moment only."""
 
-    reason: Enum  # a Reason; a caller may refuse with a word of its own
+    reason: Enum  # a RefusalReason, or a member of the caller's own enumeration
     detail: str = field(default="", compare=False)  # numbers for a person, at most 200 characters
     room: int = field(default=0, compare=False)  # how many pods found room in all
 

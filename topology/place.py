@@ -182,7 +182,9 @@ def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
 
 
 def smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
-    """Place as many pods as fit, from the ask's least up. Multiples a host hold, tiers do not."""
+    """Place as many pods as fit, at least `ask.least`, in the smallest holes of all hosts.
+
+    `ask.multiple` counts; `ask.widest_tier` and `ask.layers` do not."""
     usable = room // ask.multiple * ask.multiple
     order = np.lexsort((np.arange(len(usable)), usable))
     slots: list[tuple[int, int]] = []

@@ -22,7 +22,7 @@ from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
 from turnout.topology.place import gathered, in_multiples, topped_up
 
 Room = npt.NDArray[np.int32]
-_MAX_HOSTS = 2_048  # looked at in a tier, each once a try: larger domains are left to nested.py
+_MAX_HOSTS = 2_048  # looked at in a tier, each once a try: larger domains are left to `_shared`
 _MAX_MENDS = 6  # times
 
 

@@ -62,7 +62,7 @@ class TaintRules:
     key: str = labels.FAULTY  # of the taint
     share: float = 0.1  # of the GPU nodes that may be tainted, 0 to 1; one node in any case
     verdicts: int = 1  # namespaces whose pods have to report a fault before the first taint
-    taint_s: float = 3600.0  # duration of the first taint; each further one lasts twice as long
+    taint_s: float = 3600.0  # after which the first taint expires; each further one lasts twice as long
     longest_s: float = 7 * 86_400.0  # the longest duration
     fresh_s: float = 600.0  # the age above which a verdict is stale
     ahead_s: float = 5.0  # a verdict that is ahead of now by at most this waits until its time has come
@@ -73,7 +73,7 @@ class TaintRules:
         return max(1, int(self.share * gpu_nodes + 1e-9))
 
     def max_by_one_namespace(self, gpu_nodes: int) -> int:
-        """Return how many nodes may be tainted by reports of one namespace only: half of `most`, rounded up."""
+        """Return how many nodes may be tainted by reports of one namespace only: half of `max_tainted`, rounded up."""
         return (self.max_tainted(gpu_nodes) + 1) // 2
 
     def duration_s(self, times: int) -> float:

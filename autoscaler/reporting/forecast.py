@@ -98,7 +98,7 @@ def forecast(
 ) -> dict[JobKey, Estimate]:
     """Return an estimate for each job that waits for its min.
 
-    steps: of this observation, in its order. acts: sizes are really changed.
+    steps: of this observation, in its order. acts: False for a dry run, in which no worker leaves for a waiting job.
     """
     found: dict[JobKey, Estimate] = {}
     later: list[JobState] = []

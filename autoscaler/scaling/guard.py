@@ -158,7 +158,7 @@ def in_turn(jobs: Sequence[JobState]) -> list[JobState]:
 
 
 def turns_of(jobs: Sequence[JobState], rich: Callable[[JobState], bool] | None = None) -> dict[object, Turn]:
-    """Return what sorts these jobs, by token. jobs: sorted by ORDER.
+    """Return the sort key of each job, by token. jobs: sorted by ORDER.
 
     rich: True for a job that counts as rich before its age: of two equal jobs the rich one comes later. Without it, and
     if no owner has written a priority or deadline, nothing is returned: the jobs are in order already.

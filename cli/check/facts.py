@@ -22,7 +22,7 @@ METRICS_PORT = 9090  # of the extender, as the chart sets it
 
 
 async def look(client: Client, version: str) -> ClusterFacts:
-    """Look once. Raises CallError where the API server does not answer at all."""
+    """Read once from the API server what the verdicts need. Raises CallError where the API server does not answer at all."""
     found = msgspec.json.decode(await client.get("/version"))
     eyes = FactReader(client)
     deployments = await eyes.all("/apis/apps/v1/deployments")

@@ -135,7 +135,9 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[CheckLine]:
-    """Compare the hosts of a map with the nodes of the cluster, by name or address. edit: the remedy."""
+    """Yield lines for GPU nodes off the map and for hosts of the map that are no nodes; else one that all is well.
+
+    Compared by name or address. edit: the remedy."""
     gpu_nodes = [node for node in nodes if _has_gpus(node)]
     if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
         text = f"{len(lost)} of {len(gpu_nodes)} GPU nodes are not on the map: {_some(lost)}"
@@ -188,7 +190,7 @@ def _searched(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _certificate(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """Say for how long the extender's certificate is valid; nothing if no metrics page has its end."""
+    """Say when the extender's certificate expires; nothing if no metrics page has its end."""
     ends = [
         each.value
         for page in filter(None, facts.pages.values())

@@ -183,7 +183,7 @@ _NO_AUTHORITIES = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
 
 
 def child_environment() -> dict[str, str]:
-    """Ours, and where the child finds `turnout`, from whatever folder we were started."""
+    """Return our environment, and where the child finds `turnout`, from whatever folder we were started."""
     spec = importlib.util.find_spec("turnout")
     package_root = str(Path(spec.origin).parent.parent) if spec and spec.origin else ""
     path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
@@ -200,7 +200,7 @@ class AutoscalerFailed(ChildFailed):
 
 
 class AutoscalerProcess:
-    """An autoscaler at work. said: the last lines that it wrote; over: it has ended, by itself or not."""
+    """An autoscaler at work. last_lines: the last lines that it wrote; over: it has ended, by itself or not."""
 
     def __init__(self, on_line: Callable[[str], None]) -> None:
         self._on_line = on_line
@@ -234,7 +234,7 @@ def autoscaler_command() -> tuple[str, ...]:
 async def running_autoscaler(
     command: Sequence[str], kubeconfig: Path, flags: Sequence[str], on_line: Callable[[str], None]
 ) -> AsyncIterator[AutoscalerProcess]:
-    """Run an autoscaler until the block ends. Gives it once it leads. heard: called with each line of its log.
+    """Run an autoscaler until the block ends. Gives it once it leads. on_line: called with each line of its log.
 
     Raises AutoscalerFailed.
     """
@@ -251,12 +251,12 @@ async def running_autoscaler(
     )
     assert child.stderr is not None
     autoscaler = AutoscalerProcess(on_line)
-    ears = asyncio.create_task(autoscaler.listen(child.stderr))
+    log_reader = asyncio.create_task(autoscaler.listen(child.stderr))
     try:
         await _wait_until_leading(autoscaler, child)
         yield autoscaler
     finally:
-        await asyncio.shield(_end_autoscaler(child, ears))
+        await asyncio.shield(_end_autoscaler(child, log_reader))
 
 
 async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> None:
@@ -271,7 +271,7 @@ async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> 
         )
 
 
-async def _end_autoscaler(child: Process, ears: asyncio.Task[None]) -> None:
+async def _end_autoscaler(child: Process, log_reader: asyncio.Task[None]) -> None:
     if child.returncode is None:
         child.terminate()
         try:
@@ -280,7 +280,7 @@ async def _end_autoscaler(child: Process, ears: asyncio.Task[None]) -> None:
         except TimeoutError:
             child.kill()
             await child.wait()
-    await ears
+    await log_reader
 
 
 def _event(line: str) -> str:

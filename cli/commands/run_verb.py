@@ -18,7 +18,7 @@ class NoSuch(Exception):
 
 
 class BadWord(Exception):
-    """A word that a person has typed makes no sense: USAGE. The message is for the person."""
+    """An argument that makes no sense. End with ExitCode.USAGE. The message is for the person."""
 
 
 def run_verb(

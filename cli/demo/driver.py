@@ -185,7 +185,7 @@ _MERGE = "application/merge-patch+json"
 
 
 class Testbed:
-    """The cluster with Turnout. placed: gang name -> index -> node, as the scheduler bound them."""
+    """The cluster with Turnout. placements: gang name -> index -> node, as the scheduler bound them."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api

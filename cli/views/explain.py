@@ -104,7 +104,7 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """The answer. placed: all its pods would find a place. why: sentences, the verdict first."""
+    """The answer. fits: all its pods would find a place. why: sentences, the verdict first."""
 
     fits: bool
     landings: tuple[Landing, ...]
@@ -123,7 +123,7 @@ def explain(
 ) -> Explained:
     """Plan a gang behind all that waits now, and ask what the autoscaler would decide on it. Raises BadGang.
 
-    view, seen: what the extender and the autoscaler know; the gang stays in both. now_s: since 1970.
+    view, autoscaler: what the extender and the autoscaler know; the gang stays in both. now_s: since 1970.
     """
     pods = _pods(gang, now_s)
     shape = _shape(pods[0])

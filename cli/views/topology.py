@@ -56,7 +56,7 @@ class Branch:
 
 
 def places(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[TreeNode]:
-    """Return every node, by name. used: GPUs of pods by node. gpus: the resources that count as one."""
+    """Return a TreeNode of every node, sorted by name. used: GPUs of pods by node. gpus: the resources that count as one."""
     found = []
     for node in nodes:
         name, room = node.metadata.name, node.status.allocatable or {}

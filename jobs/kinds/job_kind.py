@@ -389,7 +389,8 @@ def with_gang_refusal(job: Job, gang: SchedulingPolicy, default: str) -> Job:
 def resize_patch(job: Job, notes: Mapping[str, str], plural: str, workers: int, spec: Any, *kept_keys: str) -> Change:
     """Return the merge patch that resizes a job, valid only for this version of it.
 
-    plural: the path of the kind's objects. kept_keys: annotations of the bounds to write, because only the replaced
+    notes: the annotations that the job has now. plural: the path of the kind's objects. spec: the changed fields of the
+    spec, empty for none. kept_keys: annotations of the bounds to write, because only the replaced
     size implied them.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}

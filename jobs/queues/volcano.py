@@ -23,7 +23,7 @@ _Level = dict[str, dict[str, int]]  # by queue, by resource
 
 
 def read(raw: Object) -> QueueSpec:
-    """Return the queue of a Queue of scheduling.volcano.sh/v1beta1."""
+    """Return the queue that a Queue object of scheduling.volcano.sh/v1beta1 describes. Its faults name unreadable fields."""
     root = ObjectPart.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     capability, deserved = spec.amounts("capability"), spec.amounts("deserved")

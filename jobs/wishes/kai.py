@@ -22,7 +22,7 @@ _OWN_TREE = "is not kept: the tree is that of our own map"
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return what the annotations of a pod say; None when they say nothing."""
+    """Return the placement terms in KAI's annotations of a pod; None without any."""
     source = next((key for key in (REQUIRED, PREFERRED, TREE) if key in notes), None)
     if source is None:
         return None

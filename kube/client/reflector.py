@@ -208,7 +208,7 @@ class Reflector(Generic[T]):
         """List all objects, and tell the receiver which are gone. Raises CallError."""
         try:
             version = await self._list_pages(PAGE_ITEMS)
-        except Gone:  # the pages outlived their version: take it in one piece, which cannot
+        except Gone:  # the version expired between two pages: list again as one page, which cannot expire
             version = await self._list_pages(0)
         if not version:
             raise BadResponse("GET", self.path, 200, "a list without a resourceVersion")

@@ -263,7 +263,7 @@ _TURNOUT = (
     _value("heartbeat-s", "S", "1", "timing.heartbeat_s timing.silence_s", seconds,
         text="seconds between heartbeats, in both directions; 2 by default."),
     _value("silence-s", "S", "4", "timing.silence_s", seconds,
-        text="seconds without a heartbeat after which a peer is given up; five heartbeats by default."),
+        text="seconds without a heartbeat after which a peer is given up; five missed heartbeats by default."),
     _value("drain-grace-s", "S", "50", "timing.drain_grace_s", seconds,
         text="seconds from SIGTERM to the exit of the agent, for the last step, its save and the handover; 25 by "
              "default. Keep it below the pod's grace period."),

@@ -82,7 +82,7 @@ def read(
     program: str = "turnout-run",
     version: Callable[[], object] = lambda: "",
 ) -> Settings | CommandAnswer:
-    """Read the agent's settings. argv: without the program's name. An invalid line gives an Answer that names the
+    """Read the agent's settings. argv: without the program's name. An invalid line gives a CommandAnswer that names the
     fault. version: looks up what --version prints.
     """
     try:

@@ -138,7 +138,7 @@ class ProgressWatch:
 
 
 def limit_s(progress: Progress, limits: HangLimits) -> float:
-    """Return how long the process may stand still now, in seconds."""
+    """Return how long the process may stand still now before it counts as hung, in seconds."""
     known = sum(progress.counts)
     if progress.phase or progress.beats == 0:
         return limits.patient_s

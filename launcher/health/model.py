@@ -191,7 +191,7 @@ class ProbeStage(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProbePolicy:
-    """A job's settings for probes, as in Plan. Raises BadCheck for values that no probe could obey."""
+    """A job's settings for probes, as in ProbePlan. Raises BadCheck for values that no probe could obey."""
 
     meet_s: float = 120.0
     stage_s: float = 60.0

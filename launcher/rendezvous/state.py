@@ -384,7 +384,7 @@ STOP_GRACE_S = 30.0  # seconds for processes to end if there is no hurry
 
 
 class Transition:
-    """One transition in progress. `at` is the state; its members are in `members`, to be changed in place."""
+    """One transition in progress. `state` is the state so far; its members are in `members`, to be changed in place."""
 
     __slots__ = ("_names", "effects", "members", "now_s", "state")
 
@@ -426,7 +426,7 @@ class Transition:
 
     @property
     def world_round(self) -> int:
-        """Return the round of the newest world formed here, 0 for none. `at.round` may be newer, from elsewhere."""
+        """Return the round of the newest world formed here, 0 for none. `state.round` may be newer, from elsewhere."""
         return self.state.world.round if self.state.world is not None else 0
 
     def is_in_world(self, id_: str) -> bool:

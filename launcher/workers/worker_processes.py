@@ -243,7 +243,7 @@ class WorkerProcesses:
 
     fork: use a warm parent. preload: modules that it imports. log_event: logs every event by a past-tense word.
     shutdown_timeout_s: default time between SIGTERM and SIGKILL.
-    env: what the processes' environments share (`environment.common`); also the parents' environment, None for the
+    env: what the processes' environments share (`worker_spec.common`); also the parents' environment, None for the
     agent's own.
     stuck_s: time for a killed process to go and for a parent to answer. patience_s: time for the imports.
     """

@@ -111,7 +111,7 @@ def _unknown_size(gang: Gang) -> Refusal | None:
 
 
 def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, str], Refusal | None]:
-    """Return uid -> node for the waiting members of a gang, and why some of them have no node."""
+    """Return uid -> node for the waiting members of a gang, and the refusal of its plan; ({}, None) without a plan."""
     view = plans.view
     if not view.fabric.mapped_count and gang.requires_level:
         return {}, Refusal(EventReason.NO_MAP, "a topology tier is required and the map names no host")

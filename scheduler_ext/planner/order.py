@@ -28,12 +28,12 @@ from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf,
 from turnout.scheduler_ext.planner.steps import place
 from turnout.topology.model import Refusal, RefusalReason
 
-# (level, -priority, above the min, not nominated, created, version, uid): the smaller, the earlier.
+# (SeatClass, -priority, above the min, not nominated, created, version, uid): the smaller, the earlier.
 Order = tuple[int, int, bool, bool, str, int, str]
 
 
 class SeatClass(IntEnum):
-    """The class of a claim, in their order. It counts before priority and age."""
+    """The class of a seat, the first to be planned first. It counts before priority and age."""
 
     STARTED = auto()  # a part of the gang holds hosts and its min is not reached: half a gang cannot run
     WAITING = auto()

@@ -54,9 +54,9 @@ class Certificates:
         self._last_fault = ""
 
     def refresh(self, now_s: float) -> bool:
-        """Read the files again. True when `context` is a new one.
+        """Read the files again. True if `context` is a new one. A bad certificate is logged, counted and not used.
 
-        now_s: wall clock, seconds.
+        now_s: wall clock, seconds: an expired certificate does not replace a valid one.
         """
         try:
             digest = _digest(self._files)

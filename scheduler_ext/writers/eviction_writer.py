@@ -250,7 +250,7 @@ class Repairer:
         return self._last_gangs
 
     def _due_repair(self, gang: Gang) -> tuple[Evict, ...]:
-        """Return the pods of a gang that are evicted now; none if no repair is due."""
+        """Return the pods of a gang that are evicted now; none if no repair is due. Notes since when it is stuck."""
         now_s, plans = self._clock.monotonic(), self._plans
         stuck_gang = find_stuck_gang(plans, gang, now_s)
         if stuck_gang is None:

@@ -55,7 +55,9 @@ class NominationWriter:
         self._plans, self._view = watches.plans, watches.plans.view
         self._counts = NominationMetrics(registry)
         self._versions: dict[str, str] = {}
-        self._since_s: dict[str, float] = {}  # uid -> since when the nomination of `_named` stands, or ended
+        self._since_s: dict[
+            str, float
+        ] = {}  # uid -> since when the nomination of `_nominated_nodes` stands, or when it expired
         self._nominated_nodes: dict[str, str] = {}
         self._sent = UnshownWrites[str, str](SENT_S)  # by uid, the nominated node
         self.due: dict[GangKey, None] = {}  # the gangs that are due, while this replica leads

@@ -417,7 +417,7 @@ class StoreChange:
     """One write."""
 
     version: int
-    now: Stored  # the last state, when `gone`
+    now: Stored  # the last state, when `deleted`
     before: Stored | None  # None for a creation
     deleted: bool = False  # True: the object was deleted
 

@@ -35,7 +35,7 @@ class Pace:
     pull_s: float = 0.5
     stop_s: float = 0.5  # from SIGTERM to the end, for a pod that obeys it
     restart_s: float = 1.0
-    # of pods that are processes: the second pause before a restart, and the longest
+    # of pods that are processes: back-off: the second pause before a restart, and the longest
     backoff_s: tuple[float, float] = (10.0, 300.0)
 
 

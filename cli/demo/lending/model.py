@@ -46,7 +46,7 @@ Seats = Sequence[GpuSeat]
 
 @dataclass(frozen=True, slots=True)
 class LoggedDecision:
-    """A decision as the autoscaler logged it. written: it has changed the job's size.
+    """A decision as the autoscaler logged it. is_written: it has changed the job's size.
 
     for_: the sign of the job that it makes room for, "" for none.
     """

@@ -7,8 +7,8 @@ The listener sends PeerHello. The caller answers PeerChallenge, which proves tha
 listener proves the same with PeerProven. The caller then sends one of these:
 Follow: the listener sends Copy for each step to copy, and the caller answers each with Copied.
 Offer: answered by SendShard; then the caller sends the checksums, bytes and proof of a shard, answered by ShardKept or
-Refusal.
-Fetch: answered by ShardGiven with checksums, bytes and proof, or by Refusal.
+PeerRefusal.
+Fetch: answered by ShardGiven with checksums, bytes and proof, or by PeerRefusal.
 A shard's bytes travel directly from and to mapped memory. The xxh3 sum of each chunk finds accidents, and also those in
 the sender's memory. After the bytes comes a SHA-256 digest with the connection's authentication code, which somebody
 between both ends cannot make.
@@ -126,7 +126,7 @@ class Copied(_PeerFrame, tag=7, frozen=True):
 
 
 class Offer(_PeerFrame, tag=8, frozen=True):
-    """Offers a shard to a replica holder. Answered by SendShard or Refusal."""
+    """Offers a shard to a replica holder. Answered by SendShard or PeerRefusal."""
 
     local_rank: Rank
     generations: Generations  # of the owner's arena
@@ -146,7 +146,7 @@ class ShardKept(_PeerFrame, tag=10, frozen=True):
 
 class Fetch(_PeerFrame, tag=11, frozen=True):
     """Asks for the shard of `rank` in a world of `ranks`, as it was saved in that round. Answered by ShardGiven or
-    Refusal.
+    PeerRefusal.
     """
 
     step: Count
@@ -342,7 +342,7 @@ _CALLER, _DAEMON = "replica caller", "replica daemon"  # roles in a proof, so th
 
 class PeerUnavailable(LauncherError):
     """The other daemon is unreachable, does not answer, or refuses. Report it and do without it. reason: that of its
-    Refusal, or "".
+    PeerRefusal, or "".
     """
 
     def __init__(self, why: str, reason: str = "") -> None:
@@ -407,13 +407,13 @@ class PeerConnection:
         return bytes(data)
 
     async def ask(self, message: Message, within_s: float | None = ANSWER_S) -> Message:
-        """Send a message and return its answer. Raises PeerUnavailable, also for a Refusal, and BadFrame."""
+        """Send a message and return its answer. Raises PeerUnavailable, also for a PeerRefusal, and BadFrame."""
         await self.send(message)
         return self.accepted_answer(await self.receive(within_s))
 
     @staticmethod
     def accepted_answer(answer: Message) -> Message:
-        """Return the answer itself. Raises PeerUnavailable if it is a Refusal."""
+        """Return the answer itself. Raises PeerUnavailable if it is a PeerRefusal."""
         if isinstance(answer, PeerRefusal):
             raise PeerUnavailable(f"{answer.reason}: {answer.detail}", answer.reason)
         return answer

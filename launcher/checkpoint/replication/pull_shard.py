@@ -123,7 +123,7 @@ PATIENCE_S = (5.0, 30.0)
 async def send_shard(
     context: ReplicationContext, replica_store: ReplicaStore, connection: PeerConnection, request: Fetch
 ) -> None:
-    """Send the wanted shard to the peer, or a Refusal."""
+    """Send the wanted shard to the peer, or a PeerRefusal."""
     shard = (request.step, request.round, request.rank, request.ranks)
     for arena, rank_store in arenas_of(context, replica_store):
         if (pin := arena.pin_newest(lambda each: (each.step, each.round, each.rank, each.world) == shard)) is None:

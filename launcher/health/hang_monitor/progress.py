@@ -186,7 +186,7 @@ def in_phase(name: str) -> AbstractContextManager[None]:
 
 
 def progress_reporter() -> ProgressReporter | None:
-    """Return this process's heartbeat, or None without an agent."""
+    """Return this process's progress reporter, or None without an agent."""
     path = os.environ.get(PROGRESS, "")
     return _beats(path, os.getpid()) if path else None
 

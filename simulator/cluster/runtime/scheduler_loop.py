@@ -440,7 +440,7 @@ class ObjectCache:
 
 @contextmanager
 def left_out(kind: str, obj: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Guard the handling of one object: an exception is logged.
+    """Log an exception in the block, and skip this object.
 
     kind: of the object, for the log.
     """
