@@ -27,8 +27,8 @@ class Terms:
 
     least: int  # its min, in workers, when nothing was lent, or a lower one since
     sizes: Sizes  # the same for its sizes
-    words: Mapping[str, str]  # its last readable annotations
-    able: bool  # it could be resized
+    annotations: Mapping[str, str]  # its last readable annotations
+    resizable: bool  # it could be resized
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,13 +84,13 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
 
 def trimmed(terms: Terms) -> Terms:
     """Return terms with only the annotations that are kept: those without which some kinds cannot be read."""
-    words = {name: text for name in _BOUNDS if (text := terms.words.get(name)) and len(text) <= _MOST_TEXT}
-    return replace(terms, words=words)
+    words = {name: text for name in _BOUNDS if (text := terms.annotations.get(name)) and len(text) <= _MOST_TEXT}
+    return replace(terms, annotations=words)
 
 
 def _line(terms: Terms) -> tuple[object, ...]:
-    texts = [terms.words.get(name, "") for name in _BOUNDS]
-    return terms.least, terms.sizes.unit, terms.sizes.doubles, terms.able, texts
+    texts = [terms.annotations.get(name, "") for name in _BOUNDS]
+    return terms.least, terms.sizes.unit, terms.sizes.doubles, terms.resizable, texts
 
 
 def _words(texts: Iterable[str]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from turnout.cli.commands.cluster_flags import VerbParser, add_verb
-from turnout.cli.commands.run_verb import BadWord
+from turnout.cli.commands.run_verb import BadArgument
 from turnout.cli.exit_codes import MEANS, ExitCode
 from turnout.kube.version import add_version
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = args.run
     try:
         return command(args)
-    except BadWord as error:
+    except BadArgument as error:
         print(f"turnout {args.verb}: {error}", file=sys.stderr)
         return ExitCode.USAGE
     except KeyboardInterrupt:

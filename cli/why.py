@@ -240,7 +240,9 @@ _MOST_SAID = 3
 
 @dataclass(frozen=True, slots=True)
 class LimitedView:
-    """A job by itself, in pods. pods: that exist; placed_pods: with a node. scheduler_messages: what its scheduler says of the others.
+    """A job by itself, in pods.
+
+    pods: that exist; placed_pods: with a node. scheduler_messages: what its scheduler says of the others.
 
     missing: what may not be listed in the whole cluster.
     """

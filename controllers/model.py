@@ -146,7 +146,7 @@ class RefusedJob:
     reason: Reason = Reason.INVALID
 
 
-class JobPhase(Enum):
+class PodPhase(Enum):
     """A pod's phase. One that is being deleted while it runs counts as failed: its node may be gone."""
 
     PENDING = "Pending"
@@ -164,7 +164,7 @@ class PodState:
     uid: str
     role: str  # the label
     index: int
-    phase: JobPhase
+    phase: PodPhase
     deleting: bool = False
     exit_code: int | None = None  # of the training container, None while it runs
     restarts: int = 0  # of containers
@@ -290,7 +290,7 @@ class Setup:
     gate_pods: bool = False  # pods of a gang that request an accelerator wait behind our scheduling gate
 
 
-class PodVerdict(NamedTuple):
+class JobVerdict(NamedTuple):
     """A condition that a job has come to."""
 
     reason: Reason  # RUNNING, RESTARTING, SUCCEEDED or FAILED
@@ -346,7 +346,7 @@ class ControlledKind:
     pod_spec: Callable[[ControlledJob, Role, Replica, OwnedObjects], dict[str, Any]]
     extras: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # the children beside pods
     # The conditions that follow from the pods, by the counts of each role, by its name.
-    judge: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[PodVerdict]]
+    judge: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[JobVerdict]]
     restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE recreates
     child_labels: ChildLabels = KUBEFLOW
     owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")

@@ -20,10 +20,10 @@ from turnout.controllers.model import (
     Counts,
     Delete,
     EventOnJob,
-    JobPhase,
+    JobVerdict,
     Object,
     OwnedObjects,
-    PodVerdict,
+    PodPhase,
     Reason,
     ReconcileOutcome,
     RefusedJob,
@@ -64,7 +64,7 @@ class _Status:
         kind = self.kind.kind
         self.conditions = conditions.with_condition(self.conditions, type_, kind, text, self.now_s, why=why, on=on)
 
-    def end(self, verdict: PodVerdict, why: Reason | None = None) -> None:
+    def end(self, verdict: JobVerdict, why: Reason | None = None) -> None:
         """Add the job's end. why: the reason of its condition, None for the verdict's own."""
         self.completion = self.completion or rfc3339(self.now_s)
         self.add_condition(verdict.reason, verdict.text, why=why)
@@ -143,7 +143,7 @@ def _limit_reached(view: ControlledJob, status: _Status) -> str:
 def _fail(status: _Status, why: str) -> ReconcileOutcome:
     """Delete all children of a job that has failed."""
     writes = [*children.delete_pods(status.known.pods), *children.delete_others(status.known)]
-    status.end(PodVerdict(Reason.FAILED, why))
+    status.end(JobVerdict(Reason.FAILED, why))
     status.events.append(EventOnJob(Reason.FAILED, why, warning=True))
     return _outcome(status, writes)
 
@@ -161,7 +161,7 @@ def _report_refusal(status: _Status, refused: RefusedJob) -> ReconcileOutcome:
     """Report an invalid object. A job that has begun keeps its pods, and its change is not carried out."""
     if not status.conditions:
         why = refused.reason if refused.reason is Reason.TOO_LARGE else None
-        status.end(PodVerdict(Reason.FAILED, refused.why), why)
+        status.end(JobVerdict(Reason.FAILED, refused.why), why)
     status.events.append(EventOnJob(refused.reason, refused.why, warning=True))
     return _outcome(status, ())
 
@@ -174,7 +174,7 @@ def _add_condition_and_event(status: _Status, why: Reason, text: str, *, type_: 
 def _clean_up_ended(view: ControlledJob, status: _Status, known: OwnedObjects, now_s: float) -> ReconcileOutcome:
     """Clean up after a job. Its PodGroup and HPA are deleted in any case: they hold room and scale nothing."""
     children_to_delete = (each for each in known.others.values() if each.key.kind in _DELETED_AT_END)
-    writes = [*_cleanup(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
+    writes = [*_pod_deletions_at_end(view, known), *(Delete(each.key, each.uid) for each in children_to_delete)]
     if conditions.is_true(status.conditions, Reason.SUCCEEDED):
         status.replicas = {
             name: {**each, "succeeded": each.get("succeeded", 0) + each.get("active", 0), "active": 0}
@@ -191,7 +191,7 @@ def _clean_up_ended(view: ControlledJob, status: _Status, known: OwnedObjects, n
     return replace(_outcome(status, writes), delete_job=left_s <= 0, requeue_s=max(left_s, 0.0))
 
 
-def _cleanup(view: ControlledJob, known: OwnedObjects) -> Iterator[Write]:
+def _pod_deletions_at_end(view: ControlledJob, known: OwnedObjects) -> Iterator[Write]:
     """Yield the deletions of pods, each with the Service of its name, that the job's policy requires after its end."""
     if view.policy.clean_pods is CleanPods.NONE:
         return
@@ -199,7 +199,7 @@ def _cleanup(view: ControlledJob, known: OwnedObjects) -> Iterator[Write]:
     for pod in known.pods:
         if pod.role in surviving:
             continue
-        if view.policy.clean_pods is CleanPods.ALL or pod.phase in (JobPhase.RUNNING, JobPhase.PENDING):
+        if view.policy.clean_pods is CleanPods.ALL or pod.phase in (PodPhase.RUNNING, PodPhase.PENDING):
             if not pod.deleting:
                 yield children.delete_pod(pod)
             if (other := known.others.get(ChildKey("Service", pod.name))) is not None:
@@ -255,7 +255,7 @@ def _failed_too_often(view: ControlledJob, status: _Status, known: OwnedObjects)
     if view.policy.backoff_limit is None:
         return False
     tries = {role.label: role.restart in (Restart.ON_FAILURE, Restart.ALWAYS) for role in view.roles}
-    restarts = sum(pod.restarts for pod in known.pods if tries.get(pod.role) and pod.phase is JobPhase.RUNNING)
+    restarts = sum(pod.restarts for pod in known.pods if tries.get(pod.role) and pod.phase is PodPhase.RUNNING)
     restarts_of_roles = [each.get("restarts") for each in status.replicas.values()]
     failed = sum(each for each in restarts_of_roles if isinstance(each, int))
     return restarts + failed >= max(1, view.policy.backoff_limit)
@@ -276,7 +276,7 @@ def _starts_too_late(view: ControlledJob, status: _Status, known: OwnedObjects, 
     began_s, policy = unix_s(status.start), view.policy
     if policy.start_s is None or began_s is None or any(each.get("type") == "Running" for each in status.conditions):
         return False
-    started = sum(pod.phase in (JobPhase.RUNNING, JobPhase.SUCCEEDED) for pod in known.pods)
+    started = sum(pod.phase in (PodPhase.RUNNING, PodPhase.SUCCEEDED) for pod in known.pods)
     return now_s - began_s >= policy.start_s and started < view.gang.min_member
 
 
@@ -292,7 +292,7 @@ def _run(now: Reconciliation, status: _Status) -> ReconcileOutcome:
     failures = [decision.failure for decision in decisions.values() if decision.failure and not decision.restarted]
     counts = {name: decision.counts for name, decision in decisions.items()}
     status.start = status.start or rfc3339(status.now_s)
-    verdicts = [PodVerdict(Reason.FAILED, failures[-1])] if failures else now.kind.judge(view, counts, known)
+    verdicts = [JobVerdict(Reason.FAILED, failures[-1])] if failures else now.kind.judge(view, counts, known)
     for verdict in verdicts:
         _note_verdict(status, verdict)
     return _outcome_of_roles(now, status, writes, decisions, _limits_left_s(view, status))
@@ -316,7 +316,7 @@ def _note_role(now: Reconciliation, status: _Status, role: Role, decision: RoleD
     status.replicas = {**status.replicas, role.name: {**found, **decision.status_fields}}
 
 
-def _note_verdict(status: _Status, verdict: PodVerdict) -> None:
+def _note_verdict(status: _Status, verdict: JobVerdict) -> None:
     """Add a condition, and an Event if the job has ended."""
     if verdict.reason in (Reason.SUCCEEDED, Reason.FAILED):
         status.end(verdict)

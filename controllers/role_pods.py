@@ -22,9 +22,9 @@ from turnout.controllers.model import (
     ControlledKind,
     Counts,
     EventOnJob,
-    JobPhase,
     Object,
     OwnedObjects,
+    PodPhase,
     PodState,
     Reason,
     Replica,
@@ -111,7 +111,7 @@ def _pods_of(now: Reconciliation, role: Role) -> _RolePods:
     mine = sorted((pod for pod in now.known.pods if pod.role == role.label), key=lambda pod: pod.index)
     outdated = [pod for pod in mine if now.kind.outdated(now.view, pod)]
     replaced = [pod for pod in mine if now.kind.numbered and pod.deleting]
-    failed = [pod for pod in mine if pod.phase is JobPhase.FAILED and pod not in outdated and pod not in replaced]
+    failed = [pod for pod in mine if pod.phase is PodPhase.FAILED and pod not in outdated and pod not in replaced]
     return _RolePods(mine, outdated, replaced, failed)
 
 
@@ -178,9 +178,9 @@ def _is_final(kind: ControlledKind, view: ControlledJob, role: Role, pod: PodSta
 def _counts(pods: Iterable[PodState]) -> Counts:
     active = succeeded = failed = 0
     for pod in pods:
-        active += pod.phase is JobPhase.RUNNING and not pod.deleting
-        failed += pod.phase is JobPhase.FAILED or (pod.phase is JobPhase.RUNNING and pod.deleting)
-        succeeded += pod.phase is JobPhase.SUCCEEDED
+        active += pod.phase is PodPhase.RUNNING and not pod.deleting
+        failed += pod.phase is PodPhase.FAILED or (pod.phase is PodPhase.RUNNING and pod.deleting)
+        succeeded += pod.phase is PodPhase.SUCCEEDED
     return Counts(active, succeeded, failed)
 
 
@@ -307,8 +307,8 @@ def _number_or_zero(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER else 0
 
 
-AT_ONCE = 3  # failures in a row after which a pod is still recreated at once
-FIRST_S, MOST_S = 10.0, 300.0
+RETRIES_AT_ONCE = 3  # failures in a row after which a pod is still recreated at once
+FIRST_BACKOFF_S, MAX_BACKOFF_S = 10.0, 300.0
 FORGOTTEN_S = 600.0  # a pod that ran for so long starts without failures
 _SKEW_S = 60.0  # the most that another controller's clock may be ahead of ours
 _MAX_FAILURES = 64  # the largest count of failures in a row
@@ -358,14 +358,18 @@ class BackOff:
         """Return what the status has to remember. size: of the role; indices above it are forgotten."""
         known = [(index, count) for index, count in sorted(self.failures.items()) if 0 <= index < size]
         counts = {str(index): count for index, count in known}
-        last = {index: self.last_s[index] for index, count in known if count > AT_ONCE and index in self.last_s}
+        last = {index: self.last_s[index] for index, count in known if count > RETRIES_AT_ONCE and index in self.last_s}
         times = {str(index): int(at_s) for index, at_s in last.items()}
         return {name: each for name, each in (("quickFailures", counts), ("lastFailures", times)) if each}
 
 
 def pause_s(failures: int) -> float:
     """Return the pause after so many failures in a row."""
-    return 0.0 if failures <= AT_ONCE else min(FIRST_S * 2 ** min(failures - AT_ONCE - 1, 16), MOST_S)
+    return (
+        0.0
+        if failures <= RETRIES_AT_ONCE
+        else min(FIRST_BACKOFF_S * 2 ** min(failures - RETRIES_AT_ONCE - 1, 16), MAX_BACKOFF_S)
+    )
 
 
 def _run_time_s(pod: PodState, now_s: float) -> float:

@@ -142,7 +142,7 @@ class Job:
     pause: Pause = Pause.NONE  # the changes that its owner has forbidden
     pause_ends_s: float | None = None  # since 1970; None for never
     cooldown_s: float | None = None  # between two changes of its size; None for the default
-    bank: ResizeBudget = ResizeBudget()
+    resize_budget: ResizeBudget = ResizeBudget()
     curve: tuple[tuple[int, float], ...] = ()  # (workers, speed), ascending by workers
     curve_measured: bool = True  # the pods reported the curve; else its owner wrote it
     spread: Spread = Spread()

@@ -329,7 +329,7 @@ def amount_text(resource: str, amount: int) -> str:
     return f"{amount} {resource}"
 
 
-_MAX_AMOUNT = 2**63 - 1  # Kubernetes caps every quantity here, in base units
+_MAX_QUANTITY = 2**63 - 1  # Kubernetes caps every quantity here, in base units
 _MAX_TEXT_CHARS = 128  # characters; the longest quantity that the API server writes is far shorter
 _MAX_EXPONENT = 256  # past it a text of _MAX_TEXT_CHARS digits is above the cap or below a nano in any case
 
@@ -366,5 +366,5 @@ def _scale(q: str | int | float, factor: int) -> int:
     exponent = max(-_MAX_EXPONENT, min(exponent, _MAX_EXPONENT)) - len(frac)
     amount = int(digits + frac) * _BINARY.get(suffix, 1) * factor
     size: int = amount * 10**exponent if exponent >= 0 else -(-amount // 10**-exponent)
-    size = min(size, _MAX_AMOUNT * factor)
+    size = min(size, _MAX_QUANTITY * factor)
     return -size if match["sign"] == "-" else size

@@ -4,7 +4,7 @@ A host's id is its position in fabric order: depth first, with names in natural 
 host ids at every tier. Tiers count from below: a leaf is tier 1, however deep its branch.
 
 Three rules make the tree regular. A switch that holds hosts beside switches gets a leaf of its own for those hosts. A
-short branch is repeated up to the tier below its parent switch. Several roots get one switch above them. distance.py
+short branch is repeated up to the tier below its parent switch. Several roots get one switch above them. `distance`
 defines what a distance means.
 """
 
@@ -76,7 +76,7 @@ def build(entries: Iterable[Entry]) -> Fabric:
     return _tables([host for _, host in rows], [chain for chain, _ in rows], len(rows), tiers, paths)
 
 
-def with_strangers(fabric: Fabric, names: Iterable[str]) -> Fabric:
+def with_unmapped_hosts(fabric: Fabric, names: Iterable[str]) -> Fabric:
     """Return the fabric with additional hosts that its map does not know, placed after all others.
 
     Each of them has a branch of its own up to the old top. So its distance from every host exceeds that of any two

@@ -41,10 +41,10 @@ from turnout.topology.names import (
     TEXT_KEY,
     YAML_KEY,
     BadRange,
+    count_names,
     expand,
     host_fault,
     shown,
-    size,
     switch_fault,
     words,
 )
@@ -355,7 +355,7 @@ class _Reader:
     def _expanded(self, line: int, word: str) -> list[str]:
         """Return the names of a range, as far as the budget of MAX_HOSTS names allows."""
         try:
-            count = size(word)
+            count = count_names(word)
             if count > self._left:
                 if self._left >= 0:
                     self._fault(line, f"more than {MAX_HOSTS} names, from {shown(word)} on")

@@ -75,7 +75,7 @@ class Ask:
     # others: tiers fall, and each size divides the one before
     layers: tuple[tuple[int, int], ...] = ()
     # how gladly the pods go to each host id, the larger the gladder: decides among equally good hosts
-    liking: npt.NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
+    preference: npt.NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.pods <= self.most or not 0 <= self.least <= self.pods or self.multiple < 1:

@@ -54,7 +54,7 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text)
 
 
-def size(word: str) -> int:
+def count_names(word: str) -> int:
     """Return how many names a word stands for. Raises BadRange, also where no expansion could be a valid name."""
     if len(_GROUP.sub("0", word)) > MAX_NAME:
         raise BadRange(f"{shown(word)} stands for names longer than {MAX_NAME} characters")

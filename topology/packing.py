@@ -40,7 +40,7 @@ class Sums:
             self._tiers.append(above)
         return self._tiers[tier]
 
-    def liked(self, tier: int) -> Counts | None:
+    def preference(self, tier: int) -> Counts | None:
         """Return how gladly the pods go to the hosts with room under each switch of a tier; None if all are alike."""
         if self._liked is None or tier == 0:
             return self._liked
@@ -78,7 +78,7 @@ class Sums:
             if len(grown):
                 domains = grown
                 break
-        if (liked := self.liked(tier)) is not None:
+        if (liked := self.preference(tier)) is not None:
             room = self.of(tier)[domains]
             domains = domains[room == room.min()]
             domains = domains[liked[domains] == liked[domains].max()]
@@ -249,7 +249,7 @@ class Spread:
         return count + sum(len(np.unique(fabric.switch_of[above, hosts])) for above in range(2, tier))
 
     def _price(self, tier: int, switch: int, need: int) -> int:
-        reach = self._below(tier, switch, self._ceiling(tier, switch, need))
+        reach = self._pods_by_price(tier, switch, self._ceiling(tier, switch, need))
         return int(np.searchsorted(reach, need))
 
     def fill(self, tier: int, switch: int, need: int) -> Slots:
@@ -268,8 +268,8 @@ class Spread:
         """Return (child, pods) under a leaf or a spine, where every child costs the same."""
         first, end = self._sums.children(tier, switch)
         holes = self._sums.of(tier - 1)[first:end].tolist()
-        if (liked := self._sums.liked(tier - 1)) is not None:
-            return self._gladly(tier, first, holes, liked[first:end].tolist(), need)
+        if (liked := self._sums.preference(tier - 1)) is not None:
+            return self._shares_by_preference(tier, first, holes, liked[first:end].tolist(), need)
         anchored = [at for at in range(end - first) if first + at in self._anchored[tier - 1]]
         if not anchored:
             return [(first + at, pods) for at, pods in pick(holes, need)]
@@ -280,7 +280,9 @@ class Spread:
             holes[at] = 0
         return shares + [(first + at, pods) for at, pods in pick(holes, need - anchored_need)]
 
-    def _gladly(self, tier: int, first: int, holes: list[int], liked: list[int], need: int) -> list[tuple[int, int]]:
+    def _shares_by_preference(
+        self, tier: int, first: int, holes: list[int], liked: list[int], need: int
+    ) -> list[tuple[int, int]]:
         """Return (child, pods) as _shares does, the children that the pods like best being the first of equals."""
         order = sorted(range(len(holes)), key=lambda at: -liked[at])
         anchored = [at for at in order if first + at in self._anchored[tier - 1]]
@@ -334,7 +336,7 @@ class Spread:
                 table.append((child, reach, best))
         return table
 
-    def _below(self, tier: int, switch: int, budget: int) -> Counts:
+    def _pods_by_price(self, tier: int, switch: int, budget: int) -> Counts:
         """Return the most pods that 0..budget switches below this one hold."""
         if tier > 2:
             table = self._table(tier, switch, budget)
@@ -353,7 +355,7 @@ class Spread:
 
     def _reach(self, tier: int, switch: int, budget: int) -> Counts:
         """Return the most pods that a switch holds for a price of 0..budget, its own price included."""
-        below = self._below(tier, switch, budget)
+        below = self._pods_by_price(tier, switch, budget)
         if switch in self._anchored[tier]:
             return below
         return np.concatenate([np.zeros(1, np.int64), below[:-1]])

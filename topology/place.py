@@ -108,11 +108,11 @@ def _search(
     pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
     if not len(fabric.hosts) or not 0 < pods >= least:
         return []
-    sums = Sums(fabric, rooms[0], ask.liking)
+    sums = Sums(fabric, rooms[0], ask.preference)
     found = _place_all(sums, pods, most, widest, anchors)
     if found is None and len(rooms) > 1:
-        sums = Sums(fabric, rooms[1], ask.liking)
-        found = _with_strangers(sums, pods, most, anchors)
+        sums = Sums(fabric, rooms[1], ask.preference)
+        found = _place_on_unmapped_hosts(sums, pods, most, anchors)
     if found is not None:
         return found
     domain_room = sums.of(widest)
@@ -144,7 +144,7 @@ def _place_near_anchors(sums: Sums, pods: int, widest: int, anchors: list[int]) 
     return None
 
 
-def _with_strangers(sums: Sums, pods: int, most: int, anchors: list[int]) -> Slots | None:
+def _place_on_unmapped_hosts(sums: Sums, pods: int, most: int, anchors: list[int]) -> Slots | None:
     """Return hosts for all pods where hosts off the map are used, too; None where the room is too small.
 
     One host off the map takes all pods if it can; with anchors it must be one of theirs. Otherwise the map's hosts take
@@ -184,7 +184,8 @@ def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
 def smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Placement | Refusal:
     """Place as many pods as fit, at least `ask.least`, in the smallest holes of all hosts.
 
-    `ask.multiple` counts; `ask.widest_tier` and `ask.layers` do not."""
+    `ask.multiple` counts; `ask.widest_tier` and `ask.layers` do not.
+    """
     usable = room // ask.multiple * ask.multiple
     order = np.lexsort((np.arange(len(usable)), usable))
     slots: list[tuple[int, int]] = []
@@ -284,7 +285,9 @@ def _place_rest(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | 
             left[host] -= pods
     members = tuple(sorted((Counter(dict(ask.anchors)) + Counter(dict(slots))).items()))
     last = plan(
-        fabric, (left // rest).clip(0, 1), Ask(1, 1, 1, 1, ask.widest_tier, members, ask.rule, liking=ask.liking)
+        fabric,
+        (left // rest).clip(0, 1),
+        Ask(1, 1, 1, 1, ask.widest_tier, members, ask.rule, preference=ask.preference),
     )
     if isinstance(last, Refusal):
         return None
@@ -320,7 +323,7 @@ def balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     leaf_anchored = np.add.reduceat(anchored_pods[first:end], starts - first)
     share = _share(free, leaf_anchored, found.pods + int(leaf_anchored.sum()), unit)
     even = np.zeros_like(room)
-    sums = Sums(fabric, room // unit, ask.liking)
+    sums = Sums(fabric, room // unit, ask.preference)
     spread = Spread(sums, [host for host, _ in ask.anchors])
     for at, leaf in enumerate(range(int(fabric.switch_of[1][first]), int(fabric.switch_of[1][end - 1]) + 1)):
         most = min(int(free[at]), max(0, share - int(leaf_anchored[at]))) // unit

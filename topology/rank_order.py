@@ -37,7 +37,7 @@ def ranks(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[t
     anchors = tuple(anchors)
     everywhere = (*counts, *anchors)
     rows = fabric.switch_of[1:, [host for host, _ in everywhere]].T.tolist()
-    keys = homeward(rows, [pods for _, pods in everywhere])
+    keys = rank_order_keys(rows, [pods for _, pods in everywhere])
     at_home = Counter[int]()
     for host, pods in anchors:
         at_home[host] += pods
@@ -45,7 +45,7 @@ def ranks(fabric: Fabric, counts: Iterable[tuple[int, int]], anchors: Iterable[t
     return tuple((host, pods) for _, _, host, pods in sorted(keyed))
 
 
-def homeward(rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[tuple[int, ...]]:
+def rank_order_keys(rows: Sequence[Sequence[int]], pods: Sequence[int]) -> list[tuple[int, ...]]:
     """Return a sort key for each place: sorted by it, places are in rank order. Places under one leaf have equal keys.
 
     rows: for each place the numbers of its switches of tier 1, 2, ..., T. pods: how many stand there.
@@ -103,7 +103,7 @@ def fill(
         for place in left:
             under.setdefault(rows[place][tier], deque()).append(place)
         for completely in (True, False):
-            for gap in sorted(gaps, key=lambda gap: _turn(gap, max(tier, 1), rows, given)):
+            for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, max(tier, 1), rows, given)):
                 _fill(gap, tier, completely, under, rows, given)
         left = [place for switch in under.values() for place in switch]
         gaps = [gap for gap in gaps if gap.free]
@@ -126,7 +126,7 @@ def leaves_of_neighbours(
     given = dict(fixed_places)
     gaps = _gaps(free, fixed_places)
     for completely in (True, False):
-        for gap in sorted(gaps, key=lambda gap: _turn(gap, 1, rows, given)):
+        for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, 1, rows, given)):
             _fill(gap, 1, completely, under, rows, given)
     return {rank: given[rank] for rank in free if rank in given}
 
@@ -151,7 +151,7 @@ def _gaps(ranks_to_place: Sequence[int], fixed_places: Mapping[int, int]) -> lis
     return [gap for gap in (*gaps, _Gap(ends[-1], around, ends[0])) if gap.free]
 
 
-def _turn(
+def _gap_sort_key(
     gap: _Gap, tier: int, rows: Mapping[int, tuple[int, ...]], given: Mapping[int, int]
 ) -> tuple[bool, int, tuple[int, ...]]:
     """Return the sort key of a gap: one between members under one switch can be filled from that switch alone."""

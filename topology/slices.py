@@ -23,7 +23,7 @@ from turnout.topology.place import gathered, in_multiples, topped_up
 
 Room = npt.NDArray[np.int32]
 _MAX_HOSTS = 2_048  # looked at in a tier, each once a try: larger domains are left to `_shared`
-_MAX_MENDS = 6  # times
+_MAX_TRIES = 6  # times
 
 
 def by_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Placement | None:
@@ -38,7 +38,7 @@ def by_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Placement | None:
         left = _MAX_HOSTS
         for switch in _domains(fabric, usable_room, ask.pods, tier):
             first, end = fabric.span(tier, switch)
-            tries = min(_MAX_MENDS, left // (end - first))
+            tries = min(_MAX_TRIES, left // (end - first))
             if not tries:
                 break
             left -= tries * (end - first)
@@ -67,8 +67,8 @@ def _runs_inside_switch(
     """
     first, end = fabric.span(tier, switch)
     domain = fabric if tier == fabric.tiers else _under(fabric, tier, switch)
-    liking = None if ask.liking is None else ask.liking[first:end]
-    inner = Ask(ask.pods, ask.pods, max(ask.most, ask.pods), ask.multiple, None, (), ask.rule, liking=liking)
+    liking = None if ask.preference is None else ask.preference[first:end]
+    inner = Ask(ask.pods, ask.pods, max(ask.most, ask.pods), ask.multiple, None, (), ask.rule, preference=liking)
     layers = [layer for layer in ask.layers if layer[0] < domain.tiers]
     left = usable_room[first:end].copy()
     for _ in range(tries):
@@ -78,14 +78,14 @@ def _runs_inside_switch(
         counts = np.zeros(len(left), np.int32)
         for host, pods in found.slots:
             counts[host] = pods
-        if not _mend(domain, left, counts, layers, ask.pods):
+        if not _limit_cut_runs(domain, left, counts, layers, ask.pods):
             slots = [(host + first, pods) for host, pods in found.slots]
             used = sum(len(np.unique(domain.switch_of[at][counts > 0])) for at in range(1, domain.tiers + 1))
             return used, gathered(fabric, slots, replace(ask, layers=()))
     return None
 
 
-def _mend(domain: Fabric, left: Room, counts: Room, layers: list[tuple[int, int]], pods: int) -> bool:
+def _limit_cut_runs(domain: Fabric, left: Room, counts: Room, layers: list[tuple[int, int]], pods: int) -> bool:
     """Limit the room under each switch with an incomplete run to its whole runs. True if there was such a switch.
 
     Changes `left`. The last run of a layer may be short if the gang's pods are no multiple, so one is spared.
@@ -259,7 +259,7 @@ def _place_inside_switch(
     """Place some pods under one switch, in the layers within the outermost one."""
     first, end = fabric.span(tier, switch)
     inner_anchors = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
-    liking = None if ask.liking is None else ask.liking[first:end]
+    liking = None if ask.preference is None else ask.preference[first:end]
     inner = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], liking)
     # Within a switch the first way is as good, and both would be tried for each of many.
     found: Placement | Refusal = Refusal(RefusalReason.NO_ROOM)

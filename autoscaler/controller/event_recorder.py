@@ -156,21 +156,21 @@ class NodeEvents:
 
     def report_outcome(self, step: NodeStep, outcome: str) -> None:
         """Report the outcome of a step on a node."""
-        self._metrics.count_outcome(step.word.value, outcome)
-        fields = {"node": step.node, "reason": step.word.value, "detail": step.why, "outcome": outcome}
+        self._metrics.count_outcome(step.reason.value, outcome)
+        fields = {"node": step.node, "reason": step.reason.value, "detail": step.why, "outcome": outcome}
         until = step.record.until if step.record is not None else None
         log.log(
-            logging.DEBUG if step.word in _QUIET else logging.INFO,
+            logging.DEBUG if step.reason in _QUIET else logging.INFO,
             "node_changed" if outcome == "Written" else "node_not_changed",
             extra={**fields, "pods": [claim.pod for claim in step.by], "until": until.isoformat() if until else ""},
         )
-        if outcome != "Written" or step.word in _QUIET:
+        if outcome != "Written" or step.reason in _QUIET:
             return
-        type_ = "Warning" if step.word in _BAD_NEWS else "Normal"
+        type_ = "Warning" if step.reason in _BAD_NEWS else "Normal"
         text = f"{step.why}{f' (until {rfc3339(until.timestamp())})' if until else ''}"
         about = ObjectRef("Node", "v1", "", step.node, step.uid)
         for ref in (about, *map(_pod, step.by)):
-            self._recorder.emit(ref, type_, step.word.value, f"{step.node}: {text}", time.time())
+            self._recorder.emit(ref, type_, step.reason.value, f"{step.node}: {text}", time.time())
 
     def _passed_over(self, each: NodePassedOver) -> None:
         """Report a claim that changes nothing: once in the log, and on the pod if its owner can act."""

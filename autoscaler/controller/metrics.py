@@ -127,7 +127,9 @@ class Metrics:
         if word == "Written" and state is not None:
             gpus = gpus_of(state.job.shape, self._counts)
             self._resized.labels(queue, direction).inc(gpus * abs(step.target - step.current))
-            usual_s = self._restart_s if state.job.bank.restart_s is None else state.job.bank.restart_s
+            usual_s = (
+                self._restart_s if state.job.resize_budget.restart_s is None else state.job.resize_budget.restart_s
+            )
             cost_s = 0.0 if step.at_start else usual_s
             self._restarts.labels(queue).inc(gpus * min(state.bound_workers, step.target) * cost_s)
 

@@ -35,7 +35,7 @@ TOGETHER = 16  # writes in flight
 MAX_CONSECUTIVE_CONFLICTS = 5  # then the job counts as refused, and other jobs give workers
 MAX_GROWTHS = 128  # of one decision: jobs that begin to wait meanwhile are served before the rest
 Object = Mapping[str, Any]
-Notes = Callable[[Step], Mapping[str, str]]
+NotesOf = Callable[[Step], Mapping[str, str]]
 
 
 async def _never() -> bool:
@@ -151,7 +151,7 @@ class ScaleWriter:
         self,
         steps: Iterable[Step],
         raw: Mapping[JobKey, Object],
-        notes: Notes,
+        notes: NotesOf,
         now_s: float,
         leaving: Callable[[Step], tuple[str, ...]] = _no_pods,
     ) -> int:
@@ -229,7 +229,7 @@ class ScaleWriter:
         step: Step,
         leaving: Callable[[Step], tuple[str, ...]],
         jobs: Mapping[JobKey, Object],
-        notes: Notes,
+        notes: NotesOf,
         now_s: float,
     ) -> bool:
         """Carry out one step, unless it is a dry run, another replica leads, or a refusal still holds.

@@ -110,7 +110,7 @@ class TaintWriter:
     async def _do(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
         """Carry out one step on a node, and report its outcome. True if the node was changed."""
         if self.dry_run:
-            report = step.word, step.by
+            report = step.reason, step.by
             if self._reported.get(step.node) != report:
                 self._reported[step.node] = report
                 self._reporter.report_outcome(step, "DryRun")

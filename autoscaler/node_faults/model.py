@@ -207,7 +207,7 @@ class NodeStep:
 
     node: str
     uid: str
-    word: NodeReason
+    reason: NodeReason
     taints: bool  # the node has the taint from then on
     record: Record | None  # the record from then on, None for none
     why: str

@@ -124,12 +124,12 @@ class JobReader:
         if known is None or job.replicas <= known.least:
             self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, not job.refused)
             return job
-        if job.refused and known.able:  # its workers can be taken, and it gets no more
+        if job.refused and known.resizable:  # its workers can be taken, and it gets no more
             job = replace(job, refused="", bounds=Bounds(job.bounds.least, max(job.bounds.least, job.replicas)))
         if job.bounds.least <= known.least:
-            self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, known.able)
+            self._terms[job.uid] = Terms(job.bounds.least, job.sizes, words, known.resizable)
             return job
-        self._terms[job.uid] = replace(known, words=words)
+        self._terms[job.uid] = replace(known, annotations=words)
         return replace(job, bounds=Bounds(known.least, job.bounds.most), sizes=known.sizes)
 
     def _as_last_read(self, key: JobKey, uid: str, raw: Object) -> tuple[Job, Object] | None:
@@ -139,7 +139,7 @@ class JobReader:
         """
         if (known := self._terms.get(uid)) is None:
             return None
-        words = {name: text for name, text in known.words.items() if _is_read(name)}
+        words = {name: text for name, text in known.annotations.items() if _is_read(name)}
         readable = _with_annotations(raw, words, without=True)
         try:
             job = self._on_lending_terms(self._left_to_hpa(key, self._kinds[key.kind].read(readable)), readable)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from turnout.autoscaler.capacity import Charges
 from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, JobState, Observation, Reason, Step
-from turnout.autoscaler.scaling.free_room import CapacityRequest, Quota, Reservations, least_of, total_of
+from turnout.autoscaler.scaling.free_room import CapacityRequest, Quota, Reservations, lacking_pods, total_of
 from turnout.autoscaler.scaling.guard import in_turn
 from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
@@ -251,7 +251,7 @@ def _demand_groups(waiters: Sequence[JobState], lives: RuntimeStats, ages: Float
 def _request(state: JobState) -> CapacityRequest:
     tier = state.job.spread.tier
     near_rows = () if tier is None else tuple(worker.row for worker in state.living if worker.row is not None)
-    return CapacityRequest(state.job.queue, tuple(least_of(state)), tier, near_rows)
+    return CapacityRequest(state.job.queue, tuple(lacking_pods(state)), tier, near_rows)
 
 
 Floats = NDArray[np.float64]

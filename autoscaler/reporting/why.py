@@ -29,7 +29,7 @@ from turnout.autoscaler.model import (
     total,
 )
 from turnout.autoscaler.reporting.forecast import NEVER, Estimate
-from turnout.autoscaler.scaling.free_room import least_of, total_of
+from turnout.autoscaler.scaling.free_room import lacking_pods, total_of
 from turnout.autoscaler.scaling.resize_cost import balance_s
 from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import Queue
@@ -235,7 +235,7 @@ def _gang_holder(gang: UnmanagedGang, gpus: Gpus) -> Holder:
 def _quota(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
     """Return what a job requests of its queue: its min while it waits, else its next step of growth."""
     larger = state.job.sizes.larger(state.job.replicas)
-    pods = least_of(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
+    pods = lacking_pods(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
     described = queue or Queue()
     return tuple(
         ResourceNeed(
@@ -278,7 +278,7 @@ def _gang(state: JobState, existing: int) -> GangLink:
 def _size(state: JobState, policy: Policy, now_s: float) -> SizeLink:
     """Return the size of a job, what it may become, and how long its cooldown still lasts."""
     job = state.job
-    larger, changed_s = job.sizes.larger(job.replicas), job.bank.resized_s or None
+    larger, changed_s = job.sizes.larger(job.replicas), job.resize_budget.resized_s or None
     pause_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s
     return SizeLink(
         state.bound_workers,

@@ -98,7 +98,7 @@ class Quota:
         return other
 
 
-def least_of(state: JobState) -> list[tuple[PodShape, int]]:
+def lacking_pods(state: JobState) -> list[tuple[PodShape, int]]:
     """Return the pods that a waiting job lacks to its min, as (shape, how many)."""
     lacking = [(state.job.shape, state.job.bounds.least - state.bound_workers - state.finished)]
     other_roles = zip(state.job.other_roles, state.other_pods or (0,) * len(state.job.other_roles), strict=False)

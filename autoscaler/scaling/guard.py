@@ -97,7 +97,7 @@ def _may_leave(state: JobState, policy: Policy, now_s: float) -> bool:
     """
     if state.overdue:
         return False
-    resized_s = state.job.bank.resized_s
+    resized_s = state.job.resize_budget.resized_s
     late = resized_s and state.job.wish is None and now_s - resized_s > policy.promise_s
     return not late or any(worker.leaving for worker in state.workers)
 

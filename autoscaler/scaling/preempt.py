@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Observation, Policy, Pool, Reason, Step
-from turnout.autoscaler.scaling.free_room import CapacityRequest, Reservations, least_of, total_of
+from turnout.autoscaler.scaling.free_room import CapacityRequest, Reservations, lacking_pods, total_of
 from turnout.autoscaler.scaling.guard import Decision, Turn, in_queue_order, in_turn, may_give, turns_of
 from turnout.autoscaler.scaling.resize_cost import has_surplus, is_exhausted
 from turnout.jobs.model import Job, JobKey
@@ -57,7 +57,9 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
 def request_of(state: JobState) -> CapacityRequest:
     """Return the request of a waiting job: the pods that it lacks to its min, under the switch that it requires."""
     near_rows = tuple(worker.row for worker in state.living if worker.row is not None)
-    return CapacityRequest(state.job.queue, least_of(state), state.job.spread.tier, near_rows, state.job.key.namespace)
+    return CapacityRequest(
+        state.job.queue, lacking_pods(state), state.job.spread.tier, near_rows, state.job.key.namespace
+    )
 
 
 def _serve(

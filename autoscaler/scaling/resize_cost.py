@@ -21,7 +21,7 @@ from turnout.kube.times import rfc3339, unix_s
 
 def is_starting(state: JobState, policy: Policy, now_s: float) -> bool:
     """Return True if a job has just got its min and was never resized, so that a change costs it nothing yet."""
-    return not state.job.bank.resized_s and abs(now_s - state.began_s) <= policy.start_s
+    return not state.job.resize_budget.resized_s and abs(now_s - state.began_s) <= policy.start_s
 
 
 def pays_off(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
@@ -32,7 +32,7 @@ def pays_off(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
 
 def restart_s(job: Job, policy: Policy) -> float:
     """Return what a change of size costs a job, in seconds."""
-    return policy.restart_s if job.bank.restart_s is None else job.bank.restart_s
+    return policy.restart_s if job.resize_budget.restart_s is None else job.resize_budget.restart_s
 
 
 def balance_s(job: Job, policy: Policy, now_s: float) -> float:
@@ -42,7 +42,7 @@ def balance_s(job: Job, policy: Policy, now_s: float) -> float:
 
 def _balance_s(job: Job, policy: Policy, now_s: float, curve: Curve, cost_s: float) -> float:
     """Work out the balance from this curve and this cost of a restart, rather than from what the job says of them."""
-    bank, least = job.bank, job.bounds.least
+    bank, least = job.resize_budget, job.bounds.least
     if not bank.resized_s:
         return 0.0
     since_s = max(0.0, now_s - bank.resized_s)
@@ -61,7 +61,7 @@ def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
 
     The poor give last. So what its owner says of its curve and its restarts makes it no poorer.
     """
-    if not job.bank.resized_s:
+    if not job.resize_budget.resized_s:
         return False
     cost_s = min(restart_s(job, policy), policy.restart_s)
     return _balance_s(job, policy, now_s, job.curve if job.curve_measured else (), cost_s) - cost_s >= 0

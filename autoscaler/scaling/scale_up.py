@@ -147,14 +147,14 @@ def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: 
             continue
         job = each.job
         why = None if each.steady else _hold_reason(each, now_s)
-        if why is None and job.bank.resized_s:
+        if why is None and job.resize_budget.resized_s:
             why = _delay_reason(each, policy, now_s)
         if why is None:  # thousands of equal jobs request the same unit
             why = full[each.unit] if each.unit in full else growing.refusal(each.unit)
         if why is None:
             if each.next_gain.per_worker < policy.least_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.next_gain.share:.1%} faster by the next worker"
-            elif not any_poor and (each.next_gain.share < enough or job.bank.restart_s is not None):
+            elif not any_poor and (each.next_gain.share < enough or job.resize_budget.restart_s is not None):
                 any_poor = not pays_off(job, each.next_size, policy)  # perhaps it does by growing further
         if why is None:
             (starting if is_starting(each, policy, now_s) else able).append(each)
@@ -275,8 +275,11 @@ def _hold_reason(state: JobState, now_s: float) -> _Why | None:
 def _delay_reason(state: JobState, policy: Policy, now_s: float) -> _Why | None:
     """Return why a job that was resized before is not resized again yet; None if it may be."""
     job = state.job
-    pause_s, since_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s, now_s - job.bank.resized_s
-    if since_s < pause_s and not job.bank.at_start:
+    pause_s, since_s = (
+        policy.cooldown_s if job.cooldown_s is None else job.cooldown_s,
+        now_s - job.resize_budget.resized_s,
+    )
+    if since_s < pause_s and not job.resize_budget.at_start:
         return Reason.COOLDOWN, f"{pause_s - since_s:.0f} s are left of {pause_s:g}"
     if (balance := balance_s(job, policy, now_s)) < 0:
         return Reason.BUDGET_SPENT, f"restarts have cost it {-balance:.0f} s more than lending has won it"

@@ -41,10 +41,10 @@ def _check(args: argparse.Namespace) -> int:
     async def work(client: Client) -> ExitCode:
         from importlib.metadata import version
 
-        from turnout.cli.check.facts import look
+        from turnout.cli.check.facts import read_facts
         from turnout.cli.check.verdicts import Word, lines
 
-        found = lines(await look(client, version("turnout")))
+        found = lines(await read_facts(client, version("turnout")))
         _print(found, args.output)
         return ExitCode.FOUND_WRONG if any(line.word is Word.WRONG for line in found) else ExitCode.DONE
 

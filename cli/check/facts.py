@@ -21,8 +21,11 @@ OURS = "app.kubernetes.io/part-of=turnout"
 METRICS_PORT = 9090  # of the extender, as the chart sets it
 
 
-async def look(client: Client, version: str) -> ClusterFacts:
-    """Read once from the API server what the verdicts need. Raises CallError where the API server does not answer at all."""
+async def read_facts(client: Client, version: str) -> ClusterFacts:
+    """Read once from the API server what the verdicts need.
+
+    Raises CallError where the API server does not answer at all.
+    """
     found = msgspec.json.decode(await client.get("/version"))
     eyes = FactReader(client)
     deployments = await eyes.all("/apis/apps/v1/deployments")

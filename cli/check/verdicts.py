@@ -14,7 +14,7 @@ from turnout.topology.map_yaml import read_map
 from turnout.topology.names import TEXT_KEY, YAML_KEY
 
 OLDEST, NEWEST = (1, 29), (1, 37)
-CLOCK_S = 5.0  # by which a clock may differ
+MOST_CLOCK_SKEW_S = 5.0  # by which a clock may differ
 SILENT_S = 120.0  # after which a node's heartbeat is late; a kubelet renews it each 10 s
 CERTIFICATE_S = 14 * 86_400.0
 SAMPLED_FROM = 100  # nodes, above which kube-scheduler searches a part of them unless told otherwise
@@ -41,7 +41,7 @@ def lines(facts: ClusterFacts) -> list[CheckLine]:
         _map,
         ways,
         _requests_answered,
-        _searched,
+        _nodes_offered,
         _certificate,
         _controllers,
         _clocks,
@@ -131,13 +131,14 @@ def _map(facts: ClusterFacts) -> Iterator[CheckLine]:
                 Word.WRONG, "map", f"the map of {namespace} is empty: no node is preferred to another", edit
             )
         elif facts.nodes is not None:
-            yield from _covered({entry.host for entry in reading.entries}, facts.nodes, edit)
+            yield from _compare_with_map({entry.host for entry in reading.entries}, facts.nodes, edit)
 
 
-def _covered(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[CheckLine]:
+def _compare_with_map(hosts: set[str], nodes: Sequence[Object], edit: str) -> Iterator[CheckLine]:
     """Yield lines for GPU nodes off the map and for hosts of the map that are no nodes; else one that all is well.
 
-    Compared by name or address. edit: the remedy."""
+    Compared by name or address. edit: the remedy.
+    """
     gpu_nodes = [node for node in nodes if _has_gpus(node)]
     if lost := [node["metadata"]["name"] for node in gpu_nodes if not _names_of(node) & hosts]:
         text = f"{len(lost)} of {len(gpu_nodes)} GPU nodes are not on the map: {_some(lost)}"
@@ -172,7 +173,7 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
             yield CheckLine(Word.WRONG, "extender", "it was never asked: no kube-scheduler has it registered", remedy)
 
 
-def _searched(facts: ClusterFacts) -> Iterator[CheckLine]:
+def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
     """kube-scheduler's configuration is not to be had from the API server; how many nodes it offers is."""
     nodes = len(facts.nodes or ())
     most = 0.0
@@ -232,7 +233,7 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
-    if facts.ahead_s is not None and abs(facts.ahead_s) > CLOCK_S:
+    if facts.ahead_s is not None and abs(facts.ahead_s) > MOST_CLOCK_SKEW_S:
         way = "ahead of" if facts.ahead_s > 0 else "behind"
         text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
         yield CheckLine(Word.DOUBTFUL, "clocks", text, "let chrony or ntpd keep both")
@@ -247,7 +248,7 @@ def _node_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
         for lease in facts.heartbeats or ()
         if (renewed_s := unix_s((lease.get("spec") or {}).get("renewTime"))) is not None
     ]
-    ahead = [name for name, renewed_s in renewals if renewed_s - now_s > CLOCK_S]
+    ahead = [name for name, renewed_s in renewals if renewed_s - now_s > MOST_CLOCK_SKEW_S]
     silent = [name for name, renewed_s in renewals if now_s - renewed_s > SILENT_S]
     if ahead:
         text = f"clocks of nodes are ahead: {_some(ahead)}"

@@ -15,7 +15,7 @@ from turnout.autoscaler.model import UNKNOWN_NODE, Observation
 from turnout.autoscaler.observe import job_pods
 from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.listing import CannotSee, Lists, Once
+from turnout.cli.commands.listing import CannotSee, ListOnce, Lists
 from turnout.jobs.gang import membership
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
@@ -84,7 +84,7 @@ class AutoscalerSnapshot:
     """All that was listed. unknown: paths that may not be listed and that a decision can do without.
 
     missing: resources that may not be listed in the whole cluster; then nothing can be decided. now_s: since 1970, the
-    moment of `seen`. gangs: those that are nobody's job.
+    moment of `observation`. gangs: those that are nobody's job.
     """
 
     view: AutoscalerView
@@ -108,7 +108,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
 
     namespace: listed by itself where the whole cluster may not be.
     """
-    once, view = Once(client, namespace, last=_PODS), AutoscalerView(settings.gpu_resource)
+    once, view = ListOnce(client, namespace, last=_PODS), AutoscalerView(settings.gpu_resource)
     maps = (settings.configmap, settings.orders)
     informers = AutoscalerInformers(view, once, KINDS, RealClock(), random.Random(), maps)
     watching = asyncio.create_task(informers.run())

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from turnout.cli.commands.run_verb import BadWord
+from turnout.cli.commands.run_verb import BadArgument
 from turnout.cli.exit_codes import CODES, ExitCode
 from turnout.cli.job_names import FORMS, BadJobName, JobName, read
 
@@ -99,24 +99,24 @@ def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:
 
 
 def job_of(args: argparse.Namespace, known: Mapping[str, str]) -> JobName:
-    """Return the job that is named, with its namespace. known: as job_names.words_of makes it. Raises BadWord."""
+    """Return the job that is named, with its namespace. known: as job_names.words_of makes it. Raises BadArgument."""
     try:
         name = read(args.job, known)
     except BadJobName as error:
-        raise BadWord(str(error)) from error
+        raise BadArgument(str(error)) from error
     if name.namespace and args.namespace and name.namespace != args.namespace:
-        raise BadWord(f"{args.job!r} is in namespace {name.namespace}, and -n says {args.namespace}")
+        raise BadArgument(f"{args.job!r} is in namespace {name.namespace}, and -n says {args.namespace}")
     return name._replace(namespace=name.namespace or args.namespace or context_namespace(args))
 
 
 def check_object(text: str, flag: str) -> None:
-    """Check the value of a flag that names an object as namespace/name. Raises BadWord."""
+    """Check the value of a flag that names an object as namespace/name. Raises BadArgument."""
     from turnout.kube.cli_flags import BadSetting, check_name
 
     try:
         check_name(text, flag)
     except BadSetting as error:
-        raise BadWord(str(error)) from error
+        raise BadArgument(str(error)) from error
 
 
 def context_namespace(args: argparse.Namespace) -> str:
@@ -180,7 +180,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, type]) -> Non
 
 
 def settings_of(args: argparse.Namespace, flags: Mapping[str, type]) -> Settings:
-    """Return the autoscaler's settings with the flags that are given. Raises BadWord."""
+    """Return the autoscaler's settings with the flags that are given. Raises BadArgument."""
     from turnout.autoscaler.settings import Settings
     from turnout.kube.cli_flags import BadSetting
 
@@ -189,4 +189,4 @@ def settings_of(args: argparse.Namespace, flags: Mapping[str, type]) -> Settings
     try:
         return Settings(args.kubeconfig, args.context, **{key: each for key, each in given.items() if each is not None})
     except BadSetting as error:
-        raise BadWord(str(error)) from error
+        raise BadArgument(str(error)) from error

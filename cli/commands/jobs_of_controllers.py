@@ -52,7 +52,7 @@ class FoundJob:
 
 
 def named_job(args: argparse.Namespace) -> JobName:
-    """Return the job that a command line names. Raises BadWord."""
+    """Return the job that a command line names. Raises BadArgument."""
     return job_of(args, words_of(JOB_KINDS))
 
 

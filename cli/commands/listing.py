@@ -31,7 +31,7 @@ class Lists(Protocol):
         """Each page of a list."""
 
 
-class Once:
+class ListOnce:
     """Lists as a client does, and never watches. faults: what could not be listed for another reason than rights.
 
     unknown: paths of ConfigMaps that may not be listed. refused: all other paths that may not, in the whole cluster.

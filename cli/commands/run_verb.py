@@ -17,7 +17,7 @@ class NoSuch(Exception):
     """A thing that a person has named is not there. The message is for the person."""
 
 
-class BadWord(Exception):
+class BadArgument(Exception):
     """An argument that makes no sense. End with ExitCode.USAGE. The message is for the person."""
 
 

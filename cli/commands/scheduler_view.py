@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from turnout.autoscaler.settings import Settings
-from turnout.cli.commands.listing import Lists, Once
+from turnout.cli.commands.listing import ListOnce, Lists
 from turnout.jobs.gang import POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
@@ -51,7 +51,7 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
     namespace: listed by itself where the whole cluster may not be. sizes: the sizes of gangs are wanted, which
     PodGroups and owners tell; without them only nodes, pods and the map are listed.
     """
-    once, aside = Once(client, namespace), Once(client, namespace)
+    once, aside = ListOnce(client, namespace), ListOnce(client, namespace)
     gangs = ClusterView(settings.gpu_resource)
     nodes: list[Node] = []
     pods: list[Pod] = []
@@ -83,7 +83,7 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
     return SchedulerView(gangs, tuple(nodes), tuple(pods), fabric, fault, once.missing(), aside.missing())
 
 
-async def _take(once: Once, path: str, kind: type[T], put: Any, params: Mapping[str, Any] | None = None) -> None:
+async def _take(once: ListOnce, path: str, kind: type[T], put: Any, params: Mapping[str, Any] | None = None) -> None:
     """Hand on every object of a list that can be read. One that is not served, or whose list fails, has none."""
     try:
         async for item in _objects(once, path, params):
@@ -97,7 +97,7 @@ async def _take(once: Once, path: str, kind: type[T], put: Any, params: Mapping[
         once.faults.setdefault(path, error)
 
 
-async def _objects(once: Once, path: str, params: Mapping[str, Any] | None) -> AsyncIterator[msgspec.Raw]:
+async def _objects(once: ListOnce, path: str, params: Mapping[str, Any] | None) -> AsyncIterator[msgspec.Raw]:
     async for page in once.pages(path, params):
         for item in msgspec.json.decode(page, type=_Page).items:
             yield item

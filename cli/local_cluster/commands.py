@@ -135,10 +135,10 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
     import asyncio
     from dataclasses import replace
 
-    from turnout.cli.local_cluster.prestart import early
+    from turnout.cli.local_cluster.prestart import prestart
 
     try:
-        begun = None if args.real else early(folder, args.port, not args.no_extender)
+        begun = None if args.real else prestart(folder, args.port, not args.no_extender)
     except OSError as error:
         print(f"turnout local: cannot listen on port {args.port}: {os.strerror(error.errno or 0)}", file=sys.stderr)
         return ExitCode.FAILED

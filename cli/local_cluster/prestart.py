@@ -31,7 +31,7 @@ class Prestarted:
     extender: StartedExtender | None
 
 
-def early(folder: Path, port: int, extender: bool) -> Prestarted:
+def prestart(folder: Path, port: int, extender: bool) -> Prestarted:
     """Begin. port: 0 for a free one. Raises OSError when it is taken."""
     listening = socket.create_server((_HOST, port), backlog=_QUEUE)
     config = folder / KUBECONFIG

@@ -68,10 +68,10 @@ async def serve(request: ClusterOptions, begun: Prestarted | None) -> None:
             cluster, url = await _real(stack, request, nodes, data)
         pid = os.getpid()
         note = Note(pid, begun_at(pid), cluster.address, len(nodes), request.gpus, url, request.real, request.processes)
-        await stand(cluster, request.folder / NOTE, note, stop)
+        await announce_until_stopped(cluster, request.folder / NOTE, note, stop)
 
 
-async def stand(cluster: LocalCluster, file: Path, note: Note, stop: asyncio.Event) -> None:
+async def announce_until_stopped(cluster: LocalCluster, file: Path, note: Note, stop: asyncio.Event) -> None:
     """Let others find a local cluster until it is told to end. One of which a part fails is found no more, and ends."""
     _put(file, encoded(note))
     try:

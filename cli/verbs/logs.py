@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import add_cluster, add_job, add_verb, duration_s
-from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
+from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.job_names import JOB_KINDS
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def _logs(args: argparse.Namespace) -> int:
 
     job_name = named_job(args)
     if args.follow and args.previous:
-        raise BadWord("-f and --previous: a run that is over is not followed")
+        raise BadArgument("-f and --previous: a run that is over is not followed")
     if args.rank < 0:
-        raise BadWord(f"--rank is {args.rank}: it must not be negative")
+        raise BadArgument(f"--rank is {args.rank}: it must not be negative")
 
     async def look(client: Client) -> None:
         job = await found_job(client, job_name)

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from turnout.cli.commands.cluster_flags import add_cluster, add_no_namespace, add_verb
 from turnout.cli.commands.listing_output import add_output, add_selector, show
-from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb, say
+from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb, say
 
 if TYPE_CHECKING:
     from turnout.kube.client.api_client import Client
@@ -87,7 +87,7 @@ def _untaint(args: argparse.Namespace) -> int:
     from turnout.cli.nodes import NotTainted
 
     if not can_be_name(args.node):
-        raise BadWord(f"{args.node!r:.90} cannot be the name of a node")
+        raise BadArgument(f"{args.node!r:.90} cannot be the name of a node")
 
     async def free(client: Client) -> None:
         from turnout.kube.errors import Forbidden, NotFound

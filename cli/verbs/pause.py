@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import add_cluster, add_verb, check_object, job_of
-from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
+from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.job_names import FORMS, JobName
 
 if TYPE_CHECKING:
@@ -63,13 +63,13 @@ def _pause(args: argparse.Namespace) -> int:
     try:
         ends = until(args.until, args.for_, time.time())
     except BadWish as error:
-        raise BadWord(str(error)) from error
+        raise BadArgument(str(error)) from error
     if not args.all:
         if args.release:
-            raise BadWord("--release goes with --all: a single job is shrunk with kubectl scale or patch")
+            raise BadArgument("--release goes with --all: a single job is shrunk with kubectl scale or patch")
         return _one("pause", args, args.only or "true", ends)
     if args.only:
-        raise BadWord("--only goes with one job, not with --all")
+        raise BadArgument("--only goes with one job, not with --all")
     return _all(
         "pause", args, of_all(args.orders, AdminOverride.RELEASE if args.release else AdminOverride.PAUSE, ends)
     )

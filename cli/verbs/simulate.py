@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import add_verb
-from turnout.cli.commands.run_verb import BadWord, say
+from turnout.cli.commands.run_verb import BadArgument, say
 from turnout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _simulate(args: argparse.Namespace) -> int:
         options = _options(args)
         submissions, rules = model.jobs_of(_rows(args), options, args.jobs)
     except model.BadSimulation as error:
-        raise BadWord(str(error)) from error
+        raise BadArgument(str(error)) from error
     except (BadTrace, OSError, UnicodeDecodeError) as error:
         print(f"turnout simulate: {args.trace}: {error}", file=sys.stderr)
         return ExitCode.FAILED

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import add_cluster, add_verb, context_namespace
-from turnout.cli.commands.run_verb import BadWord, NoSuch, run_verb
+from turnout.cli.commands.run_verb import BadArgument, NoSuch, run_verb
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.job_names import JOB_KINDS, can_be_name
 
@@ -52,7 +52,7 @@ def _submit(args: argparse.Namespace) -> int:
             raise BadSubmission(f"--name {args.name!r:.90}: small letters, digits, dashes and dots")
         body = submission(args.kind, wish)
     except BadSubmission as error:
-        raise BadWord(str(error)) from error
+        raise BadArgument(str(error)) from error
     if args.dry_run:
         import yaml
 

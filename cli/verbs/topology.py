@@ -18,7 +18,7 @@ from turnout.cli.commands.cluster_flags import (
     settings_of,
 )
 from turnout.cli.commands.listing_output import add_form, add_output, show
-from turnout.cli.commands.run_verb import BadWord, run_verb, say
+from turnout.cli.commands.run_verb import BadArgument, run_verb, say
 from turnout.cli.exit_codes import ExitCode
 from turnout.cli.verbs import topology_check
 
@@ -98,7 +98,7 @@ def _topology(args: argparse.Namespace) -> int:
 def tree_of(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listing[Branch]:
     """Return the map with the GPUs on it. Raises CannotSee where nodes or pods may not be listed."""
     from turnout.cli.commands.listing import CannotSee, may_not
-    from turnout.cli.views.topology import listing, places, rows
+    from turnout.cli.views.topology import listing, rows, tree_nodes
 
     if view.missing:
         raise CannotSee(may_not(view.missing))
@@ -106,7 +106,7 @@ def tree_of(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listin
     for member in view.gangs.pods.values():
         if member.node:
             used[member.node] += member.gpus
-    found = rows(view.fabric.paths, places(view.nodes, used, settings.gpu_resource), with_nodes)
+    found = rows(view.fabric.paths, tree_nodes(view.nodes, used, settings.gpu_resource), with_nodes)
     return listing(found, (view.map_fault,) if view.map_fault else ())
 
 
@@ -136,7 +136,7 @@ def _explain(args: argparse.Namespace) -> int:
             queue=args.queue,
         )
     except BadGang as error:
-        raise BadWord(str(error)) from error
+        raise BadArgument(str(error)) from error
 
     async def work(client: Client) -> ExitCode:
         found = await explained(client, settings, gang)
@@ -147,7 +147,7 @@ def _explain(args: argparse.Namespace) -> int:
 
 
 def _explain_reason(word: str) -> int:
-    """Print what a reason means. Raises BadWord for one that no program uses."""
+    """Print what a reason means. Raises BadArgument for one that no program uses."""
     from difflib import get_close_matches
 
     from turnout.kube.reasons import WORDS, explained
@@ -155,7 +155,7 @@ def _explain_reason(word: str) -> int:
     if not (lines := explained(word)):
         close = get_close_matches(word, sorted(WORDS), 1)
         hint = f"did you mean {close[0]}?" if close else "docs/reference/reasons.md lists all"
-        raise BadWord(f"no program of Turnout uses the reason {word[:40]!r}; {hint}")
+        raise BadArgument(f"no program of Turnout uses the reason {word[:40]!r}; {hint}")
     say("\n".join(lines))
     return ExitCode.DONE
 

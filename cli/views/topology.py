@@ -55,8 +55,11 @@ class Branch:
     closed: tuple[str, ...]
 
 
-def places(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[TreeNode]:
-    """Return a TreeNode of every node, sorted by name. used: GPUs of pods by node. gpus: the resources that count as one."""
+def tree_nodes(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> list[TreeNode]:
+    """Return a TreeNode of every node, sorted by name.
+
+    used: GPUs of pods by node. gpus: the resources that count as one.
+    """
     found = []
     for node in nodes:
         name, room = node.metadata.name, node.status.allocatable or {}

@@ -21,11 +21,11 @@ from turnout.controllers.model import (
     ControlledKind,
     Counts,
     GangSpec,
-    JobPhase,
+    JobVerdict,
     Object,
     OwnedObjects,
+    PodPhase,
     PodState,
-    PodVerdict,
     Reason,
     Replica,
     Role,
@@ -195,7 +195,7 @@ def postponed_roles(view: ControlledJob, known: OwnedObjects) -> Collection[str]
         return (LAUNCHER, WORKER)
     workers = next(role.replicas for role in view.roles if role.name == WORKER)
     run = sum(
-        pod.role == WORKER and pod.phase is JobPhase.RUNNING and not pod.deleting and not outdated(view, pod)
+        pod.role == WORKER and pod.phase is PodPhase.RUNNING and not pod.deleting and not outdated(view, pod)
         for pod in known.pods
     )
     return () if run >= workers or view.spec["debug"] is not None else (LAUNCHER,)
@@ -328,7 +328,7 @@ def _volumes(view: ControlledJob, role: Role) -> list[Object]:
     return found
 
 
-def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[PodVerdict]:
+def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[JobVerdict]:
     """Return the conditions that follow from the pods. The launcher's end is the job's, unless it names a host.
 
     A restarted worker is no longer in the host list. Source: CA-21, CA-23, CA-24, SD-17
@@ -336,21 +336,21 @@ def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects
     if view.spec["debug"] is None and (end := _end(view, known)) is not None:
         return [end]
     active = sum(count.active for count in counts.values())
-    return [PodVerdict(Reason.RUNNING, f"{KIND} {view.name} is running.")] if active == view.gang.min_member else []
+    return [JobVerdict(Reason.RUNNING, f"{KIND} {view.name} is running.")] if active == view.gang.min_member else []
 
 
-def _end(view: ControlledJob, known: OwnedObjects) -> PodVerdict | None:
+def _end(view: ControlledJob, known: OwnedObjects) -> JobVerdict | None:
     """Return the end of a job that trains, None if it continues."""
     launcher = next((pod for pod in known.pods if pod.role == LAUNCHER), None)
     if launcher is None:
         return None
-    if launcher.phase is JobPhase.SUCCEEDED:
+    if launcher.phase is PodPhase.SUCCEEDED:
         if failed := _FAILURE.findall(launcher.last_words):
-            return PodVerdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
-        return PodVerdict(Reason.SUCCEEDED, f"{KIND} {view.name} is successfully completed.")
+            return JobVerdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
+        return JobVerdict(Reason.SUCCEEDED, f"{KIND} {view.name} is successfully completed.")
     restarted = next((pod.name for pod in known.pods if pod.role == WORKER and pod.restarts), "")
     if restarted:
-        return PodVerdict(Reason.FAILED, f"Worker {restarted} started again and is out of the launcher's host list.")
+        return JobVerdict(Reason.FAILED, f"Worker {restarted} started again and is out of the launcher's host list.")
     return None
 
 
@@ -466,7 +466,7 @@ def _conditions(
     else:
         yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
     yield from _running_conditions(ours)
-    broken = [pod.name for pod in known.pods if pod.phase is JobPhase.FAILED]
+    broken = [pod.name for pod in known.pods if pod.phase is PodPhase.FAILED]
     words = f"{', '.join(broken)} failed." if broken else NORMAL
     yield "ReplicaFailure", (bool(broken), "Failed" if broken else NO_REASON, words)
     yield from _end_conditions(ours)
@@ -509,7 +509,7 @@ def _phase(ours: Sequence[Object], view: ControlledJob | None, known: OwnedObjec
     for condition, phase in _DECIDED_PHASES.items():
         if conditions.is_true(ours, condition):
             return phase
-    if known.unread or any(pod.phase is JobPhase.UNKNOWN for pod in known.pods):
+    if known.unread or any(pod.phase is PodPhase.UNKNOWN for pod in known.pods):
         return "Unknown"
     if view is not None and _running_pods(known) >= view.gang.min_member:
         return "Running"
@@ -519,7 +519,7 @@ def _phase(ours: Sequence[Object], view: ControlledJob | None, known: OwnedObjec
 
 
 def _running_pods(known: OwnedObjects) -> int:
-    return sum(pod.phase is JobPhase.RUNNING and not pod.deleting for pod in known.pods)
+    return sum(pod.phase is PodPhase.RUNNING and not pod.deleting for pod in known.pods)
 
 
 def _task(type_: str, pods: Sequence[PodState]) -> Object:
@@ -541,7 +541,7 @@ def _aggregate(view: ControlledJob | None, pods: Sequence[PodState]) -> Object:
     for pod in pods:
         if pod.deleting:
             counts["deleted"] += 1
-        elif pod.phase is JobPhase.PENDING:
+        elif pod.phase is PodPhase.PENDING:
             counts["creating" if pod.node else "pending"] += 1
         else:
             counts[pod.phase.value.lower()] += 1

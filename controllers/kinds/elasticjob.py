@@ -23,13 +23,13 @@ from turnout.controllers.model import (
     ControlledKind,
     Counts,
     GangSpec,
-    JobPhase,
+    JobVerdict,
     LazyChild,
     NeededChild,
     Object,
     OwnedObjects,
+    PodPhase,
     PodState,
-    PodVerdict,
     Reason,
     Replica,
     Role,
@@ -206,7 +206,7 @@ def recreate(_view: ControlledJob, role: Role, pod: PodState) -> bool:
     return role.name != MASTER or pod.exit_code != 1
 
 
-def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> Sequence[PodVerdict]:
+def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> Sequence[JobVerdict]:
     """Return the conditions that follow from the pods' phases.
 
     The success of the master, or of all workers, is the job's.
@@ -215,10 +215,10 @@ def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects
     worker = next(role for role in view.roles if role.name == WORKER)
     done = 0 < worker.replicas == counts[WORKER].succeeded
     if done or counts[MASTER].succeeded:
-        return [PodVerdict(Reason.SUCCEEDED, f"{head} is successfully completed.")]
-    if any(pod.phase is JobPhase.FAILED for pod in known.pods):
-        return [PodVerdict(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
-    return [PodVerdict(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
+        return [JobVerdict(Reason.SUCCEEDED, f"{head} is successfully completed.")]
+    if any(pod.phase is PodPhase.FAILED for pod in known.pods):
+        return [JobVerdict(Reason.RESTARTING, f"{head} is restarting because pods failed.")]
+    return [JobVerdict(Reason.RUNNING, f"{head} is running.")] if counts[WORKER].active else []
 
 
 _PHASES = (Reason.FAILED, Reason.SUCCEEDED, Reason.SUSPENDED, Reason.RESTARTING, Reason.RUNNING)
@@ -234,7 +234,7 @@ def _to_dlrover_status(
 ) -> Object:
     """Return the status with DLRover's phase."""
     true = (each for each in _PHASES if conditions.is_true(conditions.valid_conditions(status), each))
-    before = JobPhase.PENDING.value if known.pods else Reason.CREATED.value
+    before = PodPhase.PENDING.value if known.pods else Reason.CREATED.value
     phase: dict[str, Any] = {"phase": next((each.value for each in true), before)}
     return {**phase, **status}
 

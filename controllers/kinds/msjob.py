@@ -20,10 +20,10 @@ from turnout.controllers.model import (
     ControlledJob,
     ControlledKind,
     Counts,
-    JobPhase,
+    JobVerdict,
     Object,
     OwnedObjects,
-    PodVerdict,
+    PodPhase,
     Reason,
     Replica,
     Role,
@@ -142,7 +142,7 @@ def extras(view: ControlledJob, _known: OwnedObjects) -> list[Object]:
     return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
 
 
-def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[PodVerdict]:
+def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[JobVerdict]:
     """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
     Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job, except for a dynamic worker
@@ -151,16 +151,16 @@ def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects
     name, count, spec = f"{KIND} {view.name}", counts[WORKER], view.spec
     worker = next(role for role in view.roles if role.name == WORKER)
     if _has_succeeded(spec, worker, count, known):
-        return [PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
-    found = [PodVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
+        return [JobVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
+    found = [JobVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
     for role in view.roles:
         failed = counts[role.name].failed
         if not failed or (role is worker and spec.enable_dynamic_worker and failed < role.replicas):
             continue
         text = f"because {failed} {role.name} replica(s) failed."
         if role.restart is Restart.NEVER:
-            return [*found, PodVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(known)}")]
-        found.append(PodVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
+            return [*found, JobVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(known)}")]
+        found.append(JobVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
     return found
 
 
@@ -168,7 +168,7 @@ def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, known: OwnedObj
     if spec.success_policy is SuccessPolicy.ALL_WORKERS:
         return count.succeeded >= worker.replicas > 0
     first_worker = (pod for pod in known.pods if pod.role == worker.label and pod.index == 0)
-    return any(pod.phase is JobPhase.SUCCEEDED for pod in first_worker)
+    return any(pod.phase is PodPhase.SUCCEEDED for pod in first_worker)
 
 
 def _failure_hint(known: OwnedObjects) -> str:
@@ -177,7 +177,7 @@ def _failure_hint(known: OwnedObjects) -> str:
         f" {pod.name} says {words!r}: {hint}."
         for pod in known.pods
         for words, hint in HINTS.items()
-        if pod.phase is JobPhase.FAILED and words in pod.last_words
+        if pod.phase is PodPhase.FAILED and words in pod.last_words
     )
     return next(found, "")
 

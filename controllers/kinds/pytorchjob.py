@@ -19,10 +19,10 @@ from turnout.controllers.model import (
     ControlledJob,
     ControlledKind,
     Counts,
+    JobVerdict,
     NeededChild,
     Object,
     OwnedObjects,
-    PodVerdict,
     Reason,
     Replica,
     Role,
@@ -200,27 +200,27 @@ def _autoscaler(view: ControlledJob, metrics: Sequence[Object]) -> Object:
     return {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": meta, "spec": spec}
 
 
-def judge(view: ControlledJob, counts: Mapping[str, Counts], _known: OwnedObjects) -> list[PodVerdict]:
+def judge(view: ControlledJob, counts: Mapping[str, Counts], _known: OwnedObjects) -> list[JobVerdict]:
     """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
     The end of the Master is the end of the job. Without a Master all workers have to succeed, or any worker of an
     elastic job.
     """
-    found: list[PodVerdict] = []
+    found: list[JobVerdict] = []
     name = f"{KIND} {view.name}"
     for role in view.roles:
         count = counts[role.name]
         if role.name == "Master" or _master_role(view) is None:
             done = count.succeeded == role.replicas or (view.elastic and count.succeeded > 0)
             if done:
-                return [*found, PodVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
+                return [*found, JobVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
             if count.active:
-                found.append(PodVerdict(Reason.RUNNING, f"{name} is running."))
+                found.append(JobVerdict(Reason.RUNNING, f"{name} is running."))
         if count.failed and role.replicas > count.succeeded + count.active:
             text = f"because {count.failed} {role.name} replica(s) failed."
             if role.restart is Restart.NEVER:
-                return [*found, PodVerdict(Reason.FAILED, f"{name} is failed {text}")]
-            found.append(PodVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
+                return [*found, JobVerdict(Reason.FAILED, f"{name} is failed {text}")]
+            found.append(JobVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
     return found
 
 

@@ -22,9 +22,9 @@ from turnout.controllers.model import (
     Counts,
     GangDialect,
     GangSpec,
+    JobVerdict,
     Object,
     OwnedObjects,
-    PodVerdict,
     Replica,
     Role,
     RunPolicy,
@@ -279,7 +279,7 @@ def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObj
 
 def _judged_by_lifecycle(
     _view: ControlledJob, _counts: Mapping[str, Counts], _known: OwnedObjects
-) -> Sequence[PodVerdict]:
+) -> Sequence[JobVerdict]:
     return ()
 
 

@@ -22,9 +22,9 @@ from turnout.controllers.model import (
     ControlledKind,
     Delete,
     EventOnJob,
-    JobPhase,
     Object,
     OwnedObjects,
+    PodPhase,
     PodState,
     Reason,
     ReconcileOutcome,
@@ -138,7 +138,7 @@ def _events(roles: Sequence[Role], known: OwnedObjects) -> Iterator[_Event]:
     for pod in sorted(known.pods, key=lambda each: each.name):
         if pod.deleting:
             yield _Event(POD_EVICTED, pod)
-        elif pod.phase is JobPhase.FAILED:
+        elif pod.phase is PodPhase.FAILED:
             yield _Event(POD_FAILED, pod)
     pods = children.by_role(known.pods)
     for role in roles:
@@ -148,7 +148,7 @@ def _events(roles: Sequence[Role], known: OwnedObjects) -> Iterator[_Event]:
 
 
 def _succeeded(pod: PodState) -> bool:
-    return pod.phase is JobPhase.SUCCEEDED and not pod.deleting
+    return pod.phase is PodPhase.SUCCEEDED and not pod.deleting
 
 
 _BY_ACTION = {
@@ -181,7 +181,7 @@ class _JobAtPhase:
 
     @property
     def alive(self) -> list[PodState]:
-        return [pod for pod in self.known.pods if pod.phase not in (JobPhase.SUCCEEDED, JobPhase.FAILED)]
+        return [pod for pod in self.known.pods if pod.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED)]
 
     @property
     def members(self) -> list[PodState]:
@@ -245,8 +245,8 @@ def _end_by_results(at: _JobAtPhase) -> tuple[str, str] | None:
     """
     spec, total = at.view.spec, sum(role.replicas for role in at.view.roles)
     staying = at.members
-    good = sum(pod.phase is JobPhase.SUCCEEDED for pod in staying)
-    bad = sum(pod.phase is JobPhase.FAILED for pod in staying)
+    good = sum(pod.phase is PodPhase.SUCCEEDED for pod in staying)
+    bad = sum(pod.phase is PodPhase.FAILED for pod in staying)
     if at.phase != RUNNING or not total or good + bad < total:
         return None
     least = at.view.gang.min_member
@@ -260,7 +260,7 @@ def _end_by_results(at: _JobAtPhase) -> tuple[str, str] | None:
 def _lacks_successes(at: _JobAtPhase, pods: Iterable[PodState]) -> str:
     """Return which task has too few successful pods, "" if none has."""
     needed = at.view.spec["least"]
-    succeeded = Counter(pod.role for pod in pods if pod.phase is JobPhase.SUCCEEDED)
+    succeeded = Counter(pod.role for pod in pods if pod.phase is PodPhase.SUCCEEDED)
     for role in at.view.roles:
         if (count := succeeded[role.label]) < needed[role.label]:
             return f"{count} pods of task {role.name} succeeded, {needed[role.label]} are needed"

@@ -19,9 +19,9 @@ from turnout.controllers.model import (
     ChildState,
     ControlledKind,
     JobKey,
-    JobPhase,
     Object,
     OwnedObjects,
+    PodPhase,
     PodState,
 )
 from turnout.controllers.role_pods import extended
@@ -338,11 +338,11 @@ def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
     )
 
 
-def _phase(text: str) -> JobPhase:
+def _phase(text: str) -> PodPhase:
     try:
-        return JobPhase(text or "Pending")
+        return PodPhase(text or "Pending")
     except ValueError:
-        return JobPhase.UNKNOWN
+        return PodPhase.UNKNOWN
 
 
 def _ended_containers(kind: ControlledKind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:

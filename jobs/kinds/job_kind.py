@@ -331,7 +331,7 @@ def build_job(
         pause=pause,
         pause_ends_s=ends_s,
         cooldown_s=job_annotations.duration_s(notes, labels.COOLDOWN, labels.VOLCANO_COOLDOWN),
-        bank=job_annotations.resize_budget(notes),
+        resize_budget=job_annotations.resize_budget(notes),
         curve=job_annotations.curve(notes),
         curve_measured=labels.CURVE not in notes,
         kueue_boosted=labels.KUEUE_BOOST in notes,

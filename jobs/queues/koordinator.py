@@ -20,7 +20,7 @@ LABEL = "quota.scheduling.koordinator.sh/"
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
 ROOT, SYSTEM, DEFAULT = "koordinator-root-quota", "koordinator-system-quota", "koordinator-default-quota"
 _OUTSIDE_TREE = (SYSTEM, DEFAULT)  # the use of their pods reduces the total of the tree
-_Level = dict[str, dict[str, int]]
+_AmountsByQueue = dict[str, dict[str, int]]
 
 
 def read(raw: Object) -> QueueSpec:
@@ -75,7 +75,9 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
 
-def _limits(order: Sequence[str], parents: Mapping[str, str], known: Mapping[str, QueueSpec], demand: Demand) -> _Level:
+def _limits(
+    order: Sequence[str], parents: Mapping[str, str], known: Mapping[str, QueueSpec], demand: Demand
+) -> _AmountsByQueue:
     """Return the limit of each quota. A parent's own group is shared out before its children's."""
     request = _requests(order, parents, known, demand)
     groups: dict[str, list[QueueSpec]] = {}
@@ -84,7 +86,7 @@ def _limits(order: Sequence[str], parents: Mapping[str, str], known: Mapping[str
     available = Counter(demand.total)
     for name in _OUTSIDE_TREE:
         available.subtract(demand.used.get(name, NOTHING))
-    limit: _Level = {}
+    limit: _AmountsByQueue = {}
     for parent, group in groups.items():
         for what in sorted({what for queue in group for what in _named(queue)}):
             shared_amount = sum(queue.deserved.get(what, 0) for queue in group)
@@ -101,7 +103,7 @@ def _named(queue: QueueSpec) -> tuple[str, ...]:
     return (*queue.capability, *queue.deserved, *(queue.pool or ()))
 
 
-def _share(queue: QueueSpec, limit: _Level, used: Amounts) -> Queue:
+def _share(queue: QueueSpec, limit: _AmountsByQueue, used: Amounts) -> Queue:
     """Return the queue of an ElasticQuota with the limit that sharing has given it."""
     return Queue(
         limit.get(queue.name, NOTHING),
@@ -133,7 +135,7 @@ def _requests(
 
 
 def _share_out(
-    group: Sequence[QueueSpec], what: str, shared_amount: int, request: Mapping[str, Amounts], limit: _Level
+    group: Sequence[QueueSpec], what: str, shared_amount: int, request: Mapping[str, Amounts], limit: _AmountsByQueue
 ) -> None:
     """Divide an amount among the quotas of one group. A tree of its own has its pool, or its min, instead."""
     sharing = [queue for queue in group if queue.pool is None]
@@ -156,7 +158,7 @@ def _claim(queue: QueueSpec, what: str, requested: int) -> QueueClaim:
     return QueueClaim(min_amount, weight, 0.0, (requested - min_amount) / weight if weight else 0.0, min_amount)
 
 
-def _bound(group: Sequence[QueueSpec], limit: _Level, above: Amounts) -> None:
+def _bound(group: Sequence[QueueSpec], limit: _AmountsByQueue, above: Amounts) -> None:
     """Limit the children by their parent's limits, also for resources that they do not name."""
     for queue in group:
         mine = limit.setdefault(queue.name, {})

@@ -154,7 +154,7 @@ class StrictQueues:
         self._by_namespace = {name: each.queue for each in ordered_queues for name in each.namespaces}
         return True
 
-    def lead(self, local_queue: str, cluster_queue: str) -> bool:
+    def set_cluster_queue(self, local_queue: str, cluster_queue: str) -> bool:
         """Set the ClusterQueue of a LocalQueue (namespace/name); "" removes it. Return True if it changed."""
         queue = f"{QueueDialect.KUEUE.value}/{cluster_queue}" if cluster_queue else ""
         if self._local.get(local_queue, "") == queue:

@@ -19,11 +19,14 @@ from turnout.kube import labels
 ROOT = "root"
 _OPEN = "Open"  # in the states Closing, Closed and Unknown a queue accepts no jobs
 _PODS = "pods"
-_Level = dict[str, dict[str, int]]  # by queue, by resource
+_AmountsByQueue = dict[str, dict[str, int]]  # by queue, by resource
 
 
 def read(raw: Object) -> QueueSpec:
-    """Return the queue that a Queue object of scheduling.volcano.sh/v1beta1 describes. Its faults name unreadable fields."""
+    """Return the queue that a Queue object of scheduling.volcano.sh/v1beta1 describes.
+
+    Its faults name unreadable fields.
+    """
     root = ObjectPart.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     capability, deserved = spec.amounts("capability"), spec.amounts("deserved")
@@ -48,7 +51,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     known = {queue.name: queue for queue in queues}
     parents = {name: _parent(queue, known) for name, queue in known.items()}
     order, circle = top_down(parents)
-    real = _real(order, known, parents, demand.total)
+    real = _real_capability(order, known, parents, demand.total)
     capacity = any(queue.deserved or queue.parent not in ("", ROOT) for queue in queues)
     own = _deserved(known, order, real) if capacity or not demand.needed else _by_weight(known, real, demand)
     used, is_open = added_up(order, parents, demand.used), dict[str, bool]()
@@ -83,7 +86,7 @@ def _parent(queue: QueueSpec, known: Mapping[str, QueueSpec]) -> str:
     return queue.parent or (ROOT if ROOT in known else "")
 
 
-def _real(
+def _real_capability(
     order: Sequence[str], known: Mapping[str, QueueSpec], parents: Mapping[str, str], total: Amounts
 ) -> dict[str, dict[str, int]]:
     """Return the real capability: at most the parent's amount less the guarantees of the siblings."""
@@ -91,7 +94,7 @@ def _real(
     for name in order:
         if guarantee := known[name].guarantee:
             promised.setdefault(parents[name], Counter()).update(guarantee)
-    found: _Level = {}
+    found: _AmountsByQueue = {}
     for name in order:
         above = found.get(parents[name], NOTHING)
         amounts, own_guarantee = dict(known[name].capability), known[name].guarantee
@@ -103,10 +106,10 @@ def _real(
     return found
 
 
-def _deserved(known: Mapping[str, QueueSpec], order: Sequence[str], real: Mapping[str, Amounts]) -> _Level:
+def _deserved(known: Mapping[str, QueueSpec], order: Sequence[str], real: Mapping[str, Amounts]) -> _AmountsByQueue:
     """Return the deserved amounts of plugin capacity: within the real capability, at least the guarantee."""
     named = dict.fromkeys(what for queue in known.values() for what in queue.deserved)
-    found: _Level = {}
+    found: _AmountsByQueue = {}
     for name in order:
         queue, most = known[name], real[name]
         deserved_amounts = {what: queue.deserved.get(what, 0) for what in named}
@@ -117,14 +120,14 @@ def _deserved(known: Mapping[str, QueueSpec], order: Sequence[str], real: Mappin
     return found
 
 
-def _by_weight(known: Mapping[str, QueueSpec], real: _Level, demand: Demand) -> _Level:
+def _by_weight(known: Mapping[str, QueueSpec], real: _AmountsByQueue, demand: Demand) -> _AmountsByQueue:
     """Return the deserved amounts of plugin proportion, and reduce the real capability to the most that a queue could
     deserve.
     """
     queues = [queue for name, queue in known.items() if name in real and name != ROOT]
     named = {what for queue in queues for what in (*queue.capability, *queue.guarantee)}
     named |= {what for queue in queues for what in demand.need_of(queue.name)}
-    found: _Level = {}
+    found: _AmountsByQueue = {}
     for what in sorted(what for what in named - {_PODS} if demand.total.get(what)):
         claims = [_claim(queue, what, real[queue.name], demand) for queue in queues]
         for queue, (own, most) in zip(queues, share_by_weight(claims, demand.total[what]), strict=True):

@@ -39,10 +39,10 @@ def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
             first = _with_own_terms(first, own)
     else:
         return own or NOTHING
-    return _with_other_terms(*_with_partner(first, rest))
+    return _with_other_terms(*_with_gang_group(first, rest))
 
 
-def _with_partner(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
+def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
     """Return the terms with the group of gangs that another dialect names, and the other dialects' other terms."""
     partners = [each for each in rest if each.together and not first.together]
     if not partners:

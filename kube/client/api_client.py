@@ -273,7 +273,8 @@ class Client:
     async def _send(self, call: _Call) -> Response:
         """Return the answer before its body is read; the caller reads and closes it.
 
-        On 401, reload the credentials, and repeat the call once if they changed."""
+        On 401, reload the credentials, and repeat the call once if they changed.
+        """
         try:
             return await self._send_once(call)
         except Unauthorised as refused:

@@ -95,7 +95,8 @@ class EventRecorder:
         """Make a recorder with an empty queue.
 
         component: the reporting program, such as turnout-extender. instance: the name of its pod. capacity: Events in
-        the queue, >= 1. per_s: the rate of writes, Events a second. burst: writes that may leave at once. docs: the URL of the docs site,
+        the queue, >= 1. per_s: the rate of writes, Events a second. burst: writes that may leave at
+        once. docs: the URL of the docs site,
         to which Events with one of our reasons link; "" names a command instead.
         """
         self._docs = docs

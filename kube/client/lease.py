@@ -185,7 +185,10 @@ class Elector:
             await self._clock.sleep(self._retry_s())
 
     async def _try_to_acquire(self) -> bool:
-        """Take the Lease if it is free. Return False if another candidate holds it. Raises Conflict if one takes it in the meantime."""
+        """Take the Lease if it is free.
+
+        Return False if another candidate holds it. Raises Conflict if one takes it in the meantime.
+        """
         try:
             async with self._clock.timeout(self._settings.call_s):
                 lease = _decoder.decode(await self._client.get(self._path, urgent=True))

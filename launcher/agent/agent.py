@@ -447,5 +447,5 @@ class Agent:
         if (newest := await self._leadership.end()).round > self._base.round:
             self._base = LastWorld(newest.round, newest.size, False, self._base.busy)
         if isinstance(how, StepDown) and self._session.link:
-            self._session.roam(not how.to.coordinator)
+            self._session.set_periodic_search(not how.to.coordinator)
             self._move_to(Redirect(how.to.coordinator, how.to.address, how.to.port))

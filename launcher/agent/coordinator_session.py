@@ -161,7 +161,7 @@ class CoordinatorSession:
         self._without_target = not to.port
         self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed_over=handed)
 
-    def roam(self, roams: bool) -> None:
+    def set_periodic_search(self, roams: bool) -> None:
         """Turn periodic search on or off. It is on after leading a world below min with no better coordinator known."""
         self._seek = replace(self._seek, roams=roams)
 

@@ -159,7 +159,7 @@ class Line:
     arguments: tuple[str, ...]
 
 
-def take_apart(argv: Sequence[str]) -> Line:
+def parse_command_line(argv: Sequence[str]) -> Line:
     """Parse options up to the first other word, then the script and its arguments. Raises BadCommand."""
     given: dict[str, Given] = {}
     words = list(argv)
@@ -221,6 +221,6 @@ def look_up(environ: Mapping[str, str]) -> Mapping[str, Given]:
     return found
 
 
-def strangers(environ: Mapping[str, str]) -> tuple[str, ...]:
+def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:
     """List variables that look like options but are none."""
     return tuple(sorted(name for name in environ if name.startswith("PET_") and name not in _VARIABLES))

@@ -25,7 +25,7 @@ _NOWHERE = (
 _ETCD = (Backend.ETCD, Backend.ETCD_V2)
 
 
-def meet(
+def rendezvous_settings(
     chosen: Mapping[str, Any], conf: Mapping[str, Any], bounds: tuple[int, int], environ: Mapping[str, str]
 ) -> RendezvousSettings:
     """Make the rendezvous settings. chosen: values by option. conf: values by key of --rdzv-conf. Raises BadSettings,

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from turnout.launcher.cli import help, parser, rdzv_endpoint
 from turnout.launcher.cli.options import Effect
-from turnout.launcher.cli.parser import BadCommand, Given, Line, look_up, strangers, take_apart
+from turnout.launcher.cli.parser import BadCommand, Given, Line, look_up, parse_command_line, unknown_variables
 from turnout.launcher.cli.value_types import BadValue, some
 from turnout.launcher.errors import BadCheck, BadElasticSpec, BadSettings
 from turnout.launcher.health.hang_detector import HangAction, HangPolicy
@@ -86,7 +86,7 @@ def read(
     fault. version: looks up what --version prints.
     """
     try:
-        line = take_apart(argv)
+        line = parse_command_line(argv)
         if "help" in line.given:
             return CommandAnswer(help.usage(program), Exit.DONE)
         if "version" in line.given:
@@ -108,7 +108,7 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
         command=_command(line, chosen, environ),
         elastic_spec=_terms(chosen, keys, bounds),
         processes=_processes(chosen),
-        rendezvous=rdzv_endpoint.meet(chosen, keys, bounds, environ),
+        rendezvous=rdzv_endpoint.rendezvous_settings(chosen, keys, bounds, environ),
         place=_place(chosen, environ),
         timing=_timing(chosen, keys),
         start=_start(chosen),
@@ -121,7 +121,7 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
         given_options=tuple(str(each) for each in given.values()),
     )
     notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.rendezvous, bounds))
-    unknown = (StartNote(name, Warned.NO_EFFECT, "no option has this name") for name in strangers(environ))
+    unknown = (StartNote(name, Warned.NO_EFFECT, "no option has this name") for name in unknown_variables(environ))
     return replace(settings, notes=(*notes, *unknown))
 
 

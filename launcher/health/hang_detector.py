@@ -137,7 +137,7 @@ class ProgressWatch:
     hangs: bool = False  # a hang was reported
 
 
-def limit_s(progress: Progress, limits: HangLimits) -> float:
+def hang_limit_s(progress: Progress, limits: HangLimits) -> float:
     """Return how long the process may stand still now before it counts as hung, in seconds."""
     known = sum(progress.counts)
     if progress.phase or progress.beats == 0:
@@ -166,7 +166,7 @@ def observe(
         since_s = max(progress.beat_s, progress.turn_s)
         fresh = ProgressWatch(now_s, progress.beats, progress.turns, min(max(0.0, now_s - since_s), passed_s))
         return fresh, Resumed(watch.waited_s) if watch.hangs else None
-    waited_s, most_s = watch.waited_s + passed_s, limit_s(progress, limits)
+    waited_s, most_s = watch.waited_s + passed_s, hang_limit_s(progress, limits)
     later = replace(watch, looked_s=now_s, waited_s=waited_s)
     if watch.hangs or waited_s <= most_s:
         return later, None

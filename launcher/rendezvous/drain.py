@@ -68,7 +68,8 @@ def finish_message(transition: Transition, id_: str) -> Finish:
 def drain_reason(transition: Transition) -> tuple[Reason, str] | None:
     """Return why a healthy world should end its round: a member leaves, or it can grow; else None.
 
-    Wakes the transition up when it may grow later."""
+    Wakes the transition up when it may grow later.
+    """
     at = transition.state
     if at.world is None:
         return None

@@ -128,7 +128,7 @@ def _in_order(members: Sequence[Member], others: Sequence[Member] = ()) -> list[
         on_host.setdefault((member.path, member.host), []).append(member)
     counts = Counter(member.path for member in (*members, *others) if member.path)
     row_of = rows(counts)
-    keys = rank_order.homeward([row_of[path] for path in counts], list(counts.values()))
+    keys = rank_order.rank_order_keys([row_of[path] for path in counts], list(counts.values()))
     key_of = dict(zip(counts, keys, strict=True))
     hosts = sorted((host for host in on_host if host[0]), key=lambda host: (key_of[host[0]], -len(on_host[host])))
     return [*(member for host in hosts for member in on_host[host]), *(m for m in members if not m.path)]

@@ -201,7 +201,7 @@ def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -
 
 
 def _controller_of(pod: Pod) -> Controller | None:
-    """Return the controller of a pod; None if it has none, or one with a field of more than MAX_NAME_CHARACTERS characters."""
+    """Return the controller of a pod; None without one, and for a field of more than MAX_NAME_CHARACTERS."""
     owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
     if owner is None:
         return None

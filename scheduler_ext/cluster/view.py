@@ -22,7 +22,7 @@ from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.kube.pod_shape import Term, admission_view, preference
 from turnout.scheduler_ext.cluster.gang import Gang, Levels, Sizing
 from turnout.scheduler_ext.cluster.member import GangMember, member_of
-from turnout.topology.fabric import EMPTY, Fabric, with_strangers
+from turnout.topology.fabric import EMPTY, Fabric, with_unmapped_hosts
 
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
 PATIENCE_S = 30.0  # how long room is reserved for announced members after the last member came
@@ -315,7 +315,7 @@ class ClusterView:
         by_key = {self._ips[name]: name for name in names if self._ips[name]} | {name: name for name in names}
         known = renamed(self._map, by_key)
         on_map = set(known.hosts)
-        self.fabric = with_strangers(known, sorted(name for name in self._ips if name not in on_map))
+        self.fabric = with_unmapped_hosts(known, sorted(name for name in self._ips if name not in on_map))
         self.snapshot.set_row_order(self.fabric.hosts)
         self.levels.use(self.fabric)
         self.layout_version += 1

@@ -72,7 +72,7 @@ def observe_gated_gang(
     gated = [m for m in living if m.uid in gated_pods]
     ungated = [m for m in living if m.uid not in gated_pods and (not m.gated or m.uid in lifted_uids)]
     startable_pods = len(ungated) + sum(1 for m in gated if not gated_pods[m.uid].other_gates)
-    has_started = any(_has_left(m, lifted_uids) and is_planned(m, gang) for m in ungated)
+    has_started = any(_is_released(m, lifted_uids) and is_planned(m, gang) for m in ungated)
     unknown_size = _unknown_size(gang)
     may_plan = unknown_size is None and (has_started or startable_pods >= gang.min_pods)
     hosts, shortfall = _planned_nodes(plans, gang, now_s) if may_plan else ({}, None)
@@ -92,7 +92,7 @@ def observe_gated_gang(
     )
 
 
-def _has_left(member: GangMember, lifted_uids: Collection[str]) -> bool:
+def _is_released(member: GangMember, lifted_uids: Collection[str]) -> bool:
     """Return True if a member without a gate is bound, or was sent to its node by us."""
     return bool(member.node) or member.nominated_by_us or member.uid in lifted_uids
 

@@ -90,7 +90,8 @@ def clear_all(members: Iterable[GangMember]) -> list[Nomination]:
 def _nodes_of_gang(plans: Plans, gang: Gang, choices: NominationChoices, now_s: float) -> dict[str, str]:
     """Return uid -> node for the waiting members of a gang; empty without a map or plan, and while it is incomplete.
 
-    The place of a single pod is assumed at once."""
+    The place of a single pod is assumed at once.
+    """
     names = plans.view.fabric.hosts
     if not plans.view.fabric.mapped_count:
         return {}

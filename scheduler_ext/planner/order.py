@@ -75,7 +75,7 @@ def position_of(view: ClusterView, gang: Gang) -> GangPosition:
     seat_class = SeatClass.STARTED if is_urgent else SeatClass.WAITING
     nominated = any(m.is_waiting and view.our_nomination(m) for m in gang.members.values())
     priority, age = gang.priority, gang.age
-    if partners := linked_gangs(view, gang):  # gangs of one set share the place of the least important and the youngest
+    if partners := gangs_of_set(view, gang):  # gangs of one set share the place of the least important and the youngest
         priority, age = min(other.priority for other in partners), partners[-1].age
     first = (int(seat_class), -priority, False, not nominated, *age)
     above = (int(SeatClass.WAITING), -priority, True, not nominated, *age)
@@ -109,7 +109,7 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition) -> list[Orde
     return seats
 
 
-def linked_gangs(view: ClusterView, gang: Gang) -> list[Gang]:
+def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
     """Return all gangs of its set, itself included, the oldest first; an empty list if it is in no set.
 
     A gang that comes after MAX_TOGETHER others is placed without them.
@@ -161,7 +161,7 @@ def rows_outside_shared_domain(
     plan_of: gives the current plan of another gang: its places count as taken by its members. Where the gangs must have
     one domain and no domain has room, all rows are marked.
     """
-    together = linked_gangs(view, gang)
+    together = gangs_of_set(view, gang)
     if len(together) < 2:
         return None
     merged = _merge_gangs(gang, together)

@@ -32,8 +32,8 @@ from turnout.scheduler_ext.planner.order import (
     GangPosition,
     Order,
     SeatClass,
+    gangs_of_set,
     has_started,
-    linked_gangs,
     missing_partner,
     order_seats,
     position_of,
@@ -110,7 +110,7 @@ class Plans:
             return None
         self._plan_until(position_of(self.view, gang).last_order, self._work())
         if key in self._unplanned:  # many gangs are ahead of it; the question does not wait for all of them
-            self._plan_linked_gangs(key)
+            self._plan_gangs_of_set(key)
         return self.current_plan(key)
 
     def forget_plans(self) -> None:
@@ -300,16 +300,16 @@ class Plans:
                 if key not in self._unplanned or spent[key.namespace] > share:
                     continue
                 before = work.spent_steps
-                for moved in self._plan_linked_gangs(key, work):
+                for moved in self._plan_gangs_of_set(key, work):
                     if last is None or self._unplanned[moved] <= last:
                         heapq.heappush(due, (self._unplanned[moved], moved))
                 spent[key.namespace] += work.spent_steps - before
             if work.steps_left <= 0:
                 return
 
-    def _plan_linked_gangs(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
+    def _plan_gangs_of_set(self, key: GangKey, work: Work | None = None) -> set[GangKey]:
         """Plan one gang and the gangs of its set. Return the gangs that make room for them. work: counts the steps."""
-        partners = linked_gangs(self.view, self.view.gangs[key])
+        partners = gangs_of_set(self.view, self.view.gangs[key])
         current = {gang.key: plan for gang in partners if (plan := self.current_plan(gang.key)) is not None}
         with_hosts = {other for other, plan in current.items() if plan.hosts}
         moved = self._plan_gang(key, work)
@@ -413,7 +413,7 @@ class Plans:
         """
         if self._remove(key):
             self._requeue_refused()
-        for other in linked_gangs(self.view, self.view.gangs[key]) if key in self.view.gangs else ():
+        for other in gangs_of_set(self.view, self.view.gangs[key]) if key in self.view.gangs else ():
             if (stored := self._plans.get(other.key)) is not None:
                 self._unplanned[other.key] = stored.position.first_order
 

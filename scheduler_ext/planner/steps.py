@@ -501,7 +501,7 @@ def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: i
     group_tier = None if batch.gang_group is None else batch.gang_group.tier
     widest = min((tier for tier in (gang.tier, group_tier) if tier is not None), default=None)
     liking = request.preferences.get(batch.shape)
-    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule, liking=liking)
+    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule, preference=liking)
 
 
 def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: _Progress, room: Rows) -> None:

@@ -143,8 +143,8 @@ class Watches(InformerFactory, WatchState):
             )
             self.watch(path, path, FullObject, handlers, optional=True)
         handlers = CallbackSink(
-            lambda obj: self._forget_plans_if(strict.lead(*kueue.local_queue(obj.raw()))),
-            lambda key: self._forget_plans_if(strict.lead(f"{key.namespace}/{key.name}", "")),
+            lambda obj: self._forget_plans_if(strict.set_cluster_queue(*kueue.local_queue(obj.raw()))),
+            lambda key: self._forget_plans_if(strict.set_cluster_queue(f"{key.namespace}/{key.name}", "")),
         )
         self.watch(local, local, FullObject, handlers, optional=True)
 

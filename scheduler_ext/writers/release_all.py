@@ -1,4 +1,6 @@
-"""Remove our gate from all waiting pods, without asking the planner: when Turnout is uninstalled, or when no process places pods.
+"""Remove our gate from all waiting pods, without asking the planner.
+
+It is used when Turnout is uninstalled, or when no process places pods.
 
 While the Lease has been silent for less than the bound, each gang gets an Event once an hour instead.
 """

@@ -68,7 +68,7 @@ class Store:
     ) -> None:
         self.catalogue = Catalogue()
         self.version = 1
-        self.ties = Ties()
+        self.ties = OwnerIndex()
         self._now, self._new_uid, self._kept_changes = now, new_uid, kept_changes
         self._objects: dict[str, dict[Key, Stored]] = {}
         self._journals: dict[str, WatchHistory] = {}
@@ -343,7 +343,7 @@ class Store:
 Where = tuple[ResourceKind, str, str]  # kind, namespace, name
 
 
-class Ties:
+class OwnerIndex:
     """Owners and dependents by uid. `doubtful` holds the objects whose owners, dependents or finalizers changed."""
 
     def __init__(self) -> None:

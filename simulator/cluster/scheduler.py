@@ -104,7 +104,7 @@ def cycle(
             before = len(node_infos)
             node_infos = yield from _filtered(node_infos, extender)
             if not node_infos:
-                return Waits(Why.UNSCHEDULABLE, _lament(len(cluster.node_infos), before))
+                return Waits(Why.UNSCHEDULABLE, _no_node_message(len(cluster.node_infos), before))
     except ExtenderSilence as error:
         return Waits(Why.SCHEDULER_ERROR, str(error))
     if len(node_infos) == 1:
@@ -154,7 +154,7 @@ def _names(node_infos: Iterable[NodeInfo]) -> tuple[str, ...]:
     return tuple(node_info.name for node_info in node_infos)
 
 
-def _lament(nodes: int, before: int) -> str:
+def _no_node_message(nodes: int, before: int) -> str:
     if before:
         return f"0/{nodes} nodes are available: the extender refused the {before} that the filters let in."
     return f"0/{nodes} nodes are available: none holds the pod."

@@ -22,7 +22,7 @@ _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]$")
 BAD_CONFIG = "CreateContainerConfigError"
 
 
-class NotToBeHad(Exception):
+class CannotStart(Exception):
     """A container that cannot be started now: an object that it refers to is missing, or a feature is not supported."""
 
 
@@ -57,7 +57,7 @@ class Sources:
 
 
 def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:
-    """Work out what a container gets. Raises NotToBeHad.
+    """Work out what a container gets. Raises CannotStart.
 
     base: the environment that its image would bring.
     """
@@ -90,7 +90,7 @@ def expanded(text: str, env: Mapping[str, str]) -> str:
 
 
 def from_field(pod: Object, path: str) -> str:
-    """Return the text of a field as the downward API gives it. Raises NotToBeHad."""
+    """Return the text of a field as the downward API gives it. Raises CannotStart."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     if (keyed := _KEYED.match(path)) is not None:
         return str((meta.get(keyed[1]) or {}).get(keyed[2], ""))
@@ -110,36 +110,36 @@ def from_field(pod: Object, path: str) -> str:
     if path in ("metadata.labels", "metadata.annotations"):
         metadata_map = meta.get(path.removeprefix("metadata.")) or {}
         return "".join(f"{key}={_quoted(metadata_map[key])}\n" for key in sorted(metadata_map))
-    raise NotToBeHad(f"the downward API has no field {path!r}")
+    raise CannotStart(f"the downward API has no field {path!r}")
 
 
 def from_resource(pod: Object, container: Object, field_ref: Object) -> str:
-    """Return a request or a limit in units of its divisor, rounded up. Raises NotToBeHad."""
+    """Return a request or a limit in units of its divisor, rounded up. Raises CannotStart."""
     of = container
     if field_ref.get("containerName"):
         everyone = [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
         of = next((each for each in everyone if each["name"] == field_ref["containerName"]), {})
     what, _, resource = str(field_ref.get("resource", "")).partition(".")
     if what not in ("limits", "requests"):
-        raise NotToBeHad(f"a resource is limits.X or requests.X, not {field_ref.get('resource')!r}")
+        raise CannotStart(f"a resource is limits.X or requests.X, not {field_ref.get('resource')!r}")
     given = ((of.get("resources") or {}).get(what) or {}).get(resource, "0")
     try:
         divisor = milli(field_ref.get("divisor") or "0") or 1000
         return str(math.ceil(milli(given) / divisor))
     except KubeError as error:
-        raise NotToBeHad(str(error)) from error
+        raise CannotStart(str(error)) from error
 
 
 def referenced_object(source: Mapping[str, Object], kind: str, name: str, optional: bool) -> Object | None:
-    """Return an object that is referred to; None when it is missing and optional. Raises NotToBeHad."""
+    """Return an object that is referred to; None when it is missing and optional. Raises CannotStart."""
     found = source.get(name)
     if found is None and not optional:
-        raise NotToBeHad(f'{kind} "{name}" not found')
+        raise CannotStart(f'{kind} "{name}" not found')
     return found
 
 
 def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) -> str | None:
-    """Return the value of one variable; None if its optional source lacks it. Raises NotToBeHad."""
+    """Return the value of one variable; None if its optional source lacks it. Raises CannotStart."""
     origin = each.get("valueFrom")
     if not origin:
         return expanded(str(each.get("value", "")), env)
@@ -156,9 +156,9 @@ def _value(pod: Object, each: Object, env: Mapping[str, str], sources: Sources) 
             found = referenced_object(source, kind, reference.get("name", ""), optional)
             data = texts(found) if found else {}
             if reference["key"] not in data and not optional:
-                raise NotToBeHad(f"couldn't find key {reference['key']} in {kind} {reference.get('name')}")
+                raise CannotStart(f"couldn't find key {reference['key']} in {kind} {reference.get('name')}")
             return data.get(reference["key"])
-    raise NotToBeHad(f"the value of {each['name']} comes from {', '.join(origin)}, which is not done here")
+    raise CannotStart(f"the value of {each['name']} comes from {', '.join(origin)}, which is not done here")
 
 
 def _owner_of(pod: Object, variable: Object) -> Object:
@@ -168,7 +168,7 @@ def _owner_of(pod: Object, variable: Object) -> Object:
 
 
 def _all_of(each: Object, sources: Sources) -> dict[str, str]:
-    """Return the variables of one envFrom, with its prefix. Raises NotToBeHad."""
+    """Return the variables of one envFrom, with its prefix. Raises CannotStart."""
     prefix = each.get("prefix") or ""
     for key, kind, source in (
         ("configMapRef", "configmap", sources.config_maps),
@@ -196,7 +196,7 @@ def contents(found: Object) -> dict[str, bytes]:
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
     inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
     if ".." in inside.split("/") or inside.startswith("/"):
-        raise NotToBeHad(f"the subPath {inside!r} leads out of its volume")
+        raise CannotStart(f"the subPath {inside!r} leads out of its volume")
     return Mount(each["name"], each["mountPath"], inside, bool(each.get("readOnly")))
 
 

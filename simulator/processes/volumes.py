@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from turnout.simulator.api.model import value_at
 from turnout.simulator.processes.container_spec import (
-    NotToBeHad,
+    CannotStart,
     Sources,
     contents,
     from_field,
@@ -73,7 +73,7 @@ def _names(objects: Sequence[Object], *path: str) -> set[str]:
 
 
 def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
-    """Work out one volume. Raises NotToBeHad."""
+    """Work out one volume. Raises CannotStart."""
     name = volume["name"]
     if (empty := volume.get("emptyDir")) is not None:
         return Volume(name, in_memory=empty.get("medium") == "Memory")
@@ -96,11 +96,11 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
 def _folder_of(persistent: Object | None, claim: str) -> str:
     """Return the folder of the PersistentVolume to which a claim is bound; None is for a claim without one."""
     if persistent is None:
-        raise NotToBeHad(f'persistentvolumeclaim "{claim}" is not bound to a volume')
+        raise CannotStart(f'persistentvolumeclaim "{claim}" is not bound to a volume')
     for source in ("hostPath", "local"):
         if path := (persistent["spec"].get(source) or {}).get("path"):
             return str(path)
-    raise NotToBeHad(f"the volume of claim {claim} is neither hostPath nor local, which alone are done here")
+    raise CannotStart(f"the volume of claim {claim} is neither hostPath nor local, which alone are done here")
 
 
 def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:
@@ -112,13 +112,13 @@ def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator
         yield from _downward_files(pod, reference, mode)
     else:
         kinds = ", ".join(key for key in source if key != "name") or "nothing"
-        raise NotToBeHad(f"a volume of {kinds} is not done here")
+        raise CannotStart(f"a volume of {kinds} is not done here")
 
 
 def _chosen(
     objects: Mapping[str, dict[str, Any]], reference: Object, kind: str, mode: int
 ) -> Iterator[tuple[str, File]]:
-    """Yield all keys of a referenced object as files, or the listed keys at their own paths. Raises NotToBeHad."""
+    """Yield all keys of a referenced object as files, or the listed keys at their own paths. Raises CannotStart."""
     name = reference.get("secretName") or reference.get("name", "")
     found = referenced_object(objects, kind, name, bool(reference.get("optional")))
     data, mode = contents(found) if found else {}, reference.get("defaultMode") or mode
@@ -130,12 +130,12 @@ def _chosen(
         if item["key"] not in data:
             if reference.get("optional"):
                 continue
-            raise NotToBeHad(f"{kind} {name} has no key {item['key']!r}")
+            raise CannotStart(f"{kind} {name} has no key {item['key']!r}")
         yield _safe(item["path"]), File(data[item["key"]], item.get("mode") or mode)
 
 
 def _downward_files(pod: Object, reference: Object, mode: int) -> Iterator[tuple[str, File]]:
-    """Yield the fields of a pod that a downwardAPI volume lists. Raises NotToBeHad."""
+    """Yield the fields of a pod that a downwardAPI volume lists. Raises CannotStart."""
     for item in reference.get("items") or ():
         if (field_ := item.get("fieldRef")) is not None:
             text = from_field(pod, field_.get("fieldPath", ""))
@@ -146,7 +146,7 @@ def _downward_files(pod: Object, reference: Object, mode: int) -> Iterator[tuple
 
 def _safe(path: str) -> str:
     if path.startswith("/") or ".." in path.split("/") or not path:
-        raise NotToBeHad(f"the path {path!r} leads out of its volume")
+        raise CannotStart(f"the path {path!r} leads out of its volume")
     return path
 
 

@@ -99,7 +99,7 @@ class JobRun:
             order=Order(priority=submission.priority),
             created=f"{submission.at_s:020.6f}",
             sizes=submission.sizes,
-            bank=self.bank,
+            resize_budget=self.bank,
             curve=submission.curve if self.told_curve else (),
         )
 

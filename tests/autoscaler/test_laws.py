@@ -10,7 +10,7 @@ from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape,
 from tests.support.examples import scaled
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.scaling.free_room import least_of
+from turnout.autoscaler.scaling.free_room import lacking_pods
 
 
 @st.composite
@@ -71,7 +71,7 @@ def test_after_an_eviction_the_waiters_fit(at):  # VE-29, VE-31, VE-35
         dict(wanted.requests)[GPU]
         for waiter in at.jobs
         if waiter.is_waiting and steps[waiter.job.key].reason in served
-        for wanted, count in least_of(waiter)
+        for wanted, count in lacking_pods(waiter)
         for _ in range(count)
     ]
     assert fit(sorted(pods, reverse=True), tuple(room.fits(shape(1)).tolist()))

@@ -7,7 +7,7 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Reason, Step, TerminatingPod
-from turnout.autoscaler.scaling.free_room import least_of
+from turnout.autoscaler.scaling.free_room import lacking_pods
 from turnout.autoscaler.scaling.resize_cost import after_change_s, balance_s, conditions, is_overruled, pays_off
 from turnout.jobs.model import JobKey, Pause, ResizeBudget, Sizes, Spread
 from turnout.jobs.queues.model import Queue
@@ -356,7 +356,7 @@ def test_sizes_that_double_grow_step_by_step():
 )
 def test_what_a_waiting_job_lacks_to_its_min_other_roles_included(there, lacks):
     made = job("a", least=2, other_roles=((shape(4), 3),))
-    assert least_of(seen(made, **there)) == lacks
+    assert lacking_pods(seen(made, **there)) == lacks
 
 
 def test_a_fault_that_only_several_jobs_bring_about_together_is_nobodys():

@@ -11,7 +11,7 @@ import pytest
 
 from hack.controlplane.tools import cache
 from turnout.cli.local_cluster.daemon import NOTE, Note, begun_at, found
-from turnout.cli.local_cluster.serve import stand
+from turnout.cli.local_cluster.serve import announce_until_stopped
 from turnout.controllers.model import KUBEFLOW
 from turnout.simulator.local_cluster import local_cluster
 
@@ -168,7 +168,7 @@ async def stands(file, note):
     """Run a local cluster that others can find, of which a part fails."""
     async with asyncio.timeout(60), local_cluster() as made:
         made.background.start(fails())
-        await stand(made, file, note, asyncio.Event())
+        await announce_until_stopped(made, file, note, asyncio.Event())
 
 
 @pytest.mark.asyncio

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.controllers.jobs import NOW_S
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB, LABELS
-from turnout.controllers.model import ChildState, ControlledJob, Create, Delete, JobPhase, OwnedObjects, PodState
+from turnout.controllers.model import ChildState, ControlledJob, Create, Delete, OwnedObjects, PodPhase, PodState
 from turnout.controllers.reconcile import reconcile
 
 MAIN = {"name": "main", "image": "train:1", "command": ["bash", "-c", "dlrover-run --nnodes=$NODE_NUM train.py"]}
@@ -49,13 +49,13 @@ def view(raw) -> ControlledJob:
     return found
 
 
-def pod(number=0, rank=None, phase=JobPhase.RUNNING, name="bert", **more):
+def pod(number=0, rank=None, phase=PodPhase.RUNNING, name="bert", **more):
     """A worker that a job owns. rank: its number unless it has taken over another's."""
     rank = number if rank is None else rank
     return PodState(f"{name}-edljob-worker-{number}", f"pod-{number}", "worker", rank, phase, **more)
 
 
-def lead(number=0, phase=JobPhase.RUNNING, name="bert", **more):
+def lead(number=0, phase=PodPhase.RUNNING, name="bert", **more):
     """A master that a job owns."""
     return PodState(f"elasticjob-{name}-dlrover-master-{number}", f"lead-{number}", "dlrover-master", 0, phase, **more)
 

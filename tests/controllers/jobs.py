@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turnout.controllers import children
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import KUBEFLOW, ChildState, ControlledJob, JobPhase, OwnedObjects, PodState
+from turnout.controllers.model import KUBEFLOW, ChildState, ControlledJob, OwnedObjects, PodPhase, PodState
 from turnout.controllers.reconcile import reconcile
 
 NOW_S = 1_800_000_000.0
@@ -40,7 +40,7 @@ def view(raw) -> ControlledJob:
     return found
 
 
-def pod(index=0, phase=JobPhase.RUNNING, role="worker", name="bert", **more):
+def pod(index=0, phase=PodPhase.RUNNING, role="worker", name="bert", **more):
     """A pod that a job owns."""
     return PodState(f"{name}-{role}-{index}", f"pod-{role}-{index}", role, index, phase, **more)
 

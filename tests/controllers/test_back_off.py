@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, looked, pod, role, with_status
 from tests.support.examples import scaled
-from turnout.controllers.model import Create, JobPhase, Reason
-from turnout.controllers.role_pods import AT_ONCE, BackOff, pause_s
+from turnout.controllers.model import Create, PodPhase, Reason
+from turnout.controllers.role_pods import RETRIES_AT_ONCE, BackOff, pause_s
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def failing(times, uid="u", now_s=NOW_S, **more):
     """Return what stands in a status after a worker has failed so often, one pod after another."""
     kept = {}
     for number in range(times):
-        one = pod(1, JobPhase.FAILED, **{"began_s": now_s - 5, "ended_s": now_s, **more})
+        one = pod(1, PodPhase.FAILED, **{"began_s": now_s - 5, "ended_s": now_s, **more})
         kept = BackOff.read(kept, now_s).with_failures([replace(one, uid=f"{uid}-{number}")]).status_fields(2)
     return kept
 
@@ -62,12 +62,12 @@ def test_only_what_makes_an_index_wait_has_a_time():
     ],
 )
 def test_failures_in_a_row_after_a_pod_that_ran_for(times, expected):
-    failed = BackOff.read(failing(4), NOW_S).with_failures([pod(1, JobPhase.FAILED, **times)])
+    failed = BackOff.read(failing(4), NOW_S).with_failures([pod(1, PodPhase.FAILED, **times)])
     assert failed.failures == {1: expected}
 
 
 def test_an_index_above_the_size_is_forgotten():
-    failed = BackOff(NOW_S).with_failures([pod(5, JobPhase.FAILED), pod(-1, JobPhase.FAILED)])
+    failed = BackOff(NOW_S).with_failures([pod(5, PodPhase.FAILED), pod(-1, PodPhase.FAILED)])
     assert failed.status_fields(2) == {}
 
 
@@ -83,7 +83,7 @@ def test_a_time_that_is_still_to_come_makes_no_longer_pause(ahead_s, expected_s)
     assert BackOff.read(before, NOW_S).left_s(1) == expected_s
 
 
-KILLED = pod(1, JobPhase.FAILED, exit_code=137)
+KILLED = pod(1, PodPhase.FAILED, exit_code=137)
 
 
 @pytest.mark.parametrize("index", ["x", "-1", "²", "12345678"])
@@ -113,7 +113,7 @@ EXIT_CODE = job(worker=role(2, restart="ExitCode"))
 
 
 def test_the_first_failures_are_made_good_at_once():
-    for times in range(1, AT_ONCE + 1):
+    for times in range(1, RETRIES_AT_ONCE + 1):
         raw, outcome = fails(EXIT_CODE, times, beside=[pod(0)])
         assert (outcome.requeue_s, [each.reason for each in outcome.events if each.warning]) == (None, [])
         assert created(looked(raw, pod(0))) == ["bert-worker-1"]
@@ -137,7 +137,7 @@ def test_the_other_indices_of_a_role_are_not_held_up():
 def test_many_that_fail_together_are_one_event():
     raw, outcome = job(worker=role(20, restart="ExitCode")), None
     for number in range(4):
-        failed = [pod(index, JobPhase.FAILED, exit_code=137) for index in range(20)]
+        failed = [pod(index, PodPhase.FAILED, exit_code=137) for index in range(20)]
         dead = [replace(each, uid=f"{each.index}-{number}") for each in failed]
         outcome = looked(raw, *dead)
         raw = with_status(raw, outcome)
@@ -153,14 +153,14 @@ def test_a_deadline_that_is_nearer_is_looked_at_first():
 def test_an_elastic_jobs_rank_waits_under_a_high_restart_count():
     raw = elasticjobs.job(elasticjobs.worker(2, restartCount=100))
     beside = [elasticjobs.lead(), elasticjobs.pod(0)]
-    raw, _ = fails(raw, 4, elasticjobs.looked, elasticjobs.pod(1, phase=JobPhase.FAILED), beside)
+    raw, _ = fails(raw, 4, elasticjobs.looked, elasticjobs.pod(1, phase=PodPhase.FAILED), beside)
     assert elasticjobs.names(elasticjobs.looked(raw, *beside, now_s=NOW_S + 9)) == []
     assert elasticjobs.names(elasticjobs.looked(raw, *beside, now_s=NOW_S + 10)) == ["bert-edljob-worker-2"]
 
 
 def test_a_suspended_jobs_master_waits_too():
     raw = elasticjobs.job(lead=elasticjobs.master(restartCount=100), suspend=True)
-    raw, outcome = fails(raw, 4, elasticjobs.looked, elasticjobs.lead(phase=JobPhase.FAILED, exit_code=137))
+    raw, outcome = fails(raw, 4, elasticjobs.looked, elasticjobs.lead(phase=PodPhase.FAILED, exit_code=137))
     assert (outcome.requeue_s, outcome.status_first) == (10, True)
     assert elasticjobs.names(elasticjobs.looked(raw, now_s=NOW_S + 9)) == []
     assert len(elasticjobs.names(elasticjobs.looked(raw, now_s=NOW_S + 10))) == 1
@@ -180,7 +180,7 @@ COUNTS = JSON | st.dictionaries(st.text("012²-", max_size=9), JSON, max_size=3)
 @given(COUNTS, COUNTS)
 def test_whatever_a_status_says_no_pause_is_longer_than_five_minutes(failures, times):
     back_off = BackOff.read({"quickFailures": failures, "lastFailures": times}, NOW_S).with_failures(
-        [pod(1, JobPhase.FAILED)]
+        [pod(1, PodPhase.FAILED)]
     )
     assert all(0 <= back_off.left_s(index) <= 300 for index in range(3))
     kept = back_off.status_fields(3)

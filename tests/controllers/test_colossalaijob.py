@@ -15,8 +15,8 @@ from turnout.controllers.model import (
     ControlledJob,
     Create,
     Delete,
-    JobPhase,
     OwnedObjects,
+    PodPhase,
     PodState,
     Reason,
     RefusedJob,
@@ -28,7 +28,7 @@ from turnout.kube.times import rfc3339
 
 READ = yaml.safe_load((Path(__file__).parents[2] / "examples/jobs/colossalaijob.yaml").read_text())
 CONFIG, SERVICE = ChildKey("ConfigMap", "colossal-config"), ChildKey("Service", "colossal")
-R, P, F, S = JobPhase.RUNNING, JobPhase.PENDING, JobPhase.FAILED, JobPhase.SUCCEEDED
+R, P, F, S = PodPhase.RUNNING, PodPhase.PENDING, PodPhase.FAILED, PodPhase.SUCCEEDED
 
 
 def job(worker=None, launcher=None, status=None, container=None, **spec):
@@ -380,7 +380,7 @@ def test_pods_are_counted_by_what_they_do():
     pods = (launcher(P), worker(0, R), worker(1, R))
     zero = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
     assert after(job(), *pods)["status"]["aggregate"] == {**zero, "pending": 1, "running": 2}
-    more = (launcher(P, node="n"), worker(0, R, deleting=True), worker(1, JobPhase.UNKNOWN))
+    more = (launcher(P, node="n"), worker(0, R, deleting=True), worker(1, PodPhase.UNKNOWN))
     found = after(job(), *more)["status"]
     assert found["aggregate"] == {**zero, "creating": 1, "deleted": 1, "unknown": 1}
     assert found["phase"] == "Unknown"

@@ -10,11 +10,11 @@ from tests.controllers.jobs import NOW_S, conditions, with_status
 from turnout.controllers import children
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.registry import by_api
-from turnout.controllers.model import ChildKey, GangDialect, JobPhase, OwnedObjects, Reason, RefusedJob, Replica, Setup
+from turnout.controllers.model import ChildKey, GangDialect, OwnedObjects, PodPhase, Reason, RefusedJob, Replica, Setup
 from turnout.controllers.reconcile import reconcile
 
 GUIDE = Path(__file__).parents[2] / "examples/jobs/elasticjob.yaml"
-FAILED = JobPhase.FAILED
+FAILED = PodPhase.FAILED
 
 
 def guide():
@@ -287,15 +287,15 @@ def test_a_pod_that_is_deleted_is_replaced_and_not_counted(left):
     ("pods", "phase"),
     [
         pytest.param([], "Created", id="no pod exists yet"),
-        pytest.param([lead(phase=JobPhase.PENDING)], "Pending", id="nobody runs"),
-        pytest.param([lead(), pod(0, phase=JobPhase.PENDING)], "Pending", id="only the master runs"),
+        pytest.param([lead(phase=PodPhase.PENDING)], "Pending", id="nobody runs"),
+        pytest.param([lead(), pod(0, phase=PodPhase.PENDING)], "Pending", id="only the master runs"),
         pytest.param([lead(), pod(0), pod(1)], "Running", id="workers run"),
         pytest.param([lead(), pod(0, phase=FAILED, exit_code=1), pod(1)], "Restarting", id="a worker is made anew"),
         pytest.param(
-            [lead(), *(pod(each, phase=JobPhase.SUCCEEDED) for each in (0, 1))], "Succeeded", id="all succeeded"
+            [lead(), *(pod(each, phase=PodPhase.SUCCEEDED) for each in (0, 1))], "Succeeded", id="all succeeded"
         ),
-        pytest.param([lead(), pod(0, phase=JobPhase.SUCCEEDED), pod(1)], "Running", id="one has succeeded"),
-        pytest.param([lead(phase=JobPhase.SUCCEEDED), pod(0), pod(1)], "Succeeded", id="the master says so"),
+        pytest.param([lead(), pod(0, phase=PodPhase.SUCCEEDED), pod(1)], "Running", id="one has succeeded"),
+        pytest.param([lead(phase=PodPhase.SUCCEEDED), pod(0), pod(1)], "Succeeded", id="the master says so"),
         pytest.param([lead(phase=FAILED, exit_code=1), pod(0), pod(1)], "Failed", id="the master says it failed"),
         pytest.param([lead(phase=FAILED, exit_code=137), pod(0), pod(1)], "Restarting", id="the master was killed"),
         pytest.param([lead(phase=FAILED, reason="Evicted"), pod(0)], "Restarting", id="the master was evicted"),
@@ -310,7 +310,7 @@ def test_the_phase_is_dlrovers(pods, phase):
     [
         pytest.param(0, [], "Pending", id="without workers it does not succeed"),
         pytest.param(
-            1, [pod(0, phase=JobPhase.SUCCEEDED)], "Succeeded", id="the success of a lone worker is the job's"
+            1, [pod(0, phase=PodPhase.SUCCEEDED)], "Succeeded", id="the success of a lone worker is the job's"
         ),
     ],
 )
@@ -328,8 +328,8 @@ def test_a_master_that_died_is_replaced_and_the_workers_stay():
 
 def test_pods_that_run_go_at_the_end_and_others_stay():
     raw = job()
-    raw = with_status(raw, looked(raw, lead(), pod(0, phase=JobPhase.SUCCEEDED), pod(1, phase=JobPhase.SUCCEEDED)))
-    outcome = looked(raw, lead(), pod(0, phase=JobPhase.SUCCEEDED), pod(1))
+    raw = with_status(raw, looked(raw, lead(), pod(0, phase=PodPhase.SUCCEEDED), pod(1, phase=PodPhase.SUCCEEDED)))
+    outcome = looked(raw, lead(), pod(0, phase=PodPhase.SUCCEEDED), pod(1))
     assert sorted(gone(outcome)) == ["bert-edljob-worker-1", "elasticjob-bert-dlrover-master-0"]
 
 

@@ -9,7 +9,7 @@ from tests.controllers.test_colossalaijob import ALL, DEBUG, PAUSE, READ, after,
 from tests.controllers.test_hostile_jobs import JSON
 from tests.support.examples import scaled
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
-from turnout.controllers.model import JobPhase, OwnedObjects
+from turnout.controllers.model import OwnedObjects, PodPhase
 from turnout.controllers.reconcile import reconcile
 
 FIELDS = ("ssh", "launcher", "worker", "runMode", "scheduler", "runPolicy")
@@ -37,7 +37,7 @@ def test_a_condition_whose_type_is_no_text_is_passed_over(type_):
     assert raw["status"]["phase"] == "Running"
 
 
-PODS = st.tuples(st.sampled_from(list(JobPhase)), st.booleans(), st.integers(0, 1))
+PODS = st.tuples(st.sampled_from(list(PodPhase)), st.booleans(), st.integers(0, 1))
 
 
 @settings(max_examples=scaled(200), deadline=None)

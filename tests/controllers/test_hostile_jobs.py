@@ -8,7 +8,7 @@ from tests.controllers.jobs import NOW_S, job, looked, others, pod, role, with_s
 from tests.support.examples import scaled
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
-from turnout.controllers.model import ControlledJob, Create, JobPhase, OwnedObjects
+from turnout.controllers.model import ControlledJob, Create, OwnedObjects, PodPhase
 from turnout.controllers.reconcile import NOTHING, reconcile
 
 JSON = st.recursive(
@@ -62,7 +62,7 @@ def test_whatever_an_owner_writes_is_read_or_refused(raw, pods):
 
 
 PODS = st.lists(
-    st.tuples(st.integers(0, 4), st.sampled_from(list(JobPhase)), st.booleans(), st.integers(0, 2)),
+    st.tuples(st.integers(0, 4), st.sampled_from(list(PodPhase)), st.booleans(), st.integers(0, 2)),
     max_size=5,
     unique_by=lambda each: each[0],
 )
@@ -117,7 +117,7 @@ def hostile_elastic(draw):
 @settings(max_examples=scaled(300), deadline=None)
 @given(hostile_elastic(), st.sampled_from([1, 137, 138]), st.sampled_from(["", "OOMKilled"]))
 def test_whatever_an_owner_of_an_elasticjob_writes_is_read_or_refused(raw, code, reason):
-    failed = elasticjobs.pod(0, phase=JobPhase.FAILED, exit_code=code, reason=reason, node="n")
+    failed = elasticjobs.pod(0, phase=PodPhase.FAILED, exit_code=code, reason=reason, node="n")
     for seen in (
         OwnedObjects(),
         OwnedObjects([elasticjobs.lead(), failed]),

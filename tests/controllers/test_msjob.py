@@ -19,8 +19,8 @@ from turnout.controllers.model import (
     Create,
     Delete,
     GangDialect,
-    JobPhase,
     OwnedObjects,
+    PodPhase,
     PodState,
     Reason,
     RefusedJob,
@@ -49,7 +49,7 @@ def job(roles=None, run=None, **spec):
     return {"apiVersion": "mindspore.gitee.com/v1", "kind": "MSJob", "metadata": meta, "spec": spec, "status": {}}
 
 
-def pod(role="worker", index=0, phase=JobPhase.RUNNING, **more):
+def pod(role="worker", index=0, phase=PodPhase.RUNNING, **more):
     return PodState(f"deep-{role}-{index}", f"{role}-{index}", role, index, phase, **more)
 
 
@@ -99,7 +99,7 @@ def test_a_job_comes_up_in_order():
     unaddressed = {SERVICE: replace(ADDRESSED[SERVICE], spec={})}
     assert made(looked(job(), others=unaddressed)) == []
     assert made(looked(job())) == ["deep-scheduler-0"]
-    assert made(looked(job(), pod("scheduler", phase=JobPhase.PENDING))) == [f"deep-worker-{at}" for at in range(4)]
+    assert made(looked(job(), pod("scheduler", phase=PodPhase.PENDING))) == [f"deep-worker-{at}" for at in range(4)]
 
 
 @pytest.mark.contract("MS-08")
@@ -165,7 +165,7 @@ def test_a_pod_of_the_guides_job_is_its_template_and_what_it_is_told():
     assert seen["spec"]["restartPolicy"] == "Never"
 
 
-S, R, F, P = JobPhase.SUCCEEDED, JobPhase.RUNNING, JobPhase.FAILED, JobPhase.PENDING
+S, R, F, P = PodPhase.SUCCEEDED, PodPhase.RUNNING, PodPhase.FAILED, PodPhase.PENDING
 
 
 @pytest.mark.contract("MS-19", "MS-20", "MS-45")

@@ -14,8 +14,8 @@ from turnout.controllers.model import (
     Create,
     Delete,
     GangDialect,
-    JobPhase,
     OwnedObjects,
+    PodPhase,
     Reason,
     Setup,
     Update,
@@ -134,13 +134,13 @@ def test_an_ended_job_frees_its_pod_group_and_its_hpa(end):
         **others(raw),
         key: replace(others(raw)[ChildKey("Service", "bert-worker-0")], key=key, index=-1, spec=group["spec"]),
     }
-    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0, JobPhase.SUCCEEDED),), there), NOW_S, setup)
+    outcome = reconcile(PYTORCHJOB, raw, OwnedObjects((pod(0, PodPhase.SUCCEEDED),), there), NOW_S, setup)
     assert sorted(each.key.kind for each in outcome.writes) == ["HorizontalPodAutoscaler", "PodGroup"]
 
 
 @pytest.mark.contract("XD-04")
 @pytest.mark.parametrize("end", ["Succeeded", "Failed"])
-@pytest.mark.parametrize("phase", list(JobPhase))
+@pytest.mark.parametrize("phase", list(PodPhase))
 def test_no_status_leaves_an_end(end, phase):
     raw = job(
         worker=role(2), status={**RUNS, "conditions": [{"type": end, "status": "True", "reason": f"PyTorchJob{end}"}]}
@@ -166,7 +166,7 @@ def test_which_pods_are_cleaned_up(clean, goes):
         run={"cleanPodPolicy": clean},
         status={**RUNS, "conditions": [{"type": "Succeeded", "status": "True"}]},
     )
-    outcome = looked(raw, pod(0, JobPhase.SUCCEEDED), pod(1), pod(2, JobPhase.PENDING))
+    outcome = looked(raw, pod(0, PodPhase.SUCCEEDED), pod(1), pod(2, PodPhase.PENDING))
     assert deleted(outcome) == goes
 
 
@@ -174,7 +174,7 @@ def test_which_pods_are_cleaned_up(clean, goes):
 def test_a_job_is_deleted_once_its_time_to_live_is_over(after_s, gone, again_s):
     status = {"completionTime": rfc3339(NOW_S), "conditions": [{"type": "Succeeded", "status": "True"}]}
     raw = job(worker=role(1), run={"ttlSecondsAfterFinished": 60}, status=status)
-    outcome = looked(raw, pod(0, JobPhase.SUCCEEDED), now_s=NOW_S + after_s)
+    outcome = looked(raw, pod(0, PodPhase.SUCCEEDED), now_s=NOW_S + after_s)
     assert (outcome.delete_job, outcome.requeue_s) == (gone, again_s)
 
 
@@ -217,7 +217,7 @@ def test_a_suspended_job_counts_no_pod_as_active():
 @pytest.mark.contract("XD-10")
 def test_a_pod_that_is_made_anew_counts_once_however_often_it_is_seen():
     raw = job(worker=role(1), run={"backoffLimit": 2}, status=RUNS)
-    failed = pod(0, JobPhase.FAILED)
+    failed = pod(0, PodPhase.FAILED)
     for _ in range(3):
         outcome = looked(raw, failed)
         assert (deleted(outcome), outcome.status_first or outcome.status is None) == (["bert-worker-0"], True)
@@ -241,7 +241,7 @@ def test_a_pod_that_is_made_anew_counts_once_however_often_it_is_seen():
 )
 def test_which_failed_pods_are_made_anew(restart, code, again):
     raw = job(worker=role(1, restart), status=RUNS)
-    outcome = looked(raw, pod(0, JobPhase.FAILED, exit_code=code))
+    outcome = looked(raw, pod(0, PodPhase.FAILED, exit_code=code))
     assert (deleted(outcome) == ["bert-worker-0"]) is again
     assert ("Failed" in conditions(with_status(raw, outcome))) is not again
 
@@ -317,7 +317,7 @@ def test_a_replica_that_failed_too_often_fails_the_job():
 
 
 def failed_pod(life):
-    return replace(pod(1, JobPhase.FAILED), uid=f"life-{life}")
+    return replace(pod(1, PodPhase.FAILED), uid=f"life-{life}")
 
 
 @pytest.mark.contract("XD-01")

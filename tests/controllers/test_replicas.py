@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tests.controllers.jobs import pod
 from tests.support.examples import scaled
-from turnout.controllers.model import JobPhase, PodState, Role
+from turnout.controllers.model import PodPhase, PodState, Role
 from turnout.controllers.role_pods import RoleHistory
 from turnout.jobs.kinds.job_kind import Restart
 
@@ -18,7 +18,7 @@ def numbered(before=None, *pods):
 
 
 def one(index, number, uid="u"):
-    return PodState(f"bert-edljob-worker-{number}", uid, "worker", index, JobPhase.FAILED)
+    return PodState(f"bert-edljob-worker-{number}", uid, "worker", index, PodPhase.FAILED)
 
 
 def test_first_pods_have_the_numbers_of_their_indices():
@@ -73,7 +73,7 @@ def test_a_count_stands_under_the_number_of_an_index_alone(index, count):
 
 @pytest.mark.parametrize(("name", "next_"), [("bert-worker-6", 7), ("bert-worker-x", 1), ("bert-12345678", 1)])
 def test_a_pods_number_is_the_end_of_its_name(name, next_):
-    assert numbered({}, PodState(name, "u", "worker", 0, JobPhase.RUNNING)).next_number == next_
+    assert numbered({}, PodState(name, "u", "worker", 0, PodPhase.RUNNING)).next_number == next_
 
 
 def test_an_index_that_has_met_nothing_starts_afresh():

@@ -41,7 +41,7 @@ _OBJECT = {
 _GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
 _JOB = JobKey("Job", "team", "bert")
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
-_TERMS = memory.Terms(2, Sizes(2, doubles=True), {"turnout.dev/min-workers": "2"}, able=True)
+_TERMS = memory.Terms(2, Sizes(2, doubles=True), {"turnout.dev/min-workers": "2"}, resizable=True)
 _STRIKES = (memory.Strike(_JOB, 2, 10.0, 50.0), memory.Strike("team", 1, 0.0, 9.5))
 _PROOF = node_record.Proof("team/a-0", "u", _NOW)
 _STATE = next(iter(node_record.FaultState))

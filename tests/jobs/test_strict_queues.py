@@ -44,7 +44,7 @@ def known(*said, local=(), named=()):
     for path, raw in said:
         queues.put(f"{path} {raw['metadata']['name']}", read(path, raw))
     for one, other in local:
-        queues.lead(one, other)
+        queues.set_cluster_queue(one, other)
     return queues
 
 
@@ -90,9 +90,9 @@ def test_what_changes_nothing_is_told_so():
     assert not queues.put("a", StrictQueue("kueue/a"))
     assert queues.put("a", None)
     assert not queues.put("a", None)
-    assert queues.lead("ns/q", "a")
-    assert not queues.lead("ns/q", "a")
-    assert queues.lead("ns/q", "")
-    assert not queues.lead("ns/q", "")
-    assert not queues.lead("ns/never", "")
+    assert queues.set_cluster_queue("ns/q", "a")
+    assert not queues.set_cluster_queue("ns/q", "a")
+    assert queues.set_cluster_queue("ns/q", "")
+    assert not queues.set_cluster_queue("ns/q", "")
+    assert not queues.set_cluster_queue("ns/never", "")
     assert queues.of("ns", "q") == ""

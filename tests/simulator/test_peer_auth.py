@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from turnout.cli.local_cluster.daemon import KUBECONFIG
-from turnout.cli.local_cluster.prestart import early
+from turnout.cli.local_cluster.prestart import prestart
 from turnout.simulator.api.kubeconfig import kubeconfig, prefix
 from turnout.simulator.api.server.serve import serve
 from turnout.simulator.cluster.kubeconfig import read
@@ -117,7 +117,7 @@ def test_a_kubeconfig_is_there_early_for_its_owner_alone(tmp_path):
     file = tmp_path / KUBECONFIG
     file.write_text("an older one")
     file.chmod(0o666)
-    begun = early(tmp_path, 0, extender=False)
+    begun = prestart(tmp_path, 0, extender=False)
     try:
         assert stat.S_IMODE(file.stat().st_mode) == MODE
         address = f"http://127.0.0.1:{begun.listening.getsockname()[1]}"

@@ -15,7 +15,7 @@ from turnout.topology.fabric import (
     moved_share,
     scores,
     to_all,
-    with_strangers,
+    with_unmapped_hosts,
 )
 from turnout.topology.model import DistanceRule, Entry
 
@@ -98,16 +98,16 @@ def test_the_common_tier_is_the_largest_distance(built, data):
 
 
 def test_strangers_are_known_once_and_sorted():
-    built = with_strangers(fabric([1, 1]), ["z10", "z9", "gpu0"])
+    built = with_unmapped_hosts(fabric([1, 1]), ["z10", "z9", "gpu0"])
     assert built.hosts == ("gpu0", "gpu1", "z9", "z10")
-    again = with_strangers(built, ["z9", "a"])
+    again = with_unmapped_hosts(built, ["z9", "a"])
     assert again.hosts == ("gpu0", "gpu1", "z9", "z10", "a")
     assert again.tiers == built.tiers == 3
-    assert with_strangers(built, ["z9"]) is built
+    assert with_unmapped_hosts(built, ["z9"]) is built
 
 
 def test_an_empty_map_takes_strangers_all_equally_far():
-    built = with_strangers(EMPTY, ["b", "a", "c"])
+    built = with_unmapped_hosts(EMPTY, ["b", "a", "c"])
     assert built.hosts == ("a", "b", "c")
     assert not built.mapped.any()
     assert {distance(built, a, b) for a in range(3) for b in range(3) if a != b} == {2}
@@ -156,7 +156,7 @@ def test_cost_counts_the_edges_that_leave_a_switch(order, crossings, switches):
 
 @pytest.mark.contract("CS-04")
 def test_scores_fall_with_every_tier_and_unknown_is_last():
-    built = with_strangers(fabric([2, 2], [2, 2]), ["x"])
+    built = with_unmapped_hosts(fabric([2, 2], [2, 2]), ["x"])
     got = scores(built, [], anchors=[0])
     assert got[1] > got[2] == got[3] > got[4] == got[7] > got[8] == 0
     assert scores(built, [], anchors=[0], rule=DistanceRule.LEAF_ONLY).tolist() == [9, 7, 0, 0, 0, 0, 0, 0, 0]

@@ -8,11 +8,11 @@ import pytest
 
 from tests.topology.world import fabric, guide_table, room
 from tests.work import lines_run
-from turnout.topology.fabric import EMPTY, build, cost, with_strangers
+from turnout.topology.fabric import EMPTY, build, cost, with_unmapped_hosts
 from turnout.topology.map_yaml import read_text
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
 from turnout.topology.place import in_multiples, plan
-from turnout.topology.rank_order import assign, fill, homeward, ranks
+from turnout.topology.rank_order import assign, fill, rank_order_keys, ranks
 
 
 def ask(pods, **wish):
@@ -189,7 +189,7 @@ def test_refusals(rooms, wish, reason, found):
 
 @pytest.mark.contract("CS-07", "DL-102")
 def test_an_empty_map_blocks_nobody_but_required_gangs():
-    strange = with_strangers(EMPTY, ["a", "b", "c"])
+    strange = with_unmapped_hosts(EMPTY, ["a", "b", "c"])
     assert plan(strange, room(1, 1, 1), ask(2)) == Placement(((0, 1), (1, 1)), 2, 2)
     assert plan(strange, room(1, 1, 1), ask(2, widest_tier=2)) == Refusal(RefusalReason.NO_MAP)
     assert plan(EMPTY, room(), ask(1)) == Refusal(RefusalReason.NO_ROOM)
@@ -210,18 +210,19 @@ def test_an_empty_map_blocks_nobody_but_required_gangs():
     ],
 )
 def test_hosts_off_the_map_come_last(rooms, wish, slots):
-    answer = plan(with_strangers(fabric([2, 1]), ["x"]), room(*rooms), wish)
+    answer = plan(with_unmapped_hosts(fabric([2, 1]), ["x"]), room(*rooms), wish)
     assert sorted(answer.slots) == slots
 
 
 def test_of_hosts_off_the_map_those_of_members_come_first():
-    two = with_strangers(fabric([2, 1]), ["x", "y"])
+    two = with_unmapped_hosts(fabric([2, 1]), ["x", "y"])
     assert sorted(plan(two, room(1, 1, 0, 2, 1), ask(3, anchors=((3, 1),))).slots) == [(0, 1), (1, 1), (3, 1)]
 
 
 @pytest.mark.parametrize(("tree", "rooms", "wish", "pods"), [
     pytest.param(EMPTY, [], ask(3, multiple=2), None, id="no host at all"),
-    pytest.param(with_strangers(fabric([2, 1]), ["x"]), [0, 0, 0, 3], ask(3, multiple=2, anchors=((3, 2),)), [(3, 3)],
+    pytest.param(with_unmapped_hosts(fabric([2, 1]), ["x"]), [0, 0, 0, 3],
+                 ask(3, multiple=2, anchors=((3, 2),)), [(3, 3)],
                  id="beside a member off the map"),
 ])  # fmt: skip
 def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
@@ -237,7 +238,7 @@ def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
     ],
 )
 def test_required_means_on_the_map(rooms, anchors, reason):
-    strange = with_strangers(fabric([2, 1]), ["x"])
+    strange = with_unmapped_hosts(fabric([2, 1]), ["x"])
     assert plan(strange, room(*rooms), ask(2, widest_tier=3, anchors=anchors)) == Refusal(reason)
 
 
@@ -283,7 +284,7 @@ def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():
 
 
 def test_the_switch_of_the_highest_tier_with_most_members_is_home():
-    keys = homeward([(0, 0), (1, 1), (2, 1)], [1, 1, 1])
+    keys = rank_order_keys([(0, 0), (1, 1), (2, 1)], [1, 1, 1])
     assert sorted(range(3), key=keys.__getitem__) == [1, 2, 0]
 
 
@@ -307,9 +308,9 @@ def test_hosts_without_room_are_not_liked():
 
 
 def test_every_place_says_how_many_stand_there():
-    assert homeward([], []) == []
+    assert rank_order_keys([], []) == []
     with pytest.raises(ValueError, match="zip"):
-        homeward([(0, 0), (0, 0)], [1])
+        rank_order_keys([(0, 0), (0, 0)], [1])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, scenes
-from turnout.topology.fabric import build, common_tier, cost, with_strangers
+from turnout.topology.fabric import build, common_tier, cost, with_unmapped_hosts
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
 from turnout.topology.packing import pick
 from turnout.topology.place import plan
@@ -111,7 +111,7 @@ def relabelled(built, name):
     """The fabric with every switch and host renamed, and the new id of each host."""
     hosts = {host: f"{'z' * (not built.mapped[at])}{name(host)}" for at, host in enumerate(built.hosts)}
     entries = [Entry(hosts[host], tuple(map(name, path)), 1) for host, path in built.paths.items()]
-    new = with_strangers(build(entries), [hosts[host] for host in built.hosts if host not in built.paths])
+    new = with_unmapped_hosts(build(entries), [hosts[host] for host in built.hosts if host not in built.paths])
     return new, [new.index[hosts[host]] for host in built.hosts]
 
 

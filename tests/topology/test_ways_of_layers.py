@@ -79,14 +79,14 @@ def placed(answer):
                  id="a four under one spine, the pair that is left under another"),
     pytest.param(on(*range(6), 8, 9, 10), Ask(8, 8, 8, layers=((2, 4), (1, 2))), None,
                  id="room for a four and a pair, not for two fours"),
-    pytest.param(on(0, 1, 2, 3), Ask(2, 2, 2, layers=((1, 2),), liking=liked(1, 3)), [1, 3],
+    pytest.param(on(0, 1, 2, 3), Ask(2, 2, 2, layers=((1, 2),), preference=liked(1, 3)), [1, 3],
                  id="the hosts that are liked"),
-    pytest.param(on(*range(8)), Ask(6, 6, 6, layers=((1, 2),), liking=liked(3, 4, 5, 6, 7)), [0, 3, 4, 5, 6, 7],
+    pytest.param(on(*range(8)), Ask(6, 6, 6, layers=((1, 2),), preference=liked(3, 4, 5, 6, 7)), [0, 3, 4, 5, 6, 7],
                  id="the leaf that is liked is filled"),
     pytest.param(on(0, 1, 2), Ask(3, 3, 3, layers=((1, 2),)), [0, 1, 2], id="a last run that is short"),
     pytest.param(on(*range(4, 10)), Ask(6, 6, 6, layers=((3, 4),), anchors=tuple((host, 1) for host in range(4))),
                  [4, 5, 6, 7, 8, 9], id="a layer as wide as the fabric asks nothing of a gang that grows, too"),
-    pytest.param(on(1, 2, 3), Ask(1, 1, 1, layers=((1, 2),), anchors=((0, 1),), liking=liked(3)), [3],
+    pytest.param(on(1, 2, 3), Ask(1, 1, 1, layers=((1, 2),), anchors=((0, 1),), preference=liked(3)), [3],
                  id="the host that is liked beside a member"),
 ])  # fmt: skip
 def test_runs_go_where_whole_ones_find_room(room, ask, hosts):

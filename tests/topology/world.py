@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from turnout.topology.fabric import build, with_strangers
+from turnout.topology.fabric import build, with_unmapped_hosts
 from turnout.topology.model import Ask, DistanceRule, Entry
 
 GUIDE_LINES = 10
@@ -41,7 +41,7 @@ def fabrics(draw, max_hosts=24):
     """Any fabric: irregular, of 1 to 5 tiers, with or without hosts off the map."""
     drawn = draw(st.lists(paths(), min_size=0, max_size=max_hosts))
     built = build(Entry(f"h{at}", path, at + 1) for at, path in enumerate(drawn))
-    return with_strangers(built, [f"x{at}" for at in range(draw(st.integers(0 if drawn else 1, 3)))])
+    return with_unmapped_hosts(built, [f"x{at}" for at in range(draw(st.integers(0 if drawn else 1, 3)))])
 
 
 @st.composite

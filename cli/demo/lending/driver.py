@@ -54,7 +54,10 @@ class Loan:
 
 
 async def lend(loan: Loan, screen: LendingScreen) -> Story:
-    """Play it. Raises ChildFailed when a program does not come up, StoryFailed when it does not happen as told."""
+    """Play the story, and return it.
+
+    Raises ChildFailed if a program does not come up, StoryFailed if something else happens than the story says.
+    """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open(loan.flags, loan.pace)
 

@@ -81,7 +81,10 @@ class StoryFailed(Exception):
 
 
 class LendingTestbed:
-    """One cluster. on_moment: called with each moment. decisions: the autoscaler's last decision on each job, by its sign."""
+    """One cluster.
+
+    on_moment: called with each moment. decisions: the autoscaler's last decision on each job, by its sign.
+    """
 
     def __init__(self, cluster: LocalCluster, on_moment: Callable[[StoryMoment], None], patience_s: float) -> None:
         self._cluster, self._on_moment, self._patience_s = cluster, on_moment, patience_s

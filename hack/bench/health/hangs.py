@@ -26,13 +26,13 @@ from turnout.launcher.health.hang_detector import (
     Progress,
     ProgressWatch,
     bucket_of,
-    limit_s,
+    hang_limit_s,
     observe,
 )
 from turnout.launcher.health.hang_monitor.progress import ProgressReporter, SharedCounters, StepCounters
 from turnout.launcher.health.stack_traces.parse import read
 from turnout.launcher.health.stack_traces.report import files, merge
-from turnout.launcher.health.stack_traces.stack_tree import WorldStacks, folded
+from turnout.launcher.health.stack_traces.stack_tree import WorldStacks, rank_set_text
 
 RANKS = 3
 LONG_S = 4.0  # what the rarest thousandth of the steps takes at least in the replay
@@ -135,7 +135,7 @@ async def _trials(world: World, times: int) -> dict[str, float]:
 
 def _apart(stacks: Path) -> str:
     showings = {int(path.name[:5]): read(path.read_bytes()) for path in stacks.glob("*.stacktrace")}
-    return folded(merge(WorldStacks(RANKS, showings)).outliers.outliers)
+    return rank_set_text(merge(WorldStacks(RANKS, showings)).outliers.outliers)
 
 
 def _replayed(record: Sequence[float]) -> dict[str, float]:
@@ -147,7 +147,7 @@ def _replayed(record: Sequence[float]) -> dict[str, float]:
     for at, took_s in enumerate(times_s, 1):
         counts[bucket_of(took_s * scale)] += 1
         if at in rare_s:
-            found_s = limit_s(Progress(at, marked=True, counts=counts), limits) + limits.look_s
+            found_s = hang_limit_s(Progress(at, marked=True, counts=counts), limits) + limits.look_s
             worst = max(worst, found_s / (rare_s[at] * scale))
     return {"delay_of_rare_steps": worst, "long_replay_alarms": float(_alarms(record, scale))}
 
@@ -164,7 +164,7 @@ def _merged(stacks: Path) -> dict[str, float]:
         merged = merge(WorldStacks(MERGED, {rank: read(each) for rank, each in raw.items()}))
         written = files(merged)
         took_s.append(time.perf_counter() - began_s)
-        assert folded(merged.outliers.outliers) == str(MERGED // 2), written["stacks.txt"].decode()[:500]
+        assert rank_set_text(merged.outliers.outliers) == str(MERGED // 2), written["stacks.txt"].decode()[:500]
     return {"merge_s": min(took_s)}
 
 

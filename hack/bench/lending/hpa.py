@@ -34,6 +34,6 @@ def _sized(seen: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
         return seen.hold(Reason.AT_MAX)
     if wanted > job.replicas:
         return Step(job.key, wanted, job.replicas, Reason.IDLE_ROOM)
-    if job.bank.resized_s and now_s - job.bank.resized_s < policy.cooldown_s:
+    if job.resize_budget.resized_s and now_s - job.resize_budget.resized_s < policy.cooldown_s:
         return seen.hold(Reason.COOLDOWN)
     return Step(job.key, wanted, job.replicas, Reason.ROOM_TAKEN)

@@ -188,11 +188,11 @@ def in_phase(name: str) -> AbstractContextManager[None]:
 def progress_reporter() -> ProgressReporter | None:
     """Return this process's progress reporter, or None without an agent."""
     path = os.environ.get(PROGRESS, "")
-    return _beats(path, os.getpid()) if path else None
+    return _reporter_of(path, os.getpid()) if path else None
 
 
 @lru_cache(1)
-def _beats(path: str, pid: int) -> ProgressReporter:
+def _reporter_of(path: str, pid: int) -> ProgressReporter:
     """Return the reporter of this process. pid: a forked process gets its own."""
     return ProgressReporter(SharedCounters(path))
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from turnout.launcher.health.stack_traces.stack_tree import Frame, StackNode, WorldStacks, fold, folded, label
+from turnout.launcher.health.stack_traces.stack_tree import Frame, StackNode, WorldStacks, fold, label, rank_set_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ def _crowd(crowd: tuple[Group, ...]) -> list[str]:
 
 
 def _ranks(ranks: int) -> str:
-    return f"{'rank' if ranks.bit_count() == 1 else 'ranks'} {folded(ranks)}"
+    return f"{'rank' if ranks.bit_count() == 1 else 'ranks'} {rank_set_text(ranks)}"
 
 
 def _verb_for(ranks: int) -> str:
@@ -342,12 +342,12 @@ def as_json(merged: StackReport) -> bytes:
     outliers = merged.outliers
     result = {
         "world": merged.world,
-        "outliers": folded(outliers.outliers),
-        "silent": folded(outliers.silent),
+        "outliers": rank_set_text(outliers.outliers),
+        "silent": rank_set_text(outliers.silent),
         "apart": [_group(group) for group in outliers.suspect_groups],
         "crowd": [_group(group) for group in outliers.majority],
-        "states": {odd: folded(ranks) for odd, ranks in merged.states},
-        "why_silent": {reason: folded(ranks) for reason, ranks in merged.why},
+        "states": {odd: rank_set_text(ranks) for odd, ranks in merged.states},
+        "why_silent": {reason: rank_set_text(ranks) for reason, ranks in merged.why},
         "python": [_node(child, merged.world) for child in merged.python.children],
         "native": [_node(child, merged.world) for child in merged.native.children],
     }
@@ -355,7 +355,7 @@ def as_json(merged: StackReport) -> bytes:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    return {"ranks": folded(group.ranks), "frame": str(group.at), "lines": group.lines}
+    return {"ranks": rank_set_text(group.ranks), "frame": str(group.at), "lines": group.lines}
 
 
 def _node(node: StackNode, world: int) -> dict[str, Any]:

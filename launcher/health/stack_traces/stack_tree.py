@@ -37,7 +37,7 @@ def runs_of(ranks: int) -> Iterator[tuple[int, int]]:
         at += skipped + length
 
 
-def folded(ranks: int) -> str:
+def rank_set_text(ranks: int) -> str:
     """Write a set as the guide does: `0-2/5/7-9`."""
     return "/".join(str(first) if first == last else f"{first}-{last}" for first, last in runs_of(ranks))
 
@@ -47,7 +47,7 @@ def label(ranks: int, world: int) -> str:
 
     Source: the guide's page on stacks; vectors in docs/facts/dlrover.md 7
     """
-    return f"{folded(ranks)}|{folded(all_of(world) & ~ranks)}"
+    return f"{rank_set_text(ranks)}|{rank_set_text(all_of(world) & ~ranks)}"
 
 
 MOST_THREADS = 256  # of one rank; the first are kept

@@ -260,7 +260,10 @@ async def connect(
 
 
 async def is_agent_listening(address: str, port: int, within_s: float = GREETS_S) -> bool:
-    """Return True if an agent listens there. Nothing is sent, so the agent there does not take this for a new member."""
+    """Return True if an agent listens there.
+
+    Nothing is sent, so the agent does not take this for a member.
+    """
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(within_s):

@@ -55,7 +55,7 @@ class Handlers:
         if request.method == "GET" and (document := discovery(self._store.catalogue, request.path)) is not None:
             return as_json(document)
         target = verbs.target(self._store.catalogue, request.path)
-        await self._suffer(request, target)
+        await self._inject_fault(request, target)
         if request.method == "GET" and target.subresource == "log":
             pod = self._store.get(target.kind, target.namespace, target.name).obj
             return await logs.answer(request, pod, self._logs)
@@ -99,7 +99,7 @@ class Handlers:
             self._watches.drop()
         return as_json(success(), 201)
 
-    async def _suffer(self, request: web.Request, target: Target) -> None:
+    async def _inject_fault(self, request: web.Request, target: Target) -> None:
         fault = self._faults.next(_verb(request, target), target.kind.plural)
         if fault is None:
             return

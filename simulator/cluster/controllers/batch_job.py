@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from turnout.kube.times import rfc3339, unix_s
 from turnout.simulator.cluster.controllers.model import (
+    ControllerResult,
     CreateWrite,
-    Look,
+    DeleteWrite,
     Object,
-    Remove,
-    Tell,
+    PatchWrite,
     Write,
     ended_s,
     from_template,
@@ -34,7 +34,7 @@ _FIELD = {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
 
 
 @dataclass(frozen=True, slots=True)
-class _Count:
+class _PodStates:
     """A job's pods by their state."""
 
     active: Sequence[Object]
@@ -45,7 +45,7 @@ class _Count:
     last_failure_s: float
 
 
-def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float, float] = RETRY_S) -> Look:
+def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float, float] = RETRY_S) -> ControllerResult:
     """Return the writes that a job needs.
 
     pods: those that it owns.
@@ -53,19 +53,21 @@ def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float
     spec, status = job["spec"], job.get("status") or {}
     if ended := _condition(status, "Complete") or _condition(status, "Failed"):
         return _after(job, pods, (unix_s(ended.get("lastTransitionTime")) or 0.0), now_s)
-    count = _count(job, pods)
+    count = _pod_states(job, pods)
     if why := _failure(job, count, now_s):
         return _ending(job, count, now_s, ("FailureTarget", "Failed"), *why)
     if _succeeded(spec, count):
         why = ("CompletionsReached", "Reached expected number of succeeded pods")
         return _ending(job, count, now_s, ("SuccessCriteriaMet", "Complete"), *why)
     if spec.get("suspend"):
-        writes: list[Write] = [Remove("pods", pod) for pod in count.active]
-        return Look([*writes, *_status_writes(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])])
+        writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
+        return ControllerResult(
+            [*writes, *_status_writes(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])]
+        )
     return _running(job, count, now_s, retry_s)
 
 
-def _running(job: Object, count: _Count, now_s: float, retry_s: tuple[float, float]) -> Look:
+def _running(job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]) -> ControllerResult:
     """Return the writes of a job that is neither over nor suspended."""
     spec, status = job["spec"], job.get("status") or {}
     changes, again_s = _changes(job, count, now_s, retry_s)
@@ -75,7 +77,7 @@ def _running(job: Object, count: _Count, now_s: float, retry_s: tuple[float, flo
     if deadline_s and status.get("startTime"):
         due_s = (unix_s(status["startTime"]) or 0.0) + deadline_s
         again_s = min(due_s, again_s or due_s)
-    return Look([*changes, *_status_writes(job, count, now_s, began, resumed)], again_s)
+    return ControllerResult([*changes, *_status_writes(job, count, now_s, began, resumed)], again_s)
 
 
 def is_indexed(job: Object) -> bool:
@@ -111,13 +113,13 @@ def folded(indexes: Iterable[int]) -> str:
     )
 
 
-def _count(job: Object, pods: Sequence[Object]) -> _Count:
+def _pod_states(job: Object, pods: Sequence[Object]) -> _PodStates:
     """Return how many pods of a job are active, over and leaving."""
     status = job.get("status") or {}
     succeeded, failed = ([pod for pod in pods if phase(pod) == word] for word in ("Succeeded", "Failed"))
     unfinished = [pod for pod in pods if not is_over(pod)]
     done = _completed_indexes(job, succeeded)
-    return _Count(
+    return _PodStates(
         active=[pod for pod in unfinished if not is_leaving(pod)],
         leaving=sum(map(is_leaving, unfinished)),
         done=done,
@@ -137,13 +139,13 @@ def _completed_indexes(job: Object, succeeded: Sequence[Object]) -> frozenset[in
 
 
 def _changes(
-    job: Object, count: _Count, now_s: float, retry_s: tuple[float, float]
+    job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]
 ) -> tuple[list[Write], float | None]:
     """Return the pods to create and to delete, and when more may be created."""
     spec = job["spec"]
     total, wide = spec.get("completions"), spec.get("parallelism", 1)
     stay, go = _split_surplus(job, count)
-    writes: list[Write] = [Remove("pods", pod) for pod in go]
+    writes: list[Write] = [DeleteWrite("pods", pod) for pod in go]
     left = wide if total is None else min(wide, total - count.succeeded)
     missing = max(0, left - len(stay))
     if not missing:
@@ -161,7 +163,7 @@ def _changes(
     ], None
 
 
-def _split_surplus(job: Object, count: _Count) -> tuple[list[Object], list[Object]]:
+def _split_surplus(job: Object, count: _PodStates) -> tuple[list[Object], list[Object]]:
     """Return the active pods that stay and those that go, the highest index first.
 
     Pods go whose index is out of range or occurs twice, or when there are too many.
@@ -197,7 +199,7 @@ def _pod(job: Object, index: int | None) -> Object:
     return pod
 
 
-def _failure(job: Object, count: _Count, now_s: float) -> tuple[str, str] | None:
+def _failure(job: Object, count: _PodStates, now_s: float) -> tuple[str, str] | None:
     """Return why a Job fails (reason, message): as announced before, else by back-off limit or deadline. None if it
     goes on.
     """
@@ -212,32 +214,34 @@ def _failure(job: Object, count: _Count, now_s: float) -> tuple[str, str] | None
     return None
 
 
-def _succeeded(spec: Object, count: _Count) -> bool:
+def _succeeded(spec: Object, count: _PodStates) -> bool:
     total = spec.get("completions")
     if total is None:
         return count.succeeded > 0 and not count.active
     return bool(count.succeeded >= total)
 
 
-def _ending(job: Object, count: _Count, now_s: float, words: tuple[str, str], why: str, message: str) -> Look:
+def _ending(
+    job: Object, count: _PodStates, now_s: float, words: tuple[str, str], why: str, message: str
+) -> ControllerResult:
     """End a job: first announce how it ends and delete running pods, then report the end once no pod runs."""
-    writes: list[Write] = [Remove("pods", pod) for pod in count.active]
+    writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
     at_rest = not count.active and not count.leaving
     conditions = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
     done: Object = {"completionTime": rfc3339(now_s)} if at_rest and words[1] == "Complete" else {}
     if words[1] == "Failed":  # what is ended with it has failed, too
         done["failed"] = count.failed + len(count.active)
-    return Look([*writes, *_status_writes(job, count, now_s, done, conditions)])
+    return ControllerResult([*writes, *_status_writes(job, count, now_s, done, conditions)])
 
 
-def _after(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> Look:
+def _after(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> ControllerResult:
     ttl_s = job["spec"].get("ttlSecondsAfterFinished")
-    writes: list[Write] = [Remove("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
+    writes: list[Write] = [DeleteWrite("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
     if ttl_s is None:
-        return Look(writes)
+        return ControllerResult(writes)
     if now_s >= ended_s_ + ttl_s:
-        return Look([*writes, Remove(JOBS, job)])
-    return Look(writes, ended_s_ + ttl_s)
+        return ControllerResult([*writes, DeleteWrite(JOBS, job)])
+    return ControllerResult(writes, ended_s_ + ttl_s)
 
 
 def _condition(status: Object, kind: str) -> Object | None:
@@ -246,7 +250,7 @@ def _condition(status: Object, kind: str) -> Object | None:
 
 
 def _status_writes(
-    job: Object, count: _Count, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]
+    job: Object, count: _PodStates, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]
 ) -> list[Write]:
     """Return the write of the status when it has changed."""
     before: Object = job.get("status") or {}
@@ -268,4 +272,4 @@ def _status_writes(
     if conditions_by_type:
         status["conditions"] = list(conditions_by_type.values())
     changed = {key: value for key, value in status.items() if before.get(key) != value}
-    return [Tell(JOBS, job, {"status": changed})] if changed else []
+    return [PatchWrite(JOBS, job, {"status": changed})] if changed else []

@@ -21,7 +21,7 @@ class CreateWrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class DeleteWrite:
     """Delete this object, but no other object of its name."""
 
     plural: str
@@ -29,7 +29,7 @@ class Remove:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class PatchWrite:
     """Change an object by a merge patch."""
 
     plural: str
@@ -38,11 +38,11 @@ class Tell:
     part: str = "status"  # the subresource; "" for the object itself
 
 
-Write = CreateWrite | Remove | Tell
+Write = CreateWrite | DeleteWrite | PatchWrite
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ControllerResult:
     """The result of one look of a controller."""
 
     writes: Sequence[Write] = field(default=())

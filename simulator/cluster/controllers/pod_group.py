@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from turnout.simulator.cluster.controllers.model import Look, Object, Tell, amounts_of, is_leaving, phase
+from turnout.simulator.cluster.controllers.model import (
+    ControllerResult,
+    Object,
+    PatchWrite,
+    amounts_of,
+    is_leaving,
+    phase,
+)
 
 GROUPS = "podgroups.scheduling.volcano.sh"
 
 
-def look(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> Look:
+def look(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> ControllerResult:
     """Return the status that a PodGroup needs.
 
     pods: its members. free: what the whole cluster has free, in thousandths.
@@ -21,7 +28,7 @@ def look(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> Look
     counts = {word: sum(phase(pod) == word.capitalize() for pod in pods) for word in ("running", "succeeded", "failed")}
     status: Object = {"phase": _phase(group, pods, free), **counts}
     changed = {key: value for key, value in status.items() if before.get(key, 0) != value}
-    return Look([Tell(GROUPS, group, {"status": changed})] if changed else [])
+    return ControllerResult([PatchWrite(GROUPS, group, {"status": changed})] if changed else [])
 
 
 def _phase(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> str:

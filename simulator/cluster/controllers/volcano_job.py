@@ -18,7 +18,14 @@ from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.owned_objects import Owned, OwnedPod, child_state, pod_state
 from turnout.jobs.kinds.volcanojob import ENDS as ENDS
 from turnout.jobs.kinds.volcanojob import VOLCANO_JOB
-from turnout.simulator.cluster.controllers.model import CreateWrite, Look, Object, Remove, Tell, Write
+from turnout.simulator.cluster.controllers.model import (
+    ControllerResult,
+    CreateWrite,
+    DeleteWrite,
+    Object,
+    PatchWrite,
+    Write,
+)
 
 JOBS = "jobs.batch.volcano.sh"
 GROUPS = "podgroups.scheduling.volcano.sh"
@@ -34,7 +41,7 @@ def look(
     group: Object | None,
     now_s: float,
     others: Mapping[str, Sequence[Object]] | None = None,
-) -> Look:
+) -> ControllerResult:
     """Return the writes that a job needs.
 
     pods: those that it owns. group: its PodGroup, None while there is none. others: its Services and ConfigMaps, by
@@ -61,7 +68,9 @@ def _read(obj: Object, type_: type[T]) -> T:
     return msgspec.convert({**obj, "metadata": meta}, type_)
 
 
-def _as_look(job: Object, children: dict[ChildKey, Object], outcome: ReconcileOutcome, now_s: float) -> Look:
+def _as_look(
+    job: Object, children: dict[ChildKey, Object], outcome: ReconcileOutcome, now_s: float
+) -> ControllerResult:
     """Return an outcome in this cluster's words: children first, as the job controllers write them."""
     writes: list[Write] = []
     for write in outcome.writes:
@@ -72,11 +81,11 @@ def _as_look(job: Object, children: dict[ChildKey, Object], outcome: ReconcileOu
                     CreateWrite(CHILDREN[body["kind"]], copy.deepcopy({**body, **new}))
                 )  # parts are the job's own
             case Delete(key):
-                writes.append(Remove(CHILDREN[key.kind], children[key]))
+                writes.append(DeleteWrite(CHILDREN[key.kind], children[key]))
             case Update(key, content, field):
-                writes.append(Tell(CHILDREN[key.kind], children[key], {field: content}, part=""))
+                writes.append(PatchWrite(CHILDREN[key.kind], children[key], {field: content}, part=""))
     if outcome.status is not None:
-        writes.append(Tell(JOBS, job, {"status": outcome.status}))
+        writes.append(PatchWrite(JOBS, job, {"status": outcome.status}))
     if outcome.delete_job:
-        writes.append(Remove(JOBS, job))
-    return Look(writes, None if outcome.requeue_s is None else now_s + outcome.requeue_s)
+        writes.append(DeleteWrite(JOBS, job))
+    return ControllerResult(writes, None if outcome.requeue_s is None else now_s + outcome.requeue_s)

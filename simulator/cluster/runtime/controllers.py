@@ -12,9 +12,16 @@ import aiohttp
 
 from turnout.simulator.api.model import value_at
 from turnout.simulator.cluster.controllers import batch_job, pod_group, volcano_job
-from turnout.simulator.cluster.controllers.model import CreateWrite, Look, Object, Remove, Tell, Write
+from turnout.simulator.cluster.controllers.model import (
+    ControllerResult,
+    CreateWrite,
+    DeleteWrite,
+    Object,
+    PatchWrite,
+    Write,
+)
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.cluster.runtime.scheduler_loop import NODES, PODS, ObjectCache, error_message, left_out
+from turnout.simulator.cluster.runtime.scheduler_loop import NODES, PODS, ObjectCache, error_message, log_and_skip
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +54,7 @@ class Controllers:
         self._later: list[tuple[float, Key]] = []
         self._news = asyncio.Event()
         self._synced: set[str] = set()
-        self._reconcilers: dict[str, Callable[[Object, float], Look]] = {
+        self._reconcilers: dict[str, Callable[[Object, float], ControllerResult]] = {
             batch_job.JOBS: self._batch_job,
             volcano_job.JOBS: self._volcano_job,
             volcano_job.GROUPS: self._group,
@@ -71,7 +78,7 @@ class Controllers:
                     if word == "SYNCED":
                         self._synced.add(plural)
                     else:
-                        with left_out(plural, obj.obj):
+                        with log_and_skip(plural, obj.obj):
                             self._see(plural, word, obj.obj)
                     self._news.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
@@ -148,16 +155,16 @@ class Controllers:
             log.warning("job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": str(error)})
             heapq.heappush(self._later, (time.time() + _AGAIN_S, key))
 
-    def _batch_job(self, job: Object, now_s: float) -> Look:
+    def _batch_job(self, job: Object, now_s: float) -> ControllerResult:
         return batch_job.look(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
 
-    def _volcano_job(self, job: Object, now_s: float) -> Look:
+    def _volcano_job(self, job: Object, now_s: float) -> ControllerResult:
         uid = job["metadata"]["uid"]
         group = next(iter(self._cache.owned(volcano_job.GROUPS, uid)), None)
         others = {plural: self._cache.owned(plural, uid) for plural in _CHILDREN}
         return volcano_job.look(job, self._cache.pods_of(uid), group, now_s, others)
 
-    def _group(self, group: Object, now_s: float) -> Look:
+    def _group(self, group: Object, now_s: float) -> ControllerResult:
         members = self._cache.pods_of(f"{group['metadata']['namespace']}/{group['metadata']['name']}")
         return pod_group.look(group, members, self._cache.free())
 
@@ -170,10 +177,10 @@ class Controllers:
             match write:
                 case CreateWrite():
                     created = await self._api.call("POST", place, write.obj)
-                case Remove():
+                case DeleteWrite():
                     body = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"}
                     created = await self._api.call("DELETE", f"{place}/{meta['name']}", body)
-                case Tell():
+                case PatchWrite():
                     path = f"{place}/{meta['name']}" + (f"/{write.part}" if write.part else "")
                     created = await self._api.call("PATCH", path, write.change, _MERGE)
         except ApiError as error:

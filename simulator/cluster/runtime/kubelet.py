@@ -25,7 +25,7 @@ from turnout.simulator.cluster.kubelet import (
     status_in,
 )
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.cluster.runtime.scheduler_loop import error_message, left_out
+from turnout.simulator.cluster.runtime.scheduler_loop import error_message, log_and_skip
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Kubelet:
                     continue
                 _, _, uid, to = heapq.heappop(self._due)
                 pod, due = self._pods.get(uid), False
-                with left_out("pods", pod):
+                with log_and_skip("pods", pod):
                     due = pod is not None and (next_ := self._next_state(pod)) is not None and next_.to is to
                 if pod is not None and due:
                     await self._room.acquire()
@@ -104,7 +104,7 @@ class Kubelet:
             try:
                 async for word, pod in self._api.changes(_BOUND):
                     if word != "SYNCED":
-                        with left_out("pods", pod.obj):
+                        with log_and_skip("pods", pod.obj):
                             self._see(word, pod.obj)
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": "pods", "why": str(error)})

@@ -84,7 +84,7 @@ class Scheduler:
         self._at_once = asyncio.Semaphore(_BINDS_AT_ONCE)
         self._synced = {path: asyncio.Event() for path in ("/api/v1/nodes", "/api/v1/pods", *HELD.values())}
         self._changed = asyncio.Event()
-        self._complaints = Complaints(api)
+        self._complaints = WaitReasonWriter(api)
         self._gangs = Gangs()
         self.cluster = Cluster()
         self.waiting = WaitingPods(settings.backoff_s)
@@ -107,7 +107,7 @@ class Scheduler:
                     if word == "SYNCED":
                         self._synced[path].set()
                     else:
-                        with left_out(path):
+                        with log_and_skip(path):
                             see(word, obj.raw)
                     self._changed.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
@@ -276,7 +276,7 @@ class Scheduler:
 _STRATEGIC = "application/strategic-merge-patch+json"
 
 
-class Complaints:
+class WaitReasonWriter:
     """Reasons of waiting pods, each written once until it changes. They are written one by one, beside scheduling."""
 
     def __init__(self, api: ApiClient) -> None:
@@ -439,7 +439,7 @@ class ObjectCache:
 
 
 @contextmanager
-def left_out(kind: str, obj: Mapping[str, Any] | None = None) -> Iterator[None]:
+def log_and_skip(kind: str, obj: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Log an exception in the block, and skip this object.
 
     kind: of the object, for the log.

@@ -1,7 +1,7 @@
 """Run as the first process of a container: isolate it, run its command, and end when the command has ended.
 
 This is a process of its own (python -I -S container_init.py): standard library only, one thread. It reads one JSON line
-on stdin (`ContainerOrder`, as pod_worker.py writes it) and then watches stdin. When stdin closes, the parent is gone, and
+on stdin (`ContainerOrder` of pod_worker.py) and then watches stdin. When stdin closes, the parent is gone, and
 everything in the container ends. SIGTERM is passed on to the command. SIGUSR1 means: kill everything now.
 
 Isolation ("walls") means namespaces of mounts, host name and processes, where the kernel allows them: as root, or

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.processes.container_spec import NotToBeHad, Sources
+from turnout.simulator.processes.container_spec import CannotStart, Sources
 from turnout.simulator.processes.volumes import File, Token, Volume, wanted_objects
 
 Object = dict[str, Any]
@@ -59,7 +59,7 @@ class Objects:
         return {name: obj for name, obj in found if obj is not None}
 
     async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
-        """Return the tokens for a pod's volumes: volume -> path -> file. Raises NotToBeHad."""
+        """Return the tokens for a pod's volumes: volume -> path -> file. Raises CannotStart."""
         found: dict[str, dict[str, File]] = {}
         for volume in volumes:
             for path, token in volume.tokens.items():
@@ -68,7 +68,7 @@ class Objects:
         return found
 
     async def _token(self, pod: Object, token: Token) -> bytes:
-        """Return a token of the pod's service account, bound to the pod. Raises NotToBeHad."""
+        """Return a token of the pod's service account, bound to the pod. Raises CannotStart."""
         meta = pod["metadata"]
         account = pod["spec"].get("serviceAccountName") or "default"
         bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
@@ -78,10 +78,10 @@ class Objects:
         try:
             return (await self._request(meta["namespace"], account, spec)).encode()
         except ApiError as error:
-            raise NotToBeHad(f"no token of the service account {account}: {error}") from error
+            raise CannotStart(f"no token of the service account {account}: {error}") from error
 
     async def kubeconfig(self, pod: Object) -> bytes | None:
-        """Return a kubeconfig for a pod, or None. Raises NotToBeHad.
+        """Return a kubeconfig for a pod, or None. Raises CannotStart.
 
         The pod acts as its service account where the API server gives tokens, else as the cluster's own user. None is
         for a pod that wants none, or a cluster that has none to give.
@@ -94,7 +94,7 @@ class Objects:
             token = await self._request(meta["namespace"], account, {"expirationSeconds": _DAY_S})
         except ApiError as error:
             if error.code != 501:
-                raise NotToBeHad(f"no token of the service account {account}: {error}") from error
+                raise CannotStart(f"no token of the service account {account}: {error}") from error
         else:
             config["users"][0]["user"] = {"token": token}
         for each in config["contexts"]:

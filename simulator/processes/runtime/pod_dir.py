@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.simulator.processes.container_spec import Launch, NotToBeHad
+from turnout.simulator.processes.container_spec import CannotStart, Launch
 from turnout.simulator.processes.volumes import File, Volume
 
 SHARED = "/.turnout"  # where a container finds the hosts file and the kubeconfig
@@ -77,7 +77,7 @@ class Folder:
             return ""
 
     def fill(self, volumes: Iterable[Volume]) -> None:
-        """Bring the volumes up to date. Raises NotToBeHad."""
+        """Bring the volumes up to date. Raises CannotStart."""
         for volume in volumes:
             if volume.host_path:
                 _check_host_path(volume)
@@ -104,7 +104,7 @@ class Folder:
         return str(self.disk / "volumes" / "service-account")
 
     def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
-        """Return what to mount into a container: (source, target, read only). Raises NotToBeHad.
+        """Return what to mount into a container: (source, target, read only). Raises CannotStart.
 
         A volume of the pod's own, unless it is read only, does not hide those of PROGRAMS over which it is mounted.
         """
@@ -114,7 +114,7 @@ class Folder:
         for mount in launch.mounts:
             volume = volumes.get(mount.volume)
             if volume is None:
-                raise NotToBeHad(f"there is no volume {mount.volume!r}")
+                raise CannotStart(f"there is no volume {mount.volume!r}")
             source = Path(volume.host_path) if volume.host_path else self._place(volume)
             if mount.inside:
                 source = source / mount.inside
@@ -135,4 +135,4 @@ def _check_host_path(volume: Volume) -> None:
     if volume.make:
         host_path.mkdir(parents=True, exist_ok=True)
     if not host_path.exists():
-        raise NotToBeHad(f"hostPath {host_path} is not on this machine")
+        raise CannotStart(f"hostPath {host_path} is not on this machine")

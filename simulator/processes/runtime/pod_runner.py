@@ -18,7 +18,7 @@ import aiohttp
 
 from turnout.simulator.cluster.kubelet import RUNS_FOR
 from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
-from turnout.simulator.cluster.runtime.scheduler_loop import left_out
+from turnout.simulator.cluster.runtime.scheduler_loop import log_and_skip
 from turnout.simulator.processes.pod_dns import address, hosts
 from turnout.simulator.processes.runtime.object_source import Objects
 from turnout.simulator.processes.runtime.pod_dir import Folder
@@ -161,7 +161,7 @@ class Runner:
             await self._news.wait()
             self._news.clear()
             for life in list(self._lives.values()):
-                with left_out("pods", life.pod), contextlib.suppress(FileNotFoundError):
+                with log_and_skip("pods", life.pod), contextlib.suppress(FileNotFoundError):
                     await asyncio.to_thread(self._write, life)  # its folder may not be there yet, or no more
 
     def _write(self, life: RunningPod) -> None:

@@ -21,8 +21,8 @@ from turnout.simulator.cluster.runtime.clients import ApiClient, ApiError
 from turnout.simulator.processes import pod_lifecycle as lifecycles
 from turnout.simulator.processes.container_spec import (
     BAD_CONFIG,
+    CannotStart,
     Launch,
-    NotToBeHad,
     Readiness,
     ReadinessProbe,
     after,
@@ -86,8 +86,8 @@ class RunningPod:
             await asyncio.to_thread(self.folder.make)
             while not (self._deleted and lifecycles.at_rest(self.lifecycle)):
                 self._news.clear()
-                await self._turn(time.time())
-                if self._ready_to_go() and await self._say_goodbye():
+                await self._do_what_is_due(time.time())
+                if self._can_be_deleted() and await self._delete_object():
                     return
                 await self._rest()
         finally:
@@ -101,7 +101,7 @@ class RunningPod:
 
     # One look.
 
-    async def _turn(self, now_s: float) -> None:
+    async def _do_what_is_due(self, now_s: float) -> None:
         meta = self.pod["metadata"]
         if self._deleted:
             self.lifecycle = lifecycles.leaves(self.lifecycle, now_s, 0.0)
@@ -122,7 +122,7 @@ class RunningPod:
         try:
             order, out = await self._order(name)
             child = await start(order, out)
-        except NotToBeHad as error:
+        except CannotStart as error:
             self.lifecycle = lifecycles.not_started(self.lifecycle, name, BAD_CONFIG, str(error), time.time())
             return
         except (OSError, aiohttp.ClientError, ApiError, TimeoutError) as error:
@@ -155,7 +155,7 @@ class RunningPod:
                 found, pause_s = now, probe.period_s
 
     async def _order(self, name: str) -> tuple[ContainerOrder, Path]:
-        """Return everything that a container is started with. Raises NotToBeHad."""
+        """Return everything that a container is started with. Raises CannotStart."""
         pod = {**self.pod, "status": {**(self.pod.get("status") or {}), **self.last_status}}
         container = self._container(name)
         sources = await self._node.objects.of(pod)
@@ -241,11 +241,11 @@ class RunningPod:
         if not self._untold:
             self.last_status = status
 
-    def _ready_to_go(self) -> bool:
+    def _can_be_deleted(self) -> bool:
         leaving = self.pod["metadata"].get("deletionTimestamp") and not self._deleted
         return bool(leaving) and lifecycles.at_rest(self.lifecycle)
 
-    async def _say_goodbye(self) -> bool:
+    async def _delete_object(self) -> bool:
         only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
         return await self._call("DELETE", self._path(), only_this)
 
@@ -272,7 +272,7 @@ class RunningPod:
         now_s = time.time()
         next_s = lifecycles.next_look_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
-        if not self._deleted and (self._untold or self._ready_to_go()):  # the API server did not answer
+        if not self._deleted and (self._untold or self._can_be_deleted()):  # the API server did not answer
             pause_s = min(_AGAIN_S, pause_s or _AGAIN_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):

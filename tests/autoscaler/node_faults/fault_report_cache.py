@@ -59,7 +59,7 @@ class Cluster:
             (self.tainted.add if step.taints else self.tainted.discard)(step.node)
             self.notes[step.node] = {labels.NODE_RECORD: model.write(step.record)} if step.record else {}
         self.words += [(each.claim.node, each.word.value) for each in plan.passed_over]
-        self.words += [(step.node, step.word.value) for step in plan.steps]
+        self.words += [(step.node, step.reason.value) for step in plan.steps]
         return plan
 
     def record(self, name):

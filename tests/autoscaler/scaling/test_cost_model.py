@@ -87,7 +87,7 @@ def test_what_is_noted_is_read_back_as_it_was():
     learnt = job("a", replicas=2, curve=((2, 1 / 0.8), (4, 1 / 0.5)), gained_s=100.0, resized_s=NOW_S - 10)
     notes = notes_of(learnt, step, Policy(restart_s=60), NOW_S)
     found = KINDS["Job"].read(indexed(4, notes={**notes, labels.MIN_WORKERS: "1", labels.MAX_WORKERS: "8"}))
-    assert found.bank == ResizeBudget(
+    assert found.resize_budget == ResizeBudget(
         pytest.approx(after_change_s(learnt, Policy(restart_s=60), NOW_S), abs=0.1), NOW_S
     )
     assert found.curve == tuple((workers, pytest.approx(fast, rel=1e-4)) for workers, fast in learnt.curve)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from turnout.cli.commands.listing import Once
+from turnout.cli.commands.listing import ListOnce
 
 
 class Source:
@@ -26,7 +26,7 @@ async def told(once, path):
 @pytest.mark.asyncio
 async def test_the_last_list_is_fetched_at_once_and_told_after_the_others():
     source = Source()
-    once = Once(source, "ns", last="/pods")
+    once = ListOnce(source, "ns", last="/pods")
     pods = asyncio.create_task(told(once, "/pods"))
     assert await told(once, "/jobs") == [b"/jobs"]
     await source.asked.wait()

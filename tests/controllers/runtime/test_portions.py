@@ -12,7 +12,7 @@ from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.job_reader import CHILDREN_BYTES
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
-from turnout.controllers.model import ChildState, Create, JobPhase, OwnedObjects, PodState, Reason
+from turnout.controllers.model import ChildState, Create, OwnedObjects, PodPhase, PodState, Reason
 from turnout.controllers.reconcile import reconcile
 
 
@@ -51,7 +51,7 @@ def taken_in(seen, creates):
         index = next((int(text) for name, text in marks.items() if name.endswith(("rank-index", "-index"))), 0)
         rank = marks.get("elasticjob.dlrover/rank-index", index)
         if key.kind == "Pod":
-            pods.append(PodState(key.name, f"uid-{key.name}", role, int(rank), JobPhase.RUNNING, ready=True))
+            pods.append(PodState(key.name, f"uid-{key.name}", role, int(rank), PodPhase.RUNNING, ready=True))
         else:
             others[key] = ChildState(key, key.name, role, 0, body.get("spec", {}), body.get("data", {}))
     return OwnedObjects(tuple(pods), others)

@@ -5,10 +5,10 @@ import pytest
 from tests.controllers.volcano.volcanojobs import job, pod, task, view
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import due_action
-from turnout.controllers.model import JobPhase, OwnedObjects, RefusedJob
+from turnout.controllers.model import OwnedObjects, PodPhase, RefusedJob
 
 ABORT = {"action": "AbortJob"}
-FAILED = pod(0, JobPhase.FAILED, exit_code=3)
+FAILED = pod(0, PodPhase.FAILED, exit_code=3)
 
 
 def due(raw, *pods):
@@ -17,7 +17,7 @@ def due(raw, *pods):
 
 
 def done(*indices):
-    return [pod(index, JobPhase.SUCCEEDED) for index in indices]
+    return [pod(index, PodPhase.SUCCEEDED) for index in indices]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def done(*indices):
         pytest.param({"event": "TaskCompleted"}, done(0, 1), True, id="all pods of a task have succeeded"),
         pytest.param({"event": "TaskCompleted"}, done(0), False, id="one pod has"),
         pytest.param(
-            {"event": "TaskCompleted"}, [*done(0), pod(1, JobPhase.SUCCEEDED, deleting=True)], False, id="goes"
+            {"event": "TaskCompleted"}, [*done(0), pod(1, PodPhase.SUCCEEDED, deleting=True)], False, id="goes"
         ),
     ],
 )

@@ -4,10 +4,10 @@ import pytest
 
 from tests.controllers.jobs import NOW_S
 from tests.controllers.volcano.volcanojobs import after, deleted, job, looked, made, others, phase, phased, pod, task
-from turnout.controllers.model import JobPhase
+from turnout.controllers.model import PodPhase
 from turnout.kube.labels import SUSPENDED
 
-GOOD, BAD, WAITS = JobPhase.SUCCEEDED, JobPhase.FAILED, JobPhase.PENDING
+GOOD, BAD, WAITS = PodPhase.SUCCEEDED, PodPhase.FAILED, PodPhase.PENDING
 FAILS = {"event": "PodFailed"}
 
 
@@ -22,12 +22,12 @@ def policy(action, **more):
 @pytest.mark.parametrize(
     ("before", "phases", "comes_to"),
     [
-        pytest.param("Pending", [JobPhase.RUNNING, WAITS], "Pending", id="too few run"),
-        pytest.param("Pending", [JobPhase.RUNNING] * 2, "Running", id="as many run as the gang needs"),
-        pytest.param("Pending", [JobPhase.RUNNING, GOOD], "Running", id="one that has ended has begun, too"),
-        pytest.param("Running", [JobPhase.RUNNING] * 3, "Running", id="all run"),
-        pytest.param("Running", [JobPhase.RUNNING, JobPhase.RUNNING, WAITS], "Running", id="the elastic one waits"),
-        pytest.param("Running", [JobPhase.RUNNING, WAITS, WAITS], "Pending", id="too many wait again"),
+        pytest.param("Pending", [PodPhase.RUNNING, WAITS], "Pending", id="too few run"),
+        pytest.param("Pending", [PodPhase.RUNNING] * 2, "Running", id="as many run as the gang needs"),
+        pytest.param("Pending", [PodPhase.RUNNING, GOOD], "Running", id="one that has ended has begun, too"),
+        pytest.param("Running", [PodPhase.RUNNING] * 3, "Running", id="all run"),
+        pytest.param("Running", [PodPhase.RUNNING, PodPhase.RUNNING, WAITS], "Running", id="the elastic one waits"),
+        pytest.param("Running", [PodPhase.RUNNING, WAITS, WAITS], "Pending", id="too many wait again"),
     ],
 )
 def test_it_runs_while_its_gang_does(before, phases, comes_to):
@@ -40,10 +40,10 @@ def test_it_runs_while_its_gang_does(before, phases, comes_to):
     [
         pytest.param(3, [GOOD] * 3, "Completed", id="a rigid job: all have succeeded"),
         pytest.param(3, [GOOD, GOOD, BAD], "Failed", id="a rigid job: one has failed"),
-        pytest.param(2, [JobPhase.RUNNING, JobPhase.RUNNING, BAD], "Running", id="an elastic job: one is lost"),
+        pytest.param(2, [PodPhase.RUNNING, PodPhase.RUNNING, BAD], "Running", id="an elastic job: one is lost"),
         pytest.param(2, [GOOD, GOOD, BAD], "Completed", id="an elastic job: as many succeed as it needs"),
         pytest.param(2, [GOOD, BAD, BAD], "Failed", id="an elastic job: fewer do"),
-        pytest.param(2, [GOOD, GOOD, JobPhase.RUNNING], "Running", id="one goes on"),
+        pytest.param(2, [GOOD, GOOD, PodPhase.RUNNING], "Running", id="one goes on"),
     ],
 )
 def test_an_elastic_job_is_judged_by_what_its_gang_needs(least, phases, comes_to):
@@ -80,7 +80,7 @@ def test_a_rigid_job_fails_with_its_first_pod_by_policy_and_is_cleaned_up():
     ],
 )
 def test_it_is_judged_once_all_pods_have_ended(tasks, spec, ended, comes_to):
-    left = [each for each in ended if each.phase is not JobPhase.RUNNING]
+    left = [each for each in ended if each.phase is not PodPhase.RUNNING]
     raw = after(phased("Running", *tasks, **spec), *ended)
     assert phase(after(raw, *left)) == comes_to
 
@@ -93,8 +93,8 @@ def test_pods_that_were_told_to_go_do_not_end_it():
 @pytest.mark.parametrize(
     ("before", "phases"),
     [
-        pytest.param("Running", [JobPhase.RUNNING, GOOD], id="one above its size has succeeded"),
-        pytest.param("Running", [JobPhase.RUNNING, WAITS], id="one above its size waits"),
+        pytest.param("Running", [PodPhase.RUNNING, GOOD], id="one above its size has succeeded"),
+        pytest.param("Running", [PodPhase.RUNNING, WAITS], id="one above its size waits"),
     ],
 )
 def test_pods_above_its_size_decide_nothing(before, phases):

@@ -10,8 +10,8 @@ from turnout.controllers.model import (
     ControlledJob,
     Create,
     GangDialect,
-    JobPhase,
     OwnedObjects,
+    PodPhase,
     PodState,
     Replica,
     Setup,
@@ -51,9 +51,9 @@ def view(raw) -> ControlledJob:
     return found
 
 
-def pod(index=0, phase=JobPhase.RUNNING, task="worker", **more):
+def pod(index=0, phase=PodPhase.RUNNING, task="worker", **more):
     """A pod that a job owns."""
-    more.setdefault("ready", phase is JobPhase.RUNNING)
+    more.setdefault("ready", phase is PodPhase.RUNNING)
     return PodState(f"bert-{task}-{index}", f"pod-{task}-{index}", task, index, phase, **more)
 
 

@@ -21,7 +21,7 @@ from turnout.launcher.health.hang_detector import (
     aged,
     bucket_of,
     edge_s,
-    limit_s,
+    hang_limit_s,
     observe,
     quantile_s,
 )
@@ -80,7 +80,7 @@ def stands(seen):
     ],
 )
 def test_the_limit(seen, limits, is_s):
-    assert is_s <= limit_s(seen, limits) <= is_s * WIDTH
+    assert is_s <= hang_limit_s(seen, limits) <= is_s * WIDTH
 
 
 def test_a_process_that_stands_still_is_told_once_with_the_reason():

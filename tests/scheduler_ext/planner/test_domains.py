@@ -25,7 +25,7 @@ from turnout.scheduler_ext.planner.request import (
     union_rows,
 )
 from turnout.scheduler_ext.planner.reserved_room import KeptDomain, StrictOrder, add_kept_domain, rows_of_domain
-from turnout.topology.fabric import with_strangers
+from turnout.topology.fabric import with_unmapped_hosts
 
 ONE, TWO = PodShape((("gpu", 3),)), PodShape((("gpu", 2),))
 
@@ -57,11 +57,11 @@ class TestDomains:
         assert list(domains_with_room(tree(), [table(*each) for each in tables], counts, held, widest)) == found
 
     def test_hosts_off_the_map_are_in_no_domain(self):
-        fabric = with_strangers(tree(), ["x0", "x1"])
+        fabric = with_unmapped_hosts(tree(), ["x0", "x1"])
         room = table(1, 1, 1, 1, 1, 1, 5, 5)
         assert list(domains_with_room(fabric, [room], [2], [], 1)) == [(0, 2), (2, 4), (4, 6)]
         assert list(domains_with_room(fabric, [room], [1], [6], 1)) == []
-        assert list(domains_with_room(with_strangers(world.fabric([]), ["x0"]), [table(9)], [1], [], 1)) == []
+        assert list(domains_with_room(with_unmapped_hosts(world.fabric([]), ["x0"]), [table(9)], [1], [], 1)) == []
 
 
 class TestShares:

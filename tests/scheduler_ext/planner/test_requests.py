@@ -9,8 +9,8 @@ from tests.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.order import (
     SeatClass,
+    gangs_of_set,
     has_started,
-    linked_gangs,
     missing_partner,
     order_seats,
     position_of,
@@ -162,19 +162,19 @@ class TestTogether:
             *world.volcano("far", 1, notes=EVAL, namespace="far"),
             *world.volcano("alone", 1),
         )
-        assert [each.key.name for each in linked_gangs(w.view, gang)] == ["two", "one"]
+        assert [each.key.name for each in gangs_of_set(w.view, gang)] == ["two", "one"]
         alone = next(each for key, each in w.view.gangs.items() if key.name == "alone")
-        assert linked_gangs(w.view, alone) == []
+        assert gangs_of_set(w.view, alone) == []
 
     def test_more_gangs_than_may_start_together_are_placed_by_themselves(self):
         pods = [world.volcano(f"g{at:02d}", 1, notes=EVAL, created=at)[0] for at in range(17)]
         w, first = shown(*pods)
-        assert len(linked_gangs(w.view, first)) == 16
-        assert linked_gangs(w.view, w.view.gangs[w.member(pods[16]).membership.key]) == []
+        assert len(gangs_of_set(w.view, first)) == 16
+        assert gangs_of_set(w.view, w.view.gangs[w.member(pods[16]).membership.key]) == []
 
     def test_they_start_once_each_has_a_place_or_runs(self):
         w, one = shown(*world.volcano("one", 1, notes=EVAL), *world.volcano("two", 1, at=["a0"], notes=EVAL))
-        together = linked_gangs(w.view, one)
+        together = gangs_of_set(w.view, one)
         placed = {one.key: GangPlan(one.key, {"uid-one-0": 1})}
         assert missing_partner(w.view, together, placed.get) == ""
         assert "which cannot start" in missing_partner(w.view, together, {one.key: GangPlan(one.key)}.get)
@@ -191,7 +191,7 @@ class TestTogether:
         w, one = shown(
             *(world.volcano(each, 1, at=[host], notes=notes)[0] for each, host in (("a", "a0"), ("b", "a1")))
         )
-        assert missing_partner(w.view, linked_gangs(w.view, one), {}.get) == told
+        assert missing_partner(w.view, gangs_of_set(w.view, one), {}.get) == told
 
     def test_one_domain_holds_all_of_them(self):
         w = World(3, 4, 4)

@@ -1,7 +1,7 @@
 """Jobs and pods to look at, and a hand that carries writes out as an API server would."""
 
 from tests.controllers.jobs import merged
-from turnout.simulator.cluster.controllers.model import CreateWrite, Remove, Tell
+from turnout.simulator.cluster.controllers.model import CreateWrite, DeleteWrite, PatchWrite
 
 NOW_S = 1_800_000_000.0
 
@@ -63,15 +63,15 @@ class Hand:
                 self.pods[name] = {**obj, "metadata": {**meta, **stamp}, "status": {"phase": "Pending"}}
             case CreateWrite(plural, obj):
                 self.others[plural] = obj
-            case Remove("pods", obj):
+            case DeleteWrite("pods", obj):
                 self.pods.pop(obj["metadata"]["name"], None)
-            case Remove(_, obj) if obj is self.job:
+            case DeleteWrite(_, obj) if obj is self.job:
                 self.job = None
-            case Remove(plural, _):
+            case DeleteWrite(plural, _):
                 del self.others[plural]
-            case Tell(_, obj, change) if obj is self.job:
+            case PatchWrite(_, obj, change) if obj is self.job:
                 self.job = {**self.job, "status": merged(self.job["status"], change["status"])}
-            case Tell(plural, obj, change):
+            case PatchWrite(plural, obj, change):
                 self.others[plural] = merged(obj, change)
 
     def end(self, *names, phase="Succeeded", code=0):

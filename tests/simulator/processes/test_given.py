@@ -3,7 +3,7 @@
 import pytest
 
 from turnout.simulator.processes.container_spec import (
-    NotToBeHad,
+    CannotStart,
     Sources,
     expanded,
     from_field,
@@ -111,7 +111,7 @@ def test_an_environment_is_built_in_order():
     ],
 )
 def test_what_cannot_be_given_is_told(changed, why):
-    with pytest.raises(NotToBeHad, match=why):
+    with pytest.raises(CannotStart, match=why):
         launch_of(POD, {"name": "m", "command": ["x"], **changed}, {}, SOURCES)
 
 
@@ -139,7 +139,7 @@ def test_a_projected_volume_gathers_its_sources():
     ],
 )
 def test_a_volume_that_cannot_be_had_is_told(volume, why):
-    with pytest.raises(NotToBeHad, match=why):
+    with pytest.raises(CannotStart, match=why):
         volume_of(POD, {"name": "v", **volume}, SOURCES)
 
 

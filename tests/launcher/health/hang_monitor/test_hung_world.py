@@ -20,7 +20,7 @@ from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.health.hang_monitor.stack_capture import capture_stacks, find_py_spy
 from turnout.launcher.health.stack_traces.parse import read
 from turnout.launcher.health.stack_traces.report import merge, verdict
-from turnout.launcher.health.stack_traces.stack_tree import WorldStacks, folded
+from turnout.launcher.health.stack_traces.stack_tree import WorldStacks, rank_set_text
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +92,7 @@ def without_leave(root):
 def told(taken):
     """Give the suspects in these files, and the lines that tell of them."""
     merged = merge(WorldStacks(3, {rank: read(each.file) for rank, each in taken.items()}))
-    return folded(merged.outliers.outliers), verdict(merged)
+    return rank_set_text(merged.outliers.outliers), verdict(merged)
 
 
 @pytest.mark.contract("DL-109")
@@ -107,7 +107,7 @@ def test_the_stacks_of_all_processes_lie_in_the_folder_that_the_user_named(hung)
     assert (taken["folder"], taken["ranks"]) == (str(hung.folder), [0, 1, 2, 3, 4])
     assert sorted(hung.written) == [f"0000{rank}-00003.stacktrace" for rank in range(5)]
     showings = {rank: read(hung.written[f"0000{rank}-00003.stacktrace"]) for rank in range(3)}
-    assert folded(merge(WorldStacks(3, showings)).outliers.outliers) == "2"
+    assert rank_set_text(merge(WorldStacks(3, showings)).outliers.outliers) == "2"
 
 
 @pytest.mark.contract("DL-111", "DL-114")

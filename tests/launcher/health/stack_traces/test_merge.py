@@ -26,8 +26,8 @@ from turnout.launcher.health.stack_traces.stack_tree import (
     WorldStacks,
     all_of,
     fold,
-    folded,
     label,
+    rank_set_text,
     set_of,
 )
 
@@ -134,7 +134,7 @@ CROWD = "main/step/all_reduce"
 )  # fmt: skip
 def test_who_stands_apart_is_named(paths, outliers, said):
     merged = merge(world(paths))
-    assert folded(merged.outliers.outliers) == outliers
+    assert rank_set_text(merged.outliers.outliers) == outliers
     assert said in verdict(merged)
 
 

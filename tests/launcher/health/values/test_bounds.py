@@ -21,7 +21,14 @@ from turnout.launcher.health.hang_detector import (
 )
 from turnout.launcher.health.judge_nodes import Sample
 from turnout.launcher.health.model import Check, ExcludedNode, Measured, NodeChecks, SlowRule, StragglerLimits
-from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS, RankStacks, Thread, WorldStacks, folded, set_of
+from turnout.launcher.health.stack_traces.stack_tree import (
+    MOST_RANKS,
+    RankStacks,
+    Thread,
+    WorldStacks,
+    rank_set_text,
+    set_of,
+)
 from turnout.launcher.model import Reason
 
 
@@ -239,7 +246,7 @@ def test_who_has_just_moved_has_waited_since_then():
     ],
 )
 def test_a_set_of_ranks_in_words(words, ranks):
-    assert folded(set_of(ranks)) == words
+    assert rank_set_text(set_of(ranks)) == words
 
 
 @pytest.mark.parametrize("world", [0, MOST_RANKS + 1])
