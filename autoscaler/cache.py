@@ -336,7 +336,7 @@ class Cache:
         began_s = min([worker.since_s for worker in workers if not worker.leaving], default=0.0)
         job = replace(
             job,
-            bank=plausible_budget(job.resize_budget, job.created, began_s, now_s),
+            resize_budget=plausible_budget(job.resize_budget, job.created, began_s, now_s),
             queue=self._accounts.queue_for(job.key, job.queue),
             order=replace(job.order, class_value=self._priority_value(job.priority_class)),
             curve=self.reports.curve(job.uid, job.curve) if job.curve_measured else job.curve,

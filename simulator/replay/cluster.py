@@ -188,7 +188,7 @@ class ReplayWorld:
         for step in changes:
             life = self.running[step.key.name]
             gained_s = after_change_s(life.shown().job, policy, self.now_s + EPOCH_S, step.at_start)
-            life.bank = ResizeBudget(gained_s, self.now_s + EPOCH_S, at_start=step.at_start)
+            life.resize_budget = ResizeBudget(gained_s, self.now_s + EPOCH_S, at_start=step.at_start)
             self._resize(life, step)
         if changes:
             self.schedule()

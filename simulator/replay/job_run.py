@@ -37,7 +37,7 @@ class JobRun:
     pods: list[WorkerPod] = field(default_factory=list)
     at_s: float = 0.0  # until when progress is counted
     idle_until_s: float = 0.0  # the end of its last restart
-    bank: ResizeBudget = field(default_factory=ResizeBudget)  # what the autoscaler has noted
+    resize_budget: ResizeBudget = field(default_factory=ResizeBudget)  # what the autoscaler has noted
     told_curve: bool = True  # True: its curve is known
     version: int = 0  # stands in its end event, so that an outdated end is recognised
     restarts: int = 0
@@ -99,7 +99,7 @@ class JobRun:
             order=Order(priority=submission.priority),
             created=f"{submission.at_s:020.6f}",
             sizes=submission.sizes,
-            resize_budget=self.bank,
+            resize_budget=self.resize_budget,
             curve=submission.curve if self.told_curve else (),
         )
 

@@ -77,7 +77,7 @@ def _due_s(world: ReplayWorld, policy: Policy, steps: Sequence[Step], idle: Idle
         if step.reason is Reason.ROOM_SETTLES:
             due = min(due, idle.due_s(world.now_s + EPOCH_S) - EPOCH_S)
         if step.reason is Reason.COOLDOWN:
-            due = min(due, world.running[step.key.name].bank.resized_s - EPOCH_S + policy.cooldown_s)
+            due = min(due, world.running[step.key.name].resize_budget.resized_s - EPOCH_S + policy.cooldown_s)
         elif step.reason is Reason.BUDGET_SPENT:
             due = min(due, world.now_s + _BUDGET_LOOK_S)
         elif step.reason is Reason.NOT_READY:

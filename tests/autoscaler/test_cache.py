@@ -129,23 +129,23 @@ def test_names_of_ours_that_nobody_reads_are_known_until_they_are_gone(view):
 
 def test_when_we_resized_it_stands_on_the_job(view):
     view.put_job("Job", job(**{labels.RESIZED_AT: "1970-01-01T00:10:00Z"}))
-    assert view.observation(700.0).jobs[0].job.bank.resized_s == 600
+    assert view.observation(700.0).jobs[0].job.resize_budget.resized_s == 600
 
 
 def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
     forged = {labels.RESIZED_AT: "2099-01-01T00:00:00Z", labels.GAINED: "9999999", labels.SIZED_AT_START: "true"}
     view.put_job("Job", job(**forged))
     (seen,) = view.observation(1000.0).jobs
-    assert seen.job.bank == ResizeBudget()
+    assert seen.job.resize_budget == ResizeBudget()
     ours = {labels.RESIZED_AT: "1970-01-01T00:10:00Z", labels.GAINED: "-60.0", labels.SIZED_AT_START: "false"}
     view.note_written(seen.job.key, {**ours, labels.TERM: "7", labels.CONDITIONS: "[]"})
     view.put_job("Job", job(**forged, **{labels.TERM: "99999999"}))
     (seen,) = view.observation(1000.0).jobs
-    assert seen.job.bank == ResizeBudget(-60.0, 600.0)
+    assert seen.job.resize_budget == ResizeBudget(-60.0, 600.0)
     assert view.raw[seen.job.key]["metadata"]["annotations"][labels.TERM] == "7"
     view.led_by_another()
     view.put_job("Job", job(**forged))
-    assert view.observation(1000.0).jobs[0].job.bank == ResizeBudget()
+    assert view.observation(1000.0).jobs[0].job.resize_budget == ResizeBudget()
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_job_that_starts_comes_before_those_that_restart():
 
 
 def test_a_job_that_was_sized_as_it_started_waits_for_no_cooldown():
-    made = job("a", replicas=2, bank=ResizeBudget(0.0, NOW_S - 30, at_start=True))
+    made = job("a", replicas=2, resize_budget=ResizeBudget(0.0, NOW_S - 30, at_start=True))
     assert sizes(world([4], seen(made, [0, 0]))) == {"a": 4}
     assert words(world([4], seen(job("a", replicas=2, resized_s=NOW_S - 30), [0, 0]))) == {"a": Reason.COOLDOWN}
 
@@ -242,7 +242,7 @@ def test_a_controller_that_does_not_obey_is_not_waited_for_for_ever():
     other = seen(job("c", replicas=4), [0, 0, 0, 0])
     at = world([8], deaf, other, seen(job("bb", least=2)))
     assert sizes(at)["c"] == 4
-    late = replace(deaf, job=replace(deaf.job, bank=ResizeBudget(-5000.0, NOW_S - 1000)))
+    late = replace(deaf, job=replace(deaf.job, resize_budget=ResizeBudget(-5000.0, NOW_S - 1000)))
     assert sizes(world([8], late, other, seen(job("bb", least=2))))["c"] == 2
 
 

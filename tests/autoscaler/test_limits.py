@@ -396,7 +396,7 @@ def test_room_that_has_settled_is_used_up_once():
 
 
 def test_unsettled_room_is_nobodys_though_another_could_never_pay_for_it():
-    made = [seen(job("a"), [0]), seen(job("dear", bank=ResizeBudget(restart_s=9e9)), [0])]
+    made = [seen(job("a"), [0]), seen(job("dear", resize_budget=ResizeBudget(restart_s=9e9)), [0])]
     aged = [replace(each, workers=tuple(replace(w, since_s=0.0) for w in each.workers)) for each in made]
     assert why(world([6], *aged, settled={NODES: {GPU: 0}}))["a"] is Reason.ROOM_SETTLES
     assert why(world([6], *aged)) == {"a": Reason.IDLE_ROOM, "dear": Reason.MARGINAL_GAIN}
@@ -433,7 +433,7 @@ def test_whoever_leads_by_now_has_written_a_later_term_a_moment_ago(term, age_s,
 
 
 def test_a_job_of_a_bank_pays_what_its_owner_says_of_a_restart():
-    cheap, dear = (job("a", bank=ResizeBudget(restart_s=own)) for own in (0.0, 2000.0))
+    cheap, dear = (job("a", resize_budget=ResizeBudget(restart_s=own)) for own in (0.0, 2000.0))
     assert pays_off(cheap, 2, POLICY)
     assert not pays_off(dear, 2, POLICY)
     assert why(world([4], seen(dear, [0])), replace(POLICY, start_s=0.0)) == {"a": Reason.IDLE_ROOM}

@@ -100,9 +100,9 @@ def _within_limit(limits, each, jobs):
 
 
 def _resized(each, size):
-    bank = replace(each.job.bank, resized_s=NOW_S) if size != each.job.replicas else each.job.bank
+    bank = replace(each.job.resize_budget, resized_s=NOW_S) if size != each.job.replicas else each.job.resize_budget
     kept = tuple(w for w in each.workers if w.index < size)
-    return replace(each, job=replace(each.job, replicas=size, bank=bank), workers=kept)
+    return replace(each, job=replace(each.job, replicas=size, resize_budget=bank), workers=kept)
 
 
 def _offers(before):

@@ -49,7 +49,9 @@ def test_a_waiting_job_is_told_all_from_its_queue_to_what_it_lacks():
 
 
 def test_a_running_job_is_told_its_size_its_bank_and_its_cooldown():
-    made = replace(LENT, job=replace(LENT.job, bank=job("x", resized_s=NOW_S - 100, gained_s=50).resize_budget))
+    made = replace(
+        LENT, job=replace(LENT.job, resize_budget=job("x", resized_s=NOW_S - 100, gained_s=50).resize_budget)
+    )
     size = of("a", world([8], made)).size
     assert (size.size, size.requested, size.larger, size.elastic) == (7, 7, 8, 5)
     assert (size.cooldown_s, size.changed_s) == (500.0, NOW_S - 100)

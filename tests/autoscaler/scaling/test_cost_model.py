@@ -45,13 +45,13 @@ def test_time_pays_a_debt_back_slowly():
 
 
 def test_a_job_may_say_what_a_restart_costs_it():
-    own = job("a", bank=ResizeBudget(restart_s=5.0))
+    own = job("a", resize_budget=ResizeBudget(restart_s=5.0))
     assert after_change_s(own, STRICT, NOW_S) == -5.0
 
 
 def test_what_a_job_wins_from_its_start_on_is_all_won():
     doubled = ((1, 1.0), (2, 2.0))
-    born = job("a", replicas=2, curve=doubled, bank=ResizeBudget(0.0, NOW_S - 100, at_start=True))
+    born = job("a", replicas=2, curve=doubled, resize_budget=ResizeBudget(0.0, NOW_S - 100, at_start=True))
     assert after_change_s(job("a"), STRICT, NOW_S, at_start=True) == 0.0
     assert balance_s(born, STRICT, NOW_S) == pytest.approx(100)
     assert (
@@ -128,7 +128,7 @@ def test_restarts_never_cost_more_than_two_and_the_budget(events):
     policy, now_s, cost_s, won_s, size = Policy(restart_s=60, budget=0.01), 1.0, 0.0, 0.0, 1
     told = ResizeBudget()
     for wait_s, shrink in events:
-        at = job("a", replicas=size, bank=told)
+        at = job("a", replicas=size, resize_budget=told)
         now_s += wait_s
         won_s += wait_s * (size**0.9 - 1)
         if shrink and size > 1:

@@ -40,13 +40,13 @@ POOR = (1, Reason.MARGINAL_GAIN)
     ],
 )
 def test_room_that_would_pay_for_no_restart_of_one_goes_to_another(poor, least):
-    jobs = [old(job(name, curve=curve, bank=DEAR)) for name, curve in poor.items()]
-    at = world([len(jobs) + 4], *jobs, old(job("last", curve=least, bank=CHEAP)))
+    jobs = [old(job(name, curve=curve, resize_budget=DEAR)) for name, curve in poor.items()]
+    at = world([len(jobs) + 4], *jobs, old(job("last", curve=least, resize_budget=CHEAP)))
     assert told(at) == {**dict.fromkeys(poor, POOR), "last": (4, Reason.IDLE_ROOM)}
 
 
 def test_who_can_never_pay_is_found_whoever_is_looked_at_after_it():
-    at = world([9], old(job("a", bank=DEAR)), old(job("bb", bank=CHEAP)))
+    at = world([9], old(job("a", resize_budget=DEAR)), old(job("bb", resize_budget=CHEAP)))
     assert told(at) == {"a": POOR, "bb": (4, Reason.IDLE_ROOM)}
 
 
@@ -66,7 +66,7 @@ LEAVES = (TerminatingPod("q", shape(1), 0),) * 3
     ],
 )
 def test_beside_one_that_cannot_pay_nobody_grows_into(free, more, policy):
-    at = world([2 + free], old(job("a", curve=FLAT)), old(job("dear", curve=STEEP, bank=DEAR)), **more)
+    at = world([2 + free], old(job("a", curve=FLAT)), old(job("dear", curve=STEEP, resize_budget=DEAR)), **more)
     assert told(at, replace(POLICY, **policy)) == {"a": (2, Reason.IDLE_ROOM), "dear": POOR}
 
 

@@ -93,7 +93,7 @@ def test_what_a_min_asks_for_is_the_sum_over_its_roles():
 )
 def test_workers_that_go_are_waited_for(more, leaving, waited_for):
     bank = ResizeBudget(0.0, NOW_S - POLICY.promise_s - 1)
-    going = seen(job("a", least=2, replicas=2, bank=bank, **more), [0] * 4)
+    going = seen(job("a", least=2, replicas=2, resize_budget=bank, **more), [0] * 4)
     going = replace(going, workers=tuple(replace(w, leaving=leaving and w.index > 1) for w in going.workers))
     lent = seen(job("lent", replicas=4), [0] * 4)
     assert (plan(world([8], going, lent, seen(job("waits", least=2))))["lent"].target == 4) is waited_for

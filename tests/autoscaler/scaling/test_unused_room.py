@@ -33,7 +33,9 @@ class Story:
         size = next(step.target for step in steps if step.key == GIVER.key)
         had = self.giver.job
         resized_s = had.resize_budget.resized_s if size == had.replicas else self.now_s
-        self.giver = seen(replace(had, replicas=size, bank=replace(had.resize_budget, resized_s=resized_s)), [0] * size)
+        self.giver = seen(
+            replace(had, replicas=size, resize_budget=replace(had.resize_budget, resized_s=resized_s)), [0] * size
+        )
         return size
 
     def times_disturbed(self, within_s, *waiters):
