@@ -21,7 +21,12 @@ def shape(gpus):
 
 def job(name, least=1, most=4, replicas=None, gpus=1, unit=1, priority=0, resized_s=0.0, gained_s=0.0, **more):
     told = {"queue": "q", "created": f"2026-01-01T00:00:{len(name):02}Z", **more}
-    told = {"sizes": Sizes(unit), "order": Order(priority=priority), "resize_budget": ResizeBudget(gained_s, resized_s), **told}
+    told = {
+        "sizes": Sizes(unit),
+        "order": Order(priority=priority),
+        "resize_budget": ResizeBudget(gained_s, resized_s),
+        **told,
+    }
     return Job(
         JobKey("Job", "ns", name),
         name,
