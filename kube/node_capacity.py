@@ -270,7 +270,7 @@ class ClusterSnapshot:
         return all(name in self._column_of for name, _ in shape.requests)
 
     def _rebuild(self) -> None:
-        """Compute the tables anew from nodes and charges, after a new resource or another order of rows."""
+        """Compute all tables from nodes and charges, after a new resource or another order of rows."""
         size = (len(self.order), len(self._column_of))
         self._allocatable = np.zeros(size, np.int64)
         self._used = np.zeros(size, np.int64)

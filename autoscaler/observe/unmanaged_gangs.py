@@ -87,7 +87,7 @@ def _member_share(min_resources: Any, members: int) -> PodShape | None:
 
 
 class TerminatingPods:
-    """Terminating pods by uid. Their room counts as free soon, but not for ever."""
+    """Terminating pods by uid. Their room counts as free soon, for a limited time."""
 
     def __init__(self) -> None:
         self._since: dict[str, float | None] = {}  # None until a look has seen it

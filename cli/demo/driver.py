@@ -258,7 +258,7 @@ class Baseline:
             self._cluster.place(_want(busy_pod(number, name, gpus), OTHERS), name)
 
     def play(self, act: Act) -> Mapping[int, str]:
-        """Let one thing happen, and everybody who waits try again. Gives the gang's members that have a node."""
+        """Carry out one act, and let all waiting pods try again. Return the gang's members that have a node."""
         gang = act.gang
         if act.word is ActKind.LEAVES:
             for index in range(gang.pods):

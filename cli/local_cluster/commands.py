@@ -131,7 +131,7 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _serve(args: argparse.Namespace, folder: Path) -> int:
-    """Run the local cluster in this process until it is told to end. Return the exit code."""
+    """Run the local cluster in this process until a signal ends it. Return the exit code."""
     import asyncio
     from dataclasses import replace
 

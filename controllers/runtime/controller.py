@@ -72,7 +72,7 @@ class JobController:
             await self._clock.sleep(JUMP_S)
 
     async def _work(self) -> None:
-        """Reconcile queued jobs for ever. A failed job is queued again after a back-off."""
+        """Reconcile queued jobs until cancelled. A failed job is queued again after a back-off."""
         while True:
             key = await self._queue.next()
             failed, asked_s = True, 0.0

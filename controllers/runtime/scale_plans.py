@@ -58,7 +58,7 @@ class ScalePlans:
         await run_together(self._queue.run, *([self._work] * AT_ONCE))
 
     async def _work(self) -> None:
-        """Carry out queued ScalePlans for ever. A failed one is queued again after a back-off."""
+        """Carry out queued ScalePlans until cancelled. A failed one is queued again after a back-off."""
         while True:
             key = await self._queue.next()
             failed, asked_s = True, 0.0

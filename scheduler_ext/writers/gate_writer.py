@@ -152,7 +152,7 @@ class GateWriter:
             self._dirty.clear()
 
     async def _process_changes(self) -> None:
-        """Decide on due gangs and single pods for ever, and write for each in a task of its own."""
+        """Decide on due gangs and single pods until cancelled, and write for each in a task of its own."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:

@@ -103,7 +103,7 @@ class NominationWriter:
             self.due.clear()
 
     async def _process_changes(self) -> None:
-        """Decide on due gangs for ever, and write at most MAX_PATCHES nominations at a time."""
+        """Decide on due gangs until cancelled, and write at most MAX_PATCHES nominations at a time."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._tick())
             while True:

@@ -256,7 +256,7 @@ _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
 
 
 def missing(story: Story, lends: str, served: str, too_large: str, refused: str) -> tuple[str, ...]:
-    """Sentences on what did not happen; none for the story as it is told. The arguments are signs of jobs."""
+    """Return a sentence for each part of the story that did not happen. The arguments are signs of jobs."""
     claims = (
         _grew(story, lends),
         _just_enough(story, served),
@@ -324,7 +324,7 @@ def _grew_again(story: Story, letter: str) -> Iterator[str]:
 
 
 def _left_alone(story: Story, letter: str) -> Iterator[str]:
-    """Yield what contradicts that a paused job keeps its size beside idle GPUs, and is told why."""
+    """Yield a sentence if a paused job was resized, got no reason, or if no GPU was idle beside it."""
     moment = _decision_moment(story, letter, Reason.REFUSED)
     if moment is None or moment.decision is None or not moment.decision.detail:
         yield f"{letter} was not told {Reason.REFUSED.value} with a sentence"

@@ -159,7 +159,7 @@ class LendingTestbed:
             raise StoryFailed(f"this was not so within {self._patience_s:g} s: {what}") from error
 
     async def _watch(self) -> None:
-        """Watch the pods of the story for ever, and note which GPUs they hold."""
+        """Watch the pods of the story until cancelled, and note which GPUs they hold."""
         async for word, now in self._cluster.api.changes(_PODS):
             if word == "SYNCED":
                 continue

@@ -196,7 +196,7 @@ def _stream_table(full: float, rows: list[_Seed]) -> Table:
 
 
 def _speed(repeats: int, often: int) -> list[tuple[str, float, float | None]]:
-    """Return (name, median ms, p99 ms) per scene, one view a call: sums of room are made anew each time.
+    """Return (name, median ms, p99 ms) per scene, one view a call: sums of room are computed again each time.
 
     often: repeats of the largest ask, which alone has a 99th percentile.
     """

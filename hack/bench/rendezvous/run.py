@@ -131,7 +131,7 @@ def best_s(mets: Sequence[WorldTimes]) -> float:
 
 
 def run(scale: Scale) -> Outcome:
-    """Measure everything. What cannot be had on this machine is told in the notes, and its targets are not met."""
+    """Measure everything. The notes name what this machine lacks; the targets of those parts are not met."""
     plan = scale.pick(FULL, QUICK, SMALLEST)
     notes = [_files_told(), _crowd_told(), _versions_told()]
     with tempfile.TemporaryDirectory(prefix="turnout-bench-") as name:

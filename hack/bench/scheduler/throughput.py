@@ -156,7 +156,7 @@ class Cluster:
         seen: dict[str, float] = {}
         total = sum(map(len, pods))
         async with asyncio.timeout(GIVE_UP_S), self.plane.api() as api:
-            while len(seen) < total:  # a watch that the server ends is opened anew, and gives everything again
+            while len(seen) < total:  # if the server ends the watch, a new one shows all objects again
                 async with aclosing(api.events(f"{PODS}?{query}watch=1&resourceVersion=0")) as events:
                     async for line, now_s in events:
                         each = _event.decode(line).object

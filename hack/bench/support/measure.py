@@ -33,7 +33,7 @@ def load_note() -> str:
 
 
 def progress(line: str) -> None:
-    """Tell a person who waits what has just been done."""
+    """Print which part has just been measured, for a person who waits."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 

@@ -70,7 +70,7 @@ class Controllers:
     # Seeing.
 
     async def _watch(self, plural: str) -> None:
-        """Watch one kind for ever. A watch that fails begins again after a pause."""
+        """Watch one kind until cancelled. A watch that fails begins again after a pause."""
         path = f"{_PATHS[plural]}/{plural.split('.')[0]}"
         while True:
             try:
@@ -115,7 +115,7 @@ class Controllers:
     # Doing.
 
     async def _serve(self) -> None:
-        """Look at due objects for ever, once every kind has been listed."""
+        """Look at due objects until cancelled, once every kind has been listed."""
         while True:
             now_s = time.time()
             while self._later and self._later[0][0] <= now_s:

@@ -99,7 +99,7 @@ class Kubelet:
                     tasks.create_task(self._move(pod, to))
 
     async def _watch(self) -> None:
-        """Watch bound pods for ever. A watch that fails begins again after a pause."""
+        """Watch bound pods until cancelled. A watch that fails begins again after a pause."""
         while True:
             try:
                 async for word, pod in self._api.changes(_BOUND):

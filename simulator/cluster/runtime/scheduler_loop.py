@@ -100,7 +100,7 @@ class Scheduler:
             group.create_task(self._complaints.run())
 
     async def _watch(self, path: str, see: Callable[[str, bytes], None]) -> None:
-        """Watch one kind for ever. see: receives word and raw object."""
+        """Watch one kind until cancelled. see: receives word and raw object."""
         while True:
             try:
                 async for word, obj in self._api.changes(path):
@@ -161,7 +161,7 @@ class Scheduler:
         self._names.pop(uid, None)
 
     async def _schedule(self, group: asyncio.TaskGroup) -> None:
-        """Try one waiting pod after another for ever, once everything has been listed."""
+        """Try one waiting pod after another until cancelled, once everything has been listed."""
         for synced in self._synced.values():
             await synced.wait()
         clock = asyncio.get_running_loop()

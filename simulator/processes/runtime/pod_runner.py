@@ -142,7 +142,7 @@ class Runner:
     # Names.
 
     async def _watch_services(self) -> None:
-        """Watch Services for ever, and write the names of their pods anew after each change."""
+        """Watch Services until cancelled. After each change, write the names of their pods again."""
         while True:
             try:
                 async for word, watched in self._api.changes("/api/v1/services"):
