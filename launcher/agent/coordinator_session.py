@@ -159,7 +159,10 @@ class CoordinatorSession:
         self._drop_link()
         self._start_silence_timer(link)
         self._without_target = not to.port
-        self._seek = replace(self._seek, hint=(to.address, to.port) if to.port else None, last=None, handed_over=handed)
+        # The next coordinator may still name the last one: it is asked again, as if nobody answered at the old address.
+        left = frozenset([self._seek.last]) if to.port and self._seek.last is not None else frozenset()
+        hint = (to.address, to.port) if to.port else None
+        self._seek = replace(self._seek, hint=hint, last=None, silent=left, handed_over=handed)
 
     def set_periodic_search(self, roams: bool) -> None:
         """Turn periodic search on or off. It is on after leading a world below min with no better coordinator known."""

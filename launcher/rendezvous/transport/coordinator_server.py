@@ -60,6 +60,10 @@ RENEW_S = 5.0
 FENCE_S = 400.0  # seconds without the arbiter: a stranger may take over after STRANGER_S (leadership.py)
 
 
+def _redirect_of(how: StepDown) -> Redirect:
+    return Redirect(how.to.coordinator, how.to.address, how.to.port, how.size)
+
+
 class Coordinator:
     """Runs one job's coordinator. `ended` resolves to JobOver or StepDown. merge: merges stack traces and writes them.
 
@@ -106,7 +110,11 @@ class Coordinator:
             self._start_task(self._renew_for_ever())
 
     def admit(self, peer: MemberConnection, join: Join) -> None:
-        """Accept a peer that has proved that it knows the token."""
+        """Accept a peer that has proved that it knows the token, or send it on if this coordinator has stepped down."""
+        if self.ended.done() and isinstance(how := self.ended.result(), StepDown):
+            peer.send_message(_redirect_of(how))
+            peer.close()
+            return
         old = self._peers.get(peer.id)
         self._peers[peer.id] = peer
         self._heard_s[peer.id] = self._loop.time()
@@ -313,7 +321,7 @@ class Coordinator:
                 await self._arbiter.claim(how.to, self._held_round)
             except (LockUnreachable, LockRefused, StaleRound) as error:
                 self._log_event("handover_untold", {"detail": str(error)})
-        data = encode(Redirect(how.to.coordinator, how.to.address, how.to.port, how.size))
+        data = encode(_redirect_of(how))
         for peer in self._peers.values():
             peer.send(data)
         if not self.ended.done():
