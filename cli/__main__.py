@@ -26,6 +26,7 @@ ROOMS = (
     (("submit",), "turnout.cli.verbs.submit"),
     (("pause", "resume"), "turnout.cli.verbs.pause"),
     (("why",), "turnout.cli.verbs.why"),
+    (("page",), "turnout.cli.verbs.page"),
     (("queues",), "turnout.cli.verbs.queues"),
     (("top",), "turnout.cli.verbs.top"),
     (("topology", "explain"), "turnout.cli.verbs.topology"),
@@ -44,7 +45,7 @@ OWN = ("completion",)  # it is about all the others
 COMMANDS = frozenset([*OWN, *(name for names, _ in ROOMS for name in names)])
 # How the help of the whole command arranges them.
 GROUPS = (
-    ("See the cluster", ("queues", "top", "topology", "nodes", "version")),
+    ("See the cluster", ("page", "queues", "top", "topology", "nodes", "version")),
     ("Ask about a job", ("why", "explain", "history", "jobs", "describe", "logs", "stacks")),
     ("Change something", ("submit", "suspend", "unsuspend", "pause", "resume", "release", "clear-nominations")),
     ("Prepare training data", ("preprocess",)),

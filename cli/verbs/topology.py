@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from turnout.cli.verbs import topology_check
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
     from turnout.cli.commands.scheduler_view import SchedulerView
-    from turnout.cli.views.explain import AskedGang, Explained
     from turnout.cli.views.listing import Listing
     from turnout.cli.views.topology import Branch
     from turnout.kube.client.api_client import Client
@@ -139,6 +137,8 @@ def _explain(args: argparse.Namespace) -> int:
         raise BadArgument(str(error)) from error
 
     async def work(client: Client) -> ExitCode:
+        from turnout.cli.commands.gang_landing import explained
+
         found = await explained(client, settings, gang)
         say(text(listing(found), args.output))
         return ExitCode.DONE if found.fits else ExitCode.FOUND_WRONG
@@ -158,22 +158,3 @@ def _explain_reason(word: str) -> int:
         raise BadArgument(f"no program of Turnout uses the reason {word[:40]!r}; {hint}")
     say("\n".join(lines))
     return ExitCode.DONE
-
-
-async def explained(client: Client, settings: Settings, gang: AskedGang) -> Explained:
-    """Ask the planner and the autoscaler what they would do with a gang that came now. Raises CannotSee."""
-    import asyncio
-
-    from turnout.cli.commands import autoscaler_view, scheduler_view
-    from turnout.cli.commands.listing import CannotSee, may_not
-    from turnout.cli.views.explain import explain
-
-    now_s = time.time()
-    ours, theirs = await asyncio.gather(
-        scheduler_view.look(client, settings, gang.namespace), autoscaler_view.look(client, settings, gang.namespace)
-    )
-    if missing := ours.missing or theirs.missing:
-        raise CannotSee(may_not(missing))
-    return explain(
-        gang, ours.gangs, ours.nodes, ours.map_fault, theirs.view, settings.policy(), settings.gpu_resource, now_s
-    )

@@ -8,9 +8,10 @@ import pytest
 from tests.cli.verbs.why_world import Drawn, Served
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands import autoscaler_view, scheduler_view
+from turnout.cli.commands.gang_landing import explained
 from turnout.cli.commands.listing import VIEWER, CannotSee
 from turnout.cli.verbs.queues import queues_of
-from turnout.cli.verbs.topology import explained, tree_of
+from turnout.cli.verbs.topology import tree_of
 from turnout.cli.views.explain import gang_of
 
 STATUS = {"mode": "act", "gpus": {"used": 6, "deserved": 4}, "jobs": {"running": 1, "waiting": 2}, "elasticGpus": 3}

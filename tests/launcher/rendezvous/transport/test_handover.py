@@ -5,10 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from turnout.launcher.agent.agent import Agent
-from turnout.launcher.agent.coordinator_session import CoordinatorFound, CoordinatorSession, MessageReceived
+from turnout.launcher.agent.coordinator_session import CoordinatorFound, CoordinatorSession
 from turnout.launcher.coordinator_messages import VERSION, Join, LastWorld, Redirect, Welcome
-from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget, RoundRecord
+from turnout.launcher.model import ElasticSpec, Member, RestartBudget, RoundRecord
 from turnout.launcher.rendezvous.find_coordinator import Search
 from turnout.launcher.rendezvous.state import Denied
 from turnout.launcher.rendezvous.state_machine import begin
@@ -84,7 +83,7 @@ async def lead_here(seek):
     raise AssertionError("this member leads, though another is to lead")
 
 
-async def test_a_member_asks_the_new_coordinator_again_that_has_not_heard_of_the_change():
+async def test_a_member_asks_a_new_coordinator_again_that_names_the_old_one():
     """Its first answer names the coordinator that has sent this member to it."""
     inbox = asyncio.Queue()
     async with listening(Host("w0/1")) as old:

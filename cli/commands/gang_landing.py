@@ -1,0 +1,32 @@
+"""Asks where a gang would land if it came now. The cluster is listed once, as scheduler and autoscaler see it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from turnout.autoscaler.settings import Settings
+from turnout.cli.commands import autoscaler_view, scheduler_view
+from turnout.cli.commands.listing import CannotSee, may_not
+from turnout.cli.views.explain import AskedGang, Explained, explain
+from turnout.kube.client.api_client import Client
+
+
+async def explained(client: Client, settings: Settings, gang: AskedGang) -> Explained:
+    """Ask the planner and the autoscaler what they would do with a gang that came now. Raises CannotSee."""
+    now_s = time.time()
+    scheduler, autoscaler = await asyncio.gather(
+        scheduler_view.look(client, settings, gang.namespace), autoscaler_view.look(client, settings, gang.namespace)
+    )
+    if missing := scheduler.missing or autoscaler.missing:
+        raise CannotSee(may_not(missing))
+    return explain(
+        gang,
+        scheduler.gangs,
+        scheduler.nodes,
+        scheduler.map_fault,
+        autoscaler.view,
+        settings.policy(),
+        settings.gpu_resource,
+        now_s,
+    )

@@ -1,0 +1,276 @@
+"""What the page shows of the cluster at one moment, as plain values, and what one viewer may see of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from turnout.autoscaler.model import Gpus, JobState, Observation, Reason, Step
+from turnout.cli.commands.autoscaler_view import GpuPod
+from turnout.cli.page.messages import DecisionItem, JobItem, QueueItem, Start
+from turnout.cli.views.queues import QueueRow
+from turnout.cli.views.top import closed
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
+from turnout.kube.objects import Node
+from turnout.kube.pod_shape import amount
+from turnout.kube.reasons import AUTOSCALER
+from turnout.kube.times import unix_s
+from turnout.topology.fabric import EMPTY, Fabric
+from turnout.topology.switch_paths import natural
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPod:
+    """A pod that asks for GPUs and has a node."""
+
+    name: str
+    job: str  # KIND/NAMESPACE/NAME
+    queue: str
+    node: str
+    gpus: int
+    elastic: bool  # a worker above its job's min
+    rank: int | None  # the worker's index, None for another role and for a pod that is no job's
+
+
+@dataclass(frozen=True, slots=True)
+class HostState:
+    """One host of the map, or a node with GPUs that the map does not name."""
+
+    node: str  # the host's name in the map if it has no node
+    path: tuple[str, ...]  # its switches from the root down; empty for a node that the map does not name
+    gpus: int
+    state: str  # one of messages.STATES
+    evidence: str  # what its object says of the state, "" for a ready node
+    host: int | None = None  # its id in the fabric; None if the map does not name it
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Everything that the views show, at one moment."""
+
+    observed_at_s: float = 0.0  # since 1970
+    version: int = 0  # rises with each observation
+    hosts: tuple[HostState, ...] = ()  # in the order of the map, nodes that it does not name last
+    pods: tuple[PlacedPod, ...] = ()
+    jobs: tuple[JobItem, ...] = ()  # those that wait first
+    queues: tuple[QueueItem, ...] = ()  # by name
+    queue_namespaces: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the jobs in each queue
+    fabric: Fabric = EMPTY
+    map_fault: str = ""  # why there is no map, "" if there is one
+    decisions: tuple[DecisionItem, ...] = ()  # the newest first
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a viewer may see. Without `nodes`, nothing of the fabric; outside `namespaces`, jobs have no names."""
+
+    all_namespaces: bool = False  # the viewer may list pods everywhere
+    namespaces: frozenset[str] = frozenset()  # where the viewer may list pods
+    nodes: bool = False  # the viewer may list nodes
+
+    def sees(self, namespace: str) -> bool:
+        """Return True if the viewer may see the jobs of this namespace."""
+        return self.all_namespaces or namespace in self.namespaces
+
+
+EVERYTHING = Rights(True, frozenset(), True)
+
+
+def namespace_of(job: str) -> str:
+    """Return the namespace of KIND/NAMESPACE/NAME; the kind may have a group, but no slash."""
+    return job.split("/")[1] if job.count("/") >= 2 else ""
+
+
+def visible(state: ClusterState, rights: Rights) -> ClusterState:
+    """Return the state without what the viewer may not see. Hidden pods keep their GPUs and lose their names."""
+    if rights.all_namespaces and rights.nodes:
+        return state
+    sees = {namespace: rights.sees(namespace) for namespace in {namespace_of(pod.job) for pod in state.pods}}
+    return replace(
+        state,
+        hosts=state.hosts if rights.nodes else (),
+        fabric=state.fabric if rights.nodes else EMPTY,
+        pods=tuple(
+            pod if sees[namespace_of(pod.job)] else replace(pod, name="", job="", queue="", rank=None)
+            for pod in state.pods
+        ),
+        jobs=tuple(job for job in state.jobs if rights.sees(job.namespace)),
+        queues=tuple(
+            queue
+            if rights.all_namespaces or any(map(rights.sees, state.queue_namespaces.get(queue.queue, ())))
+            else QueueItem(queue.queue, hidden=True)
+            for queue in state.queues
+        ),
+        decisions=tuple(each for each in state.decisions if rights.sees(each.namespace)),
+    )
+
+
+def hosts_of(nodes: Iterable[Node], fabric: Fabric, gpus: Gpus) -> tuple[HostState, ...]:
+    """Return the hosts of the map in its order, then nodes with GPUs that it does not name, by name."""
+    mapped: dict[int, HostState] = {}
+    unmapped: list[HostState] = []
+    for node in nodes:
+        host = _host_id(node, fabric)
+        one = _host(node, gpus, () if host is None else fabric.paths[fabric.hosts[host]], host)
+        if host is not None:
+            mapped[host] = one
+        elif one.gpus:
+            unmapped.append(one)
+    for host in range(fabric.mapped_count):
+        if host not in mapped:
+            name = fabric.hosts[host]
+            mapped[host] = HostState(
+                name, fabric.paths[name], 0, "missing", "The map names it, and no node has this name.", host
+            )
+    in_map_order = [mapped[host] for host in sorted(mapped)]
+    return (*in_map_order, *sorted(unmapped, key=lambda each: natural(each.node)))
+
+
+def _host_id(node: Node, fabric: Fabric) -> int | None:
+    """Return the id of the node's host in the map, by its name or one of its addresses."""
+    for key in (node.metadata.name, *(each.address for each in node.status.addresses or ())):
+        host = fabric.index.get(key)
+        if host is not None and host < fabric.mapped_count:
+            return host
+    return None
+
+
+def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> HostState:
+    offered = node.status.allocatable or {}
+    count = sum(amount(each, offered[each]) for each in gpus if each in offered)
+    state, evidence = closed(node) or "ready", ""
+    if state == "not ready":
+        ready = next((each for each in node.status.conditions or () if each.type == "Ready"), None)
+        evidence = f"Its condition Ready is {ready.status}." if ready is not None else ""
+    elif state == "faulty":
+        taint = next(each for each in node.spec.taints or () if each.key == labels.FAULTY)
+        evidence = f"It has the taint {taint.key}{f'={taint.value}' if taint.value else ''}."
+    elif state == "cordoned":
+        evidence = "An admin has closed it for new pods."
+    return HostState(node.metadata.name, path, count, state, evidence, host)
+
+
+def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[PlacedPod, ...]:
+    """Return the pods that have a node, with their places in their jobs."""
+    ranks: dict[tuple[str, str], tuple[int, bool]] = {}
+    for state in observation.jobs:
+        for place, worker in enumerate(state.living):
+            ranks[state.job.key.namespace, worker.name] = worker.index, place >= state.job.bounds.least
+    found = []
+    for pod in pods:
+        if pod.node:
+            rank, elastic = ranks.get((pod.owner.namespace, pod.name), (None, False))
+            found.append(PlacedPod(pod.name, str(pod.owner), pod.queue, pod.node, pod.gpus, elastic, rank))
+    return tuple(sorted(found, key=lambda each: (each.job, each.rank is None, each.rank or 0, each.name)))
+
+
+Starts = Mapping[JobKey, tuple[float, float, float]]
+
+
+def job_items(
+    observation: Observation, steps: Sequence[Step], starts: Starts, pods: Sequence[PlacedPod], gpus: Gpus
+) -> tuple[JobItem, ...]:
+    """Return the jobs: those that wait first, in the order in which they start; then those that run, by name."""
+    held_gpus, elastic_gpus = Counter[str](), Counter[str]()
+    for pod in pods:
+        held_gpus[pod.job] += pod.gpus
+        elastic_gpus[pod.job] += pod.gpus * pod.elastic
+    waiting, running = list[JobItem](), list[JobItem]()
+    before_jobs, before_gpus = Counter[str](), Counter[str]()
+    for state, step in zip(observation.jobs, steps, strict=True):
+        name, queue = str(state.job.key), state.job.queue
+        item = _job_item(state, step, held_gpus[name], elastic_gpus[name], starts.get(state.job.key), gpus)
+        if not state.is_waiting:
+            running.append(item)
+            continue
+        waiting.append(_before(item, before_jobs[queue], before_gpus[queue]))
+        before_jobs[queue] += 1
+        lacking = max(0, state.job.bounds.least - state.bound_workers - state.finished)
+        before_gpus[queue] += lacking * item.gpus_per_worker
+    return (*waiting, *sorted(running, key=lambda each: each.job))
+
+
+def _before(item: JobItem, jobs: int, gpus: int) -> JobItem:
+    return msgspec.structs.replace(item, before_jobs=jobs, before_gpus=gpus)
+
+
+def _job_item(
+    state: JobState, step: Step, held_gpus: int, elastic_gpus: int, start: tuple[float, float, float] | None, gpus: Gpus
+) -> JobItem:
+    job, meaning = state.job, AUTOSCALER[step.reason.value]
+    since_s = unix_s(job.created) if state.is_waiting and job.created else min(_worker_starts(state), default=None)
+    return JobItem(
+        job=str(job.key),
+        kind=job.key.kind,
+        namespace=job.key.namespace,
+        name=job.key.name,
+        queue=job.queue,
+        state="waiting" if state.is_waiting else "suspended" if step.reason is Reason.SUSPENDED else "running",
+        workers=state.bound_workers,
+        min_workers=job.bounds.least,
+        max_workers=job.bounds.most,
+        gpus_per_worker=job.shape.gpus(gpus),
+        gpus=held_gpus,
+        elastic_gpus=elastic_gpus,
+        since_at_s=since_s,
+        reason=step.reason.value,
+        evidence=f"{meaning.means}{f' ({step.detail})' if step.detail else ''}",
+        next_step=meaning.next,
+        start=None if start is None or not state.is_waiting else Start(*start),
+    )
+
+
+def _worker_starts(state: JobState) -> list[float]:
+    return [worker.since_s for worker in state.living if worker.row is not None and worker.since_s]
+
+
+def queue_items(
+    rows: Sequence[QueueRow], pods: Iterable[PlacedPod]
+) -> tuple[tuple[QueueItem, ...], dict[str, tuple[str, ...]]]:
+    """Return the queues and the namespaces of each. The idle part of a quota is what neither its own nor others use."""
+    elastic = Counter[str]()
+    for pod in pods:
+        elastic[pod.queue] += pod.gpus * pod.elastic
+    borrowed = sum(row.borrowed_gpus for row in rows)
+    unused = {row.queue: max(0, (row.share_gpus or 0) - row.used_gpus) for row in rows}
+    lent = _lent_parts(unused, borrowed)
+    items = [
+        QueueItem(
+            row.queue,
+            open=row.open,
+            quota_gpus=row.share_gpus,
+            limit_gpus=row.limit_gpus,
+            used_gpus=row.used_gpus,
+            min_gpus=row.used_gpus - elastic[row.queue],
+            elastic_gpus=elastic[row.queue],
+            lent_gpus=lent[row.queue],
+            borrowed_gpus=row.borrowed_gpus,
+            idle_gpus=unused[row.queue] - lent[row.queue],
+            running_jobs=row.running,
+            waiting_jobs=row.waiting,
+            waiting_gpus=row.wanted_gpus,
+        )
+        for row in rows
+    ]
+    return tuple(items), {row.queue: row.namespaces for row in rows}
+
+
+def _lent_parts(unused: Mapping[str, int], borrowed: int) -> dict[str, int]:
+    """Divide the borrowed GPUs over the queues that leave a part of their quota unused, in proportion to that part.
+
+    Nobody marks a GPU as lent: the division is a convention. The parts are whole, and their sum is the smaller of what
+    is borrowed and what is unused. The largest remainders are rounded up, by name where they are equal.
+    """
+    room = sum(unused.values())
+    lent = min(borrowed, room)
+    if not lent:
+        return dict.fromkeys(unused, 0)
+    parts = {queue: part * lent // room for queue, part in unused.items()}
+    left = lent - sum(parts.values())
+    for queue in sorted(unused, key=lambda each: (-(unused[each] * lent % room), each))[:left]:
+        parts[queue] += 1
+    return parts

@@ -1,0 +1,372 @@
+"""Serves the page: its files, `/api/v1`, and the stream of changes. It answers GET, and POST for a session."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from turnout.cli.page import answers
+from turnout.cli.page.access import Access, AccessUnknown, Identity, NotLoggedIn, Sessions
+from turnout.cli.page.answers import BadQuery, read_query
+from turnout.cli.page.cluster_state import ClusterState, Rights, visible
+from turnout.cli.page.history import WINDOWS
+from turnout.cli.page.messages import JobDetail, LandingAnswer, Problem, QueueHistory, Viewer
+from turnout.cli.page.open_api import document
+from turnout.cli.page.source import PageSource
+
+log = logging.getLogger("turnout.page")
+
+COOKIE = "turnout-session"
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/notices.txt": ("notices.txt", "text/plain"),
+}
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+AGE_S = 5.0  # between two events of a stream at most
+WRITE_S = 10.0  # a viewer that does not read for so long is disconnected
+CHECK_S = 60.0  # between two checks of a stream's token
+MOST_STREAMS, MOST_ANSWERS = 500, 256
+SMALL = 1_000  # bytes, below which an answer is not compressed
+MOST_BODY = 32_768  # bytes of a request's body
+
+
+@dataclass(frozen=True, slots=True)
+class PageSettings:
+    """What the server is told at its start."""
+
+    cluster: str = ""  # the name that the page shows
+    docs_url: str = ""  # the docs site, for runbooks and reasons
+    grafana_url: str = ""
+    allowed_hosts: frozenset[str] = frozenset()  # of the Host header, in lower case; empty for any
+    user_header: str = ""  # the header in which an authenticating proxy names the user; "" for none
+    group_header: str = ""  # and their groups, separated by commas
+    secure_cookie: bool = False  # the browser speaks TLS to the page
+
+
+Explain = Callable[[str, str], Awaitable[LandingAnswer]]
+
+
+class PageServer:
+    """Answers the requests of viewers. explain: plans a gang, given PODSxGPUS and a namespace; raises BadQuery."""
+
+    def __init__(
+        self,
+        source: PageSource,
+        access: Access,
+        sessions: Sessions,
+        explain: Explain,
+        clock: Callable[[], float],
+        settings: PageSettings = PageSettings(),
+    ) -> None:
+        self._source, self._access, self._sessions, self._explain = source, access, sessions, explain
+        self._clock, self._settings = clock, settings
+        self._answers: OrderedDict[tuple[str, Rights], _Encoded] = OrderedDict()
+        self._visible_states: tuple[int, dict[Rights, ClusterState]] = (0, {})
+        self._streams = 0
+
+    def application(self) -> web.Application:
+        """Return the application for aiohttp's runner."""
+        app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
+        app.router.add_get("/healthz", self._healthy)
+        for path in FILES:
+            app.router.add_get(path, self._file)
+        app.router.add_post("/api/v1/session", self._begin_session)
+        app.router.add_delete("/api/v1/session", self._end_session)
+        app.router.add_get("/api/v1/stream", self._stream)
+        app.router.add_get("/api/v1/openapi.json", self._open_api)
+        app.router.add_get("/api/v1/viewer", self._viewer)
+        app.router.add_get("/api/v1/explain", self._explained)
+        app.router.add_get("/api/v1/queues/{queue:.+}/history", self._queue_history)
+        app.router.add_get("/api/v1/jobs/{kind}/{namespace}/{name}", self._job)
+        for path, make in self._lists().items():
+            app.router.add_get(f"/api/v1/{path}", self._list_handler(make))
+        return app
+
+    def _lists(self) -> Mapping[str, Callable[[ClusterState, Mapping[str, str]], msgspec.Struct]]:
+        """Return what makes the answer of each path from the visible state and the parameters of the request."""
+        urls = self._settings.docs_url, self._settings.grafana_url
+        return {
+            "summary": lambda state, _: answers.summary(state, *urls),
+            "fabric/tree": lambda state, _: answers.fabric_tree(state),
+            "fabric/gpus": lambda state, query: answers.gpu_cells(state, query.get("under", "")),
+            "fabric/largest": lambda state, _: answers.largest_gangs(state),
+            "queues": lambda state, query: answers.queue_list(state, read_query(query, answers.QUEUE_FILTERS)),
+            "jobs": lambda state, query: answers.job_list(state, read_query(query, answers.JOB_FILTERS)),
+            "decisions": lambda state, query: answers.decision_list(state, read_query(query, answers.DECISION_FILTERS)),
+            "nodes": lambda state, query: answers.node_list(state, read_query(query, answers.NODE_FILTERS)),
+        }
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Check the Host header, and turn errors into answers."""
+        hosts = self._settings.allowed_hosts
+        if hosts and request.host.lower() not in hosts:
+            return _problem(421, "this page does not answer to that host name", "open the address that it has printed")
+        try:
+            response = await handler(request)
+        except BadQuery as error:
+            return _problem(400, str(error))
+        except NotLoggedIn as error:
+            return _problem(401, str(error), "log in with a token that the API server accepts")
+        except AccessUnknown as error:
+            return _problem(503, str(error), "try again later")
+        except web.HTTPException as error:
+            return _problem(error.status, error.reason)
+        if not response.prepared:
+            response.headers.update({name: text for name, text in HEADERS.items() if name not in response.headers})
+        return response
+
+    async def _healthy(self, request: web.Request) -> web.Response:
+        waits_for = [] if self._source.has_synced else self._source.waits_for()
+        return web.Response(status=200 if self._source.has_synced else 503, text=", ".join(waits_for) or "ok")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name, kind = FILES[request.path]
+        body = resources.files("turnout.cli.page").joinpath("static", name).read_bytes()
+        return _bytes_response(request, body, kind, cached=True)
+
+    async def _identity(self, request: web.Request) -> Identity:
+        """Return who asks, by a bearer token, the session of a browser, or the header of a proxy."""
+        settings = self._settings
+        if settings.user_header and (user := request.headers.get(settings.user_header)):
+            groups = request.headers.get(settings.group_header, "") if settings.group_header else ""
+            return Identity(user, "", tuple(each.strip() for each in groups.split(",") if each.strip()))
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            token = self._sessions.token_of(request.cookies.get(COOKIE, ""))
+        return await self._access.identity_of(token.strip())
+
+    async def _rights(self, request: web.Request) -> Rights:
+        identity = await self._identity(request)
+        namespaces = {job.namespace for job in self._source.state.jobs}
+        namespaces.update(*self._source.state.queue_namespaces.values())
+        return await self._access.rights_of(identity, namespaces)
+
+    async def _state(self, request: web.Request) -> tuple[ClusterState, Rights]:
+        """Return the state that this viewer may see. Raises HTTPServiceUnavailable before the first observation."""
+        rights = await self._rights(request)
+        state = self._source.state
+        if not state.version:
+            missing = ", ".join(self._source.waits_for()[:5])
+            raise web.HTTPServiceUnavailable(reason=f"the cluster is still being listed: {missing}")
+        if self._visible_states[0] != state.version:
+            self._visible_states = state.version, {}
+        states = self._visible_states[1]
+        if rights not in states:
+            states[rights] = visible(state, rights)
+        return states[rights], rights
+
+    def _list_handler(
+        self, make: Callable[[ClusterState, Mapping[str, str]], msgspec.Struct]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            state, rights = await self._state(request)
+            key = request.path_qs[:2_000], rights
+            known = self._answers.get(key)
+            if known is None or known.version != state.version:
+                known = self._answers[key] = _encoded(make(state, dict(request.query)), state.version)
+                while len(self._answers) > MOST_ANSWERS:
+                    self._answers.popitem(last=False)
+            return _encoded_response(request, known)
+
+        return handle
+
+    async def _queue_history(self, request: web.Request) -> web.Response:
+        state, _ = await self._state(request)
+        queue, window = request.match_info["queue"], request.query.get("window", "1h")
+        if window not in WINDOWS:
+            raise BadQuery(f"window is one of {', '.join(WINDOWS)}, not {window[:20]!r}")
+        item = next((each for each in state.queues if each.queue == queue), None)
+        if item is None:
+            raise web.HTTPNotFound(reason="there is no such queue")
+        if item.hidden:
+            raise web.HTTPForbidden(reason="you may not list the pods of a namespace of this queue")
+        samples = self._source.past.queue(queue, window)
+        answer = QueueHistory(observed_at_s=state.observed_at_s, version=state.version, queue=queue, samples=samples)
+        return _encoded_response(request, _encoded(answer, state.version))
+
+    async def _job(self, request: web.Request) -> web.Response:
+        state, _ = await self._state(request)
+        name = "/".join(request.match_info[part] for part in ("kind", "namespace", "name"))
+        item = next((each for each in state.jobs if each.job == name), None)
+        if item is None:
+            raise web.HTTPNotFound(reason="there is no such job, or you may not list the pods of its namespace")
+        decisions = tuple(each for each in state.decisions if each.object == name)[:100]
+        answer = JobDetail(
+            observed_at_s=state.observed_at_s,
+            version=state.version,
+            item=item,
+            sentence=answers.sentence_of(item),
+            why=self._source.why(name),
+            ring=answers.ring_of(state, name),
+            ranks=answers.rank_rows(state, name),
+            sizes=self._source.past.job(name),
+            decisions=decisions,
+        )
+        return _encoded_response(request, _encoded(answer, state.version))
+
+    async def _explained(self, request: web.Request) -> web.Response:
+        _, rights = await self._state(request)
+        if not (rights.all_namespaces and rights.nodes):
+            raise web.HTTPForbidden(reason="a landing names nodes and jobs of all namespaces: you may not list them")
+        gang, namespace = request.query.get("gang", ""), request.query.get("namespace", "default")
+        if len(gang) > 20 or len(namespace) > 63:
+            raise BadQuery("gang is PODSxGPUS, as in 16x8")
+        answer = await self._explain(gang, namespace)
+        return _encoded_response(request, _encoded(answer, answer.version))
+
+    async def _viewer(self, request: web.Request) -> web.Response:
+        identity, rights = await self._identity(request), await self._rights(request)
+        viewer = Viewer(identity.user, rights.all_namespaces, self._settings.cluster)
+        return _encoded_response(request, _encoded(viewer, 0))
+
+    async def _open_api(self, request: web.Request) -> web.Response:
+        await self._identity(request)
+        return _bytes_response(request, document(), "application/json")
+
+    async def _begin_session(self, request: web.Request) -> web.Response:
+        """Begin a session for the token in the body. Another site cannot send this content type without asking."""
+        if (
+            request.content_type != "application/json"
+            or request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin"
+        ):
+            raise web.HTTPForbidden(reason="a session is begun by the page itself")
+        try:
+            token = msgspec.json.decode(await request.read(), type=dict[str, str])["token"].strip()
+        except (msgspec.DecodeError, KeyError):
+            raise BadQuery('the body is {"token": "..."}') from None
+        await self._access.identity_of(token)
+        response = web.Response(status=204)
+        response.set_cookie(
+            COOKIE,
+            self._sessions.begin(token),
+            httponly=True,
+            samesite="Strict",
+            secure=self._settings.secure_cookie,
+            path="/",
+        )
+        return response
+
+    async def _end_session(self, request: web.Request) -> web.Response:
+        self._sessions.end(request.cookies.get(COOKIE, ""))
+        response = web.Response(status=204)
+        response.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict", secure=self._settings.secure_cookie)
+        return response
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        """Send an event at each new version and every AGE_S seconds. The viewer then asks for what it shows.
+
+        Only the newest version is sent: a slow viewer misses versions and no facts.
+        """
+        await self._rights(request)
+        if self._streams >= MOST_STREAMS:
+            raise web.HTTPServiceUnavailable(reason=f"{MOST_STREAMS} viewers are connected already")
+        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        self._streams += 1
+        try:
+            await response.prepare(request)
+            await self._send_events(request, response)
+        except (ConnectionError, TimeoutError):
+            if request.transport is not None:
+                request.transport.abort()
+        finally:
+            self._streams -= 1
+        return response
+
+    async def _send_events(self, request: web.Request, response: web.StreamResponse) -> None:
+        checked_s = self._clock()
+        while True:
+            changed, source = self._source.changed, self._source
+            data = {
+                "version": source.state.version,
+                "observed_at_s": source.state.observed_at_s,
+                "silent_s": round(source.silent_s(), 1),
+                "error": source.last_error(),
+            }
+            await _write(response, "version", data, source.state.version)
+            try:
+                async with asyncio.timeout(AGE_S):
+                    await changed.wait()
+            except TimeoutError:
+                pass
+            if self._clock() - checked_s >= CHECK_S:
+                checked_s = self._clock()
+                try:
+                    await self._identity(request)
+                except NotLoggedIn as error:
+                    await _write(response, "expired", {"error": str(error)}, source.state.version)
+                    return
+                except AccessUnknown:
+                    continue
+
+
+async def _write(response: web.StreamResponse, event: str, data: Mapping[str, Any], number: int) -> None:
+    """Write one event. Raises TimeoutError if the viewer does not read."""
+    text = f"event: {event}\nid: {number}\ndata: ".encode() + msgspec.json.encode(data) + b"\n\n"
+    async with asyncio.timeout(WRITE_S):
+        await response.write(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    version: int
+    body: bytes
+    packed: bytes  # the same with gzip; empty for a small body
+    tag: str  # for If-None-Match
+
+
+def _encoded(answer: msgspec.Struct, version: int) -> _Encoded:
+    body = msgspec.json.encode(answer)
+    packed = gzip.compress(body, 6, mtime=0) if len(body) > SMALL else b""
+    return _Encoded(version, body, packed, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+
+def _encoded_response(request: web.Request, encoded: _Encoded) -> web.Response:
+    headers = {
+        "ETag": encoded.tag,
+        "Cache-Control": "private, no-cache",
+        "Vary": "Accept-Encoding, Cookie, Authorization",
+    }
+    if request.headers.get("If-None-Match") == encoded.tag:
+        return web.Response(status=304, headers=headers)
+    body = encoded.body
+    if encoded.packed and "gzip" in request.headers.get("Accept-Encoding", ""):
+        body, headers["Content-Encoding"] = encoded.packed, "gzip"
+    return web.Response(body=body, headers=headers, content_type="application/json", charset="utf-8")
+
+
+def _bytes_response(request: web.Request, body: bytes, kind: str, cached: bool = False) -> web.Response:
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {"ETag": tag, "Cache-Control": "no-cache"} if cached else {}
+    if cached and request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, headers=headers, content_type=kind, charset="utf-8")
+
+
+def _problem(status: int, error: str, next_step: str = "") -> web.Response:
+    body = msgspec.json.encode(Problem(error, next_step))
+    return web.Response(status=status, body=body, headers=HEADERS, content_type="application/json", charset="utf-8")

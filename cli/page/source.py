@@ -1,0 +1,176 @@
+"""Watches the cluster for the page, and makes a new state at most once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from turnout.autoscaler.controller.informers import AutoscalerInformers
+from turnout.autoscaler.decide import decide, decided
+from turnout.autoscaler.model import Observation, Step
+from turnout.autoscaler.reporting.forecast import ForecastCache
+from turnout.autoscaler.reporting.why import ClusterContext, chain
+from turnout.autoscaler.settings import Settings
+from turnout.cli.commands.autoscaler_view import AutoscalerView
+from turnout.cli.page.cluster_state import ClusterState, hosts_of, job_items, placed_pods, queue_items
+from turnout.cli.page.decisions import DecisionStore
+from turnout.cli.page.history import PastSizes
+from turnout.cli.views.history import OURS
+from turnout.cli.views.queues import rows as queue_rows
+from turnout.cli.why import rows as why_rows
+from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.model import Life
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.informer_factory import CallbackSink
+from turnout.kube.client.reflector import Source
+from turnout.kube.client.run_until_signal import run_together
+from turnout.kube.objects import FullObject
+from turnout.kube.watch_events import Key
+from turnout.topology.fabric import EMPTY, Fabric
+
+log = logging.getLogger("turnout.page")
+
+OBSERVE_S = 1.0  # between two observations at least
+
+
+def _ignore(key: Key) -> None:
+    """Keep a decision whose Event the API server has deleted."""
+
+
+class _PageView(AutoscalerView):
+    """The autoscaler's cache that keeps the map, too."""
+
+    fabric: Fabric = EMPTY
+
+    def use_map(self, fabric: Fabric) -> None:
+        """Use this map from now on."""
+        self.fabric = fabric
+        super().use_map(fabric)
+
+
+class PageSource:
+    """The state of the cluster, kept up to date by watches. `changed` is set and replaced at each new version."""
+
+    def __init__(self, client: Source, settings: Settings, clock: Clock, rng: random.Random) -> None:
+        self._settings, self._clock = settings, clock
+        self._view = _PageView(settings.gpu_resource)
+        maps = (settings.configmap, settings.orders)
+        self._informers = AutoscalerInformers(self._view, client, KINDS, clock, rng, maps)
+        self._decisions = DecisionStore()
+        for component in sorted(OURS):
+            self._informers.watch(
+                f"events of {component}",
+                "/api/v1/events",
+                FullObject,
+                CallbackSink(self._put_event, _ignore, self._informers.news.set),
+                params={"fieldSelector": f"reportingComponent={component}"},
+            )
+        self._forecasts = ForecastCache()
+        self._observation: Observation | None = None
+        self._steps: list[Step] = []
+        self.past = PastSizes()
+        self.state = ClusterState()
+        self.changed = asyncio.Event()
+
+    def _put_event(self, obj: FullObject) -> None:
+        self._decisions.put(obj.metadata.uid, obj.metadata.namespace, obj.raw())
+
+    @property
+    def has_synced(self) -> bool:
+        """True after the first observation of everything."""
+        return self.state.version > 0
+
+    def waits_for(self) -> list[str]:
+        """Return the kinds whose first list is not complete."""
+        return self._informers.unsynced_kinds()
+
+    def silent_s(self) -> float:
+        """Return for how long a watch has been interrupted, in seconds; 0 while all are open."""
+        now_s = self._clock.monotonic()
+        silent = [
+            now_s - each.last_event_s
+            for each in self._informers.reflectors.values()
+            if each.watching_since_s is None and not each.is_unserved
+        ]
+        return max(silent, default=0.0)
+
+    def last_error(self) -> str:
+        """Return the error of a watch that is interrupted, "" if all are open."""
+        found = (each for each in self._informers.reflectors.values() if each.watching_since_s is None)
+        return next((each.last_error for each in found if each.last_error), "")
+
+    async def run(self) -> None:
+        """Watch and observe until cancelled. An unexpected error ends it."""
+        await run_together(self._informers.run, self._observe_for_ever)
+
+    async def _observe_for_ever(self) -> None:
+        await self._informers.wait_for_sync()
+        while True:
+            self._informers.news.clear()
+            await self.observe()
+            await self._clock.sleep(OBSERVE_S)
+            await self._informers.news.wait()
+
+    async def observe(self) -> None:
+        """Make the state of now; wake those who wait for a new version."""
+        now_s = self._clock.wall()
+        observation = self._view.observation(now_s)
+        policy = self._settings.policy()
+        steps, _ = await asyncio.to_thread(decided, decide, observation, policy, now_s)
+        starts = self._forecasts.starts(observation, steps, self._ended, now_s, True)
+        gpus = self._settings.gpu_resource
+        pods = placed_pods(self._view.gpu_pods(), observation)
+        jobs = job_items(observation, steps, starts, pods, gpus)
+        queues, namespaces = queue_items(queue_rows(observation, self._view.bare_gangs(), gpus), pods)
+        fabric = self._view.fabric
+        new = replace(
+            self.state,
+            hosts=hosts_of(self._view.node_objects.values(), fabric, gpus),
+            pods=pods,
+            jobs=jobs,
+            queues=queues,
+            queue_namespaces=namespaces,
+            fabric=fabric,
+            map_fault="" if fabric.mapped_count else f"no host is in the map of switches, {self._settings.configmap}",
+            decisions=self._decisions.items({job.job: job.queue for job in jobs}),
+        )
+        self._observation, self._steps = observation, steps
+        self.past.add(now_s, queues, jobs)
+        if new != self.state:
+            self.state = replace(new, observed_at_s=now_s, version=self.state.version + 1)
+            self.changed.set()
+            self.changed = asyncio.Event()
+
+    def _ended(self) -> Any:
+        view = self._view
+        done = {uid: job for uid, job in view.jobs.items() if job.life is Life.DONE}
+        return ((uid, job.queue, view.raw[job.key]) for uid, job in done.items() if job.key in view.raw)
+
+    def why(self, job: str) -> tuple[tuple[str, str], ...]:
+        """Return why a job is as it is, link by link; nothing for a job that is gone. job: KIND/NAMESPACE/NAME."""
+        observation = self._observation
+        key = (
+            next((each.job.key for each in observation.jobs if str(each.job.key) == job), None) if observation else None
+        )
+        if observation is None or key is None:
+            return ()
+        found = chain(
+            key,
+            observation,
+            self._steps,
+            self._settings.policy(),
+            self._clock.wall(),
+            tuple(self._view.node_objects.values()),
+            self._settings.gpu_resource,
+            None,
+            ClusterContext(self._view.bare_gangs()),
+        )
+        return () if found is None else tuple(why_rows(found))
+
+    def about(self) -> Mapping[str, object]:
+        """Return figures of the watches, for the log."""
+        return {"objects": sum(each.object_count for each in self._informers.reflectors.values())}

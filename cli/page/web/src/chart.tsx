@@ -1,0 +1,76 @@
+/** Charts over time, drawn by uPlot. */
+
+import { useEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import type { QueueSample } from "./api";
+
+export type Made = { options: Omit<uPlot.Options, "width" | "height">; data: uPlot.AlignedData };
+export type Make<T> = (data: T[], colour: (name: string) => string) => Made;
+
+const HEIGHT = 220;
+
+/** One chart. It is drawn again when its data, its width or the theme changes. */
+export function Chart<T>({ make, data, label }: { make: Make<T>; data: T[]; label: string }) {
+  const place = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const box = place.current;
+    if (box === null) return;
+    let plot: uPlot | null = null;
+    const colour = (name: string) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+    const draw = () => {
+      plot?.destroy();
+      const made = make(data, colour);
+      plot = new uPlot({ ...made.options, width: Math.max(280, box.clientWidth), height: HEIGHT }, made.data, box);
+    };
+    draw();
+    const resized = new ResizeObserver(() => plot?.setSize({ width: Math.max(280, box.clientWidth), height: HEIGHT }));
+    resized.observe(box);
+    addEventListener("theme", draw);
+    return () => { resized.disconnect(); removeEventListener("theme", draw); plot?.destroy(); };
+  }, [make, data]);
+  return <div class="chart" ref={place} role="img" aria-label={label} />;
+}
+
+function axes(colour: (name: string) => string, unit: string): uPlot.Axis[] {
+  const look = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
+  return [look, { ...look, label: unit, size: 56 }];
+}
+
+const stepped = uPlot.paths.stepped!({ align: 1 });
+
+/** Min, elastic, lent and idle fill the quota exactly; what is borrowed stands above the line of the quota. */
+export const stackedQueue: Make<QueueSample> = (samples, colour) => {
+  const at = samples.map((sample) => sample[0]);
+  const own = samples.map((sample) => Math.max(0, sample[2] + sample[3] - sample[6]));
+  const min = samples.map((sample, index) => Math.min(sample[2], own[index]!));
+  const levels: [string, number[]][] = [["min", min], ["elastic", own]];
+  const lent = own.map((value, index) => value + samples[index]![4]);
+  const idle = lent.map((value, index) => value + samples[index]![5]);
+  const all = idle.map((value, index) => value + samples[index]![6]);
+  levels.push(["lent", lent], ["idle", idle], ["borrowed", all]);
+  const series = levels.map(([name]) => ({ label: name, stroke: colour(name), width: 1, paths: stepped, points: { show: false } }));
+  const quota = samples.map((sample) => sample[1]);
+  return {
+    data: [at, ...levels.map(([, values]) => values), quota] as uPlot.AlignedData,
+    options: {
+      legend: { show: false }, axes: axes(colour, "GPUs"), scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.05)] } },
+      series: [{}, ...series.map((each, index) => index === 0 ? { ...each, fill: colour("min") } : each), { label: "quota", stroke: colour("ink"), width: 2, paths: stepped, points: { show: false } }],
+      bands: levels.slice(1).map(([name], index) => ({ series: [index + 2, index + 1] as [number, number], fill: colour(name) })),
+    },
+  };
+};
+
+export function steppedSize(min: number, max: number, nowS: number): Make<[number, number]> {
+  return (sizes, colour) => {
+    const last = sizes[sizes.length - 1]!;
+    const all = [...sizes, [Math.max(nowS, last[0]), last[1]] as [number, number]];
+    const line = (label: string, name: string, dash?: number[]) => ({ label, stroke: colour(name), width: dash ? 1 : 2, paths: stepped, points: { show: false }, ...(dash ? { dash } : {}) });
+    return {
+      data: [all.map(([at]) => at), all.map(([, workers]) => workers), all.map(() => min), all.map(() => max)],
+      options: {
+        legend: { show: false }, axes: axes(colour, "workers"), scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
+        series: [{}, line("workers", "min"), line("min", "muted", [4, 4]), line("max", "muted", [4, 4])],
+      },
+    };
+  };
+}

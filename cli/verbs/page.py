@@ -1,0 +1,55 @@
+"""`turnout page`, as a person types it: the cluster in a browser."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from turnout.cli.commands.cluster_flags import DECIDING, add_cluster, add_flags, add_verb, settings_of
+from turnout.cli.commands.run_verb import run_verb, say
+
+if TYPE_CHECKING:
+    from turnout.cli.exit_codes import ExitCode
+    from turnout.kube.client.api_client import Client
+
+_EXAMPLES = (
+    ("page", "print an address on this machine, and serve until Ctrl-C"),
+    ("page --port 0", "on any free port"),
+    ("page --serve --listen 0.0.0.0:8080", "in a Deployment: viewers log in with tokens of the cluster"),
+)
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser's commands."""
+    page = add_verb(
+        commands, "page", "who holds which GPUs, who waits and why, and what was decided, in a browser", _EXAMPLES
+    )
+    page.add_argument("--port", type=int, default=8765, help="on this machine (%(default)s); 0 for any that is free")
+    page.add_argument(
+        "--serve", action="store_true", help="for many viewers: each logs in, and sees what the cluster lets them list"
+    )
+    page.add_argument("--listen", default="127.0.0.1:8080", metavar="HOST:PORT", help="of --serve (%(default)s)")
+    page.add_argument("--cluster", default="", help="the name that the page shows (that of the context)")
+    page.add_argument("--docs-base-url", default="", metavar="URL", help="of the docs site, for runbooks and reasons")
+    page.add_argument("--grafana-url", default="", metavar="URL", help="for links to the boards")
+    page.add_argument("--allowed-host", action="append", default=[], help="of the Host header; repeatable (any)")
+    page.add_argument("--user-header", default="", help="in which an authenticating proxy names the user")
+    page.add_argument("--group-header", default="", help="in which it names the groups, separated by commas")
+    page.add_argument("--secure-cookie", action="store_true", help="viewers reach the page over TLS")
+    add_cluster(page)
+    add_flags(page, DECIDING)
+    page.set_defaults(run=_page)
+
+
+def _page(args: argparse.Namespace) -> int:
+    """Serve the page until interrupted. Return the exit code."""
+    from turnout.cli.page.serve import BadAddress, serve, serve_locally
+
+    settings = settings_of(args, DECIDING)
+
+    async def work(client: Client) -> ExitCode:
+        if args.serve:
+            return await serve(client, settings, args, say)
+        return await serve_locally(client, settings, args, say)
+
+    return run_verb("page", args, work, BadAddress)
