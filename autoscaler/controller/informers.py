@@ -98,6 +98,7 @@ class AutoscalerInformers(InformerFactory):
         super().__init__(source, clock, rng)
         self._view, self._fault_reports = view, fault_reports
         self.news = asyncio.Event()
+        self.map_fault = ""  # why the newest map is not in use, "" if it is
         self._watch("nodes", "/api/v1/nodes", Node, self._put_node, self._drop_node)
         self._watch("pods", "/api/v1/pods", Pod, self._put_pod, self._drop_pod)
         self._watch(
@@ -210,6 +211,8 @@ class AutoscalerInformers(InformerFactory):
             return
         if verdict.fabric is not None:
             self._view.use_map(verdict.fabric)
-        if (word := _MAP_NOT_TAKEN.get(verdict.outcome)) is not None:
+        word = _MAP_NOT_TAKEN.get(verdict.outcome)
+        self.map_fault = verdict.detail if word is not None else ""
+        if word is not None:
             log.warning(word, extra={"why": verdict.detail})
         self.news.set()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Reason, Step
+from turnout.autoscaler.reporting.why import UnmanagedGang
 from turnout.cli.commands.autoscaler_view import GpuPod
 from turnout.cli.page.messages import DecisionItem, JobItem, QueueItem, Start
 from turnout.cli.views.queues import QueueRow
@@ -224,6 +225,42 @@ def _job_item(
     )
 
 
+def gang_items(
+    observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], pods: Sequence[PlacedPod]
+) -> tuple[JobItem, ...]:
+    """Return the gangs and lone pods that run and are of no job of a known kind, by name."""
+    decided_keys = {state.job.key for state in observation.jobs}
+    placed: dict[str, list[PlacedPod]] = {}
+    for pod in pods:
+        placed.setdefault(pod.job, []).append(pod)
+    items = []
+    for key, gang in sorted(gangs.items()):
+        own_pods = placed.get(str(key), [])
+        if key in decided_keys or not own_pods:
+            continue
+        items.append(
+            JobItem(
+                job=str(key),
+                kind=key.kind,
+                namespace=key.namespace,
+                name=key.name,
+                queue=gang.queue,
+                state="running",
+                workers=len(own_pods),
+                min_workers=gang.existing,
+                max_workers=max(gang.existing, len(own_pods)),
+                gpus_per_worker=own_pods[0].gpus,
+                gpus=sum(pod.gpus for pod in own_pods),
+                elastic_gpus=0,
+                since_at_s=None,
+                reason=Reason.RIGID.value,
+                evidence="These pods are of no kind of job that is resized.",
+                next_step="Nothing is to be done.",
+            )
+        )
+    return tuple(items)
+
+
 def _worker_starts(state: JobState) -> list[float]:
     return [worker.since_s for worker in state.living if worker.row is not None and worker.since_s]
 
@@ -237,7 +274,7 @@ def queue_items(
         elastic[pod.queue] += pod.gpus * pod.elastic
     borrowed = sum(row.borrowed_gpus for row in rows)
     unused = {row.queue: max(0, (row.share_gpus or 0) - row.used_gpus) for row in rows}
-    lent = _lent_parts(unused, borrowed)
+    lent = lent_parts(unused, borrowed)
     items = [
         QueueItem(
             row.queue,
@@ -259,7 +296,7 @@ def queue_items(
     return tuple(items), {row.queue: row.namespaces for row in rows}
 
 
-def _lent_parts(unused: Mapping[str, int], borrowed: int) -> dict[str, int]:
+def lent_parts(unused: Mapping[str, int], borrowed: int) -> dict[str, int]:
     """Divide the borrowed GPUs over the queues that leave a part of their quota unused, in proportion to that part.
 
     Nobody marks a GPU as lent: the division is a convention. The parts are whole, and their sum is the smaller of what

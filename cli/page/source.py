@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.decide import decide, decided
 from turnout.autoscaler.model import Observation, Step
@@ -16,7 +18,7 @@ from turnout.autoscaler.reporting.forecast import ForecastCache
 from turnout.autoscaler.reporting.why import ClusterContext, chain
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.autoscaler_view import AutoscalerView
-from turnout.cli.page.cluster_state import ClusterState, hosts_of, job_items, placed_pods, queue_items
+from turnout.cli.page.cluster_state import ClusterState, gang_items, hosts_of, job_items, placed_pods, queue_items
 from turnout.cli.page.decisions import DecisionStore
 from turnout.cli.page.history import PastSizes
 from turnout.cli.views.history import OURS
@@ -28,13 +30,29 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink
 from turnout.kube.client.reflector import Source
 from turnout.kube.client.run_until_signal import run_together
-from turnout.kube.objects import FullObject
+from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.watch_events import Key
 from turnout.topology.fabric import EMPTY, Fabric
 
 log = logging.getLogger("turnout.page")
 
 OBSERVE_S = 1.0  # between two observations at least
+
+
+class _Event(Struct):
+    """An Event of v1, with the fields that `read_event` reads."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    involved_object: dict[str, Any] | None = None
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    reporting_component: str = ""
+    source: dict[str, Any] | None = None
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    count: int | None = None
 
 
 def _ignore(key: Key) -> None:
@@ -65,7 +83,7 @@ class PageSource:
             self._informers.watch(
                 f"events of {component}",
                 "/api/v1/events",
-                FullObject,
+                _Event,
                 CallbackSink(self._put_event, _ignore, self._informers.news.set),
                 params={"fieldSelector": f"reportingComponent={component}"},
             )
@@ -76,8 +94,8 @@ class PageSource:
         self.state = ClusterState()
         self.changed = asyncio.Event()
 
-    def _put_event(self, obj: FullObject) -> None:
-        self._decisions.put(obj.metadata.uid, obj.metadata.namespace, obj.raw())
+    def _put_event(self, obj: _Event) -> None:
+        self._decisions.put(obj.metadata.uid, obj.metadata.namespace, msgspec.json.decode(msgspec.json.encode(obj)))
 
     @property
     def has_synced(self) -> bool:
@@ -124,8 +142,9 @@ class PageSource:
         starts = self._forecasts.starts(observation, steps, self._ended, now_s, True)
         gpus = self._settings.gpu_resource
         pods = placed_pods(self._view.gpu_pods(), observation)
-        jobs = job_items(observation, steps, starts, pods, gpus)
-        queues, namespaces = queue_items(queue_rows(observation, self._view.bare_gangs(), gpus), pods)
+        gangs = self._view.bare_gangs()
+        jobs = (*job_items(observation, steps, starts, pods, gpus), *gang_items(observation, gangs, pods))
+        queues, namespaces = queue_items(queue_rows(observation, gangs, gpus), pods)
         fabric = self._view.fabric
         new = replace(
             self.state,
@@ -135,7 +154,7 @@ class PageSource:
             queues=queues,
             queue_namespaces=namespaces,
             fabric=fabric,
-            map_fault="" if fabric.mapped_count else f"no host is in the map of switches, {self._settings.configmap}",
+            map_fault=self._map_fault(),
             decisions=self._decisions.items({job.job: job.queue for job in jobs}),
         )
         self._observation, self._steps = observation, steps
@@ -144,6 +163,12 @@ class PageSource:
             self.state = replace(new, observed_at_s=now_s, version=self.state.version + 1)
             self.changed.set()
             self.changed = asyncio.Event()
+
+    def _map_fault(self) -> str:
+        """Return why there is no map, or why the newest one is not in use; "" if it is."""
+        if self._informers.map_fault:
+            return f"{self._settings.configmap} is not used: {self._informers.map_fault}"
+        return "" if self._view.fabric.mapped_count else f"{self._settings.configmap} names no host"
 
     def _ended(self) -> Any:
         view = self._view

@@ -22,6 +22,7 @@ PACKAGES = {
     "util-linux": "unshare",
     "openssh-server": "/usr/sbin/sshd",
     "default-jre-headless": "java",
+    "chromium": "chromium",
 }
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
 

@@ -50,7 +50,7 @@ export function FabricView({ query, version, set }: ViewProps) {
       </ul>
       <div class="split">
         <div class="picture">
-          {tree.data?.map_fault ? <p class="banner">No topology map: {tree.data.map_fault}. All nodes stand in one box.</p> : null}
+          {tree.data?.map_fault ? <p class="banner">Topology map: {tree.data.map_fault}.{tree.data.tiers ? "" : " All nodes stand in one box."}</p> : null}
           {tree.data && cells && cells.state.length === tree.data.hosts.length ? (table ? <TreeTable tree={tree.data} cells={cells} /> : (
             <Picture tree={tree.data} cells={cells} colours={coloursOf(by, legend, cells, muted)} legendKey={`${by} ${muted ?? ""} ${legend.map((each) => each.name).join()}`} job={job} detail={detail.data} landing={landing} select={(name) => set({ job: name })} />
           )) : null}

@@ -1,0 +1,206 @@
+"""The page in Debian's Chromium: every view, the keyboard, a live change, rights, and what a hostile name does."""
+
+import shutil
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.page.served import SECRET, fill, page, pod
+from tests.cli.page.test_access import Clock, Reviews
+from turnout.cli.page.access import ClusterAccess
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.debian("chromium")]
+
+# Chromium asks Google for this and that at its start; the tests allow no traffic but to this machine.
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+SCREENS = Path("build/screens")
+VIEWS = ("fabric", "queues", "jobs", "decisions", "nodes")
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@asynccontextmanager
+async def browser(address, token=SECRET, theme="light", width=1_440, height=900):
+    """Give a page that is logged in, and the list of what its console says."""
+    from playwright.async_api import async_playwright
+
+    async with async_playwright() as started:
+        chromium = await started.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
+        try:
+            size = {"width": width, "height": height}
+            tab = await (await chromium.new_context(color_scheme=theme, viewport=size)).new_page()
+            said = []
+            tab.on(
+                "console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None
+            )
+            tab.on("pageerror", lambda error: said.append(str(error)))
+            tab.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
+            await tab.goto(f"{address}/#token={token}")
+            yield tab, said
+        finally:
+            await chromium.close()
+
+
+async def show(tab, place):
+    """Go to a view, and wait for its heading."""
+    await tab.evaluate("place => { location.hash = place }", place)
+    await tab.wait_for_selector("h1:focus")
+
+
+@pytest.mark.parametrize(
+    ("theme", "width"), [("light", 1_440), ("dark", 1_440), ("light", 390)], ids=["light", "dark", "phone"]
+)
+async def test_every_view_answers_its_question_without_an_error(tmp_path, theme, width):
+    wanted = {"fabric": "Largest free gang", "queues": "Quota", "jobs": "ocr", "decisions": "Decisions", "nodes": "n3"}
+    async with page(tmp_path) as (address, _, _), browser(address, theme=theme, width=width) as (tab, said):
+        for view in VIEWS:
+            await show(tab, f"#/{view}")
+            await tab.get_by_text(wanted[view]).first.wait_for()
+            await tab.screenshot(path=SCREENS / f"{view}-{theme}-{width}.png", full_page=True)
+            overflow = await tab.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert overflow <= 0, f"{view} is wider than the window by {overflow} px"
+        await show(tab, "#/job?id=Pod%2Fteam-b%2Focr")
+        await tab.get_by_text("It waits for 1 workers of 8 GPUs.").wait_for()
+        await tab.screenshot(path=SCREENS / f"job-{theme}-{width}.png", full_page=True)
+        assert said == []
+
+
+async def test_a_change_in_the_cluster_comes_by_itself(tmp_path):
+    async with page(tmp_path) as (address, client, _), browser(address) as (tab, said):
+        await show(tab, "#/jobs")
+        await tab.get_by_text("ocr").first.wait_for()
+        await client.create("/api/v1/namespaces/team-a/pods", pod("team-a", "newcomer"))
+        await tab.get_by_text("newcomer").first.wait_for()
+        assert said == []
+
+
+async def test_the_token_does_not_stay_in_the_address(tmp_path):
+    async with page(tmp_path) as (address, _, _), browser(address) as (tab, _):
+        await tab.wait_for_selector("h1")
+        assert SECRET not in tab.url
+
+
+async def test_who_has_no_token_logs_in(tmp_path):
+    async with page(tmp_path) as (address, _, _), browser(address, token="wrong") as (tab, _):
+        await tab.get_by_role("heading", name="Log in").wait_for()
+        await tab.locator("#token").fill("another wrong one")
+        await tab.get_by_role("button", name="Log in").click()
+        await tab.get_by_role("alert").wait_for()
+        await tab.locator("#token").fill(SECRET)
+        await tab.get_by_role("button", name="Log in").click()
+        await tab.get_by_role("heading", name="Fabric").wait_for()
+
+
+async def test_the_keyboard_reaches_everything(tmp_path):
+    async with page(tmp_path) as (address, _, _), browser(address) as (tab, said):
+        await tab.get_by_text("Largest free gang").wait_for()
+        for key, view in (("q", "Queues"), ("j", "Jobs"), ("d", "Decisions"), ("n", "Nodes"), ("f", "Fabric")):
+            await tab.keyboard.press("g")
+            await tab.keyboard.press(key)
+            await tab.get_by_role("heading", name=view, exact=True).wait_for()
+        picture = tab.get_by_role("application")
+        await picture.focus()
+        await tab.keyboard.press("ArrowDown")
+        await tab.get_by_text("n0, spine/leaf-0: 8 GPUs: 8 of Pod/team-a/bert").wait_for()
+        await tab.keyboard.press("Enter")
+        await tab.wait_for_url("**job=Pod*")
+        await tab.keyboard.press("Escape")
+        await tab.wait_for_url(lambda url: "job=" not in url)
+        await tab.keyboard.press("t")
+        await tab.get_by_role("treegrid").wait_for()
+        await tab.keyboard.press("?")
+        await tab.get_by_role("dialog").wait_for()
+        await tab.keyboard.press("Escape")
+        assert await tab.get_by_role("dialog").count() == 0
+        assert said == []
+
+
+async def test_a_planned_gang_is_shown_with_its_nodes(tmp_path):
+    async with page(tmp_path) as (address, _, _), browser(address) as (tab, said):
+        await tab.locator("#pods").fill("2")
+        await tab.get_by_role("button", name="Plan").click()
+        await tab.get_by_text("It lands on the rows in ink colour.").wait_for()
+        assert said == []
+
+
+async def test_names_are_text_whatever_they_contain(tmp_path):
+    """Names of objects cannot have such letters, but labels, messages and reasons of Events can."""
+    long = "a" * 63
+
+    async def filled(client):
+        await fill(client)
+        await client.create("/api/v1/namespaces/team-a/pods", pod("team-a", long, "n1"))
+        event = {
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": "hostile", "namespace": "team-a"},
+            "involvedObject": {"kind": "Pod", "namespace": "team-a", "name": "bert"}, "type": "Warning",
+            "reason": "Hostile", "message": f"{HOSTILE} \u202egnihtyna", "reportingComponent": "turnout-autoscaler",
+            "source": {"component": "turnout-autoscaler"}, "lastTimestamp": "2026-01-01T00:00:00Z", "count": 1,
+        }  # fmt: skip
+        await client.create("/api/v1/namespaces/team-a/events", event)
+
+    async with page(tmp_path, filled=filled) as (address, _, _), browser(address, width=390) as (tab, said):
+        await show(tab, "#/decisions")
+        await tab.get_by_text(HOSTILE).first.wait_for()
+        await show(tab, f"#/jobs?text={long}")
+        await tab.locator(f'a[title="Pod/team-a/{long}"]').wait_for()
+        assert await tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert said == []
+
+
+async def test_of_hidden_jobs_a_viewer_sees_grey_cells_and_no_names(tmp_path):
+    grants = {("eve", "pods", "team-b"), ("eve", "nodes", "")}
+    access = ClusterAccess(Reviews({SECRET: "eve"}, grants), Clock())
+    async with page(tmp_path, access) as (address, _, _), browser(address) as (tab, said):
+        await tab.get_by_text("not yours to see").wait_for()
+        assert "bert" not in await tab.content()
+        assert said == []
+
+
+async def test_an_expired_token_keeps_what_is_shown_and_asks_for_a_new_one(tmp_path):
+    reviews, clock = Reviews({SECRET: "ann"}, {("ann", "pods", ""), ("ann", "nodes", "")}), Clock()
+    async with page(tmp_path, ClusterAccess(reviews, clock)) as (address, _, _), browser(address) as (tab, _):
+        await show(tab, "#/jobs")
+        await tab.get_by_text("ocr").first.wait_for()
+        reviews.tokens.clear()
+        clock.now_s += 61
+        await tab.reload()
+        await tab.get_by_role("heading", name="Log in").wait_for()
+        assert "ocr" not in await tab.locator("main").inner_text()
+
+
+async def test_an_api_server_that_is_gone_leaves_the_data_with_its_age(tmp_path):
+    async with page(tmp_path) as (address, _, source), browser(address) as (tab, _):
+        await show(tab, "#/jobs")
+        await tab.get_by_text("ocr").first.wait_for()
+        source.silent_s = lambda: 90.0
+        source.last_error = lambda: "connection refused"
+        banner = tab.get_by_role("status")
+        await banner.wait_for()
+        text = await banner.inner_text()
+        assert "The API server does not answer (connection refused)" in text
+        assert "1 min ago" in text
+        assert await tab.get_by_text("ocr").first.is_visible()
+
+
+@pytest.fixture
+def axe():
+    """The text of axe-core, of the page's own lock file."""
+    file = Path("cli/page/web/node_modules/axe-core/axe.min.js")
+    if not file.exists():
+        pytest.skip("not run: npm ci in cli/page/web")
+    return file.read_text()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_nothing_serious(tmp_path, axe, theme):
+    async with page(tmp_path) as (address, _, _), browser(address, theme=theme) as (tab, _):
+        for view in (*VIEWS, "job?id=Pod%2Fteam-b%2Focr", "fabric?show=table"):
+            await show(tab, f"#/{view}")
+            await tab.evaluate(axe)
+            found = await tab.evaluate(
+                "axe.run().then(found => found.violations.map(each => [each.impact, each.id, each.nodes[0].html]))"
+            )
+            assert [each for each in found if each[0] in ("serious", "critical")] == [], view
