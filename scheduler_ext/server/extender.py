@@ -21,9 +21,9 @@ from turnout.scheduler_ext.planner.answers import (
     answer_preempt,
     answer_prioritize,
     partial_gangs,
+    pods_against_rules,
     postpone,
     refuse_everywhere,
-    unenforced_pods,
 )
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
 from turnout.scheduler_ext.planner.request import planned_members
@@ -70,15 +70,15 @@ class Extender:
         """Keep the planned node only, and assume for a while that the pod goes there."""
         member = self._member(pod)
         if member is None:
-            self.metrics.no_opinion.labels("Unreadable").inc()
+            self.metrics.unjudged_answers.labels("Unreadable").inc()
             return Answer()
         if member.no_opinion_reason in COUNTED_SILENCE:
-            self.metrics.no_opinion.labels(member.no_opinion_reason).inc()
+            self.metrics.unjudged_answers.labels(member.no_opinion_reason).inc()
         now_s = self.clock.monotonic()
         if (group := self.watches.pod_group_state(member.membership.key)) is not PodGroupState.KNOWN:
             refusal = _missing_pod_group(member)
             if group is PodGroupState.AWAITED:
-                self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
+                self.metrics.refused_answers.labels(EventReason.OLD_VIEW.value).inc()
                 return postpone(refusal, self.clock.wall(), 0.0)
             self._report_without_pod_group(member, refusal)
         self._note_query(member)
@@ -206,8 +206,9 @@ class Extender:
         self.watches.forget_deleted_gangs()
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
-        self.metrics.gangs_partial.set(len(partial_gangs(self.plans)))
-        self.metrics.unenforced_pods.set(unenforced_pods(self.plans, self.rules))
+        self.metrics.gangs.labels("partial", "").set(len(partial_gangs(self.plans)))
+        for rule, pods in pods_against_rules(self.plans, self.rules).items():
+            self.metrics.gang_pods_violating.labels(rule.value).set(pods)
 
     # Inside.
 
@@ -231,7 +232,7 @@ class Extender:
     def _report_refusal(self, member: GangMember, refusal: Refusal) -> None:
         """Count a refusal, and report it to the owner of the pod."""
         reason = EventReason(refusal.reason.value)
-        self.metrics.refusals.labels(reason.value).inc()
+        self.metrics.refused_answers.labels(reason.value).inc()
         self._notify_owner(member, reason, refusal.detail)
 
     def _notify_owner(self, member: GangMember, reason: EventReason, detail: str) -> None:
@@ -287,7 +288,7 @@ class Extender:
         due_s = self._postponed_s.get(member.uid, now_s - RETRY_S) + RETRY_S
         pause_s = min(max(0.0, due_s - now_s), RETRY_S)  # far below the scheduler's patience
         self._postponed_s[member.uid] = now_s + pause_s
-        self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
+        self.metrics.refused_answers.labels(EventReason.OLD_VIEW.value).inc()
         return postpone(refusal, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> GangMember | None:

@@ -79,7 +79,7 @@ class Outcome(Enum):
     """The result of a request. Metric, log and test use the same word."""
 
     ANSWERED = "answered"
-    NEUTRAL = "neutral"  # 200, without the extender's opinion
+    NO_ADVICE = "no_advice"  # 200, without the extender's opinion
     BAD_REQUEST = "bad_request"
     NO_SUCH_VERB = "no_such_verb"
     WRONG_METHOD = "wrong_method"
@@ -247,7 +247,7 @@ class Dispatcher:
             for verb in Verb
         }
         self._logged_s: dict[str, float] = {}  # place in our code -> when it was logged
-        self._names = {verb: metrics.names.labels(verb.value) for verb in Verb}
+        self._names = {verb: metrics.answer_nodes.labels(verb.value) for verb in Verb}
 
     def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:
         """Answer one body.
@@ -271,7 +271,7 @@ class Dispatcher:
             self._report_failure(verb, error)
             planned_s = self._clock()
             encoded, names = _QUESTIONS[verb](body).encode()
-            outcome, pause_s = Outcome.NEUTRAL, 0.0
+            outcome, pause_s = Outcome.NO_ADVICE, 0.0
         decode, plan, encode = self._phases[verb]
         decode.observe(decoded_s - start_s)
         plan.observe(planned_s - decoded_s)
