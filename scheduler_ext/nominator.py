@@ -128,7 +128,7 @@ async def serve(settings: NominatorSettings) -> None:
             settings.read_queues,
         )
         extender = Extender(choices.rules, clock, metrics, _log_notice, watches)
-        metrics.pass_through(watches.reflectors.items, clock)
+        metrics.show_client(lambda: client.request_counts, watches.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)

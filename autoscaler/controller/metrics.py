@@ -26,10 +26,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Policy, QueueOrder, Reason, Step, bound, free, total
+from turnout.autoscaler.node_faults.model import NodeReason
 from turnout.jobs.model import JobKey, Life
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.pod_shape import PodShape
+from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
 from turnout.kube.server.probes import build_info, leading_gauge
 from turnout.kube.times import unix_s
 
@@ -133,6 +135,15 @@ class Metrics:
             cost_s = 0.0 if step.at_start else usual_s
             self._restarts.labels(queue).inc(gpus * min(state.bound_workers, step.target) * cost_s)
 
+    def show_client(
+        self,
+        requests: Callable[[], Mapping[tuple[str, str], int]],
+        watches: Callable[[], Iterable[tuple[str, Watch]]],
+        clock: Clock,
+    ) -> None:
+        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        self.registry.register(ClientMetrics("autoscaler", requests, watches, clock))
+
     def page(self) -> bytes:
         """Return the page as Prometheus reads it."""
         self._lent.add_elapsed()
@@ -177,8 +188,11 @@ class _NodeMetrics:
             "turnout_node_changes", "Changes of nodes, by reason and outcome.", ("reason", "outcome"), registry=registry
         )
         self._skipped = Counter(
-            "turnout_node_verdicts_skipped", "Verdicts without effect, by why.", ("reason",), registry=registry
+            "turnout_node_verdicts_skipped", "Verdicts without effect, by reason.", ("reason",), registry=registry
         )
+        reasons = [reason.value for reason in NodeReason]
+        start_at_zero(self._changes, reasons, _OUTCOMES)
+        start_at_zero(self._skipped, reasons)
 
     def set_counts(self, counts: Mapping[str, int], limit: int) -> None:
         """Set the number of nodes in each state, and the number of nodes that may be tainted."""

@@ -38,6 +38,7 @@ from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
+from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
 from turnout.kube.server.probes import build_info, leading_gauge
 
 log = logging.getLogger("turnout.controllers")
@@ -176,9 +177,10 @@ _LOOK_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
 
 
 class Metrics:
-    """The metrics page of the job controllers. waiting: returns how many jobs wait."""
+    """The metrics page of the job controllers."""
 
-    def __init__(self, waiting: Callable[[], int]) -> None:
+    def __init__(self, waiting: Callable[[], int], kinds: Iterable[str] = ()) -> None:
+        """Create the page. waiting: returns how many jobs wait for a decision. kinds: names of the controlled kinds."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -195,6 +197,7 @@ class Metrics:
             ["job_kind"],
             registry=registry,
         )
+        start_at_zero(self.internal_errors, kinds)
         self.events = Counter(
             "turnout_controller_events",
             "Events on jobs and ScalePlans, by reason.",
@@ -210,6 +213,15 @@ class Metrics:
         Gauge("turnout_controller_workqueue_depth", "Jobs that wait for a decision.", registry=registry).set_function(
             waiting
         )
+
+    def show_client(
+        self,
+        requests: Callable[[], Mapping[tuple[str, str], int]],
+        watches: Callable[[], Iterable[tuple[str, Watch]]],
+        clock: Clock,
+    ) -> None:
+        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        self.registry.register(ClientMetrics("controller", requests, watches, clock))
 
     def page(self) -> bytes:
         """Return the page as Prometheus reads it."""

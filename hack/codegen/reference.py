@@ -168,7 +168,7 @@ def registries() -> Mapping[str, CollectorRegistry]:
     """Return the registry of each program, with all that it ever serves."""
     page = ExtenderMetrics()
     page.certificate_ends(0.0)
-    page.pass_through(list, RealClock())
+    page.show_client(dict, list, RealClock())
     writer = CollectorRegistry()
     NominatorMetrics(writer).show_gated_pods(int)
     return {

@@ -12,6 +12,7 @@ from typing import Any
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
+from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
 from turnout.scheduler_ext.cluster.member import GangMember, error_text
 from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState
@@ -30,7 +31,7 @@ from turnout.scheduler_ext.planner.request import planned_members
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
-from turnout.topology.model import Refusal
+from turnout.topology.model import Refusal, RefusalReason
 
 CLEAN_UP_S = 5.0  # between two clean-ups
 PLANNING_PAUSE_S = 0.02  # between two rounds of planning
@@ -39,6 +40,12 @@ RETRY_S = 0.2  # pause between two refusals of a pod from an old view
 UNCONFIRMED_S = 30.0  # how long a pod stays that only a request has shown
 GANGS_DESCRIBED = 200
 REPORT_S = 0.02  # time for reports of placed gangs in one clean-up
+REFUSALS = (  # the reasons of refused answers
+    *(EventReason(reason.value) for reason in RefusalReason),
+    EventReason.GANG_INCOMPLETE,
+    EventReason.PLANNED_HOST_MISSING,
+    EventReason.OLD_VIEW,
+)
 COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs whose room we do not know
 
 
@@ -53,6 +60,7 @@ class Extender:
     ) -> None:
         self.rules, self.clock, self.metrics, self.notify, self.watches = rules, clock, metrics, notify, watches
         self.plans, self.view = watches.plans, watches.plans.view
+        start_at_zero(metrics.refused_answers, (reason.value for reason in REFUSALS))
         self._unconfirmed_until_s: dict[str, float] = {}
         self._reported_terms: dict[GangKey, tuple[str, ...]] = {}
         self._postponed_s: dict[str, float] = {}  # uid -> when it was last refused from an old view

@@ -5,8 +5,7 @@ Names follow the rules of promtool. Source: docs/facts/ecosystem.md 3.1; CS-21
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import (
     CollectorRegistry,
@@ -17,13 +16,15 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from turnout.kube.client.clock import Clock
+from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
 from turnout.kube.server.probes import build_info, leading_gauge
+from turnout.scheduler_ext.model import EventReason, LiftReason
+from turnout.topology.map_update import MapOutcome
 
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+UNJUDGED = ("ResourceClaims", "PodLevelGpus", "Unreadable")  # reasons of unjudged answers
 NODES = (0, 1, 8, 64, 256, 1024, 4096, 16384, 65536)
 
 
@@ -33,6 +34,7 @@ class Metrics:
     def __init__(self, component: str = "extender") -> None:
         """component: the program that serves these metrics, extender or nominator."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._component = component
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         build_info(registry, component)
@@ -57,10 +59,13 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
+        start_at_zero(self.unjudged_answers, UNJUDGED)
         self._tls_expiry: Gauge | None = None
         self.tls_reloads = Counter(
             "turnout_tls_reloads", "Changed certificates that were loaded or refused.", ["outcome"], registry=registry
         )
+        start_at_zero(self.reloads, (outcome.value for outcome in MapOutcome))
+        start_at_zero(self.tls_reloads, ("taken", "refused"))
 
     def _requests(self, registry: CollectorRegistry) -> None:
         """Create the series about requests."""
@@ -115,59 +120,34 @@ class Metrics:
             )
         self._tls_expiry.set(expiry_s)
 
-    def pass_through(self, watches: Callable[[], Iterable[tuple[str, Watch]]], clock: Clock) -> None:
-        """Show the reflectors' own numbers.
-
-        watches: gives (resource, reflector); it is called at each scrape.
-        """
-        self.registry.register(_Watches(watches, clock))
+    def show_client(
+        self,
+        requests: Callable[[], Mapping[tuple[str, str], int]],
+        watches: Callable[[], Iterable[tuple[str, Watch]]],
+        clock: Clock,
+    ) -> None:
+        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        self.registry.register(ClientMetrics(self._component, requests, watches, clock))
 
     def page(self) -> bytes:
         """Return the scrape in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
-class Watch(Protocol):
-    """The numbers of a reflector that are shown."""
-
-    has_synced: bool
-    last_event_s: float  # of the monotonic clock
-
-    @property
-    def object_count(self) -> int: ...
-    @property
-    def relist_count(self) -> int: ...
-    @property
-    def reconnect_count(self) -> int: ...
-    @property
-    def skipped_count(self) -> int: ...
-
-
-class _Watches(Collector):
-    """Reads the reflectors at each scrape, so that they need no knowledge of Prometheus."""
-
-    def __init__(self, watches: Callable[[], Iterable[tuple[str, Watch]]], clock: Clock) -> None:
-        self._watches, self._clock = watches, clock
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield the series of all watches, as they are when Prometheus asks."""
-        gauge, counter, prefix, resource = GaugeMetricFamily, CounterMetricFamily, "turnout_watch_", ["resource"]
-        synced = gauge(f"{prefix}synced", "1 once a complete list has been received.", labels=resource)
-        objects = gauge(f"{prefix}objects", "Objects in the cache.", labels=resource)
-        age = gauge(f"{prefix}last_event_age_seconds", "Time since the last event.", labels=resource)
-        relists = counter(f"{prefix}relists", "Lists after the first.", labels=resource)
-        reconnects = counter(f"{prefix}reconnects", "Watches after the first.", labels=resource)
-        skipped = counter(f"{prefix}skipped", "Objects and lines that could not be used.", labels=resource)
-        for name, watch in self._watches():
-            synced.add_metric([name], float(watch.has_synced))
-            objects.add_metric([name], watch.object_count)
-            age.add_metric([name], max(0.0, self._clock.monotonic() - watch.last_event_s))
-            relists.add_metric([name], watch.relist_count)
-            reconnects.add_metric([name], watch.reconnect_count)
-            skipped.add_metric([name], watch.skipped_count)
-        yield from (synced, objects, age, relists, reconnects, skipped)
-
-
+# Names of the errors of a refused patch. NotLeading is none: then the patch is not sent.
+PATCH_ERRORS = (
+    "BadResponse",
+    "Conflict",
+    "DecodeError",
+    "Forbidden",
+    "Gone",
+    "NotFound",
+    "Rejected",
+    "ServerFault",
+    "TooManyRequests",
+    "Unauthorised",
+    "Unreachable",
+)
 WAIT_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0)
 
 
@@ -199,6 +179,10 @@ class NominatorMetrics:
         )
         self.evictions = counter("gate_evictions", "Evictions for gated gangs, by outcome.", "outcome")
         self.repairs = counter("gang_repairs", "Pods evicted from gangs below their min, by reason.", "reason")
+        start_at_zero(self.patch_failures, ("nomination", "gate", "switch_path"), PATCH_ERRORS)
+        start_at_zero(self.lifts, (reason.value for reason in LiftReason))
+        start_at_zero(self.bindings, ("true", "false"))
+        start_at_zero(self.repairs, (EventReason.GANG_MOVED.value, EventReason.GANG_GIVEN_UP.value))
 
     def show_gated_pods(self, count: Callable[[], int]) -> None:
         """Show the number of gated pods. A nominator that lifts no gates has no such series."""

@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from turnout.kube.objects import Pod
+from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.model import Answer, BadRequest, Victims
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.wire import extender_v1, volcano_v1
@@ -246,6 +247,8 @@ class Dispatcher:
             verb: tuple(metrics.phase.labels(verb.value, phase) for phase in ("decode", "plan", "encode"))
             for verb in Verb
         }
+        start_at_zero(metrics.errors, (verb.value for verb in Verb), ("late", "failed"))
+        start_at_zero(metrics.requests, (verb.value for verb in Verb), (outcome.value for outcome in Outcome))
         self._logged_s: dict[str, float] = {}  # place in our code -> when it was logged
         self._names = {verb: metrics.answer_nodes.labels(verb.value) for verb in Verb}
 

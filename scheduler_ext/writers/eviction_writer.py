@@ -23,6 +23,7 @@ from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
+from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.gates.evictions import (
     find_stuck_gang,
@@ -107,6 +108,7 @@ class Evictor:
         self._pauses = RetryPauses[GangKey](EVICTION_BACKOFF)
         self._evicted_uids: set[str] = set()  # uids of evicted pods, until they are deleted
         self._metrics = metrics
+        start_at_zero(metrics.evictions, (outcome.value for outcome in EvictionOutcome))
         watches.follow_pods(drop=self._evicted_uids.discard)
 
     def forget_all(self) -> None:

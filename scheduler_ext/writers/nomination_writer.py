@@ -18,6 +18,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.objects import Pod
+from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.request_hints import PodGroupState
 from turnout.scheduler_ext.planner.nominations import (
     Nomination,
@@ -52,6 +53,7 @@ class NominationWriter:
         self._watches, self._pods, self._choices, self._clock = watches, pods, choices, clock
         self._plans, self._view = watches.plans, watches.plans.view
         self._metrics = metrics
+        start_at_zero(metrics.nominations, (reason.value for reason in NominationReason))
         self._versions: dict[str, str] = {}
         self._since_s: dict[
             str, float

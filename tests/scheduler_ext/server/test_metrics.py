@@ -30,7 +30,9 @@ async def busy_page():
     """A scrape over HTTP after something of everything has happened."""
     async with opened() as served:
         metrics = served.metrics
-        metrics.pass_through(lambda: [("nodes", Watched()), ("pods", Watched(object_count=9))], RealClock())
+        metrics.show_client(
+            lambda: {("get", "2xx"): 1}, lambda: [("nodes", Watched()), ("pods", Watched(object_count=9))], RealClock()
+        )
         metrics.refused_answers.labels("NoRoom").inc()
         metrics.gangs.labels("partial", "").set(1)
         metrics.reloads.labels("taken").inc()
