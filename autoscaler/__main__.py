@@ -63,6 +63,7 @@ async def serve(settings: Settings) -> None:
         elector, namespace = _elector(client, settings, clock), settings.lease.partition("/")[0]
         recorder = _recorder(client, settings, clock)
         metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(view)
+        metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
 
         def time() -> SteadyTime:
@@ -82,9 +83,8 @@ async def serve(settings: Settings) -> None:
                 works.append(TaintWriter(calls, fault_reports, rules, *loop_arguments).run)
             acts = scale_writer, settings.policy(), clock, events, metrics, journal, time()
             controller = AutoscalerController(view, informers, *acts, MemoryWriter(calls, namespace, clock))
-            words = ReportSource(controller, refs, settings)
+            words, at = ReportSource(controller, refs, settings), parse_address(settings.metrics_bind, "--metrics-bind")
             status = StatusWriter(calls, namespace, clock, words.pages, words.marks, lambda: elector.is_leading)
-            at = parse_address(settings.metrics_bind, "--metrics-bind")
             async with serve_pages(*at, probe_pages(informers.unready_reason, metrics.page)) as port:
                 log.info("serving", extra={"metrics_port": port})
                 synced = partial(wait_until_synced, informers)

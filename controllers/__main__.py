@@ -60,7 +60,8 @@ async def serve(settings: Settings) -> None:
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, settings.namespace)
         elector, site = _elector(client, settings, clock, rng), settings.docs_base_url
         events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock, docs=site)
-        metrics = Metrics(queue.__len__)
+        metrics = Metrics(queue.__len__, settings.kinds)
+        metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
         calls = LeasedCalls(client, lambda: elector.is_leading)
         plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, one_per_namespace=True), clock, events, metrics)
         if scales := "ElasticJob" in settings.kinds:

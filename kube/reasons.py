@@ -300,7 +300,7 @@ EXTENDER: Mapping[str, Meaning] = {
     "GangPartial": Meaning(
         "Some members of the gang have a host, and the rest finds none.",
         "Free room near the members that run, or delete the gang.",
-        "The metric turnout_gangs_partial, and turnout topology.",
+        "The metric turnout_gangs, and turnout topology.",
     ),
     "GangMoved": Meaning(
         "The pod was evicted with the rest of its gang. The gang was below its minimum, had no room, and fits "
@@ -482,7 +482,7 @@ CONTROLLER: Mapping[str, Meaning] = {
         "A clock has jumped: a deadline or a deletion after ttlSecondsAfterFinished is put off until two looks "
         "at the clock have passed, 20 s.",
         "Nothing is to be done; the admin sees to the clocks of the nodes.",
-        "The metric turnout_controller_clock_jumped_seconds.",
+        "The metric turnout_controller_clock_jump_seconds.",
     ),
 }
 

@@ -45,7 +45,7 @@ from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.events import DecisionEvents
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.http import HealthPages
-from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.metrics import Metrics, NominatorMetrics
 from turnout.scheduler_ext.server.ports import TlsFiles, WebhookPort
 from turnout.scheduler_ext.server.watches import Watches
 from turnout.scheduler_ext.settings import SharedSettings, add_common
@@ -112,7 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def serve(settings: NominatorSettings) -> None:
     """Watch always and write while leading, until the process receives a signal to end."""
-    clock, metrics = RealClock(), Metrics()
+    clock, metrics = RealClock(), Metrics("nominator")
+    series = NominatorMetrics(metrics.registry)
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         choices = settings.choices()
         watches = Watches(
@@ -127,15 +128,23 @@ async def serve(settings: NominatorSettings) -> None:
             settings.read_queues,
         )
         extender = Extender(choices.rules, clock, metrics, _log_notice, watches)
-        metrics.pass_through(watches.reflectors.items, clock)
+        metrics.show_client(lambda: client.request_counts, watches.reflectors.items, clock)
         namespace, _, name = settings.lease.partition("/")
         lease = lease_settings(settings.lease_seconds)
         elector = Elector(client, namespace, name, _identity(), clock=clock, rng=random.Random(), settings=lease)
         events = EventRecorder(client, "turnout-nominator", _instance(), clock=clock, docs=settings.docs_base_url)
         notices = DecisionEvents(events, settings.configmap, clock)
         calls = LeasedCalls(client, lambda: elector.is_leading)
-        writers = _writers(settings, watches, calls, clock, metrics, notices)
-        leading = lead(elector, watches.wait_for_sync, lambda: run_together(*writers))
+        writers = _writers(settings, watches, calls, clock, series, notices)
+
+        async def term() -> None:
+            series.leading.set(1)
+            try:
+                await run_together(*writers)
+            finally:
+                series.leading.set(0)
+
+        leading = lead(elector, watches.wait_for_sync, term)
         reporting = [events.run(), notices.run()] if settings.gates or settings.repair else []
         work = [watches.run(), extender.run(), leading, *reporting]
         await _answer(settings, extender, metrics, clock, work)
@@ -146,19 +155,19 @@ def _writers(
     watches: Watches,
     calls: LeasedCalls,
     clock: Clock,
-    metrics: Metrics,
+    metrics: NominatorMetrics,
     notices: DecisionEvents,
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Return what runs while this process leads."""
-    choices, registry = settings.choices(), metrics.registry
-    writers = [NominationWriter(watches, calls, choices, clock, registry).run]
+    choices = settings.choices()
+    writers = [NominationWriter(watches, calls, choices, clock, metrics).run]
     if settings.gates:
-        evictor = Evictor(watches, calls, clock, registry, notices.notify) if settings.preempt else None
-        writers.append(GateWriter(watches, calls, choices, clock, registry, notices.notify, evictor).run)
+        evictor = Evictor(watches, calls, clock, metrics, notices.notify) if settings.preempt else None
+        writers.append(GateWriter(watches, calls, choices, clock, metrics, notices.notify, evictor).run)
     if settings.repair:
-        writers.append(Repairer(watches, calls, clock, registry, notices.notify).run)
+        writers.append(Repairer(watches, calls, clock, metrics, notices.notify).run)
     if settings.annotate_switch_path:
-        writers.append(SwitchPathWriter(watches, calls, clock, registry).run)
+        writers.append(SwitchPathWriter(watches, calls, clock, metrics).run)
     return writers
 
 
@@ -188,13 +197,13 @@ async def clear(client: Client) -> int:
     It does so even when another process leads. Raises CallError if the pods cannot be listed at once, and Unreachable
     if the lists are not complete within CLEAR_S: a person waits for the result, and watches would retry for ever.
     """
-    clock, metrics = RealClock(), Metrics()
+    clock, metrics = RealClock(), Metrics("nominator")
     async for _ in client.pages(PODS, limit=1):
         break
     settings = NominatorSettings()
     plans = plans_by(settings.choices().rules)
     watches = Watches(plans, client, settings.configmap, clock, random.Random(), metrics, _log_notice)
-    nominator = NominationWriter(watches, client, settings.choices(), clock, metrics.registry)
+    nominator = NominationWriter(watches, client, settings.choices(), clock, NominatorMetrics(metrics.registry))
     watching = asyncio.create_task(watches.run())
     try:
         try:

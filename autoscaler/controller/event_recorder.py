@@ -144,9 +144,7 @@ class NodeEvents:
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
         of = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
         limit = self._rules.max_tainted(node_state.gpu_nodes)
-        self._metrics.set_counts(
-            {**of, "tainted": node_state.tainted, "limit": limit, "gpu_nodes": node_state.gpu_nodes}
-        )
+        self._metrics.set_counts({**of, "tainted": node_state.tainted, "all": node_state.gpu_nodes}, limit)
         for each in plan.passed_over:
             self._passed_over(each)
         for node, why in faults.items():

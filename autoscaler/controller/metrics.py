@@ -26,11 +26,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Policy, QueueOrder, Reason, Step, bound, free, total
+from turnout.autoscaler.node_faults.model import NodeReason
 from turnout.jobs.model import JobKey, Life
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube.client.clock import Clock, RealClock
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.server.probes import build_info
+from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
+from turnout.kube.server.probes import build_info, leading_gauge
 from turnout.kube.times import unix_s
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -54,7 +56,7 @@ class Metrics:
         self._counts, self._clock, self._restart_s = gpus, clock or RealClock(), restart_s
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        build_info(registry)
+        build_info(registry, "autoscaler")
         self.decide_s = Histogram(
             "turnout_autoscaler_decide_seconds", "Time for one decision.", buckets=_DECIDE_S, registry=registry
         )
@@ -67,14 +69,14 @@ class Metrics:
         )
         self._resized = counter("queue_resized_gpus", "GPUs of workers added or taken.", "queue", "direction")
         self._restarts = counter(
-            "queue_restart_gpu_seconds", "GPU time that changes of size cost the jobs they were made of.", "queue"
+            "queue_assumed_restart_gpu_seconds",
+            "GPU time that changes of size are assumed to cost the jobs, by queue.",
+            "queue",
         )
         self._lent = _LentTime(
             counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
         )
-        self.leading = _Leading(
-            Gauge("turnout_autoscaler_leading", "1 while this replica decides.", registry=registry), self._stopped
-        )
+        self.leading = _Leading(leading_gauge(registry, "autoscaler"), self._stopped)
         self.nodes = _NodeMetrics(registry)
         self._snapshot: Snapshot | None = None
         self._starts: Mapping[JobKey, Start] = {}
@@ -133,6 +135,15 @@ class Metrics:
             cost_s = 0.0 if step.at_start else usual_s
             self._restarts.labels(queue).inc(gpus * min(state.bound_workers, step.target) * cost_s)
 
+    def show_client(
+        self,
+        requests: Callable[[], Mapping[tuple[str, str], int]],
+        watches: Callable[[], Iterable[tuple[str, Watch]]],
+        clock: Clock,
+    ) -> None:
+        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        self.registry.register(ClientMetrics("autoscaler", requests, watches, clock))
+
     def page(self) -> bytes:
         """Return the page as Prometheus reads it."""
         self._lent.add_elapsed()
@@ -169,21 +180,25 @@ class _NodeMetrics:
     """Counters of nodes on which pods have reported faults."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        text = (
-            "Nodes that are tainted, suspected or on trial, the limit of tainted nodes, and the nodes that offer GPUs."
-        )
-        self._now = Gauge("turnout_autoscaler_faulty_nodes", text, ("what",), registry=registry)
+        text = "Nodes that offer GPUs, by state: all of them, and those that are tainted, suspected or on trial."
+        self._now = Gauge("turnout_gpu_nodes", text, ("state",), registry=registry)
+        self._limit = _OptionalGauge("gpu_nodes_taint_limit", "Number of nodes that may be tainted at once.")
+        registry.register(self._limit)
         self._changes = Counter(
             "turnout_node_changes", "Changes of nodes, by reason and outcome.", ("reason", "outcome"), registry=registry
         )
         self._skipped = Counter(
-            "turnout_node_verdicts_skipped", "Verdicts without effect, by why.", ("reason",), registry=registry
+            "turnout_node_verdicts_skipped", "Verdicts without effect, by reason.", ("reason",), registry=registry
         )
+        reasons = [reason.value for reason in NodeReason]
+        start_at_zero(self._changes, reasons, _OUTCOMES)
+        start_at_zero(self._skipped, reasons)
 
-    def set_counts(self, counts: Mapping[str, int]) -> None:
-        """Set the number of nodes in each state."""
-        for what, count in counts.items():
-            self._now.labels(what).set(count)
+    def set_counts(self, counts: Mapping[str, int], limit: int) -> None:
+        """Set the number of nodes in each state, and the number of nodes that may be tainted."""
+        for state, count in counts.items():
+            self._now.labels(state).set(count)
+        self._limit.number = limit
 
     def count_outcome(self, word: str, outcome: str) -> None:
         """Count the outcome of one step."""
@@ -196,6 +211,19 @@ class _NodeMetrics:
     def clear(self) -> None:
         """Drop the series, because another replica leads now."""
         self._now.clear()
+        self._limit.number = None
+
+
+class _OptionalGauge(Collector):
+    """A gauge without a series while its number is unknown."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name, self._text = f"turnout_{name}", text
+        self.number: float | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauge."""
+        yield GaugeMetricFamily(self._name, self._text, value=self.number)
 
 
 class _Leading:
@@ -251,17 +279,17 @@ Sample = tuple[str, tuple[str, ...], float]  # a family of FAMILIES, its labels'
 _QUEUE = ("queue",)
 _JOB = ("queue", "job_kind", "job_namespace", "job_name")  # a scrape has a `job` and a `namespace` of its own
 FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "queue_gpus": ("GPUs of a queue: its limit, its own (deserved), used, free.", (*_QUEUE, "what")),
+    "queue_gpus": ("GPUs of a queue: limit, deserved, used, available.", (*_QUEUE, "type")),
     "queue_jobs": ("Jobs of a queue: running, waiting for their min, suspended.", (*_QUEUE, "state")),
     "queue_worker_gpus": ("GPUs of running workers up to the min, and above it.", (*_QUEUE, "part")),
     "queue_missing_gpus": ("GPUs that are missing to the mins of the waiting jobs of a queue.", _QUEUE),
-    "queue_reasons": ("Jobs of a queue by the reason of the last decision.", (*_QUEUE, "reason")),
-    "queue_jobs_without_series": ("Jobs of a queue that have no series of their own.", _QUEUE),
+    "queue_jobs_by_reason": ("Jobs of a queue by the reason of the last decision.", (*_QUEUE, "reason")),
+    "queue_unlisted_jobs": ("Jobs of a queue that have no series of their own.", _QUEUE),
     "job_gpus": ("GPUs of a job's running workers up to the min, and above it.", (*_JOB, "part")),
     "job_reason": ("1 for the reason of the last decision on a job.", (*_JOB, "reason")),
     "job_missing_gpus": ("GPUs that are missing to the min of a waiting job.", _JOB),
     "job_waiting_since_timestamp_seconds": ("Since when a job waits for its min, in seconds since 1970.", _JOB),
-    "job_estimated_start_timestamp_seconds": (
+    "job_predicted_start_timestamp_seconds": (
         "When a waiting job is expected to start, in seconds since 1970: at the earliest, likely, at the latest.",
         (*_JOB, "bound"),
     ),
@@ -332,7 +360,7 @@ def gpus_of(shape: PodShape, gpus: Gpus) -> int:
 
 
 def _queue_samples(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
-    """Yield the GPUs of each queue: limit, deserved, used and free; none for a quota that bounds several queues."""
+    """Yield the GPUs of each queue by type. A quota that bounds several queues has no series."""
     for name, queue in look.queues.items():
         if bounds_several(name):
             continue
@@ -340,11 +368,11 @@ def _queue_samples(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
             "limit": bound(queue.limit, gpus),
             "deserved": bound(queue.deserved, gpus),
             "used": total(queue.used, gpus),
-            "free": free(queue.limit, queue.used, gpus),
+            "available": free(queue.limit, queue.used, gpus),
         }
-        for what, amount in amounts.items():
+        for type_, amount in amounts.items():
             if amount is not None:
-                yield "queue_gpus", (name, what), amount
+                yield "queue_gpus", (name, type_), amount
 
 
 @dataclass(slots=True)
@@ -374,9 +402,9 @@ class _Sums:
         yield "queue_worker_gpus", (name, "min"), self.least_gpus
         yield "queue_worker_gpus", (name, "elastic"), self.elastic_gpus
         yield "queue_missing_gpus", (name,), self.missing_gpus
-        yield "queue_jobs_without_series", (name,), self.without_series
+        yield "queue_unlisted_jobs", (name,), self.without_series
         for reason, jobs in self.reasons.items():
-            yield "queue_reasons", (name, reason), jobs
+            yield "queue_jobs_by_reason", (name, reason), jobs
 
 
 def _job_sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
@@ -410,9 +438,9 @@ def _job_samples(
     if since_s is not None:
         yield "job_waiting_since_timestamp_seconds", labels, since_s
     if start is not None:
-        for bound, at_s in zip(("early", "likely", "late"), start, strict=True):
+        for bound, at_s in zip(("earliest", "likely", "latest"), start, strict=True):
             if isfinite(at_s):  # no series if the time is unknown
-                yield "job_estimated_start_timestamp_seconds", (*labels, bound), at_s
+                yield "job_predicted_start_timestamp_seconds", (*labels, bound), at_s
 
 
 def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:

@@ -178,7 +178,7 @@ def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
     nodes = len(facts.nodes or ())
     most = 0.0
     for page in filter(None, facts.pages.values()):
-        buckets = _samples(page, "turnout_extender_answer_names_bucket")
+        buckets = _samples(page, "turnout_extender_answer_nodes_bucket")
         steps = sorted((float(labels["le"]), value) for _, labels, value in buckets if labels["verb"] == "prioritize")
         before = 0.0
         for bound, count in steps:

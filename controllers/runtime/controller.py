@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from prometheus_client import (
@@ -16,7 +16,20 @@ from prometheus_client import (
     generate_latest,
 )
 
-from turnout.controllers.model import JUMP_S, ControlledKind, EventOnJob, JobKey, Object, Reason, Setup
+from turnout.controllers.children import path_prefixes
+from turnout.controllers.model import (
+    JUMP_S,
+    ControlledKind,
+    Create,
+    Delete,
+    EventOnJob,
+    JobKey,
+    Object,
+    Reason,
+    ReconcileOutcome,
+    Setup,
+    Update,
+)
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.owned_objects import ChildCache
 from turnout.controllers.runtime.work_queue import WorkQueue
@@ -25,7 +38,8 @@ from turnout.kube.client.clock import Clock, SteadyTime
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
-from turnout.kube.server.probes import build_info
+from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
+from turnout.kube.server.probes import build_info, leading_gauge
 
 log = logging.getLogger("turnout.controllers")
 
@@ -50,6 +64,7 @@ class JobController:
         """time: of day, for decisions; without it the wall clock's, whose jumps are seen."""
         self._cache, self._queue, self._writer, self._kinds, self._setup = cache, queue, writer, kinds, setup
         self._clock, self._events, self._metrics = clock, events, metrics
+        self._plurals = {child: plural for child, (_, plural) in path_prefixes(setup).items()}
         self._time = time or SteadyTime(clock)
         self._moment, self._looked_s = self._time.now(), clock.monotonic()
 
@@ -107,14 +122,15 @@ class JobController:
         except (Forbidden, Rejected) as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
-        self._metrics.writes.inc(len(outcome.writes) + (outcome.status is not None))
+        for verb, resource in written_resources(kind, outcome, self._plurals):
+            self._metrics.writes.labels(verb, resource).inc()
         if outcome.requeue_s is not None:
             self._queue.add_after(key, outcome.requeue_s)
 
     def _report_fault(self, key: JobKey, error: Exception) -> None:
         """Report a fault of ours that stops a job. The job is retried after its own back-off."""
         log.error("job_refused", extra={"job": f"{key.namespace}/{key.name}"}, exc_info=error)
-        self._metrics.faults.inc()
+        self._metrics.internal_errors.labels(self._kinds[key.api].full_name).inc()
         try:
             if (found := self._cache.job(key)) is not None:
                 text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
@@ -138,39 +154,74 @@ class JobController:
 _NAME_AGAIN_S = 30.0
 
 
+def written_resources(
+    kind: ControlledKind, outcome: ReconcileOutcome, plurals: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the verb and the resource of each write of an outcome. plurals: of the kinds of children."""
+    if outcome.delete_job:
+        yield "delete", kind.plural
+        return
+    for write in outcome.writes:
+        match write:
+            case Create(body):
+                yield "create", plurals[body["kind"]]
+            case Update(child):
+                yield "patch", plurals[child.kind]
+            case Delete(child):
+                yield "delete", plurals[child.kind]
+    if outcome.status is not None:
+        yield "patch", f"{kind.plural}/status"
+
+
 _LOOK_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
 
 
 class Metrics:
-    """The metrics page of the job controllers. waiting: returns how many jobs wait."""
+    """The metrics page of the job controllers."""
 
-    def __init__(self, waiting: Callable[[], int]) -> None:
+    def __init__(self, waiting: Callable[[], int], kinds: Iterable[str] = ()) -> None:
+        """Create the page. waiting: returns how many jobs wait for a decision. kinds: names of the controlled kinds."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        build_info(registry)
+        build_info(registry, "controller")
         self.look_s = Histogram(
             "turnout_controller_decide_seconds", "Time for one decision on one job.", buckets=_LOOK_S, registry=registry
         )
-        self.writes = Counter("turnout_controller_writes", "Objects created, changed or deleted.", registry=registry)
-        self.faults = Counter(
-            "turnout_controller_faults",
-            "Looks at a job or a ScalePlan that a fault of ours has ended.",
+        self.writes = Counter(
+            "turnout_controller_writes", "Objects created, changed or deleted.", ["verb", "resource"], registry=registry
+        )
+        self.internal_errors = Counter(
+            "turnout_controller_internal_errors",
+            "Decisions on a job or a ScalePlan that an error of ours ended.",
+            ["job_kind"],
             registry=registry,
         )
+        start_at_zero(self.internal_errors, kinds)
         self.events = Counter(
             "turnout_controller_events",
             "Events on jobs and ScalePlans, by reason.",
-            ["kind", "reason"],
+            ["job_kind", "reason"],
             registry=registry,
         )
         self.jumped_s = Gauge(
-            "turnout_controller_clock_jumped_seconds",
-            "By how much a clock has jumped just now, while nothing that only time decides is done; else 0.",
+            "turnout_controller_clock_jump_seconds",
+            "Seconds by which a clock jumped just now; decisions that depend on time wait meanwhile. Else 0.",
             registry=registry,
         )
-        self.leading = Gauge("turnout_controller_leading", "1 while this replica writes.", registry=registry)
-        Gauge("turnout_controller_queue", "Jobs that wait to be looked at.", registry=registry).set_function(waiting)
+        self.leading = leading_gauge(registry, "controller")
+        Gauge("turnout_controller_workqueue_depth", "Jobs that wait for a decision.", registry=registry).set_function(
+            waiting
+        )
+
+    def show_client(
+        self,
+        requests: Callable[[], Mapping[tuple[str, str], int]],
+        watches: Callable[[], Iterable[tuple[str, Watch]]],
+        clock: Clock,
+    ) -> None:
+        """Show the calls and the watches of the API server, as for ClientMetrics."""
+        self.registry.register(ClientMetrics("controller", requests, watches, clock))
 
     def page(self) -> bytes:
         """Return the page as Prometheus reads it."""

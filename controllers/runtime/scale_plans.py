@@ -95,7 +95,7 @@ class ScalePlans:
     def _report_fault(self, key: JobKey, error: Exception) -> None:
         """Report a fault of ours that stops a plan. The plan is retried after its own back-off."""
         log.error("scale_plan_refused", extra={"plan": f"{key.namespace}/{key.name}"}, exc_info=error)
-        self._metrics.faults.inc()
+        self._metrics.internal_errors.labels(KIND).inc()
         if (plan := self._pending_plans.get(key)) is None:
             return
         ref = ObjectRef(KIND, API, key.namespace, key.name, plan["metadata"].get("uid", ""))

@@ -28,14 +28,8 @@ from turnout.launcher.agent.metrics import Metrics as LauncherMetrics
 from turnout.launcher.cli.help import EXITS
 from turnout.scheduler_ext import nominator
 from turnout.scheduler_ext import settings as extender
-from turnout.scheduler_ext.server.metrics import (
-    EvictionMetrics,
-    GateMetrics,
-    NominationMetrics,
-    RepairMetrics,
-    SwitchPathMetrics,
-)
 from turnout.scheduler_ext.server.metrics import Metrics as ExtenderMetrics
+from turnout.scheduler_ext.server.metrics import NominatorMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
@@ -174,10 +168,9 @@ def registries() -> Mapping[str, CollectorRegistry]:
     """Return the registry of each program, with all that it ever serves."""
     page = ExtenderMetrics()
     page.certificate_ends(0.0)
-    page.pass_through(list, RealClock())
+    page.show_client(dict, list, RealClock())
     writer = CollectorRegistry()
-    for part in (NominationMetrics, GateMetrics, EvictionMetrics, RepairMetrics, SwitchPathMetrics):
-        part(writer)
+    NominatorMetrics(writer).show_gated_pods(int)
     return {
         "turnout-extender": page.registry,
         "turnout-nominator, besides those of the extender": writer,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -34,6 +34,7 @@ _JSON = "application/json"
 _LIBRARY_MODULE = "kubernetes"  # what the extra brings
 _MAX_ERROR_BYTES = 65_536
 _MAX_DATES = 31  # of the last answers
+_EXPECTED_CODES = (403, 404, 409, 422, 429)  # counted apart, because an alert treats them differently
 
 
 class _PageMetadata(msgspec.Struct):
@@ -91,6 +92,8 @@ class Client:
         self._ahead_s: deque[float] = deque(maxlen=_MAX_DATES)
         # Date headers that are not parsed yet, each with our clock at its arrival.
         self._unread_dates: deque[tuple[str, float]] = deque(maxlen=_MAX_DATES)
+        # Calls by verb of HTTP in lower case and by code; "none" for calls without an answer.
+        self.request_counts: Counter[tuple[str, str]] = Counter()
         self._in_flight = asyncio.Semaphore(max_in_flight)
         self._rate_limiter = RateLimiter(RealClock(), qps) if qps else None
 
@@ -298,13 +301,20 @@ class Client:
                     Request(call.method, call.path, call.params or {}, headers, call.body, deadline_s)
                 )
                 self._unread_dates.append((answer.header("Date"), time.monotonic()))
+                self.request_counts[call.method.lower(), _code(answer.status)] += 1
                 if not 200 <= answer.status < 300:
                     await _raise_error(call, answer)
                 return answer
         except UnreadableCredentials as error:
             raise Unauthorised(call.method, call.path, 0, f"credentials cannot be read: {error}") from error
         except OSError as error:  # TimeoutError is an OSError
+            self.request_counts[call.method.lower(), "none"] += 1
             raise Unreachable(call.method, call.path, 0, str(error) or repr(error)) from error
+
+
+def _code(status: int) -> str:
+    """Return a status for a metric: the codes that callers expect and handle, else the class."""
+    return str(status) if status in _EXPECTED_CODES else f"{status // 100}xx"
 
 
 def load_library() -> None:

@@ -40,11 +40,16 @@ def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes])
     return {"/healthz": lambda _: text(200, "ok"), "/readyz": readyz, "/metrics": scrape}
 
 
-def build_info(registry: CollectorRegistry) -> None:
-    """Add turnout_build_info, a gauge that is always 1 and names the version and the commit."""
-    gauge = Gauge("turnout_build_info", "The build that runs.", ["version", "commit"], registry=registry)
+def build_info(registry: CollectorRegistry, component: str) -> None:
+    """Add turnout_build_info, a gauge that is always 1 and names the component, the version and the commit."""
+    gauge = Gauge("turnout_build_info", "The build that runs.", ["component", "version", "commit"], registry=registry)
     build_of_program = installed_build()
-    gauge.labels(build_of_program.version, build_of_program.commit).set(1)
+    gauge.labels(component, build_of_program.version, build_of_program.commit).set(1)
+
+
+def leading_gauge(registry: CollectorRegistry, component: str) -> Gauge:
+    """Add turnout_leading, and return the series of this component, which is 0 until it is set."""
+    return Gauge("turnout_leading", "1 while this replica leads.", ["component"], registry=registry).labels(component)
 
 
 def text(status: int, line: str) -> web.Response:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 from itertools import islice
 
 import numpy as np
@@ -159,21 +160,28 @@ def partial_gangs(plans: Plans) -> list[Gang]:
     return found
 
 
-def unenforced_pods(plans: Plans, rules: Rules) -> int:
-    """Count the bound pods that now break a rule.
+class GangRule(Enum):
+    """A rule that bound pods of a gang can break. The values are those of the label `rule`."""
 
-    A gang with a required level may span more than its tier, or a gang that is refused while incomplete may have lost
-    members. Nothing enforces either rule while the extender is down, or when members leave later.
+    TIER = "tier"  # the gang lies within its tier
+    WHOLE = "whole"  # the gang has its min, where incomplete gangs are refused
+
+
+def pods_against_rules(plans: Plans, rules: Rules) -> Mapping[GangRule, int]:
+    """Return the number of bound pods that now break each rule. A gang that breaks both counts for WHOLE only.
+
+    Nothing enforces either rule while the extender is down, or when members leave later.
     """
-    count = 0
+    counts = dict.fromkeys(GangRule, 0)
     for gang in plans.view.gangs.values():
         bound = [m for m in planned_members(gang) if m.node and not m.terminating and counts_for_tier(m, gang)]
         if not bound or gang.key.dialect == Dialect.ALONE.value:
             continue
-        is_incomplete = rules.hold_incomplete and len(gang.living()) < gang.min_pods
-        if is_incomplete or _leaves_level(plans.view, gang, bound):
-            count += len(bound)
-    return count
+        if rules.hold_incomplete and len(gang.living()) < gang.min_pods:
+            counts[GangRule.WHOLE] += len(bound)
+        elif _leaves_level(plans.view, gang, bound):
+            counts[GangRule.TIER] += len(bound)
+    return counts
 
 
 def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) -> bool:

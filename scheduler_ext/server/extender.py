@@ -12,6 +12,7 @@ from typing import Any
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
+from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
 from turnout.scheduler_ext.cluster.member import GangMember, error_text
 from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState
@@ -21,16 +22,16 @@ from turnout.scheduler_ext.planner.answers import (
     answer_preempt,
     answer_prioritize,
     partial_gangs,
+    pods_against_rules,
     postpone,
     refuse_everywhere,
-    unenforced_pods,
 )
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
 from turnout.scheduler_ext.planner.request import planned_members
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import GateRule, Review, needs_gate
-from turnout.topology.model import Refusal
+from turnout.topology.model import Refusal, RefusalReason
 
 CLEAN_UP_S = 5.0  # between two clean-ups
 PLANNING_PAUSE_S = 0.02  # between two rounds of planning
@@ -39,6 +40,12 @@ RETRY_S = 0.2  # pause between two refusals of a pod from an old view
 UNCONFIRMED_S = 30.0  # how long a pod stays that only a request has shown
 GANGS_DESCRIBED = 200
 REPORT_S = 0.02  # time for reports of placed gangs in one clean-up
+REFUSALS = (  # the reasons of refused answers
+    *(EventReason(reason.value) for reason in RefusalReason),
+    EventReason.GANG_INCOMPLETE,
+    EventReason.PLANNED_HOST_MISSING,
+    EventReason.OLD_VIEW,
+)
 COUNTED_SILENCE = ("ResourceClaims", "PodLevelGpus")  # pods with GPUs whose room we do not know
 
 
@@ -53,6 +60,7 @@ class Extender:
     ) -> None:
         self.rules, self.clock, self.metrics, self.notify, self.watches = rules, clock, metrics, notify, watches
         self.plans, self.view = watches.plans, watches.plans.view
+        start_at_zero(metrics.refused_answers, (reason.value for reason in REFUSALS))
         self._unconfirmed_until_s: dict[str, float] = {}
         self._reported_terms: dict[GangKey, tuple[str, ...]] = {}
         self._postponed_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
@@ -70,15 +78,15 @@ class Extender:
         """Keep the planned node only, and assume for a while that the pod goes there."""
         member = self._member(pod)
         if member is None:
-            self.metrics.no_opinion.labels("Unreadable").inc()
+            self.metrics.unjudged_answers.labels("Unreadable").inc()
             return Answer()
         if member.no_opinion_reason in COUNTED_SILENCE:
-            self.metrics.no_opinion.labels(member.no_opinion_reason).inc()
+            self.metrics.unjudged_answers.labels(member.no_opinion_reason).inc()
         now_s = self.clock.monotonic()
         if (group := self.watches.pod_group_state(member.membership.key)) is not PodGroupState.KNOWN:
             refusal = _missing_pod_group(member)
             if group is PodGroupState.AWAITED:
-                self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
+                self.metrics.refused_answers.labels(EventReason.OLD_VIEW.value).inc()
                 return postpone(refusal, self.clock.wall(), 0.0)
             self._report_without_pod_group(member, refusal)
         self._note_query(member)
@@ -206,8 +214,9 @@ class Extender:
         self.watches.forget_deleted_gangs()
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
-        self.metrics.gangs_partial.set(len(partial_gangs(self.plans)))
-        self.metrics.unenforced_pods.set(unenforced_pods(self.plans, self.rules))
+        self.metrics.gangs.labels("partial", "").set(len(partial_gangs(self.plans)))
+        for rule, pods in pods_against_rules(self.plans, self.rules).items():
+            self.metrics.gang_pods_violating.labels(rule.value).set(pods)
 
     # Inside.
 
@@ -231,7 +240,7 @@ class Extender:
     def _report_refusal(self, member: GangMember, refusal: Refusal) -> None:
         """Count a refusal, and report it to the owner of the pod."""
         reason = EventReason(refusal.reason.value)
-        self.metrics.refusals.labels(reason.value).inc()
+        self.metrics.refused_answers.labels(reason.value).inc()
         self._notify_owner(member, reason, refusal.detail)
 
     def _notify_owner(self, member: GangMember, reason: EventReason, detail: str) -> None:
@@ -287,7 +296,7 @@ class Extender:
         due_s = self._postponed_s.get(member.uid, now_s - RETRY_S) + RETRY_S
         pause_s = min(max(0.0, due_s - now_s), RETRY_S)  # far below the scheduler's patience
         self._postponed_s[member.uid] = now_s + pause_s
-        self.metrics.refusals.labels(EventReason.OLD_VIEW.value).inc()
+        self.metrics.refused_answers.labels(EventReason.OLD_VIEW.value).inc()
         return postpone(refusal, self.clock.wall(), pause_s)
 
     def _member(self, pod: Pod) -> GangMember | None:

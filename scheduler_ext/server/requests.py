@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from turnout.kube.objects import Pod
+from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.model import Answer, BadRequest, Victims
 from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.wire import extender_v1, volcano_v1
@@ -79,7 +80,7 @@ class Outcome(Enum):
     """The result of a request. Metric, log and test use the same word."""
 
     ANSWERED = "answered"
-    NEUTRAL = "neutral"  # 200, without the extender's opinion
+    NO_ADVICE = "no_advice"  # 200, without the extender's opinion
     BAD_REQUEST = "bad_request"
     NO_SUCH_VERB = "no_such_verb"
     WRONG_METHOD = "wrong_method"
@@ -246,8 +247,10 @@ class Dispatcher:
             verb: tuple(metrics.phase.labels(verb.value, phase) for phase in ("decode", "plan", "encode"))
             for verb in Verb
         }
+        start_at_zero(metrics.errors, (verb.value for verb in Verb), ("late", "failed"))
+        start_at_zero(metrics.requests, (verb.value for verb in Verb), (outcome.value for outcome in Outcome))
         self._logged_s: dict[str, float] = {}  # place in our code -> when it was logged
-        self._names = {verb: metrics.names.labels(verb.value) for verb in Verb}
+        self._names = {verb: metrics.answer_nodes.labels(verb.value) for verb in Verb}
 
     def answer(self, verb: Verb, body: bytes, late: bool = False) -> Reply:
         """Answer one body.
@@ -271,7 +274,7 @@ class Dispatcher:
             self._report_failure(verb, error)
             planned_s = self._clock()
             encoded, names = _QUESTIONS[verb](body).encode()
-            outcome, pause_s = Outcome.NEUTRAL, 0.0
+            outcome, pause_s = Outcome.NO_ADVICE, 0.0
         decode, plan, encode = self._phases[verb]
         decode.observe(decoded_s - start_s)
         plan.observe(planned_s - decoded_s)

@@ -183,7 +183,7 @@ class Watches(InformerFactory, WatchState):
             return
         metrics, outcome = self._metrics, verdict.outcome
         metrics.reloads.labels(outcome.value).inc()
-        metrics.faults.set(verdict.faults)
+        metrics.map_errors.set(verdict.faults)
         if verdict.fabric is not None:
             self.plans.view.set_map(verdict.fabric)
             metrics.hosts.set(verdict.fabric.mapped_count)

@@ -18,13 +18,12 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry
-
 from turnout.jobs.gang import GangKey, Remedy
 from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
+from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.gates.evictions import (
     find_stuck_gang,
@@ -35,16 +34,16 @@ from turnout.scheduler_ext.gates.evictions import (
 )
 from turnout.scheduler_ext.gates.release import GatedGang
 from turnout.scheduler_ext.model import EventReason, Evict, Notice
-from turnout.scheduler_ext.server.metrics import EvictionMetrics, RepairMetrics
+from turnout.scheduler_ext.server.metrics import NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import eviction_body
 
 
 class EvictionOutcome(StrEnum):
-    """The outcome of an eviction. The values are those of the label `came` of turnout_gate_evictions."""
+    """The outcome of an eviction. The values are those of the label `outcome` of turnout_gate_evictions."""
 
     EVICTED = "evicted"
-    GONE = "gone"  # the pod was deleted before, or another pod has its name
+    ALREADY_DELETED = "already_deleted"  # the pod was deleted before, or another pod has its name
     REFUSED = "refused"  # by a disruption budget
     FAILED = "failed"
 
@@ -66,7 +65,7 @@ async def evict_each(calls: Calls, victims: Iterable[Evict]) -> AsyncIterator[Ev
         except NotLeading:
             return
         except (NotFound, Conflict):
-            yield EvictionResult(each, EvictionOutcome.GONE)
+            yield EvictionResult(each, EvictionOutcome.ALREADY_DELETED)
         except CallError as error:
             yield EvictionResult(
                 each, EvictionOutcome.REFUSED if error.status == 429 else EvictionOutcome.FAILED, error
@@ -100,7 +99,7 @@ class Evictor:
         watches: WatchState,
         calls: Calls,
         clock: Clock,
-        registry: CollectorRegistry,
+        metrics: NominatorMetrics,
         notify: Callable[[Notice], None],
     ) -> None:
         self._calls, self._clock, self._notify = calls, clock, notify
@@ -108,7 +107,8 @@ class Evictor:
         self._preemptions: dict[GangKey, _PreemptionState] = {}
         self._pauses = RetryPauses[GangKey](EVICTION_BACKOFF)
         self._evicted_uids: set[str] = set()  # uids of evicted pods, until they are deleted
-        self._count = EvictionMetrics(registry).outcomes
+        self._metrics = metrics
+        start_at_zero(metrics.evictions, (outcome.value for outcome in EvictionOutcome))
         watches.follow_pods(drop=self._evicted_uids.discard)
 
     def forget_all(self) -> None:
@@ -163,7 +163,7 @@ class Evictor:
         done = 0
         async for result in evict_each(self._calls, victims):
             pod = result.pod
-            self._count.labels(result.outcome.value).inc()
+            self._metrics.evictions.labels(result.outcome.value).inc()
             if result.error is not None:
                 self._note_failure(key, pod, result.error)
                 continue  # it was the last
@@ -202,7 +202,7 @@ class Repairer:
         watches: WatchState,
         calls: Calls,
         clock: Clock,
-        registry: CollectorRegistry,
+        metrics: NominatorMetrics,
         notify: Callable[[Notice], None],
     ) -> None:
         """notify: receives the notices for the owners of pods."""
@@ -212,7 +212,7 @@ class Repairer:
         self._started_s: dict[GangKey, float] = {}  # gang -> when its last repair began
         self._pauses = RetryPauses[GangKey](REPAIR_BACKOFF)
         self._last_gangs: list[GangKey] = []
-        self._counts = RepairMetrics(registry)
+        self._metrics = metrics
 
     async def run(self) -> None:
         """Repair gangs until cancelled. Each term counts the time that a gang is stuck from its first tick."""
@@ -284,7 +284,7 @@ class Repairer:
                 continue  # it was the last
             done += 1
             if result.outcome is EvictionOutcome.EVICTED:
-                self._counts.evictions.labels(pod.reason.value).inc()
+                self._metrics.repairs.labels(pod.reason.value).inc()
                 log.info("evicted", extra={"pod": f"{pod.namespace}/{pod.name}", "reason": pod.reason.value})
                 self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
         if done == len(victims):  # else one was refused, or another leads by now

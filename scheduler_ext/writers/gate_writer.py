@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
@@ -28,7 +27,7 @@ from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gat
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
-from turnout.scheduler_ext.server.metrics import GateMetrics
+from turnout.scheduler_ext.server.metrics import NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch, nomination_patch
 from turnout.scheduler_ext.writers.eviction_writer import Evictor
@@ -65,7 +64,7 @@ class GateWriter:
         pods: Calls,
         choices: NominationChoices,
         clock: Clock,
-        registry: CollectorRegistry,
+        metrics: NominatorMetrics,
         notify: Callable[[Notice], None],
         evictor: Evictor | None = None,
     ) -> None:
@@ -76,7 +75,7 @@ class GateWriter:
         self._pods, self._choices, self._clock = pods, choices, clock
         self._plans, self._view = watches.plans, watches.plans.view
         self._notify, self._evictor = notify, evictor
-        self._counts = GateMetrics(registry)
+        self._metrics = metrics
         self._gated_pods: dict[str, GatedPod] = {}
         self._lifts: dict[
             str, tuple[int, str]
@@ -90,8 +89,7 @@ class GateWriter:
         self._leads = False
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
-        self._counts.gated.set_function(lambda: len(self._gated_pods))
-        self._counts.leading.set_function(lambda: float(self._leads))
+        metrics.show_gated_pods(lambda: len(self._gated_pods))
         self._view.lifts_gates = True
         watches.follow_pods(self.observe_pod, self.drop)
 
@@ -350,10 +348,10 @@ class GateWriter:
             return
         self._gated_pods.pop(uid, None)
         self._lifts[uid] = (_version_number(answer.metadata.resource_version), write.node)
-        self._counts.lifts.labels(write.reason.value).inc()
+        self._metrics.lifts.labels(write.reason.value).inc()
         created_s = unix_s(write.pod.created)
         if created_s is not None:
-            self._counts.wait_s.observe(max(0.0, self._clock.wall() - created_s))
+            self._metrics.gate_wait_s.observe(max(0.0, self._clock.wall() - created_s))
 
     def _assume_writes(self, writes: Writes) -> None:
         """Note the writes before they are sent, so that no other gang is planned on their places."""
@@ -370,7 +368,8 @@ class GateWriter:
     def _note_failure(self, write: Nominate | Lift, error: CallError | msgspec.DecodeError) -> None:
         """Release the place of a failed write. Unless the pod only changed, its gang pauses."""
         pod = write.pod
-        self._counts.failures.labels(type(error).__name__).inc()
+        what = "nomination" if isinstance(write, Nominate) else "gate"
+        self._metrics.patch_failures.labels(what, type(error).__name__).inc()
         member = self._view.pods.get(pod.uid)
         if isinstance(write, Nominate):
             self._view.unconfirmed_nominations.pop(pod.uid, None)
@@ -389,7 +388,7 @@ class GateWriter:
     def _note_binding(self, uid: str, node: str, bound: str) -> None:
         del self._lifts[uid]
         if node and bound:
-            self._counts.bindings.labels(str(bound == node).lower()).inc()
+            self._metrics.bindings.labels(str(bound == node).lower()).inc()
 
 
 def _version_number(version: str) -> int:

@@ -11,8 +11,6 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry
-
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
 from turnout.kube.backoff import UnshownWrites
@@ -20,6 +18,7 @@ from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.objects import Pod
+from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.request_hints import PodGroupState
 from turnout.scheduler_ext.planner.nominations import (
     Nomination,
@@ -29,7 +28,7 @@ from turnout.scheduler_ext.planner.nominations import (
     nominate,
 )
 from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
-from turnout.scheduler_ext.server.metrics import NominationMetrics
+from turnout.scheduler_ext.server.metrics import NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 
 log = logging.getLogger("turnout.nominator")
@@ -48,12 +47,13 @@ class NominationWriter:
         pods: Calls,
         choices: NominationChoices,
         clock: Clock,
-        registry: CollectorRegistry,
+        metrics: NominatorMetrics,
     ) -> None:
         """Start watching pods."""
         self._watches, self._pods, self._choices, self._clock = watches, pods, choices, clock
         self._plans, self._view = watches.plans, watches.plans.view
-        self._counts = NominationMetrics(registry)
+        self._metrics = metrics
+        start_at_zero(metrics.nominations, (reason.value for reason in NominationReason))
         self._versions: dict[str, str] = {}
         self._since_s: dict[
             str, float
@@ -188,7 +188,7 @@ class NominationWriter:
                 "nomination_failed", extra={"pod": f"{nomination.namespace}/{nomination.name}", "why": str(error)}
             )
         else:
-            self._counts.writes.labels(nomination.reason.value).inc()
+            self._metrics.nominations.labels(nomination.reason.value).inc()
             if nomination.reason is NominationReason.EXPIRED:
                 self._since_s[nomination.uid] = self._clock.monotonic()
             elif not nomination.node:
@@ -201,7 +201,7 @@ class NominationWriter:
             self._patch_slots.release()
 
     def _note_failure(self, nomination: Nomination, error: CallError) -> None:
-        self._counts.failures.labels(type(error).__name__).inc()
+        self._metrics.patch_failures.labels("nomination", type(error).__name__).inc()
         self._sent.forget(nomination.uid)
         self._view.unconfirmed_nominations.pop(nomination.uid, None)
         self._view.assumed_pods.forget(nomination.uid)

@@ -9,8 +9,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry
-
 from turnout.kube import labels
 from turnout.kube.backoff import Backoff, RetryPauses, UnshownWrites
 from turnout.kube.client.clock import Clock
@@ -18,7 +16,7 @@ from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading, Rejected
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.planner.nominations import PathAnnotation, plan_annotations
-from turnout.scheduler_ext.server.metrics import SwitchPathMetrics
+from turnout.scheduler_ext.server.metrics import NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 
 log = logging.getLogger("turnout.nominator")
@@ -32,10 +30,10 @@ PAUSE = Backoff(first_s=1.0, max_s=300.0)  # of all patches, when the server ref
 class SwitchPathWriter:
     """Keeps the switch paths on the pods of one cluster equal to the map while `run` runs."""
 
-    def __init__(self, watches: WatchState, pods: Calls, clock: Clock, registry: CollectorRegistry) -> None:
+    def __init__(self, watches: WatchState, pods: Calls, clock: Clock, metrics: NominatorMetrics) -> None:
         """Start watching pods."""
         self._view, self._pods, self._clock = watches.plans.view, pods, clock
-        self._counts = SwitchPathMetrics(registry)
+        self._metrics = metrics
         self._current_paths: dict[str, str] = {}  # uid of each bound pod -> the path that it carries
         self._sent = UnshownWrites[str, str](SENT_S)  # by uid, the path
         self._given_up: set[str] = set()  # until they change
@@ -104,7 +102,7 @@ class SwitchPathWriter:
             self._note_failure(mark, error)
         else:
             self._pauses.note_success(None)
-            self._counts.writes.inc()
+            self._metrics.switch_paths.inc()
             log.debug("switch_path_written", extra={"pod": f"{mark.namespace}/{mark.name}", "path": mark.path})
         finally:
             room.release()
@@ -114,7 +112,7 @@ class SwitchPathWriter:
 
         On other errors pause all patches, longer each time.
         """
-        self._counts.failures.labels(type(error).__name__).inc()
+        self._metrics.patch_failures.labels("switch_path", type(error).__name__).inc()
         self._sent.forget(mark.uid)
         if isinstance(error, (Conflict, NotFound, Rejected)):
             self._given_up.add(mark.uid)

@@ -184,12 +184,12 @@ async def test_its_page_tells_what_each_queue_has(cluster):
     await cluster.until(a=7)
     port = json.loads(next(line for line in cluster.said if "metrics_port" in line))["metrics_port"]
     wanted = {
-        'turnout_queue_gpus{queue="default",what="used"} 7.0',
-        'turnout_queue_gpus{queue="default",what="limit"} 7.0',
-        'turnout_queue_gpus{queue="default",what="free"} 0.0',
+        'turnout_queue_gpus{queue="default",type="used"} 7.0',
+        'turnout_queue_gpus{queue="default",type="limit"} 7.0',
+        'turnout_queue_gpus{queue="default",type="available"} 0.0',
         'turnout_queue_worker_gpus{part="elastic",queue="default"} 5.0',
         'turnout_autoscaler_changes_total{direction="grow",outcome="Written",queue="default",reason="IdleRoom"} 1.0',
-        "turnout_autoscaler_leading 1.0",
+        'turnout_leading{component="autoscaler"} 1.0',
     }
     async with asyncio.timeout(20):
         while True:

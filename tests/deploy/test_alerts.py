@@ -16,7 +16,7 @@ ALERTS = {rule["alert"]: rule for rules in BY_PROGRAM.values() for rule in rules
 
 
 WELL = {
-    "turnout_autoscaler_leading": "1+0x200",
+    'turnout_leading{component="autoscaler"}': "1+0x200",
     "turnout_autoscaler_observation_age_seconds": "2+0x200",
     "turnout_autoscaler_last_decision_timestamp_seconds": "0+60x200",
     'turnout_autoscaler_decide_seconds_bucket{le="0.25"}': "0+12x200",
@@ -26,24 +26,24 @@ WELL = {
     'turnout_autoscaler_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+0.1x200",
     'turnout_queue_jobs{queue="q",state="waiting"}': "1+0x200",
     'turnout_queue_jobs{queue="q",state="running"}': "2+0x200",
-    'turnout_queue_gpus{queue="q",what="used"}': "8+0x200",
-    'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+60x200",
+    'turnout_queue_gpus{queue="q",type="used"}': "8+0x200",
+    'turnout_queue_assumed_restart_gpu_seconds_total{queue="q"}': "0+60x200",
     'turnout_queue_elastic_gpu_seconds_total{queue="q"}': "0+240x200",
-    "turnout_topology_hosts": "8+0x200",
-    "turnout_topology_faults": "0+0x200",
-    'turnout_extender_errors_total{verb="filter",reason="Stale"}': "0+0x200",
+    'turnout_build_info{component="extender"}': "1+0x200",
+    "turnout_topology_map_errors": "0+0x200",
+    'turnout_extender_errors_total{verb="filter",reason="failed"}': "0+0x200",
     'turnout_extender_request_duration_seconds_bucket{verb="filter",le="0.1"}': "0+60x200",
     'turnout_extender_request_duration_seconds_bucket{verb="filter",le="1"}': "0+60x200",
     'turnout_extender_request_duration_seconds_bucket{verb="filter",le="+Inf"}': "0+60x200",
     "turnout_tls_certificate_expiry_timestamp_seconds": "9999999+0x200",
-    "turnout_unenforced_pods": "0+0x200",
-    'turnout_nomination_failures_total{error="422"}': "0+0x200",
+    'turnout_gang_pods_violating{rule="tier"}': "0+0x200",
+    'turnout_nominator_patch_failures_total{what="nomination",error="Rejected"}': "0+0x200",
     "turnout_gated_pods": "9+0x200",
-    "turnout_gates_leading": "1+0x200",
-    'turnout_gate_failures_total{error="Forbidden"}': "0+0x200",
-    'turnout_gate_failures_total{error="Conflict"}': "0+9x200",
-    "turnout_controller_leading": "1+0x200",
-    "turnout_controller_faults_total": "0+0x200",
+    'turnout_leading{component="nominator"}': "1+0x200",
+    'turnout_nominator_patch_failures_total{what="gate",error="Forbidden"}': "0+0x200",
+    'turnout_nominator_patch_failures_total{what="gate",error="Conflict"}': "0+9x200",
+    'turnout_leading{component="controller"}': "1+0x200",
+    'turnout_controller_internal_errors_total{job_kind="PyTorchJob.kubeflow.org"}': "0+0x200",
 }
 
 
@@ -51,9 +51,9 @@ WELL = {
     ("series", "fires"),
     [
         pytest.param({}, None, id="all is well"),
-        pytest.param({"turnout_autoscaler_leading": "0+0x200"}, "TurnoutNobodyLeads", id="none leads"),
-        pytest.param({"turnout_autoscaler_leading": "_x200"}, "TurnoutNobodyLeads", id="none is there"),
-        pytest.param({"turnout_autoscaler_leading": "2+0x200"}, "TurnoutTwoLead", id="two lead"),
+        pytest.param({'turnout_leading{component="autoscaler"}': "0+0x200"}, "TurnoutNobodyLeads", id="none leads"),
+        pytest.param({'turnout_leading{component="autoscaler"}': "_x200"}, "TurnoutNobodyLeads", id="none is there"),
+        pytest.param({'turnout_leading{component="autoscaler"}': "2+0x200"}, "TurnoutTwoLead", id="two lead"),
         pytest.param(
             {"turnout_autoscaler_observation_age_seconds": "0+60x200"}, "TurnoutAutoscalerIsBlind", id="a dead watch"
         ),
@@ -73,7 +73,7 @@ WELL = {
             id="a webhook says no",
         ),
         pytest.param(
-            {'turnout_queue_gpus{queue="q",what="used"}': "0+0x200"}, "TurnoutQueueIsStarved", id="nothing is held"
+            {'turnout_queue_gpus{queue="q",type="used"}': "0+0x200"}, "TurnoutQueueIsStarved", id="nothing is held"
         ),
         pytest.param(
             {'turnout_autoscaler_changes_total{queue="q",reason="IdleRoom",outcome="Written"}': "0+1x200"},
@@ -81,13 +81,15 @@ WELL = {
             id="thirty changes in half an hour",
         ),
         pytest.param(
-            {'turnout_queue_restart_gpu_seconds_total{queue="q"}': "0+600x200"},
+            {'turnout_queue_assumed_restart_gpu_seconds_total{queue="q"}': "0+600x200"},
             "TurnoutLendingCostsMoreThanItGives",
             id="restarts eat it up",
         ),
-        pytest.param({"turnout_topology_hosts": "_x200"}, "TurnoutNobodyAdvises", id="no extender is there"),
         pytest.param(
-            {'turnout_extender_errors_total{verb="filter",reason="Stale"}': "0+1x200"},
+            {'turnout_build_info{component="extender"}': "_x200"}, "TurnoutNobodyAdvises", id="no extender is there"
+        ),
+        pytest.param(
+            {'turnout_extender_errors_total{verb="filter",reason="failed"}': "0+1x200"},
             "TurnoutExtenderGivesNoAdvice",
             id="answers without advice",
         ),
@@ -96,31 +98,51 @@ WELL = {
             "TurnoutExtenderIsSlow",
             id="slow answers",
         ),
-        pytest.param({"turnout_topology_faults": "2+0x200"}, "TurnoutMapIsFaulty", id="a map with faults"),
+        pytest.param({"turnout_topology_map_errors": "2+0x200"}, "TurnoutMapIsFaulty", id="a map with faults"),
         pytest.param(
             {"turnout_tls_certificate_expiry_timestamp_seconds": "99999+0x200"},
             "TurnoutCertificateEnds",
             id="a certificate that ends in a day",
         ),
-        pytest.param({"turnout_unenforced_pods": "1+0x200"}, "TurnoutGangsAreNotWhole", id="a gang lies too wide"),
         pytest.param(
-            {'turnout_nomination_failures_total{error="422"}': "0+2x200"},
+            {'turnout_gang_pods_violating{rule="tier"}': "1+0x200"},
+            "TurnoutGangsAreNotWhole",
+            id="a gang lies too wide",
+        ),
+        pytest.param(
+            {'turnout_nominator_patch_failures_total{what="nomination",error="Rejected"}': "0+2x200"},
             "TurnoutNominationsFail",
             id="patches that are refused",
         ),
-        pytest.param({"turnout_gates_leading": "0+0x200"}, "TurnoutNobodyLiftsGates", id="pods wait behind gates"),
         pytest.param(
-            {"turnout_gates_leading": "_x200", "turnout_gated_pods": "_x200"},
+            {'turnout_leading{component="nominator"}': "0+0x200"},
+            "TurnoutNobodyLiftsGates",
+            id="pods wait behind gates",
+        ),
+        pytest.param(
+            {'turnout_leading{component="nominator"}': "_x200", "turnout_gated_pods": "_x200"},
             "TurnoutNobodyLiftsGates",
             id="every nominator is gone",
         ),
         pytest.param(
-            {'turnout_gate_failures_total{error="Forbidden"}': "0+2x200"}, "TurnoutGatesStay", id="gates that stay"
+            {'turnout_nominator_patch_failures_total{what="gate",error="Forbidden"}': "0+2x200"},
+            "TurnoutGatesStay",
+            id="gates that stay",
         ),
-        pytest.param({"turnout_controller_leading": "0+0x200"}, "TurnoutNobodyControlsJobs", id="no controller leads"),
-        pytest.param({"turnout_controller_leading": "_x200"}, "TurnoutNobodyControlsJobs", id="no controller is there"),
         pytest.param(
-            {"turnout_controller_faults_total": "0+1x200"}, "TurnoutJobsCannotBeDecided", id="a fault of ours"
+            {'turnout_leading{component="controller"}': "0+0x200"},
+            "TurnoutNobodyControlsJobs",
+            id="no controller leads",
+        ),
+        pytest.param(
+            {'turnout_leading{component="controller"}': "_x200"},
+            "TurnoutNobodyControlsJobs",
+            id="no controller is there",
+        ),
+        pytest.param(
+            {'turnout_controller_internal_errors_total{job_kind="PyTorchJob.kubeflow.org"}': "0+1x200"},
+            "TurnoutJobsCannotBeDecided",
+            id="a fault of ours",
         ),
     ],
 )

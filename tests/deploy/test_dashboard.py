@@ -113,16 +113,16 @@ async def submit(api, name, least, most, **notes):
 async def story(api, watched):
     """One grows into an idle queue, gives back to another, and a third waits whom nobody can help."""
     elastic = 'max(turnout_queue_worker_gpus{cluster="local",queue="default",part="elastic"})'
-    await watched.until('sum(turnout_autoscaler_leading{cluster="local"})', 1)
+    await watched.until('sum(turnout_leading{cluster="local",component="autoscaler"})', 1)
     await watched.until(elastic, 0)
     await submit(api, "grows", 2, 8)
     await watched.until(elastic, 5)
     await submit(api, "guest", 3, 3)
     await watched.until(elastic, 2)
     await submit(api, "large", 6, 6)
-    await watched.until('max(turnout_queue_reasons{cluster="local",reason="NeedsMore"})', 1)
+    await watched.until('max(turnout_queue_jobs_by_reason{cluster="local",reason="NeedsMore"})', 1)
     await watched.until('min(min_over_time(turnout_queue_jobs{cluster="local",state="waiting"}[3s]))', 1)
-    await watched.until('count(turnout_job_estimated_start_timestamp_seconds{cluster="local"})', 3)
+    await watched.until('count(turnout_job_predicted_start_timestamp_seconds{cluster="local"})', 3)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -210,7 +210,7 @@ async def test_every_variable_has_a_choice(watched, name, cluster):
 @pytest.mark.parametrize(
     ("title", "shown"),
     [
-        pytest.param("My quota", {"limit": 7, "deserved": 3, "used": 7, "free": 0}, id="my quota"),
+        pytest.param("My quota", {"limit": 7, "deserved": 3, "used": 7, "available": 0}, id="my quota"),
         pytest.param("Jobs", {"running": 2, "waiting": 1, "suspended": 0}, id="jobs"),
         pytest.param("GPUs that waiting jobs lack", {"lacking": 6}, id="what is missing"),
         pytest.param("Jobs not listed", {"left out": 0}, id="every job is listed"),

@@ -17,7 +17,7 @@ from turnout.topology.map_yaml import read_map
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 CONFIG = "/api/v1/namespaces/default/configmaps/node-topology-config"
-FAULTS = "turnout_topology_faults"
+FAULTS = "turnout_topology_map_errors"
 
 
 def reloads(outcome):

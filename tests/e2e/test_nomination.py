@@ -163,7 +163,7 @@ async def test_a_nomination_that_the_scheduler_does_not_use_expires(stage):
     async with stage.plane.api() as api:
         await api.until(PODS, nominated(4))
         await api.until(PODS, nothing_nominated)
-    await stage.eventually(lambda: stage.metric('turnout_nominations_total{why="Expired"}', "nominator") == 4)
+    await stage.eventually(lambda: stage.metric('turnout_nominations_total{reason="Expired"}', "nominator") == 4)
 
 
 async def test_a_gang_ahead_takes_room_and_nominations_of_one_behind(stage):

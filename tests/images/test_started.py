@@ -113,7 +113,8 @@ def test_the_controllers_get_ready_on_a_real_api_server(controllers, control_pla
         argv = command(config, root, started, {given: "kube"})
         pid = control_plane.start_program(program, argv, f"http://{at}/readyz")
         with urllib.request.urlopen(f"http://{at}/metrics", timeout=10) as page:
-            told = f'turnout_build_info{{commit="{COMMIT}",version="0.1.0"}} 1.0'
+            component = program.removeprefix("turnout-")
+            told = f'turnout_build_info{{commit="{COMMIT}",component="{component}",version="0.1.0"}} 1.0'
             assert told in page.read().decode().splitlines()
         assert Path(f"/proc/{pid}/root").readlink() == root
         control_plane.stop_program(program)

@@ -1,6 +1,7 @@
 """The client of the API server: what goes over the wire, which error each answer becomes, and that every call ends."""
 
 import asyncio
+import contextlib
 import datetime
 import gzip
 import ipaddress
@@ -32,6 +33,7 @@ from turnout.kube.client.api_client import Client
 from turnout.kube.errors import (
     BadKubeconfig,
     BadResponse,
+    CallError,
     Conflict,
     Forbidden,
     Gone,
@@ -302,3 +304,22 @@ async def test_the_server_must_prove_who_it_is(minimal, tmp_path, trusted):
                 with pytest.raises(Unreachable):
                     await client.get(PODS)
     assert len(script.asked) == trusted
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        pytest.param(200, "2xx", id="a success"),
+        pytest.param(404, "404", id="an object that does not exist"),
+        pytest.param(409, "409", id="a lost update"),
+        pytest.param(403, "403", id="a missing right"),
+        pytest.param(410, "4xx", id="another refusal"),
+        pytest.param(503, "5xx", id="a fault of the server"),
+    ],
+)
+async def test_calls_are_counted_by_verb_and_code(connected, tmp_path, status, code):
+    async with connected(tmp_path) as (script, client):
+        script.lists = [fault(status, "because") if status != 200 else plain(b"{}", 200)]
+        with contextlib.suppress(CallError):
+            await client.get(PODS)
+        assert client.request_counts == {("get", code): 1}

@@ -10,18 +10,19 @@ from turnout.scheduler_ext.server.metrics import Metrics as Extender
 
 
 @pytest.mark.parametrize(
-    "page",
+    ("component", "page"),
     [
-        pytest.param(lambda: Extender().page(), id="the extender and the nominator"),
-        pytest.param(lambda: Autoscaler("nvidia.com/gpu").page(), id="the autoscaler"),
-        pytest.param(lambda: Controller(int).page(), id="the job controllers"),
+        pytest.param("extender", lambda: Extender().page(), id="the extender"),
+        pytest.param("nominator", lambda: Extender("nominator").page(), id="the nominator"),
+        pytest.param("autoscaler", lambda: Autoscaler("nvidia.com/gpu").page(), id="the autoscaler"),
+        pytest.param("controller", lambda: Controller(int).page(), id="the job controllers"),
     ],
 )
-def test_a_service_tells_its_build_on_its_page(page):
+def test_a_service_tells_its_build_on_its_page(component, page):
     (info,) = [family for family in families(page().decode()) if family.name == "turnout_build_info"]
     (sample,) = info.samples
     assert (sample.labels, sample.value) == (
-        {"version": installed_build().version, "commit": installed_build().commit},
+        {"component": component, "version": installed_build().version, "commit": installed_build().commit},
         1,
     )
 

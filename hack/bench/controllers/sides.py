@@ -84,7 +84,7 @@ class Ours(Side):
     """The job controllers of this repository."""
 
     name, agent = "turnout-controller", "turnout"
-    looks, waiting = "turnout_controller_decide_seconds_count", "turnout_controller_queue"
+    looks, waiting = "turnout_controller_decide_seconds_count", "turnout_controller_workqueue_depth"
 
     async def start(self) -> None:
         """Start it and wait until it leads."""

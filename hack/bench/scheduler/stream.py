@@ -225,7 +225,7 @@ def obeyed(health: int) -> tuple[float, float]:
     """Return how many pods let go are bound on their nominated node, and how many are bound."""
     with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=5) as answer:
         text = answer.read().decode()
-    series = dict(re.findall(r'^turnout_gate_nominations_total\{obeyed="(\w+)"\} (\S+)$', text, re.M))
+    series = dict(re.findall(r'^turnout_gate_bindings_total\{as_nominated="(\w+)"\} (\S+)$', text, re.M))
     yes = float(series.get("true", 0))
     return yes, yes + float(series.get("false", 0))
 

@@ -200,7 +200,7 @@ class _Story:
             self.told.filter_s.append(time.thread_time() - began_s)
             self.told.neutral += reply.outcome is not Outcome.ANSWERED
         else:  # a pod that is too large to be read is refused
-            self.told.neutral += reply.outcome is Outcome.NEUTRAL
+            self.told.neutral += reply.outcome is Outcome.NO_ADVICE
         kept: list[str] = json.loads(reply.body).get("NodeNames") or []
         return kept
 

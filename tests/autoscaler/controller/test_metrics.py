@@ -90,8 +90,8 @@ def test_a_queue_is_told_in_full(metrics):
             ("queue_gpus", "q", "limit"): 12,
             ("queue_gpus", "q", "deserved"): 4,
             ("queue_gpus", "q", "used"): 10,
-            ("queue_gpus", "q", "free"): 2,
-            ("queue_gpus", "idle", "free"): 3,
+            ("queue_gpus", "q", "available"): 2,
+            ("queue_gpus", "idle", "available"): 3,
             ("queue_jobs", "q", "running"): 1,
             ("queue_jobs", "q", "waiting"): 1,
             ("queue_jobs", "idle", "waiting"): 0,
@@ -99,9 +99,9 @@ def test_a_queue_is_told_in_full(metrics):
             ("queue_worker_gpus", "elastic", "q"): 6,
             ("queue_worker_gpus", "elastic", "idle"): 0,
             ("queue_missing_gpus", "q"): 4,
-            ("queue_reasons", "q", "NeedsMore"): 1,
-            ("queue_reasons", "q", "AtMax"): 1,
-            ("queue_jobs_without_series", "q"): 0,
+            ("queue_jobs_by_reason", "q", "NeedsMore"): 1,
+            ("queue_jobs_by_reason", "q", "AtMax"): 1,
+            ("queue_unlisted_jobs", "q"): 0,
         }.items()
     )
 
@@ -110,7 +110,7 @@ def test_a_queue_without_a_limit_has_nothing_free_to_tell(metrics):
     look(metrics, grown())
     found = samples(metrics)
     assert found["queue_gpus", "q", "used"] == 10
-    assert not {("queue_gpus", "q", "free"), ("queue_gpus", "q", "limit")} & found.keys()
+    assert not {("queue_gpus", "q", "available"), ("queue_gpus", "q", "limit")} & found.keys()
 
 
 def test_a_queue_that_only_jobs_name_is_told_too(metrics):
@@ -132,9 +132,9 @@ def test_a_job_is_told_by_name(metrics):
         ("job_reason", *w, "q", "NeedsMore"): 1,
         ("job_missing_gpus", *w, "q"): 4,
         ("job_waiting_since_timestamp_seconds", *w, "q"): NEVER,
-        ("job_estimated_start_timestamp_seconds", "early", *w, "q"): 10,
-        ("job_estimated_start_timestamp_seconds", "likely", *w, "q"): 20,
-        ("job_estimated_start_timestamp_seconds", "late", *w, "q"): 30,
+        ("job_predicted_start_timestamp_seconds", "earliest", *w, "q"): 10,
+        ("job_predicted_start_timestamp_seconds", "likely", *w, "q"): 20,
+        ("job_predicted_start_timestamp_seconds", "latest", *w, "q"): 30,
     }
 
 
@@ -143,8 +143,8 @@ def test_an_expected_start_stays_until_the_next_and_is_absent_if_unknown(metrics
     look(metrics, waiting, starts={waiting.job.key: (10.0, math.inf, math.inf)})
     look(metrics, waiting)
     found = samples(metrics)
-    assert found["job_estimated_start_timestamp_seconds", "early", *name] == 10
-    assert ("job_estimated_start_timestamp_seconds", "late", *name) not in found
+    assert found["job_predicted_start_timestamp_seconds", "earliest", *name] == 10
+    assert ("job_predicted_start_timestamp_seconds", "latest", *name) not in found
     metrics.set_starts({})
     assert not [key for key in samples(metrics) if "estimated" in key[0]]
 
@@ -192,8 +192,8 @@ def test_bounded_job_metrics_take_waiting_then_largest_from_every_queue(metrics)
     sizes = {each.job.key.name: len(each.workers) for each in crowd}
     left = sizes.keys() - {key[2] for key in told}
     assert max(sizes[name] for name in left) <= min(sizes[key[2]] for key in told if key[2] in sizes)
-    assert found["queue_jobs_without_series", "q"] == 301 + 5 - MOST_JOBS == len(left)
-    assert found["queue_jobs_without_series", "p"] == 0
+    assert found["queue_unlisted_jobs", "q"] == 301 + 5 - MOST_JOBS == len(left)
+    assert found["queue_unlisted_jobs", "p"] == 0
     assert found["queue_jobs", "q", "running"] == 300
 
 
@@ -228,7 +228,7 @@ def test_every_count_of_a_queue_begins_with_nought(metrics):
     found = samples(metrics)
     for queue in ("q", "idle"):
         assert found["queue_elastic_gpu_seconds_total", queue] == 0
-        assert found["queue_restart_gpu_seconds_total", queue] == 0
+        assert found["queue_assumed_restart_gpu_seconds_total", queue] == 0
         assert found["queue_resized_gpus_total", "grow", queue] == 0
         assert found["autoscaler_changes_total", "shrink", "Written", queue, "MakesRoom"] == 0
 
@@ -242,7 +242,9 @@ def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):
     assert found["autoscaler_changes_total", "grow", "Refused", "q", "IdleRoom"] == 1
     assert found["queue_resized_gpus_total", "shrink", "q"] == 4
     assert found["queue_resized_gpus_total", "grow", "q"] == 0
-    assert found["queue_restart_gpu_seconds_total", "q"] == 3 * 2 * 60  # three workers of two GPUs go on, a minute late
+    assert (
+        found["queue_assumed_restart_gpu_seconds_total", "q"] == 3 * 2 * 60
+    )  # three workers of two GPUs go on, a minute late
 
 
 def test_a_change_as_a_job_starts_costs_nothing(metrics):
@@ -250,7 +252,7 @@ def test_a_change_as_a_job_starts_costs_nothing(metrics):
     metrics.count_outcome(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM, at_start=True), "Written")
     found = samples(metrics)
     assert found["queue_resized_gpus_total", "grow", "q"] == 6
-    assert found["queue_restart_gpu_seconds_total", "q"] == 0
+    assert found["queue_assumed_restart_gpu_seconds_total", "q"] == 0
 
 
 def test_what_is_only_meant_is_counted_once_while_it_stays_the_same(metrics):

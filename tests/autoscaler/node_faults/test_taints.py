@@ -221,11 +221,9 @@ async def test_where_nodes_stand_is_counted_and_what_is_passed_over_is_told_once
     def value(name, **of):
         return watched.metrics.registry.get_sample_value(name, of)
 
-    counts = {
-        what: value("turnout_autoscaler_faulty_nodes", what=what)
-        for what in ("tainted", "limit", "gpu_nodes", "on_trial")
-    }
-    assert counts == {"tainted": 1, "limit": 2, "gpu_nodes": 20, "on_trial": 0}
+    counts = {state: value("turnout_gpu_nodes", state=state) for state in ("tainted", "all", "on_trial")}
+    assert counts == {"tainted": 1, "all": 20, "on_trial": 0}
+    assert value("turnout_gpu_nodes_taint_limit") == 2
     assert value("turnout_node_verdicts_skipped_total", reason="OnlySlow") == 1
     assert [told[:4] for told in watched.recorder.told] == [("Pod", "w2", "Warning", "OnlySlow")]
 

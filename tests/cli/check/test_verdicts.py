@@ -39,9 +39,9 @@ def lease(name, age_s=1.0, holder="pod-1"):
 def page(asked=7, offered=((8, 7),), ends_s=NOW_S + 300 * DAY_S):
     """An extender's metrics. offered: how many answers named at most so many nodes."""
     text = f'turnout_extender_requests_total{{verb="filter",outcome="ok"}} {asked}\n'
-    text += "# TYPE turnout_extender_answer_names histogram\n"
+    text += "# TYPE turnout_extender_answer_nodes histogram\n"
     for bound, count in (*offered, ("+Inf", offered[-1][1])):
-        text += f'turnout_extender_answer_names_bucket{{verb="prioritize",le="{bound}"}} {count}\n'
+        text += f'turnout_extender_answer_nodes_bucket{{verb="prioritize",le="{bound}"}} {count}\n'
     return samples(text + f"turnout_tls_certificate_expiry_timestamp_seconds {ends_s}\n")
 
 

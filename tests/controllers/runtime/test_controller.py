@@ -67,7 +67,8 @@ class World:
         self.cache.put_job(f"/apis/{raw['apiVersion']}", raw["kind"], obj)
 
     def faults(self):
-        return self.metrics.registry.get_sample_value("turnout_controller_faults_total")
+        labels = {"job_kind": "PyTorchJob"}
+        return self.metrics.registry.get_sample_value("turnout_controller_internal_errors_total", labels)
 
 
 def jobs(*names):
@@ -162,7 +163,7 @@ async def test_time_alone_decides_nothing_for_two_looks_after_a_clock_jumped(wha
         world.clock.wall_offset_s += after_s
         await world.clock.advance(9.0 + 10.0)  # to the first look, and a second
         assert not world.writer.any(happens)
-        assert world.metrics.registry.get_sample_value("turnout_controller_clock_jumped_seconds") == after_s
+        assert world.metrics.registry.get_sample_value("turnout_controller_clock_jump_seconds") == after_s
         await world.clock.advance(30.0)  # it has not jumped back: that is the time now
         assert world.writer.any(happens)
     assert [record.msg for record in caplog.records if record.msg == "clock_jumped"] == ["clock_jumped"]
@@ -209,6 +210,6 @@ async def test_one_decision_has_one_word_in_log_event_and_metric(raw, reason, ca
         await world.clock.advance(0.5)
     assert [each[1] for each in world.events.told] == [reason]
     assert [record.reason for record in caplog.records if record.msg == "event_recorded"] == [reason]
-    labels = {"kind": "PyTorchJob", "reason": reason}
+    labels = {"job_kind": "PyTorchJob", "reason": reason}
     assert world.metrics.registry.get_sample_value("turnout_controller_events_total", labels) == 1
     assert reason in {each.value for each in Reason}

@@ -36,6 +36,7 @@ EVERYTHING = {
     "controller.gang": "volcano",
     "scheduler.enabled": "true",
     "monitoring.podMonitors": "true",
+    "monitoring.launchers.podMonitor": "true",
     "monitoring.rules": "true",
     "monitoring.dashboards": "true",
 }
@@ -488,7 +489,7 @@ def test_alerts_and_dashboards_are_those_of_the_repository():
     assert json.loads(board["data"]["queue.json"]) == json.loads((chart.ROOT / "deploy/grafana/queue.json").read_text())
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
     monitored = {each["metadata"]["name"] for each in found if each["kind"] == "PodMonitor"}
-    assert monitored == {f"turnout-{part}" for part in TOGGLES if part != "networkPolicy"}
+    assert monitored == {f"turnout-{part}" for part in (*TOGGLES, "launchers") if part != "networkPolicy"}
 
 
 @pytest.mark.contract("MS-04", "MS-05")
@@ -530,3 +531,45 @@ async def test_make_deploy_takes_another_image(control_plane, tmp_path):
             for word in pod.get("args", ())
         ]
         assert "--master-image=r.io/p/ours:7" in arguments
+
+
+@pytest.mark.parametrize(
+    ("metric", "kept"),
+    [
+        pytest.param("turnout_launcher_rounds_total", True, id="a series of a launcher"),
+        pytest.param("turnout_job_time_seconds_total", True, id="the goodput of a job"),
+        pytest.param("turnout_job_unsaved_seconds", True, id="its unsaved time"),
+        pytest.param("turnout_queue_gpus", False, id="a series of the autoscaler"),
+        pytest.param("turnout_job_reason", False, id="a state of a job that the autoscaler tells"),
+        pytest.param("up_turnout_launcher_rounds_total", False, id="a name that only contains ours"),
+    ],
+)
+def test_a_tenants_page_gives_series_of_a_launcher_only(metric, kept):
+    monitor = named(rendered({"monitoring.launchers.podMonitor": "true"}), "PodMonitor", "turnout-launchers")
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    keep, _ = endpoint["metricRelabelings"]
+    assert (keep["action"], keep["sourceLabels"]) == ("keep", ["__name__"])
+    assert bool(re.fullmatch(keep["regex"], metric)) is kept
+
+
+@pytest.mark.parametrize(
+    ("cluster", "dropped"),
+    [
+        pytest.param("", {"exported_job_name", "exported_pod", "run", "queue", "cluster"}, id="without a cluster"),
+        pytest.param("east", {"exported_job_name", "exported_pod", "run", "queue"}, id="with a cluster of our own"),
+    ],
+)
+def test_a_tenants_labels_do_not_name_another_job(cluster, dropped):
+    values = {"monitoring.launchers.podMonitor": "true", "monitoring.launchers.cluster": cluster}
+    spec = named(rendered(values), "PodMonitor", "turnout-launchers")["spec"]
+    (endpoint,) = spec["podMetricsEndpoints"]
+    assert (endpoint["honorLabels"], spec["sampleLimit"]) == (False, 2000)
+    targets = {each["targetLabel"]: each for each in endpoint["relabelings"]}
+    assert targets["job_namespace"]["sourceLabels"] == ["__meta_kubernetes_namespace"]
+    assert targets["job_name"]["sourceLabels"] == ["__meta_kubernetes_pod_controller_name"]
+    assert targets["job_kind"]["replacement"] == "VolcanoJob"
+    assert targets.get("cluster", {"replacement": ""})["replacement"] == cluster
+    drop = endpoint["metricRelabelings"][1]
+    labels = {"exported_job_name", "exported_pod", "run", "queue", "cluster", "rank", "reason", "job_name"}
+    assert drop["action"] == "labeldrop"
+    assert {label for label in labels if re.fullmatch(drop["regex"], label)} == dropped

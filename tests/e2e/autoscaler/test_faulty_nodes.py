@@ -137,7 +137,7 @@ async def test_a_node_with_broken_gpu_links_is_tainted_avoided_listed_and_freed(
         start_autoscaler(stage, *flags, name="heir")
         elsewhere = await replaced(api, pod)
         assert elsewhere["spec"]["nodeName"] != node
-        gauge = 'turnout_autoscaler_faulty_nodes{what="tainted"}'
+        gauge = 'turnout_gpu_nodes{state="tainted"}'
         await stage.eventually(lambda: stage.metric(gauge, "heir") == 1, 30.0)
         assert told(stage, "node_changed", "heir") == [], "all that it has to know stands on the node"
 

@@ -64,7 +64,7 @@ async def test_a_gated_gang_lands_under_one_leaf_without_an_extender(stage, apar
     placed = await stage.landed("bert", 8)
     assert len(stage.leaves(placed)) == 1
     assert stage.ring(placed).total == 0
-    obeyed = 'turnout_gate_nominations_total{obeyed="true"}'
+    obeyed = 'turnout_gate_bindings_total{as_nominated="true"}'
     await stage.eventually(lambda: stage.metric(obeyed, "nominator") == 8)
     assert stage.metric("turnout_gated_pods", "nominator") == 0
 
@@ -78,7 +78,7 @@ async def test_beside_an_extender_both_hold_one_plan(stage):
     placed = await stage.landed("bert", 8)
     assert len(stage.leaves(placed)) == 1
     assert len(stage.leaves(await stage.landed("gpt", 4))) == 1
-    obeyed = 'turnout_gate_nominations_total{obeyed="true"}'
+    obeyed = 'turnout_gate_bindings_total{as_nominated="true"}'
     await stage.eventually(lambda: stage.metric(obeyed, "nominator") == 12)
 
 
@@ -201,7 +201,7 @@ async def test_a_leader_that_slept_through_its_lease_then_changes_nothing(stage)
             before = {each["metadata"]["name"]: each["spec"] for each in await api.pods()}
         finally:
             os.kill(sleeper, signal.SIGCONT)
-        await stage.eventually(lambda: stage.metric("turnout_gates_leading", "nominator") == 0)
+        await stage.eventually(lambda: stage.metric('turnout_leading{component="nominator"}', "nominator") == 0)
         await api.create_all(gang("gpt", 8))  # by the one that leads, with the other awake beside it
         assert len(stage.leaves(await stage.landed("gpt", 8))) == 1
         after = {each["metadata"]["name"]: each["spec"] for each in await api.pods()}

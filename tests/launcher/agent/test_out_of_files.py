@@ -79,7 +79,7 @@ def test_an_agent_out_of_files_serves_again_once_strangers_leave(crew, tmp_path)
         scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert cpu_s_while_full(first.pid, scrape) < MOST_CPU_S
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WITHIN_S) as page:
-        assert b"turnout_launcher_coordinates" in page.read()
+        assert b"turnout_launcher_is_coordinator" in page.read()
     second = job.start("w1")
     job.world(2)
     job.finish()

@@ -19,7 +19,7 @@ from turnout.kube.errors import Conflict, NotFound, ServerFault, TooManyRequests
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.nominations import NominationChoices
-from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.metrics import Metrics, NominatorMetrics
 from turnout.scheduler_ext.writers.eviction_writer import Evictor
 from turnout.scheduler_ext.writers.gate_writer import GateWriter
 
@@ -199,7 +199,7 @@ class Writer:
         self.registry = CollectorRegistry()
         self.view = view
         choices = NominationChoices(rules, CHOICES.schedulers)
-        tools = self.clock, self.registry, self.notices.append
+        tools = self.clock, NominatorMetrics(self.registry), self.notices.append
         evictions, patches = (LeasedCalls(calls, lambda: self.leads) for calls in (Evictions(api), api))
         evictor = Evictor(view.watches, evictions, *tools) if preempts else None
         self.writer = GateWriter(view.watches, patches, choices, *tools, evictor)

@@ -185,7 +185,7 @@ async def test_what_a_disruption_budget_keeps_is_told_and_tried_again_later():
     assert evicted(api) == []
     assert len(api.gated()) == 2
     assert "EvictionRefused" in {notice.reason.value for notice in w.notices}
-    assert w.metric("turnout_gate_evictions_total", came="refused") in (2, 3)
+    assert w.metric("turnout_gate_evictions_total", outcome="refused") in (2, 3)
     api.budgets = set()
     await w.work(25)
     assert len(evicted(api)) == 2

@@ -14,7 +14,7 @@ from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, NotFound, TooManyRequests
 from turnout.scheduler_ext.gates.evictions import find_stuck_gang, plan_repair
 from turnout.scheduler_ext.model import EventReason, Rules
-from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.metrics import Metrics, NominatorMetrics
 from turnout.scheduler_ext.writers.eviction_writer import REPAIR_INTERVAL_S, REPAIR_REST_S, Repairer
 
 MOVED, GIVEN_UP = EventReason.GANG_MOVED, EventReason.GANG_GIVEN_UP
@@ -138,9 +138,9 @@ class Scene:
         self.view.use_map(World(*leaves).fabric)
         for pod in pods:
             self.view.put_pod(pod)
-        registry = CollectorRegistry()
+        metrics = NominatorMetrics(CollectorRegistry())
         calls = LeasedCalls(self.calls, lambda: self.leads)
-        self.repairer = Repairer(self.view.watches, calls, self.clock, registry, self.told.append)
+        self.repairer = Repairer(self.view.watches, calls, self.clock, metrics, self.told.append)
 
     async def pass_by(self, seconds):
         """Let it look as often as it does in so many seconds."""

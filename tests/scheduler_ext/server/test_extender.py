@@ -67,7 +67,7 @@ def test_a_refusal_is_counted_and_told_with_one_word():
     story.show(*pods).filter(pods[0])
     assert story.words == [EventReason.TIER_TOO_NARROW]
     assert (story.told[0].namespace, story.told[0].name, story.told[0].uid) == ("default", "wide-0", "uid-wide-0")
-    assert story.count("turnout_refusals_total", reason="TierTooNarrow") == 1
+    assert story.count("turnout_extender_refused_answers_total", reason="TierTooNarrow") == 1
 
 
 def test_an_owner_is_told_five_hundred_letters_of_a_longer_reason():
@@ -119,7 +119,7 @@ class TestOldView:
         assert len({*texts}) == len(texts) == 3
         assert all(text.startswith("OldView at 1970-01-01T00:16:40.") and f"Z: {word}: " in text for text in texts)
         assert story.told == []
-        assert story.count("turnout_refusals_total", reason="OldView") == 3
+        assert story.count("turnout_extender_refused_answers_total", reason="OldView") == 3
 
     def test_only_a_pod_that_comes_again_too_soon_is_kept_waiting(self):
         pods = world.volcano("bert", 5)
@@ -212,7 +212,7 @@ class TestUnseenPodGroup:
             story.wait(0.01)
         assert len({*texts}) == len(texts) == 3
         assert story.told == []
-        assert story.count("turnout_refusals_total", reason="OldView") == 3
+        assert story.count("turnout_extender_refused_answers_total", reason="OldView") == 3
 
     def test_one_that_never_comes_holds_nobody_longer_and_is_told_once(self):
         pods = world.volcano("bert", 2)
@@ -268,14 +268,14 @@ def test_pods_with_gpus_on_which_there_is_no_opinion_are_counted():
     for each in (claims, level, unread):
         assert story.filter(each).all_kept
     for reason in ("ResourceClaims", "PodLevelGpus", "Unreadable"):
-        assert story.count("turnout_no_opinion_total", reason=reason) == 1
+        assert story.count("turnout_extender_unjudged_answers_total", reason=reason) == 1
 
 
 class TestPartial:
     def test_a_gang_partly_on_hosts_with_too_few_placed_is_counted(self):
         story = Story(2)
         story.show(*world.koordinator("bert", 3, at=["a0"]), world.pod("x", 8, at="a1")).wait(1)
-        assert story.count("turnout_gangs_partial") == 1
+        assert story.count("turnout_gangs", state="partial", reason="") == 1
 
     @pytest.mark.parametrize("pods", [
         pytest.param(world.koordinator("bert", 3), id="nobody holds one"),
@@ -286,32 +286,33 @@ class TestPartial:
     def test_others_are_not(self, pods):
         story = Story(2)
         story.show(*pods).wait(1)
-        assert story.count("turnout_gangs_partial") == 0
+        assert story.count("turnout_gangs", state="partial", reason="") == 0
 
 
 class TestUnenforced:
     @pytest.mark.parametrize(("pods", "count"), [
-        pytest.param(world.volcano("bert", 2, at=["a0", "b0"], notes=REQUIRED), 2, id="a required gang in two leaves"),
-        pytest.param(world.volcano("bert", 2, at=["a0", "x0"], notes=REQUIRED), 2, id="or off the map"),
-        pytest.param(world.volcano("bert", 2, at=["a0", "a1"], notes=REQUIRED), 0, id="in one leaf all is well"),
-        pytest.param(world.volcano("bert", 2, at=["a0", "b0"]), 0, id="a gang that only prefers"),
-        pytest.param(world.volcano("bert", 2, at=["a0"], notes=REQUIRED), 0, id="one member spans nothing"),
+        pytest.param(world.volcano("bert", 2, at=["a0", "b0"], notes=REQUIRED), {"tier": 2}, id="a gang in two leaves"),
+        pytest.param(world.volcano("bert", 2, at=["a0", "x0"], notes=REQUIRED), {"tier": 2}, id="or off the map"),
+        pytest.param(world.volcano("bert", 2, at=["a0", "a1"], notes=REQUIRED), {}, id="in one leaf all is well"),
+        pytest.param(world.volcano("bert", 2, at=["a0", "b0"]), {}, id="a gang that only prefers"),
+        pytest.param(world.volcano("bert", 2, at=["a0"], notes=REQUIRED), {}, id="one member spans nothing"),
         pytest.param(
-            world.volcano("bert", 2, at=["a0", "b0"], notes={**REQUIRED, labels.TOPOLOGY_TIER: "2"}), 0, id="tier 2"
+            world.volcano("bert", 2, at=["a0", "b0"], notes={**REQUIRED, labels.TOPOLOGY_TIER: "2"}), {}, id="tier 2"
         ),
-        pytest.param(world.koordinator("bert", 2, least=4, at=["a0", "a1"]), 2, id="a held gang that is not whole"),
-        pytest.param(world.koordinator("bert", 4, least=4, at=["a0", "a1"]), 0, id="a whole one on its way"),
+        pytest.param(world.koordinator("bert", 2, least=4, at=["a0", "a1"]), {"whole": 2}, id="a held gang, not whole"),
+        pytest.param(world.koordinator("bert", 4, least=4, at=["a0", "a1"]), {}, id="a whole one on its way"),
     ])  # fmt: skip
     def test_bound_pods_against_the_rule_are_counted(self, pods, count):
         story = Story(2, 2, rules=Rules(hold_incomplete=True))
         story.view.view.put_node(world.node("x0", 8, "10.99.0.1"))
         story.show(*pods).wait(1)
-        assert story.count("turnout_unenforced_pods") == count
+        counts = {rule: story.count("turnout_gang_pods_violating", rule=rule) for rule in ("tier", "whole")}
+        assert counts == {"tier": 0, "whole": 0} | count
 
     def test_incomplete_gangs_are_nobodys_business_where_they_are_not_held(self):
         story = Story(2)
         story.show(*world.koordinator("bert", 2, least=4, at=["a0", "a1"])).wait(1)
-        assert story.count("turnout_unenforced_pods") == 0
+        assert story.count("turnout_gang_pods_violating", rule="whole") == 0
 
 
 def test_a_stranger_to_the_view_may_be_asked_about_in_every_verb():

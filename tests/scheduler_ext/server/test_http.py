@@ -185,7 +185,7 @@ async def test_an_extender_that_fails_narrows_nothing_and_is_counted():
         assert await served.post("volcano/jobEnqueueable", VOLCANO) == (200, {"status": 0})
         for verb in Verb:
             assert served.counted("turnout_extender_errors_total", verb=verb.value, reason="failed") == 1
-            assert served.counted("turnout_extender_requests_total", verb=verb.value, outcome="neutral") == 1
+            assert served.counted("turnout_extender_requests_total", verb=verb.value, outcome="no_advice") == 1
 
 
 class Wild(Scripted):
@@ -207,7 +207,7 @@ class Wild(Scripted):
 ])  # fmt: skip
 def test_an_answer_that_cannot_be_written_is_replaced_by_a_neutral_one(verb, question, neutral):
     reply = Dispatcher(Wild(), Metrics()).answer(verb, question)
-    assert (reply.status, json.loads(reply.body), reply.outcome) == (200, neutral, Outcome.NEUTRAL)
+    assert (reply.status, json.loads(reply.body), reply.outcome) == (200, neutral, Outcome.NO_ADVICE)
 
 
 def test_a_caller_who_waited_too_long_is_answered_neutrally_unplanned():

@@ -169,7 +169,7 @@ async def test_a_caller_that_never_takes_its_answer_is_dropped():
         async with raw(served.listeners.port) as (reader, writer):
             reader._transport.pause_reading()  # what the kernel holds is all that it takes
             writer.write(head(len(big)) + big)
-            await until(lambda: served.counted("turnout_extender_requests_total", verb="filter", outcome="neutral"))
+            await until(lambda: served.counted("turnout_extender_requests_total", verb="filter", outcome="no_advice"))
             await until(lambda: not served.counted("turnout_extender_connections"))
         served.extender.error = None
         assert await still_answers(served)

@@ -30,8 +30,11 @@ async def busy_page():
     """A scrape over HTTP after something of everything has happened."""
     async with opened() as served:
         metrics = served.metrics
-        metrics.pass_through(lambda: [("nodes", Watched()), ("pods", Watched(object_count=9))], RealClock())
-        metrics.refusals.labels("NoRoom").inc()
+        metrics.show_client(
+            lambda: {("get", "2xx"): 1}, lambda: [("nodes", Watched()), ("pods", Watched(object_count=9))], RealClock()
+        )
+        metrics.refused_answers.labels("NoRoom").inc()
+        metrics.gangs.labels("partial", "").set(1)
         metrics.reloads.labels("taken").inc()
         metrics.hosts.set(64)
         metrics.certificate_ends(2e9)
@@ -72,13 +75,13 @@ async def test_every_series_that_is_promised_is_there():
         "turnout_extender_request_duration_seconds_bucket",
         "turnout_extender_phase_duration_seconds_bucket",
         "turnout_extender_requests_total",
-        "turnout_extender_answer_names_bucket",
+        "turnout_extender_answer_nodes_bucket",
         "turnout_extender_requests_in_flight",
         "turnout_extender_connections",
-        "turnout_refusals_total",
-        "turnout_gangs_partial",
+        "turnout_extender_refused_answers_total",
+        "turnout_gangs",
         "turnout_topology_hosts",
-        "turnout_topology_faults",
+        "turnout_topology_map_errors",
         "turnout_topology_reloads_total",
         "turnout_topology_last_reload_timestamp_seconds",
         "turnout_tls_certificate_expiry_timestamp_seconds",
@@ -101,7 +104,7 @@ async def test_durations_are_counted_by_verb_from_half_a_ms_to_five_seconds():
         assert served.counted(f"{name}_count", verb="filter") == 1
         assert served.counted(f"{name}_bucket", verb="filter", le="5.0") == 1
         assert f'{name}_bucket{{le="0.0005",verb="filter"}}' in served.metrics.page().decode()
-        assert served.counted("turnout_extender_answer_names_sum", verb="filter") == 2
+        assert served.counted("turnout_extender_answer_nodes_sum", verb="filter") == 2
 
 
 @pytest.mark.asyncio
@@ -121,6 +124,6 @@ def test_without_tls_there_is_no_end_of_a_certificate_to_alert_on():
 
 def test_two_extenders_in_one_process_count_apart():
     one, other = Metrics(), Metrics()
-    one.refusals.labels("NoRoom").inc()
-    assert b'turnout_refusals_total{reason="NoRoom"} 1.0' in one.page()
+    one.refused_answers.labels("NoRoom").inc()
+    assert b'turnout_extender_refused_answers_total{reason="NoRoom"} 1.0' in one.page()
     assert b"NoRoom" not in other.page()

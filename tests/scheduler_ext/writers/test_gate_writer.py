@@ -317,11 +317,11 @@ async def test_what_came_of_the_gates_is_counted():
     writer = Writer(api, 4)
     assert writer.metric("turnout_gated_pods") == 2
     await writer.work()
-    assert writer.metric("turnout_gates_lifted_total", why="Placed") == 2
-    assert writer.metric("turnout_gated_seconds_count") == 2
+    assert writer.metric("turnout_gates_lifted_total", reason="Placed") == 2
+    assert writer.metric("turnout_gate_wait_seconds_count") == 2
     nodes = api.nominated()
     api.bind("g-0", nodes["g-0"])
     api.bind("g-1", "a3")
     assert writer.metric("turnout_gated_pods") == 0
-    assert writer.metric("turnout_gate_nominations_total", obeyed="true") == 1
-    assert writer.metric("turnout_gate_nominations_total", obeyed="false") == 1
+    assert writer.metric("turnout_gate_bindings_total", as_nominated="true") == 1
+    assert writer.metric("turnout_gate_bindings_total", as_nominated="false") == 1

@@ -16,7 +16,7 @@ from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.nominations import NominationChoices
-from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.metrics import Metrics, NominatorMetrics
 from turnout.scheduler_ext.writers.nomination_writer import NominationWriter
 
 pytestmark = pytest.mark.asyncio
@@ -49,7 +49,9 @@ class Scene:
             self.view.view.put_node(node)
         self.view.use_map(World(*leaves).fabric)
         calls = LeasedCalls(self.pods, lambda: self.leads)
-        self.nominator = NominationWriter(self.view.watches, calls, CHOICES, clock, CollectorRegistry())
+        self.nominator = NominationWriter(
+            self.view.watches, calls, CHOICES, clock, NominatorMetrics(CollectorRegistry())
+        )
 
     def show(self, pod, version):
         meta = msgspec.structs.replace(pod.metadata, resource_version=version)

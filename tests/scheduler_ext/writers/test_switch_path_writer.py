@@ -15,7 +15,7 @@ from turnout.kube import labels
 from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, Forbidden, Rejected, ServerFault
 from turnout.scheduler_ext.model import Rules
-from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.metrics import Metrics, NominatorMetrics
 from turnout.scheduler_ext.writers.switch_path_writer import SwitchPathWriter
 
 pytestmark = pytest.mark.asyncio
@@ -40,7 +40,7 @@ class Scene:
             self.view.view.put_node(node)
         self.view.use_map(World(4, 4).fabric)
         calls = LeasedCalls(self.pods, lambda: self.leads)
-        self.marker = SwitchPathWriter(self.view.watches, calls, self.clock, self.registry)
+        self.marker = SwitchPathWriter(self.view.watches, calls, self.clock, NominatorMetrics(self.registry))
 
     @property
     def paths(self):
@@ -66,7 +66,7 @@ async def test_a_patch_writes_one_annotation_on_one_pod_under_our_name():
     annotation = {"turnout.dev/switch-path": "psw0/asw0"}
     body = {"metadata": {"uid": "uid-g-0", "annotations": annotation}}
     assert scene.pods.patches == [("/api/v1/namespaces/default/pods/g-0", body, "turnout-nominator")]
-    assert scene.registry.get_sample_value("turnout_switch_paths_total") == 1
+    assert scene.registry.get_sample_value("turnout_switch_paths_written_total") == 1
 
 
 async def test_what_is_true_already_is_not_written_again():

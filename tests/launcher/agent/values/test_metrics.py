@@ -27,17 +27,17 @@ FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "
         pytest.param("world_formed", FORMED, "round_wait_seconds_sum", {}, 0.4, id="how long nobody trained"),
         pytest.param("processes_started", {"round": 7, "group_rank": 1}, "round", {}, 7, id="the round of this agent"),
         pytest.param("processes_started", {"round": 7, "group_rank": 1}, "group_rank", {}, 1, id="its place"),
-        pytest.param("process_hung", {"rank": 3}, "rank_hangs", {"rank": "3"}, 1, id="a process hangs"),
-        pytest.param("process_moved", {"rank": 3}, "rank_hangs", {"rank": "3"}, 0, id="it goes on after all"),
-        pytest.param("stacks_gathered", {"apart": [2, 5]}, "rank_stands_apart", {"rank": "5"}, 1,
+        pytest.param("process_hung", {"rank": 3}, "rank_hung", {"rank": "3"}, 1, id="a process hangs"),
+        pytest.param("process_moved", {"rank": 3}, "rank_hung", {"rank": "3"}, 0, id="it goes on after all"),
+        pytest.param("stacks_gathered", {"apart": [2, 5]}, "rank_suspected", {"rank": "5"}, 1,
                      id="others wait for it"),
         pytest.param("process_failed", {}, "process_failures_total", {}, 1, id="a process of its own has failed"),
         pytest.param("member_lost", {"reason": "member_silent"}, "members_lost_total", {"reason": "member_silent"}, 1,
                      id="a member fell silent"),
         pytest.param("coordinator_lost", {"reason": "member_lost"}, "coordinators_lost_total",
                      {"reason": "member_lost"}, 1, id="its coordinator was lost"),
-        pytest.param("coordinator_begun", {}, "coordinates", {}, 1, id="it coordinates"),
-        pytest.param("handed_over", {}, "coordinates", {}, 0, id="it coordinates no longer"),
+        pytest.param("coordinator_begun", {}, "is_coordinator", {}, 1, id="it coordinates"),
+        pytest.param("handed_over", {}, "is_coordinator", {}, 0, id="it coordinates no longer"),
     ],
 )  # fmt: skip
 def test_what_is_told_is_counted(what, fields, sample, labels, value):
@@ -80,7 +80,7 @@ def test_the_processes_of_a_new_round_do_not_hang_yet():
     metrics = Metrics("bert")
     metrics.count_event("process_hung", {"rank": 3})
     metrics.count_event("processes_started", {"round": 7, "group_rank": 1})
-    assert metrics.registry.get_sample_value("turnout_launcher_rank_hangs", {"run": "bert", "rank": "3"}) is None
+    assert metrics.registry.get_sample_value("turnout_launcher_rank_hung", {"run": "bert", "rank": "3"}) is None
 
 
 @pytest.mark.parametrize(("what", "fields"), [("hang_over", {}), ("world_formed", FORMED)])
@@ -88,7 +88,7 @@ def test_nobody_is_waited_for_once_a_hang_is_over_or_its_round(what, fields):
     metrics = Metrics("bert")
     metrics.count_event("stacks_gathered", {"apart": [2]})
     metrics.count_event(what, fields)
-    assert metrics.registry.get_sample_value("turnout_launcher_rank_stands_apart", {"run": "bert", "rank": "2"}) is None
+    assert metrics.registry.get_sample_value("turnout_launcher_rank_suspected", {"run": "bert", "rank": "2"}) is None
 
 
 def test_a_word_that_counts_nothing_changes_nothing():
@@ -120,6 +120,6 @@ def test_the_page_is_served_until_it_is_closed():
     with metrics.serve("127.0.0.1", 0) as server:
         port = server.server_port
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
-            assert b'turnout_launcher_coordinates{run="bert"} 0.0' in page.read()
+            assert b'turnout_launcher_is_coordinator{run="bert"} 0.0' in page.read()
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5)

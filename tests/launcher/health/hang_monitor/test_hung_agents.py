@@ -98,10 +98,10 @@ def test_in_ask_mode_the_suspect_is_told_once_and_the_job_resumes_with_it(crew):
     assert re.search(r"no progress for (2\.\d|3\.\d) s .*the limit is 2\.0 s", str(hung)), hung
     asked = job.agents[0].until("hang_asked")
     assert asked["workers"] == str([life.name])
-    assert gauge(ports[life.name], "turnout_launcher_rank_hangs", 0) == 1  # DL-110
+    assert gauge(ports[life.name], "turnout_launcher_rank_hung", 0) == 1  # DL-110
     os.kill(life.pid, signal.SIGCONT)
     assert stopped.until("process_moved", rank=0)["after_s"] >= 2
-    assert gauge(ports[life.name], "turnout_launcher_rank_hangs", 0) == 0
+    assert gauge(ports[life.name], "turnout_launcher_rank_hung", 0) == 0
     job.agents[0].until("hang_over")
     job.finish()
     assert job.codes() == [0, 0]
