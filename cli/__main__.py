@@ -31,6 +31,7 @@ ROOMS = (
     (("top",), "turnout.cli.verbs.top"),
     (("topology", "explain"), "turnout.cli.verbs.topology"),
     (("history",), "turnout.cli.verbs.history"),
+    (("goodput",), "turnout.cli.verbs.goodput"),
     (("nodes",), "turnout.cli.verbs.nodes"),
     (("version",), "turnout.cli.verbs.version"),
     (("simulate",), "turnout.cli.verbs.simulate"),
@@ -46,7 +47,7 @@ COMMANDS = frozenset([*OWN, *(name for names, _ in ROOMS for name in names)])
 # How the help of the whole command arranges them.
 GROUPS = (
     ("See the cluster", ("page", "queues", "top", "topology", "nodes", "version")),
-    ("Ask about a job", ("why", "explain", "history", "jobs", "describe", "logs", "stacks")),
+    ("Ask about a job", ("why", "explain", "history", "goodput", "jobs", "describe", "logs", "stacks")),
     ("Change something", ("submit", "suspend", "unsuspend", "pause", "resume", "release", "clear-nominations")),
     ("Prepare training data", ("preprocess",)),
     ("Look over an installation", ("check",)),

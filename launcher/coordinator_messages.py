@@ -19,6 +19,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 from turnout.launcher.framing import decode
+from turnout.launcher.goodput.job_time import JobTime, RankZero
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 
 ALL = 0  # HeldStep.ranks of a state that is the same on every rank
@@ -277,6 +278,7 @@ class Join(_Frame, tag=2, frozen=True):
     worker_count: Count = 0  # workers that the job has now, 0 if unknown
     held_steps: Holds = ()
     importing_s: Seconds = 0.0  # as in Heartbeat
+    job_time: JobTime | None = None  # the newest totals that the member was told, None for none
 
 
 class Successor(_Frame, frozen=True):
@@ -381,6 +383,8 @@ class Heartbeat(_Frame, tag=11, frozen=True):
     step: Step = -1  # the newest that all local processes have done, -1: unknown
     saved: Step = -1  # the newest saved, -1: unknown
     importing_s: Seconds = 0.0  # longest time until its imports end; 0: it can start processes
+    rank_zero: RankZero | None = None  # the progress of rank 0, from the member that runs it
+    job_time: JobTime | None = None  # the job's totals, from the coordinator
 
 
 class Ready(_Frame, tag=12, frozen=True):

@@ -24,8 +24,10 @@ from turnout.controllers import settings as controllers
 from turnout.controllers.runtime.controller import Metrics as ControllerMetrics
 from turnout.kube.client.clock import RealClock
 from turnout.kube.reasons import GROUPS
+from turnout.launcher.agent.goodput_metrics import GoodputMetrics
 from turnout.launcher.agent.metrics import Metrics as LauncherMetrics
 from turnout.launcher.cli.help import EXITS
+from turnout.launcher.goodput.job_time import JobTime
 from turnout.scheduler_ext import nominator
 from turnout.scheduler_ext import settings as extender
 from turnout.scheduler_ext.server.metrics import Metrics as ExtenderMetrics
@@ -176,8 +178,15 @@ def registries() -> Mapping[str, CollectorRegistry]:
         "turnout-nominator, besides those of the extender": writer,
         "turnout-autoscaler": AutoscalerMetrics(("nvidia.com/gpu",)).registry,
         "turnout-controller": ControllerMetrics(int).registry,
-        "turnout-run": LauncherMetrics("bert").registry,
+        "turnout-run": _launcher_registry(),
     }
+
+
+def _launcher_registry() -> CollectorRegistry:
+    """Return the registry of an agent that coordinates."""
+    registry = LauncherMetrics("bert").registry
+    GoodputMetrics(registry, "bert").count_event("job_time_measured", {"record": JobTime()})
+    return registry
 
 
 def metrics() -> str:

@@ -57,6 +57,7 @@ from turnout.launcher.coordinator_messages import (
 )
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.event_log import EventLog
+from turnout.launcher.goodput.job_time import JobTime
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.health.model import NodeChecks
 from turnout.launcher.health.probes.runner import ProbeRunner
@@ -175,6 +176,7 @@ class Agent:
         self._inbox: asyncio.Queue[object] = asyncio.Queue()
         self._base, self._budget, self._workers, self._leadership = LastWorld(), RestartBudget(), workers, leadership
         self._held_steps: tuple[HeldStep, ...] = ()
+        self._job_time: JobTime | None = None  # the newest totals that a coordinator has sent
         self._report: ProcessFailed | Succeeded | None = None
         self._leave_by_s: float | None = None  # deadline for the agent's exit, by the loop's clock
         finder = CoordinatorSearch(
@@ -195,6 +197,7 @@ class Agent:
         for sig in handled:
             loop.add_signal_handler(sig, self._inbox.put_nowait, SignalReceived(sig))
         self._leadership.budget = lambda: self._budget
+        self._leadership.job_time = lambda: self._job_time
         self._leadership.on_end = lambda how: self._inbox.put_nowait(how)
         try:
             await self._workers.warm()
@@ -224,7 +227,7 @@ class Agent:
 
         def join(nonce: bytes, proof: bytes) -> Join:
             own, left_s = (self._base, self._budget, worker_count, self._held_steps), self._workers.importing_s()
-            return Join(VERSION, run, nonce, proof, self.member, elastic_spec, *own, left_s)
+            return Join(VERSION, run, nonce, proof, self.member, elastic_spec, *own, left_s, self._job_time)
 
         put = self._inbox.put_nowait
         return CoordinatorClient(
@@ -327,6 +330,8 @@ class Agent:
                 self._exit = (Exit(code), Reason(reason), detail)
             case Redirect():
                 self._move_to(message)
+            case Heartbeat(job_time=job_time):
+                self._job_time = job_time
             case _ if isinstance(message, TASKS):
                 self._tasks.begin(self.member, message)
             case Handover(round=round_) if not self._is_training():
@@ -392,6 +397,7 @@ class Agent:
         if ended.round != self._base.round:
             return
         self._report_steps(repeat=False)
+        self._send_progress()  # a save that was reported since the last heartbeat counts
         if ended.fault or any(each.failed for each in ended.exited):
             rank, how = (0, ended.fault) if ended.fault else first_failure(ended.exited)
             self._log_event("process_failed", {"round": ended.round, "local_rank": rank, "detail": how})
@@ -403,10 +409,14 @@ class Agent:
             self._report = Succeeded(ended.round, self._held_steps)
         self._session.send(self._report)
 
+    def _send_progress(self) -> None:
+        """Send the newest steps at once, without waiting for the next heartbeat."""
+        self._session.send(Heartbeat(*self._workers.steps(), rank_zero=self._workers.rank_zero()))
+
     def _report_steps(self, repeat: bool = True) -> None:
         """Pass the steps and reports for the next heartbeat to the link."""
         if (link := self._session.link) is not None:
-            link.report(*self._workers.steps(), self._workers.importing_s())
+            link.report(*self._workers.steps(), self._workers.importing_s(), self._workers.rank_zero())
             self._tasks.report_hangs(link, self._base.round)
         if repeat:
             asyncio.get_running_loop().call_later(0.2, self._inbox.put_nowait, TimerFired("steps", self._session.link))
@@ -428,7 +438,7 @@ class Agent:
         self._log_event("leave_asked", {"grace_s": grace_s})
         loop.call_later(grace_s, self._inbox.put_nowait, TimerFired("leave"))
         if self._session.link is not None:
-            self._session.send(Heartbeat(*self._workers.steps()))  # the stop step lies ahead of where we are now
+            self._send_progress()  # the stop step lies ahead of where we are now
             self._session.send(Leaving(grace_s))
         elif not self._is_training():
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")

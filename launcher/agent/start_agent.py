@@ -231,12 +231,15 @@ def _with_metrics(
     """Count events as metrics and serve them, if a port for metrics is given. Raises CannotListen."""
     if (port := settings.output.metrics_port) is None:
         return log_event, nullcontext()
+    from turnout.launcher.agent.goodput_metrics import GoodputMetrics
     from turnout.launcher.agent.metrics import Metrics
 
     metrics = Metrics(settings.rendezvous.run)
+    goodput = GoodputMetrics(metrics.registry, settings.rendezvous.run)
 
     def both(what: str, fields: Mapping[str, object]) -> None:
         metrics.count_event(what, fields)
+        goodput.count_event(what, fields)
         log_event(what, fields)
 
     try:

@@ -115,6 +115,8 @@ def record_heartbeat(transition: Transition, id_: str, known: MemberState, beat:
     ready = not beat.importing_s and known.ready_s > transition.now_s
     if ready or beat.step != known.step:
         transition.set_member(id_, replace(known, step=beat.step, ready_s=transition.now_s if ready else known.ready_s))
+    if beat.rank_zero is not None:
+        transition.state = at = replace(at, rank_zero=beat.rank_zero)
     if ready and at.phase is Phase.TRAINING and not transition.is_in_world(id_):
         transition.log_event("member_ready", Reason.MEMBER_JOINED, member=known.member.name)
     if beat.saved > at.budget.saved_step:

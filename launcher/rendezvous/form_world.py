@@ -457,7 +457,8 @@ def _send_assignments(transition: Transition, world: World, base: int) -> None:
         assignment, known = world.assignments[member.id], transition.members[member.id]
         base_now = LastWorld(world.round, size, True)
         transition.set_member(
-            member.id, replace(known, base=base_now, busy=world.round, step=-1, reached=None, stored_step=None)
+            member.id,
+            replace(known, base=base_now, busy=world.round, step=-1, reached=None, stored_step=None),
         )
         formed = Formed(
             world.round,

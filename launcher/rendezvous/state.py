@@ -32,6 +32,8 @@ from turnout.launcher.coordinator_messages import (
     Successor,
     Waiting,
 )
+from turnout.launcher.goodput.job_time import JobTime, RankZero
+from turnout.launcher.goodput.ledger import Ledger
 from turnout.launcher.health.hang_detector import HangAction
 from turnout.launcher.health.model import ExcludedNode, NodeCheckState
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBudget, RoundRecord, World
@@ -228,6 +230,8 @@ class State:
     checkpoints: Checkpoints = Checkpoints()
     checking: NodeCheckState | None = None  # None if nodes are not checked
     hanging: HangState = NO_HANG  # the current hang and what is done about it
+    rank_zero: RankZero | None = None  # the newest report of rank 0, of any round; None before it has reported
+    ledger: Ledger | None = None  # the job's time by kind; None if it is not measured
 
 
 # Events.
@@ -244,6 +248,7 @@ class Joined:
     worker_count: int = 0
     held_steps: tuple[HeldStep, ...] = ()
     importing_s: float = 0.0
+    job_time: JobTime | None = None  # the newest totals that the member was told
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ from turnout.launcher.rendezvous.drain import (
     record_reached,
 )
 from turnout.launcher.rendezvous.form_world import form_granted, form_unanswered, gather, go_to_endpoint
+from turnout.launcher.rendezvous.job_time_account import TRAINS, account, adopt
 from turnout.launcher.rendezvous.restore.restore_plan import record_stored
 from turnout.launcher.rendezvous.state import (
     Claiming,
@@ -107,9 +108,6 @@ def excuse_silence(heard_s: MutableMapping[str, float], looked_s: float, now_s: 
     for id_ in heard_s:
         heard_s[id_] = now_s
     return True
-
-
-TRAINS = (Phase.TRAINING, Phase.DRAINING)
 
 
 def begin(
@@ -179,6 +177,7 @@ def steps(state: State, events: Iterable[Event], now_s: float) -> tuple[State, t
     for event in events:
         _apply(transition, event)
     _advance(transition)
+    account(transition, state)
     return transition.result()
 
 
@@ -287,6 +286,7 @@ def _add_member(transition: Transition, event: Joined) -> None:
         budget=at.budget.newer(event.budget),
         gathering=gathering,
         fencing=fencing,
+        ledger=adopt(at.ledger, event.job_time),
     )
     # This arbiter would not grant the round that is asked for.
     if at.phase is Phase.CLAIMING and event.base.round >= at.round:

@@ -25,6 +25,7 @@ from turnout.launcher.coordinator_messages import (
 )
 from turnout.launcher.env import STORED, STORED_IN
 from turnout.launcher.event_log import EventLog
+from turnout.launcher.goodput.job_time import RankZero
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
 from turnout.launcher.health.hang_monitor.progress import PROGRESS, StepCounters
 from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
@@ -81,6 +82,10 @@ class WorkerBackend(Protocol):
     def steps(self) -> tuple[int, int]:
         """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
         return -1, -1
+
+    def rank_zero(self) -> RankZero | None:
+        """Return the progress of the process of rank 0, None if it does not run here."""
+        return None
 
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Make all processes stop after this step. Return the farthest step that one may have begun, -1 if unknown."""
@@ -146,6 +151,7 @@ class WorkerGroup(WorkerBackend):
         memory = memory_folder(env)
         self._folder = private_folder(memory)
         self._counters: StepCounters | None = None
+        self._measured_round = 0  # the round in which rank 0 runs here, 0 if it does not
         self._stored: dict[str, str] = {}
         self._stop_ordered = False
         self._fetch_failed = False  # a fetch failed: do not try it again
@@ -185,6 +191,7 @@ class WorkerGroup(WorkerBackend):
         if self._counters is not None:
             self._counters.close()
         self._counters, self._stop_ordered = StepCounters(Path(self._folder.name), self.processes), False
+        self._measured_round = formed.round if formed.first_rank == 0 else 0
         stored = await self._agreed_stored(formed, named) if formed.check_storage else StoredStepReport(formed.round)
         if stored.step > formed.restore_step:
             self._log_event(
@@ -266,6 +273,12 @@ class WorkerGroup(WorkerBackend):
     def steps(self) -> tuple[int, int]:
         """Return the newest step that all processes have done, and the newest saved one; -1 for none."""
         return (-1, -1) if self._counters is None else (self._counters.done(), self._counters.saved())
+
+    def rank_zero(self) -> RankZero | None:
+        """Return the progress of the process of rank 0, None if it does not run here."""
+        if self._counters is None or not self._measured_round:
+            return None
+        return self._counters.rank_zero(self._measured_round)
 
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Make all processes stop after this step. Return the farthest step that one may have begun."""

@@ -88,7 +88,8 @@ class BackgroundAgent:
         def ready(leave: Callable[[], None]) -> None:
             self.leave = leave
 
-        return await run_agent(settings, os.environ, log_to(log, foreign=True), training=self.training, ready=ready)
+        log_event = log_to(log, quiet=["job_time_measured"], foreign=True)
+        return await run_agent(settings, os.environ, log_event, training=self.training, ready=ready)
 
     def call(self, work: Coroutine[Any, Any, Formed]) -> Future[Formed]:
         """Run a coroutine in the loop."""

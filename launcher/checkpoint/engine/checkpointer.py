@@ -37,7 +37,7 @@ from turnout.launcher.checkpoint.storage.store import Store
 from turnout.launcher.coordinator_messages import MOST_COPIES
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import RESTORES, SAVES, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 
@@ -183,6 +183,10 @@ class Checkpointer:
         Every byte is verified. Raises BadCheckpoint if all ranks agreed on a step in memory that is broken; the next
         round then goes without it. Raises StorageFailed if storage cannot be read.
         """
+        with in_phase(RESTORES):
+            return self._load(into)
+
+    def _load(self, into: Mapping[str, object] | None) -> Loaded | None:
         memory_step = self._step_in_memory()
         if memory_step >= 0:
             try:

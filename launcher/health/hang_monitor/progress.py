@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from turnout.launcher.goodput.job_time import RankZero
 from turnout.launcher.health.hang_detector import BUCKETS, MOST_COUNTED, Progress, aged, bucket_of
 
 PROGRESS = "TURNOUT_PROGRESS_FILE"
@@ -26,6 +27,8 @@ PROGRESS = "TURNOUT_PROGRESS_FILE"
 DONE, SAVED, WAITS, STOP, SURE = range(5)  # STOP: the step at which all stop
 
 BEATS, BEAT_NS, TURNS, TURN_NS, MARKED = range(5, 10)  # written by the heartbeat
+
+RESTORE_NS, SAVE_NS, DATA_NS, OTHER_NS, FIRST_NS = range(10, 15)  # spent in phases that have ended; first step
 
 FILE_BYTES = 4_096
 
@@ -90,7 +93,12 @@ def make(path: Path) -> SharedCounters:
     return SharedCounters(path)
 
 
-COMPILES, SAVES, EVALUATES = "compiling", "saving", "evaluation"
+COMPILES, SAVES, EVALUATES, RESTORES, DATA = "compiling", "saving", "evaluation", "restoring", "data"
+
+AGREES, LEFT = "agreeing on the last step", "after the training loop"
+
+# Where the time of a phase is added. Phases after the last step are not counted: the coordinator knows what ends there.
+_SPENT_IN = {RESTORES: RESTORE_NS, SAVES: SAVE_NS, DATA: DATA_NS, AGREES: None, LEFT: None}
 
 
 class ProgressReporter:
@@ -123,6 +131,8 @@ class ProgressReporter:
             self._count(bucket_of((now_ns - self._since_ns) / 1e9))
         self._since_ns = now_ns
         self._beats += 1
+        if self._beats == 1:
+            self._words.write(FIRST_NS, now_ns)
         self._words.write(BEAT_NS, now_ns)
         self._words.write(BEATS, self._beats)
         if not self._watches_compiler and (compiler := sys.modules.get("torch._dynamo.callback")) is not None:
@@ -170,6 +180,8 @@ class ProgressReporter:
 
     def _turn(self, phases: list[str]) -> None:
         now_ns = time.monotonic_ns()
+        if self._phases and (spent_in := _SPENT_IN.get(self._phases[-1], OTHER_NS)) is not None:
+            self._words.write(spent_in, self._words.read(spent_in) + now_ns - self._turned_ns)
         if self._phases and self._since_ns is not None:
             self._since_ns += now_ns - max(self._turned_ns, self._since_ns)
         self._phases, self._turned_ns = phases, now_ns
@@ -226,6 +238,28 @@ class StepCounters:
             )
             for words in self._words
         ]
+
+    def rank_zero(self, round_: int) -> RankZero:
+        """Return the progress of the first process up to now, the current phase included."""
+        words, now_ns = self._words[0], time.monotonic_ns()
+        spent_ns = {at: words.read(at) for at in (RESTORE_NS, SAVE_NS, DATA_NS, OTHER_NS)}
+        name = words.name()
+        if name and (spent_in := _SPENT_IN.get(name, OTHER_NS)) is not None:
+            spent_ns[spent_in] += max(now_ns - words.read(TURN_NS), 0)
+        step, beats = words.read(DONE), words.read(BEATS)
+        since_step_ns, since_first_ns = (max(now_ns - words.read(at), 0) for at in (BEAT_NS, FIRST_NS))
+        is_marked = step >= 0 and beats > 0
+        return RankZero(
+            round_,
+            step,
+            spent_ns[RESTORE_NS],
+            spent_ns[SAVE_NS],
+            spent_ns[DATA_NS],
+            spent_ns[OTHER_NS],
+            since_step_ns if is_marked else 0,
+            max(step - beats + 1, 0) if is_marked else -1,
+            since_first_ns if is_marked else 0,
+        )
 
     def stop_at(self, step: int, *, sure: bool) -> int:
         """Set the step after which all stop. Return the farthest step that a process may have begun, as seen now."""

@@ -34,6 +34,7 @@ from turnout.launcher.coordinator_messages import (
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.framing import FrameAuth, NotProven
+from turnout.launcher.goodput.job_time import RankZero
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import (
@@ -105,6 +106,7 @@ class CoordinatorClient(FrameConnection):
         self._beat_s = self.silence_s = 0.0
         self.step = self.saved = -1
         self.importing_s = 0.0
+        self.rank_zero: RankZero | None = None
         self._over = False
 
     def on_frame(self, body: bytes) -> None:
@@ -116,7 +118,7 @@ class CoordinatorClient(FrameConnection):
         if self.welcome is not None:
             if isinstance(message, HeartbeatInterval):
                 self._beat_s, self.silence_s = message.beat_s, message.silence_s
-            elif not isinstance(message, Heartbeat):
+            elif not isinstance(message, Heartbeat) or message.job_time is not None:
                 self._on_message(self, message)
             return
         match message:
@@ -159,12 +161,15 @@ class CoordinatorClient(FrameConnection):
         """Send a message. It is dropped if the connection is lost, since the next connection starts again."""
         self.send(encode(message))
 
-    def report(self, step: int, saved: int, importing_s: float) -> None:
+    def report(self, step: int, saved: int, importing_s: float, rank_zero: RankZero | None = None) -> None:
         """Set what heartbeats report. The first step and the end of imports are reported at once."""
         soon = self.step < 0 <= step or importing_s == 0 < self.importing_s
-        self.step, self.saved, self.importing_s = step, saved, importing_s
+        self.step, self.saved, self.importing_s, self.rank_zero = step, saved, importing_s, rank_zero
         if soon:
-            self.send_message(Heartbeat(step, saved, importing_s))
+            self.send_message(self._heartbeat())
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(self.step, self.saved, self.importing_s, self.rank_zero)
 
     def _beat(self) -> None:
         now_s, limit_s = self._loop.time(), self.silence_s
@@ -177,7 +182,7 @@ class CoordinatorClient(FrameConnection):
             self._lost(Reason.MEMBER_SILENT)
             self.abort()
             return
-        self.send_message(Heartbeat(self.step, self.saved, self.importing_s))
+        self.send_message(self._heartbeat())
         self._beats = self._loop.call_later(self._beat_s, self._beat)
 
     def _slept(self) -> bool:

@@ -23,6 +23,8 @@ from turnout.launcher.coordinator_messages import (
     encode,
 )
 from turnout.launcher.event_log import EventLog
+from turnout.launcher.goodput.job_time import JobTime
+from turnout.launcher.goodput.ledger import record_of
 from turnout.launcher.model import Reason, RoundRecord
 from turnout.launcher.rendezvous.arbiter import HeldRound, LockRefused, LockUnreachable, StaleRound
 from turnout.launcher.rendezvous.locks.round_lock import RoundLock
@@ -57,6 +59,7 @@ from turnout.launcher.rendezvous.state_machine import excuse_silence, heartbeat_
 from turnout.launcher.rendezvous.transport.listener import MemberConnection
 
 RENEW_S = 5.0
+TOTALS_S = 300.0  # seconds between two lines of the log with the job's totals, while nothing ends
 FENCE_S = 400.0  # seconds without the arbiter: a stranger may take over after STRANGER_S (leadership.py)
 
 
@@ -103,6 +106,7 @@ class Coordinator:
         self.ended: asyncio.Future[JobOver | StepDown] = self._loop.create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._paced_s = beat_s
+        self._logged_s = self._loop.time()  # when the totals were last logged
         gc.freeze()  # thousands of members are many long-lived objects, which the collector may skip
         gc.set_threshold(50_000, 20, 50)
         self._watch = self._loop.call_later(beat_s, self._beat)
@@ -136,6 +140,7 @@ class Coordinator:
                 join.worker_count,
                 join.held_steps,
                 join.importing_s,
+                join.job_time,
             )
         )
 
@@ -228,7 +233,7 @@ class Coordinator:
                 self._peers[id_].abort()
                 self._forget(id_, Reason.MEMBER_SILENT)
         self._looked_s = now_s
-        bodies = [encode(Heartbeat())]
+        bodies = [encode(Heartbeat(job_time=self._measured(now_s)))]
         if beat_s > self._paced_s * 1.5:  # members that joined a smaller world would count this coordinator as silent
             self._paced_s = beat_s
             bodies.insert(0, encode(HeartbeatInterval(beat_s, limit_s)))
@@ -237,6 +242,17 @@ class Coordinator:
         if self._beats:
             self.event(Ticked())
         self._watch = self._loop.call_later(beat_s, self._beat)
+
+    def _measured(self, now_s: float) -> JobTime | None:
+        """Return the job's totals, and publish them."""
+        if self.state.ledger is None:
+            return None
+        record = record_of(self.state.ledger)
+        self._log_event("job_time_measured", {"record": record})
+        if now_s >= self._logged_s + TOTALS_S:
+            self._logged_s = now_s
+            self._log_event("goodput", {"round": self.state.round, **record.log_fields()})
+        return record
 
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)
@@ -321,9 +337,9 @@ class Coordinator:
                 await self._arbiter.claim(how.to, self._held_round)
             except (LockUnreachable, LockRefused, StaleRound) as error:
                 self._log_event("handover_untold", {"detail": str(error)})
-        data = encode(_redirect_of(how))
+        bodies = encode(Heartbeat(job_time=self._measured(self._loop.time()))), encode(_redirect_of(how))
         for peer in self._peers.values():
-            peer.send(data)
+            peer.send(*bodies)
         if not self.ended.done():
             self.ended.set_result(how)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,8 @@ from functools import partial
 from turnout.launcher.addresses import resolved
 from turnout.launcher.coordinator_messages import LastWorld, Redirect
 from turnout.launcher.event_log import EventLog
+from turnout.launcher.goodput import ledger as ledgers
+from turnout.launcher.goodput.job_time import NS, JobTime, TimeKind
 from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.model import NodeCheckState
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget, RoundRecord
@@ -35,6 +38,8 @@ GOODBYE_S = 6.0  # seconds for all members to hear that the job is over
 
 class Leadership:
     """Starts and ends the coordinator of one agent. budget: returns the newest restart budget that the agent knows.
+
+    job_time: returns the newest totals of the job's time that the agent knows, None for none.
 
     is_member: the agent is a member of the job too. Else its coordinator stays where it is, since all know its address.
     """
@@ -74,6 +79,7 @@ class Leadership:
             StackMerge(hangs or HangPolicy(), log_event),
         )
         self.budget: Callable[[], RestartBudget] = RestartBudget
+        self.job_time: Callable[[], JobTime | None] = lambda: None
         self.on_end: Callable[[JobOver | StepDown], None] = lambda how: None
         self.coordinator: Coordinator | None = None
         self._ask_s = ASK_S  # longer after each time that the endpoint has led nowhere
@@ -171,7 +177,9 @@ class Leadership:
         fence_s = FENCE * max(self._timing.silence_s, crowd_s)
         ask_s = 0.0 if seek.host or seek.endpoint is None else self._ask_s
         job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
-        state = replace(state, job=job, checking=self._node_checks, hanging=self._hanging)
+        pause = TimeKind.RECOVERY if seek.base.round else TimeKind.RENDEZVOUS
+        ledger = ledgers.begin(self.member.id, time.time_ns(), round(now_s * NS), self.job_time(), pause)
+        state = replace(state, job=job, checking=self._node_checks, hanging=self._hanging, ledger=ledger)
         sought_s = None if not self._is_member else 0.0 if seek.host and not seek.base.round else seek.since_s
         fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
         return succeed(

@@ -31,6 +31,7 @@ ASKING = [
     ["topology"],
     ["explain", "2x8"],
     ["history", "bert"],
+    ["goodput", JOB],
     ["nodes"],
     ["nodes", "untaint", "n1"],
     ["clear-nominations"],
@@ -53,6 +54,8 @@ USAGE = [
     ["logs", "a/b/c/d"],
     ["logs", "bert", "-f", "--previous"],
     ["logs", "bert", "--since", "yesterday"],
+    ["goodput", "bert", "--since", "yesterday"],
+    ["goodput", "a/b/c/d"],
     ["suspend", "Foo/team-a/bert"],
     ["unsuspend", "bert//x"],
     ["pause", "Foo/team-a/bert"],
@@ -79,7 +82,7 @@ NAMED = [
     ["pytorchjobs.kubeflow.org/bert"],
     [JOB],
 ]
-ABOUT_A_JOB = ["describe", "logs", "suspend", "unsuspend", "pause", "resume", "why", "history"]
+ABOUT_A_JOB = ["describe", "logs", "suspend", "unsuspend", "pause", "resume", "why", "history", "goodput"]
 
 
 def away(folder):

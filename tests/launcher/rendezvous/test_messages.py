@@ -280,7 +280,9 @@ def test_a_join_out_of_bounds_is_refused(field, value):
         ),
         pytest.param(pack([11, 5, 3, 2.5]), coordinator_messages.Heartbeat(5, 3, 2.5), id="one of today"),
         pytest.param(
-            pack([11, 5, 3, 2.5, {"of": 2_030}]), coordinator_messages.Heartbeat(5, 3, 2.5), id="one of a newer agent"
+            pack([11, 5, 3, 2.5, None, None, {"of": 2_030}]),
+            coordinator_messages.Heartbeat(5, 3, 2.5),
+            id="one of a newer agent",
         ),
     ],
 )
@@ -295,7 +297,7 @@ def test_a_join_of_an_older_agent_says_that_it_can_start_processes():
         body_of(coordinator_messages.encode(msgspec.structs.replace(JOIN, importing_s=9.0)))
     )
     assert coordinator_messages.read_at_coordinator(pack(fields)).importing_s == 9.0
-    older = coordinator_messages.read_at_coordinator(pack(fields[:-1]))
+    older = coordinator_messages.read_at_coordinator(pack(fields[:-2]))
     assert (older, older.importing_s) == (JOIN, 0.0)
 
 

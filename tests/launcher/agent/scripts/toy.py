@@ -1,7 +1,8 @@
 """The training script of these tests: it notes that it runs, until it is told to finish or to do something else.
 
 Without torch, so that it starts in an instant. Arguments: the crew's folder, then words: `fail` ends with 1, `stubborn`
-does not heed SIGTERM, `steps` counts steps and stops where all stop, `hook` saves on SIGTERM as a user's own code does.
+does not heed SIGTERM, `steps` counts steps and stops where all stop, `hook` saves on SIGTERM as a user's own
+code does. With `steps`, `saves` also saves every tenth step up to step 50.
 """
 
 import json
@@ -65,6 +66,11 @@ def count():
         live()
         time.sleep(0.005 * (1 + rank))  # ranks are not equally fast
         log("steps", round=round_, rank=rank, step=step)
+        if "saves" in words and rank == 0 and step and step % 10 == 0 and step <= 50:
+            with steps.phase("saving"):
+                save(step)
+                time.sleep(0.02)
+            steps.saved(step)
         if steps.done(step):
             if rank == 0:
                 save(step)

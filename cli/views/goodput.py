@@ -1,0 +1,124 @@
+"""Tells what a job's time was spent on: `turnout goodput`. Its source is the totals in the logs of turnout-run.
+
+Which logs are read is known in cli/verbs/goodput.py, and what each kind means in docs/goodput.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from turnout.cli.views.listing import Column, Listing
+from turnout.launcher.goodput.job_time import KINDS, TimeKind
+
+_PLAIN = re.compile(r"\d\d:\d\d:\d\d info +goodput ")
+_FIELD = re.compile(r"(\w+)=(\S+)")
+_NUMBER = re.compile(r"\d+(\.\d+)?([eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The totals of one line of a log, since the job began."""
+
+    until_s: float  # end of the measured time, in seconds since 1970
+    wall_s: float
+    undecided_s: float = 0.0
+    kinds_s: Mapping[str, float] = field(default_factory=dict)  # wall time by kind
+    gpu_s: Mapping[str, float] = field(default_factory=dict)  # GPU-seconds by kind
+    steps_reported: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GoodputRow:
+    """What was spent on one kind."""
+
+    kind: str  # a word of TimeKind, or "undecided"
+    seconds: float
+    share: float  # of the wall time, 0 to 1
+    gpu_hours: float
+
+
+def read_totals(lines: Iterable[str]) -> list[Totals]:
+    """Return the totals of all lines of a log that have some, as they stand. Other lines may be anything."""
+    return [totals for line in lines if (totals := _totals(_fields(line))) is not None]
+
+
+def _fields(line: str) -> Mapping[str, object]:
+    """Return the fields of a line `goodput` of either format; none of another line."""
+    if _PLAIN.search(line):
+        return dict(_FIELD.findall(line))
+    if '"event": "goodput"' not in line:
+        return {}
+    try:
+        found = json.loads(line[line.index("{") :])
+    except ValueError:  # a process has written into the middle of the line
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _totals(fields: Mapping[str, object]) -> Totals | None:
+    until_s, wall_s, undecided_s = (_number(fields.get(name)) for name in ("until_s", "wall_s", "undecided_s"))
+    if until_s is None or wall_s is None or undecided_s is None:
+        return None
+    kinds_s = {kind.value: _number(fields.get(f"{kind}_s")) or 0.0 for kind in KINDS}
+    gpu_s = {kind.value: _number(fields.get(f"{kind}_gpu_s")) or 0.0 for kind in KINDS}
+    return Totals(until_s, wall_s, undecided_s, kinds_s, gpu_s, fields.get("steps") == "reported")
+
+
+def _number(value: object) -> float | None:
+    """Return a finite number that is not negative, else None."""
+    found = float(value) if isinstance(value, str | int | float) and _NUMBER.fullmatch(str(value)) else math.nan
+    return found if math.isfinite(found) else None
+
+
+def period(totals: Sequence[Totals], since_s: float | None) -> tuple[Totals, Totals | None]:
+    """Return the newest totals, and those from which to count: the newest ones before `since_s`, None for the begin.
+
+    totals: at least one, of any order. since_s: in seconds since 1970; None counts from the job's begin.
+    """
+    newest = max(totals, key=lambda each: (each.until_s, each.wall_s))
+    earlier = [each for each in totals if since_s is not None and each.until_s <= since_s]
+    return newest, max(earlier, key=lambda each: each.until_s, default=None)
+
+
+def rows(newest: Totals, base: Totals | None) -> list[GoodputRow]:
+    """Return a row for each kind that occurred, in the order of the kinds, and one for what is undecided.
+
+    What was undecided at the begin of the period and has been decided since counts as of its kind.
+    """
+    wall_s = newest.wall_s - (base.wall_s if base is not None else 0.0)
+    found = []
+    for kind in KINDS:
+        seconds, gpu_s = newest.kinds_s.get(kind, 0.0), newest.gpu_s.get(kind, 0.0)
+        if base is not None:
+            seconds, gpu_s = seconds - base.kinds_s.get(kind, 0.0), gpu_s - base.gpu_s.get(kind, 0.0)
+        if seconds > 0:
+            found.append(GoodputRow(kind.value, round(seconds, 3), _share(seconds, wall_s), round(gpu_s / 3600, 3)))
+    undecided_s = newest.undecided_s - (base.undecided_s if base is not None else 0.0)
+    if abs(undecided_s) >= 0.001:
+        found.append(GoodputRow("undecided", round(undecided_s, 3), _share(undecided_s, wall_s), 0.0))
+    return found
+
+
+def _share(seconds: float, wall_s: float) -> float:
+    return round(seconds / wall_s, 4) if wall_s > 0 else 0.0
+
+
+def listing(job: str, newest: Totals, base: Totals | None) -> Listing[GoodputRow]:
+    """Return the listing of a job's time. base: the totals at the begin of the period, None for the job's begin."""
+    wall_s = newest.wall_s - (base.wall_s if base is not None else 0.0)
+    found = rows(newest, base)
+    productive = sum(row.share for row in found if row.kind == TimeKind.PRODUCTIVE)
+    notes = [f"{job}: goodput {productive:.1%} of {wall_s:.1f} s"]
+    if not newest.steps_reported:
+        notes = [f"{job}: no steps are reported, so its goodput is unknown; see docs/goodput.md"]
+    columns: tuple[Column[GoodputRow], ...] = (
+        Column("KIND", lambda row: row.kind),
+        Column("SECONDS", lambda row: f"{row.seconds:.1f}", number=True),
+        Column("SHARE", lambda row: f"{row.share:.1%}", number=True),
+        Column("GPU HOURS", lambda row: f"{row.gpu_hours:.2f}", number=True),
+    )
+    return Listing(columns, found, lambda row: row.kind, "no time was measured", notes)

@@ -1,0 +1,1 @@
+"""Measures a job's goodput: how much of its wall time was training whose result was preserved."""

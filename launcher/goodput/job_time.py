@@ -1,0 +1,140 @@
+"""Defines the kinds of a job's wall time, and the record of its totals that moves from coordinator to coordinator.
+
+`ledger.py` decides which kind an interval is. Definition: docs/goodput.md. Source: ml-goodput-measurement
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
+
+NS = 1_000_000_000  # nanoseconds of a second
+_NS_OF_US = 1_000
+
+
+class TimeKind(StrEnum):
+    """The kind of an interval of a job's wall time: the same word in the log, the metric and the verb."""
+
+    PRODUCTIVE = "productive"  # steps whose result was preserved
+    STARTUP = "startup"  # from the first world to the first step
+    RENDEZVOUS = "rendezvous"  # before the first world
+    RESTORE = "restore"  # processes read a checkpoint
+    SAVE = "save"  # processes wait for a save
+    DATA_STALL = "data_stall"  # processes wait for data
+    HANG = "hang"  # a process makes no progress, as the hang detector found
+    WASTED = "wasted"  # steps whose result was lost, or that were repeated
+    RECOVERY = "recovery"  # from a fault to the next world
+    ELASTIC_SHRINK = "elastic_shrink"  # from the last step before a worker left to the next world
+    ELASTIC_GROW = "elastic_grow"  # the same before workers joined
+    REINIT = "reinit"  # from a later world to its first step
+    OTHER = "other"  # evaluation, the time after the last step, or training that reports no steps
+
+
+KINDS = tuple(TimeKind)
+_PLACES = {kind: place for place, kind in enumerate(KINDS)}
+
+Amount = Annotated[int, Meta(ge=0, le=1 << 62)]
+Amounts = Annotated[tuple[Amount, ...], Meta(max_length=64)]
+StepNumber = Annotated[int, Meta(ge=-1, le=1 << 60)]
+NOTHING = (0,) * len(KINDS)
+
+
+@dataclass(frozen=True, slots=True)
+class JobTime:
+    """The totals of a job at one moment. The sum of all kinds and of `undecided_ns` is the job's wall time."""
+
+    issuer: Annotated[str, Meta(max_length=253)] = ""  # member id of the coordinator that measured
+    origin_ns: Amount = 0  # start of the measurement, in nanoseconds since 1970
+    until_ns: Amount = 0  # end of the measured time, in nanoseconds since 1970
+    time_ns: Amounts = NOTHING  # wall time by kind, in the order of KINDS
+    gpu_us: Amounts = NOTHING  # the same in GPU-microseconds: each interval times the GPUs of the world
+    undecided_ns: Amount = 0  # steps that are not preserved, and a start whose first step is not done
+    gpus: Amount = 0  # of the newest world: its training processes
+    mark: StepNumber = -1  # the newest step before the undecided ones
+    step: StepNumber = -1  # the newest step that was done
+    # what goes on between two worlds: a later coordinator counts the time until its own begin as this
+    pause: TimeKind = TimeKind.RECOVERY
+    steps_reported: bool = False  # some process has reported a step
+
+    @property
+    def wall_ns(self) -> int:
+        """Return the measured wall time in nanoseconds."""
+        return sum(self.time_ns) + self.undecided_ns
+
+    def seconds(self) -> dict[str, float]:
+        """Return the wall time in seconds by kind."""
+        return {kind.value: amount / NS for kind, amount in zip(KINDS, self.time_ns, strict=False)}
+
+    def gpu_seconds(self) -> dict[str, float]:
+        """Return the GPU-seconds by kind."""
+        return {kind.value: amount / 1e6 for kind, amount in zip(KINDS, self.gpu_us, strict=False)}
+
+    def log_fields(self) -> dict[str, object]:
+        """Return the totals as fields of a line of the log: seconds of each kind that occurred, and GPU-seconds."""
+        kinds_s = {f"{kind}_s": round(amount_s, 6) for kind, amount_s in self.seconds().items() if amount_s}
+        gpus_s = {f"{kind}_gpu_s": round(amount_s, 6) for kind, amount_s in self.gpu_seconds().items() if amount_s}
+        return {
+            "wall_s": round(self.wall_ns / NS, 6),
+            "undecided_s": round(self.undecided_ns / NS, 6),
+            **kinds_s,
+            **gpus_s,
+            "gpus": self.gpus,
+            "steps": "reported" if self.steps_reported else "no steps are reported",
+            "until_s": round(self.until_ns / NS, 3),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Time by kind. Amounts are only added, so no total decreases."""
+
+    time_ns: tuple[int, ...] = NOTHING  # in the order of KINDS
+    gpu_us: tuple[int, ...] = NOTHING  # GPU-microseconds in the order of KINDS
+
+    def add(self, kind: TimeKind, amount_ns: int, gpus: int) -> Totals:
+        """Add an interval that `gpus` GPUs spent."""
+        if amount_ns <= 0:
+            return self
+        place, gpu_us = _PLACES[kind], amount_ns * gpus // _NS_OF_US
+        return Totals(_plus(self.time_ns, place, amount_ns), _plus(self.gpu_us, place, gpu_us))
+
+    def plus(self, time_ns: Sequence[int], gpu_us: Sequence[int]) -> Totals:
+        """Add other totals, kind by kind."""
+        return Totals(_sum(self.time_ns, time_ns), _sum(self.gpu_us, gpu_us))
+
+
+def _plus(amounts: tuple[int, ...], place: int, amount: int) -> tuple[int, ...]:
+    return (*amounts[:place], amounts[place] + amount, *amounts[place + 1 :])
+
+
+def _sum(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    missing = len(KINDS) - len(other)
+    return tuple(map(sum, zip(one, (*other, *(0,) * missing), strict=False)))
+
+
+@dataclass(frozen=True, slots=True)
+class RankZero:
+    """The progress of the process of rank 0 since it began, as its agent reads it."""
+
+    round: Amount = 0  # the round of that process
+    step: StepNumber = -1  # the newest step that it has done, -1 for none
+    restore_ns: Amount = 0  # reading a checkpoint
+    save_ns: Amount = 0  # waiting for a save
+    data_ns: Amount = 0  # waiting for data
+    other_ns: Amount = 0  # in any other phase, as an evaluation
+    since_step_ns: Amount = 0  # since the newest step was done
+    first: StepNumber = -1  # the first step that it has done, -1 for none
+    since_first_ns: Amount = 0  # since the first step was done
+
+    def by_kind(self) -> Mapping[TimeKind, int]:
+        """Return the time of each kind, in nanoseconds."""
+        return {
+            TimeKind.RESTORE: self.restore_ns,
+            TimeKind.SAVE: self.save_ns,
+            TimeKind.DATA_STALL: self.data_ns,
+            TimeKind.OTHER: self.other_ns,
+        }

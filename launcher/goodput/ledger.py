@@ -1,0 +1,210 @@
+"""Decides which kind each interval of a job's wall time is. A pure state machine: the time is an argument.
+
+Training time is undecided at first. A saved step makes the steps up to it productive; a new world makes the others
+wasted. Whoever knows the job's phases calls this module: launcher/rendezvous/job_time_account.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from turnout.launcher.goodput.job_time import NS, JobTime, RankZero, TimeKind, Totals
+
+# A job that has reported no step for so long reports none: its time is not a start.
+LONGEST_START_NS = 3_600 * NS
+
+NO_TOTALS = Totals()
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The totals of one coordinator, those that it inherited, and the time that is not decided yet."""
+
+    issuer: str = ""  # member id of this coordinator
+    begun_ns: int = 0  # when it began, in nanoseconds since 1970
+    start_ns: int = 0  # the same moment on the clock of now_ns
+    now_ns: int = 0  # end of the counted time, on a clock that never goes back
+    inherited: JobTime | None = None  # totals of an earlier coordinator; None for none
+    own: Totals = NO_TOTALS  # since this coordinator began
+    gpus: int = 0  # of the newest world, whose steps are undecided
+    start_pending_ns: int = 0  # of a world without a step: its start
+    steps_ns: int = 0  # of steps that are done and not preserved
+    tail_ns: int = 0  # since the newest step
+    mark: int = -1  # the newest step before those of steps_ns
+    step: int = -1  # the newest step of this round, -1 for none
+    preserved: int = -1  # the newest preserved step
+    pause: TimeKind = TimeKind.RENDEZVOUS  # the kind of time between two worlds
+    started: bool = False  # some world of this job has made a step
+    claimed_ns: Mapping[TimeKind, int] = field(default_factory=dict)  # rank 0's phases that were counted in this round
+
+    @property
+    def undecided_ns(self) -> int:
+        """Return the time that is not of a kind yet, in nanoseconds."""
+        return self.start_pending_ns + self.steps_ns + self.tail_ns
+
+
+def begin(
+    issuer: str, begun_ns: int, now_ns: int, record: JobTime | None = None, pause: TimeKind = TimeKind.RENDEZVOUS
+) -> Ledger:
+    """Make the ledger of a coordinator. begun_ns: since 1970; now_ns: the same on a clock that never goes back.
+
+    record: the newest totals of an earlier coordinator, None if unknown. pause: the kind of the time until a world
+    forms, if there is no record.
+    """
+    ledger = Ledger(issuer, begun_ns, now_ns, now_ns, pause=pause)
+    return ledger if record is None else inherit(ledger, record)
+
+
+def inherit(ledger: Ledger, record: JobTime) -> Ledger:
+    """Adopt the totals of an earlier coordinator, unless newer ones are known.
+
+    Its undecided steps stay undecided until the first world forms here. After that they are wasted.
+    """
+    known = ledger.inherited
+    if record.issuer == ledger.issuer or (known is not None and known.until_ns >= record.until_ns):
+        return ledger
+    if ledger.gpus and known is None:  # a world was formed here before anybody told of the job's past
+        lost = Totals().plus(record.time_ns, record.gpu_us).add(TimeKind.WASTED, record.undecided_ns, record.gpus)
+        return replace(ledger, inherited=replace(record, time_ns=lost.time_ns, gpu_us=lost.gpu_us, undecided_ns=0))
+    if ledger.gpus:
+        return ledger
+    return replace(
+        ledger,
+        inherited=record,
+        steps_ns=record.undecided_ns,
+        mark=record.mark,
+        step=record.step,
+        preserved=record.mark,
+        pause=record.pause,
+        started=record.steps_reported,
+    )
+
+
+def record_of(ledger: Ledger) -> JobTime:
+    """Return the job's totals up to now, with those that were inherited and the time between."""
+    totals, origin_ns = ledger.own, ledger.begun_ns
+    if (past := ledger.inherited) is not None:
+        totals = totals.plus(past.time_ns, past.gpu_us)
+        totals = totals.add(past.pause, ledger.begun_ns - past.until_ns, past.gpus)
+        origin_ns = min(past.origin_ns, origin_ns)
+    return JobTime(
+        ledger.issuer,
+        origin_ns,
+        ledger.begun_ns + ledger.now_ns - ledger.start_ns,
+        totals.time_ns,
+        totals.gpu_us,
+        ledger.undecided_ns,
+        _gpus(ledger),
+        ledger.mark,
+        ledger.step,
+        ledger.pause,
+        ledger.started,
+    )
+
+
+def pause(ledger: Ledger, now_ns: int, kind: TimeKind, gpus: int = 0) -> Ledger:
+    """Count the time up to now, in which no world trained. gpus: of the members present, before the first world."""
+    passed_ns = max(now_ns - ledger.now_ns, 0)
+    own = ledger.own.add(kind, passed_ns, _gpus(ledger) or gpus)
+    return replace(ledger, now_ns=ledger.now_ns + passed_ns, own=own)
+
+
+def train(ledger: Ledger, now_ns: int, report: RankZero | None = None, *, hung: bool = False) -> Ledger:
+    """Count the time up to now, in which a world trained. report: the newest of rank 0; hung: a process hangs."""
+    passed_ns = max(now_ns - ledger.now_ns, 0)
+    starts = ledger.step < 0
+    waited_ns = passed_ns + (ledger.start_pending_ns if starts else ledger.tail_ns)
+    if report is not None:
+        ledger, waited_ns = _claim(ledger, report, waited_ns, starts)
+    ledger = replace(ledger, now_ns=ledger.now_ns + passed_ns)
+    if hung:
+        return replace(_add(ledger, TimeKind.HANG, waited_ns), start_pending_ns=0, tail_ns=0)
+    if not starts:
+        return replace(ledger, tail_ns=waited_ns)
+    if not ledger.started and waited_ns > LONGEST_START_NS:
+        return replace(_add(ledger, TimeKind.OTHER, waited_ns), start_pending_ns=0)
+    return replace(ledger, start_pending_ns=waited_ns)
+
+
+def begin_steps(ledger: Ledger, first: int, since_first_ns: int = 0) -> Ledger:
+    """Record the first step of a round, which ends its start. since_first_ns: the time since then."""
+    if ledger.step >= 0 or first < 0:
+        return ledger
+    rest_ns = min(since_first_ns, ledger.start_pending_ns)
+    kind = TimeKind.REINIT if ledger.started else TimeKind.STARTUP
+    ledger = _add(ledger, kind, ledger.start_pending_ns - rest_ns)
+    mark = max(first, ledger.preserved)
+    return replace(ledger, start_pending_ns=0, tail_ns=rest_ns, step=first, mark=mark, started=True)
+
+
+def advance(ledger: Ledger, step: int, since_step_ns: int = 0) -> Ledger:
+    """Record the newest step that the world has done. since_step_ns: the time since then."""
+    if step <= ledger.step or ledger.step < 0:
+        return ledger
+    rest_ns = min(since_step_ns, ledger.tail_ns)
+    done_ns = ledger.tail_ns - rest_ns
+    repeated = min(max(ledger.preserved - ledger.step, 0), step - ledger.step)  # steps that were preserved before
+    repeated_ns = done_ns * repeated // (step - ledger.step)
+    ledger = _add(ledger, TimeKind.WASTED, repeated_ns)
+    return replace(ledger, tail_ns=rest_ns, steps_ns=ledger.steps_ns + done_ns - repeated_ns, step=step)
+
+
+def preserve(ledger: Ledger, saved: int) -> Ledger:
+    """Make the steps up to the saved one productive. The steps between two reports count as equally long."""
+    if saved <= ledger.preserved:
+        return ledger
+    if ledger.step >= 0:
+        ledger = advance(ledger, saved)  # another rank has reported the save before rank 0 reported the step
+    if saved <= ledger.mark or ledger.step <= ledger.mark:
+        return replace(ledger, preserved=saved, mark=max(saved, ledger.mark))
+    share_ns = ledger.steps_ns * (saved - ledger.mark) // (ledger.step - ledger.mark)
+    ledger = _add(ledger, TimeKind.PRODUCTIVE, share_ns)
+    return replace(ledger, steps_ns=ledger.steps_ns - share_ns, mark=saved, preserved=saved)
+
+
+def stop(ledger: Ledger, tail: TimeKind) -> Ledger:
+    """End a round. tail: the kind of the time since the newest step."""
+    start = TimeKind.REINIT if ledger.started else TimeKind.OTHER  # without any step, nobody knows what it was
+    ledger = _add(_add(ledger, start, ledger.start_pending_ns), tail, ledger.tail_ns)
+    return replace(ledger, start_pending_ns=0, tail_ns=0)
+
+
+def form(ledger: Ledger, gpus: int) -> Ledger:
+    """Begin a round with this many GPUs. Steps that nobody preserved are wasted.
+
+    If nobody ends the round, its coordinator was lost: the time until the next world is recovery.
+    """
+    ledger = _add(ledger, TimeKind.WASTED, ledger.steps_ns)
+    return replace(ledger, steps_ns=0, step=-1, gpus=gpus, claimed_ns={}, pause=TimeKind.RECOVERY)
+
+
+def finish(ledger: Ledger, *, success: bool) -> Ledger:
+    """End the job. The steps of a job that succeeds are preserved, those of another one are wasted."""
+    kind = TimeKind.PRODUCTIVE if success else TimeKind.WASTED
+    return replace(_add(ledger, kind, ledger.steps_ns), steps_ns=0)
+
+
+def _claim(ledger: Ledger, report: RankZero, waited_ns: int, starts: bool) -> tuple[Ledger, int]:
+    """Take rank 0's phases out of the time that it waited for. Return what is left of it.
+
+    A phase that is longer than the counted time is taken later. Before the first step, other phases are a start.
+    """
+    claimed_ns = dict(ledger.claimed_ns)
+    for kind, spent_ns in report.by_kind().items():
+        if starts and kind is TimeKind.OTHER:
+            claimed_ns[kind] = spent_ns
+            continue
+        taken_ns = min(max(spent_ns - claimed_ns.get(kind, 0), 0), waited_ns)
+        ledger, waited_ns = _add(ledger, kind, taken_ns), waited_ns - taken_ns
+        claimed_ns[kind] = claimed_ns.get(kind, 0) + taken_ns
+    return replace(ledger, claimed_ns=claimed_ns), waited_ns
+
+
+def _gpus(ledger: Ledger) -> int:
+    """Return the GPUs of the newest world, here or before this coordinator; 0 before the first."""
+    return ledger.gpus or (ledger.inherited.gpus if ledger.inherited is not None else 0)
+
+
+def _add(ledger: Ledger, kind: TimeKind, amount_ns: int) -> Ledger:
+    return replace(ledger, own=ledger.own.add(kind, amount_ns, _gpus(ledger)))

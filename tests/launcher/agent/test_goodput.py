@@ -1,0 +1,142 @@
+"""The job's time by kind with real agents: kinds and undecided time are the wall time, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import datetime
+from urllib.request import urlopen
+
+import pytest
+
+from tests.launcher.agent.crew import lines, until
+from turnout.launcher.addresses import free_port
+from turnout.launcher.goodput.job_time import TimeKind
+
+
+def reached(job, step, round_=0):
+    """Wait until rank 0 is that far, in that round or a later one."""
+    until(
+        lambda: any(
+            each["step"] >= step and each["round"] >= round_ and each["rank"] == 0 for each in lines(job, "steps")
+        ),
+        job.told,
+    )
+
+
+def totals(job):
+    """The last totals that any agent has logged."""
+    found = [each for agent in job.agents for each in agent.told("goodput")]
+    return max(found, key=lambda each: each["wall_s"])
+
+
+def kinds(line):
+    """The seconds of each kind that a line of the log tells."""
+    return {kind.value: line[f"{kind}_s"] for kind in TimeKind if f"{kind}_s" in line}
+
+
+def check_sum(job, begun):
+    """The kinds and the undecided time are the wall time since the first coordinator began."""
+    for agent in job.agents:
+        for line in agent.told("goodput"):
+            assert sum(kinds(line).values()) + line["undecided_s"] == pytest.approx(line["wall_s"], rel=0.001)
+    ended = max(each["time"] for agent in job.agents for each in agent.told("goodput"))
+    assert totals(job)["wall_s"] == pytest.approx(seconds(ended) - seconds(begun), rel=0.001, abs=0.02)
+
+
+def seconds(stamp):
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+def gather(job, size, *words, more=()):
+    agents = [job.start("w0", *more, arguments=words)]
+    begun = agents[0].until("coordinator_begun")["time"]
+    agents += [job.start(f"w{at}", arguments=words) for at in range(1, size)]
+    job.world(size)
+    return agents, begun
+
+
+@pytest.mark.slow
+def test_a_killed_process_wastes_what_was_not_saved(crew):
+    job, port = crew("1:2", "--last-call-s", "30", "--max-restarts", "3"), free_port("127.0.0.1")
+    _, begun = gather(job, 2, "steps", "saves", more=("--metrics-port", str(port)))
+    reached(job, 90)  # it saves no step after 50
+    (victim,) = [life for life in job.worlds()[1] if life.rank == 1]
+    os.kill(victim.pid, signal.SIGKILL)
+    world = job.world(2, after=1)
+    reached(job, 60, world[0].round)
+    page = urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    job.finish()
+    assert job.codes() == [0, 0]
+    last = totals(job)
+    assert {"rendezvous", "startup", "productive", "save", "wasted", "recovery", "reinit"} <= kinds(last).keys()
+    assert last["undecided_s"] == 0
+    assert last["steps"] == "reported"
+    check_sum(job, begun)
+    for kind in ("wasted", "hang"):
+        assert f'turnout_job_time_seconds_total{{kind="{kind}"}}' in page
+    assert 'turnout_job_gpu_seconds_total{kind="productive"}' in page
+    assert "turnout_job_unsaved_seconds" in page
+
+
+@pytest.mark.slow
+def test_a_leave_is_a_shrink_and_a_join_a_growth(crew):
+    job = crew("1:2", "--last-call-s", "0")
+    job.start("w0", arguments=("steps",))
+    begun = job.agents[0].until("coordinator_begun")["time"]
+    reached(job, 100)
+    leaver = job.start("w1", arguments=("steps",))
+    world = job.world(2, after=1)
+    reached(job, 100, world[0].round)
+    leaver.signal(signal.SIGTERM)
+    assert leaver.code() == 143
+    world = job.world(1, after=world[0].round)
+    reached(job, 100, world[0].round)
+    job.finish()
+    assert job.codes(job.agents[0]) == [0]
+    last = totals(job)
+    assert {"productive", "elastic_shrink", "elastic_grow", "reinit"} <= kinds(last).keys(), last
+    assert "wasted" not in kinds(last)
+    check_sum(job, begun)
+
+
+@pytest.mark.slow
+def test_the_totals_go_to_the_coordinator_after_a_leave(crew):
+    job = crew("1:2", "--last-call-s", "30")
+    agents, begun = gather(job, 2, "steps")
+    reached(job, 200)
+    agents[0].signal(signal.SIGTERM)
+    assert agents[0].code() == 143
+    world = job.world(1, after=1)
+    reached(job, 220, world[0].round)
+    job.finish()
+    assert job.codes(agents[1]) == [0]
+    last = totals(job)
+    assert {"startup", "productive", "elastic_shrink", "reinit"} <= kinds(last).keys(), last
+    assert "wasted" not in kinds(last)
+    check_sum(job, begun)
+
+
+def test_a_job_without_steps_has_no_goodput(crew):
+    job = crew("1")
+    _, begun = gather(job, 1)
+    job.finish()
+    assert job.codes() == [0]
+    last = totals(job)
+    assert last["steps"] == "no steps are reported"
+    assert kinds(last).keys() <= {"rendezvous", "other"}
+    check_sum(job, begun)
+
+
+@pytest.mark.slow
+def test_the_totals_outlive_a_killed_coordinator(crew):
+    job = crew("1:3", "--last-call-s", "30")
+    agents, begun = gather(job, 3, "steps", "saves")
+    reached(job, 200)  # long after the save of step 50, which others know by now
+    agents[0].kill()
+    world = job.world(2, after=1)
+    reached(job, 60, world[0].round)
+    job.finish()
+    assert job.codes(*agents[1:]) == [0, 0]
+    assert {"startup", "productive", "recovery"} <= kinds(totals(job)).keys()
+    check_sum(job, begun)
