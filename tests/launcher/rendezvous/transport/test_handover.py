@@ -84,7 +84,7 @@ async def lead_here(seek):
     raise AssertionError("this member leads, though another is to lead")
 
 
-async def test_a_member_asks_the_new_coordinator_again_that_has_not_heard_of_the_change():
+async def test_a_member_asks_again_a_coordinator_that_has_not_heard_of_it():
     """Its first answer names the coordinator that has sent this member to it."""
     inbox = asyncio.Queue()
     async with listening(Host("w0/1")) as old:
