@@ -89,6 +89,10 @@ def _failed(program: str, message: str, status: int) -> int:
 
 
 def _summary(run_options: Options, totals: Totals | None) -> str:
+    """Return the last line of a run: documents, tokens and rejected documents.
+
+    totals: None for a share whose dataset another share merges.
+    """
     if totals is None:
         return f"share {run_options.index} of {run_options.indexes} is done; the last share to end merges the dataset"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.faults.items())
@@ -113,6 +117,7 @@ class _Line(logging.Formatter):
     """A log line of an event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the message of a log record, then its extra fields as name=value."""
         known = logging.makeLogRecord({}).__dict__
         fields = " ".join(
             f"{name}={value}" for name, value in record.__dict__.items() if name not in known and name != "message"

@@ -49,6 +49,7 @@ def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardNote]:
     records: list[ShardNote] = []
 
     def take(chunk: TextChunk, record: ShardNote) -> None:
+        """Record a finished shard, and report progress when a line is due."""
         records.append(record)
         progress.add(chunk, record)
         if (line := progress.line(time.monotonic())) is not None:
@@ -106,6 +107,7 @@ def _without(
 
 
 def _set_up(settings: ShardSettings) -> None:
+    """Prepare a worker process: keep the settings, ignore Ctrl-C, and load the tokenizer."""
     global _settings
     _settings = settings
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the run ends its workers
@@ -118,6 +120,7 @@ def _process(chunk: TextChunk) -> ShardNote:
 
 
 def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
+    """Return the message about a chunk whose worker process ended each time: which bytes, and what to try."""
     piece = chunk.pieces[0]
     path = settings.sources[piece.source].path
     return (

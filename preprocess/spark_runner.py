@@ -228,6 +228,7 @@ def _reported(context: Any, accumulator: Any, report: SparkReport, show: Callabl
     ended = threading.Event()
 
     def watch() -> None:
+        """Show progress until the job ends. All tasks are cancelled when the report says that the run stops."""
         while not ended.wait(REPORT_S):
             if report.take(accumulator.value):
                 context.cancelAllJobs()
