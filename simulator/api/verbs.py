@@ -136,6 +136,7 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
 
 
 def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
+    """Store an updated object, status or scale, and return the answer."""
     target = call.target
     where = (target.kind, target.namespace, target.name)
     if target.subresource == "scale":

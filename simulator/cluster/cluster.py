@@ -66,6 +66,10 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
 
 
 def _filled(container: Container) -> Container:
+    """Return a container with the requests that scoring assumes.
+
+    A limit counts where no request is set. cpu and memory have defaults.
+    """
     given = container.resources or Resources()
     requests: dict[str, str | int | float] = {**(given.limits or {}), **(given.requests or {})}
     requests.setdefault("cpu", f"{_UNSAID_CPU_MILLI}m")
@@ -217,6 +221,7 @@ class Cluster:
         return known.fit
 
     def _changed(self, node: str) -> None:
+        """Mark a node whose room has changed, so that every known pod shape checks it again."""
         number = self._numbers.get(node)
         if self._order is not None and number is not None:
             for known in self._fits.values():

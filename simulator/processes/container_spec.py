@@ -194,6 +194,10 @@ def contents(found: Object) -> dict[str, bytes]:
 
 
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
+    """Return one volume mount with variables expanded in its subPath.
+
+    Raises CannotStart if the subPath leaves the volume.
+    """
     inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
     if ".." in inside.split("/") or inside.startswith("/"):
         raise CannotStart(f"the subPath {inside!r} leads out of its volume")

@@ -272,6 +272,7 @@ def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
 
 
 def _init_failed(lifecycle: PodLifecycle) -> bool:
+    """Return True if an init container has failed and the pod's policy does not restart it."""
     lost = (
         each for each in lifecycle.of(Part.INIT) if each.state is ContainerState.ENDED and each.end and each.end.code
     )
@@ -279,6 +280,7 @@ def _init_failed(lifecycle: PodLifecycle) -> bool:
 
 
 def _mains_are_done(lifecycle: PodLifecycle) -> bool:
+    """Return True if all main containers have ended and none restarts."""
     mains = list(lifecycle.of(Part.MAIN))
     return all(
         each.state is ContainerState.ENDED and not (_restarts_after_end(lifecycle, each) and lifecycle.leaves_s is None)
@@ -332,6 +334,11 @@ def _conditions(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, done
 
 
 def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, done: bool) -> dict[str, Any]:
+    """Return one condition of a pod.
+
+    Its transition time stays while its status stays. before: the old condition, empty for none. done: the pod has
+    completed.
+    """
     word = "True" if holds else "False"
     since = before.get("lastTransitionTime") if before.get("status") == word else None
     reason = {} if holds else {"reason": "PodCompleted" if done else "ContainersNotReady"}
@@ -375,6 +382,7 @@ def _state(each: Container) -> dict[str, Any]:
 
 
 def _ended(end: ContainerEnd) -> dict[str, Any]:
+    """Return the terminated state of a container."""
     terminated: dict[str, Any] = {
         "exitCode": end.code,
         "reason": "Error" if end.code else "Completed",

@@ -104,6 +104,10 @@ def _folder_of(persistent: Object | None, claim: str) -> str:
 
 
 def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:
+    """Yield (path, file) of a configMap, secret or downwardAPI source.
+
+    mode: default file mode. Raises CannotStart for another source.
+    """
     if (reference := source.get("configMap")) is not None:
         yield from _chosen(sources.config_maps, reference, "configmap", mode)
     elif (reference := source.get("secret")) is not None:

@@ -77,6 +77,10 @@ class ReplayWorld:
         self.schedule()
 
     def _stale(self, event: tuple[float, Event, str, int]) -> bool:
+        """Return True if an event concerns a job that has ended, or an end that was computed anew since.
+
+        event: (time, kind, job, version).
+        """
         _, kind, name, version = event
         life = self.running.get(name)
         if kind is Event.ARRIVAL:
@@ -84,12 +88,14 @@ class ReplayWorld:
         return life is None or (kind is Event.END and version != life.version)
 
     def _end(self, life: JobRun) -> None:
+        """End a job: count its work, free its GPUs, and record its run time."""
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         for pod in life.pods:
             self._give(life, pod)
         self.ended[life.submission.name] = life.ran(self.now_s)
 
     def _leave(self, life: JobRun) -> None:
+        """Free the GPUs of the job's pods whose grace time is over."""
         for pod in [pod for pod in life.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
             self._give(life, pod)
             life.pods.remove(pod)
@@ -119,6 +125,7 @@ class ReplayWorld:
                 self._find_nodes(life)
 
     def _start(self, life: JobRun, rows: Sequence[int]) -> None:
+        """Start a job on these rows of nodes, one pod each, and plan its end."""
         life.started_s = life.at_s = life.idle_until_s = self.now_s
         life.pods = [WorkerPod(index, row, self.now_s) for index, row in enumerate(rows)]
         life.last_state = None
@@ -195,6 +202,10 @@ class ReplayWorld:
         return bool(changes)
 
     def _resize(self, life: JobRun, step: Step) -> None:
+        """Apply a step of the autoscaler to a job: add pods, or let the last ones leave after the grace time.
+
+        A changed number of living pods restarts the job.
+        """
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         before, life.last_state = life.living, None
         if step.target > life.replicas:
@@ -215,6 +226,7 @@ class ReplayWorld:
 
 
 def _check(submission: Submission, rules: ReplayRules) -> None:
+    """Raise ValueError for a job that an empty cluster could not hold."""
     if sum(node // submission.gpus for node in rules.nodes) < submission.least:
         raise ValueError(
             f"{submission.name} asks for {submission.least} x {submission.gpus} GPUs: an empty cluster has no room"

@@ -89,6 +89,10 @@ def labelled(rows: Iterable[TraceRow], labels: Labels, dice: Random) -> tuple[Su
 
 
 def _labelled(row: TraceRow, began_s: float, labels: Labels, dice: Random) -> Submission:
+    """Convert a row of a trace to a submission.
+
+    Whether it is elastic, and its speed curve, are drawn at random. began_s: time of the first row.
+    """
     gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
     least = row.gpus // gpus
     most = least * labels.factor if dice.random() < labels.elastic else least

@@ -294,6 +294,7 @@ def established(crd: Object, now: str) -> Object:
 
 
 def _has_rules(schema: Any) -> Iterator[bool]:
+    """Yield, for each part of a schema, whether it has CEL validation rules."""
     if isinstance(schema, dict):
         yield "x-kubernetes-validations" in schema
         for each in schema.values():
@@ -304,6 +305,8 @@ def _has_rules(schema: Any) -> Iterator[bool]:
 
 
 def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
+    """Return the paths of the scale subresource as tuples of keys; () for a path that is not set."""
+
     def path(key: str) -> tuple[str, ...]:
         return tuple(step for step in str(subresource.get(key, "")).split(".") if step)
 

@@ -96,6 +96,8 @@ def _roles(node: Object, now_s: float) -> str:
 
 
 def _address(kind: str) -> Callable[[Object, float], str]:
+    """Return the function that shows a node's address of this type; NONE if it has none."""
+
     def show(node: Object, now_s: float) -> str:
         addresses = value_at(node, "status", "addresses") or ()
         return next((a.get("address", NONE) for a in addresses if a.get("type") == kind), NONE)
@@ -104,6 +106,7 @@ def _address(kind: str) -> Callable[[Object, float], str]:
 
 
 def _last_seen(event: Object, now_s: float) -> str:
+    """Return how long ago an event happened last, as kubectl prints it."""
     for path in (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp")):
         if (then_s := unix_s(value_at(event, *path))) is not None:
             return lasted(now_s - then_s)
@@ -121,6 +124,7 @@ def _job_status(job: Object, now_s: float) -> str:
 
 
 def _completions(job: Object, now_s: float) -> str:
+    """Return the completions of a Job as kubectl prints them, such as 1/3."""
     done, completions = value_at(job, "status", "succeeded") or 0, value_at(job, "spec", "completions")
     if completions is not None:
         return f"{done}/{completions}"

@@ -105,6 +105,7 @@ def _is_of_type(schema: Schema, value: Any) -> bool:
 
 
 def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
+    """Yield a message for each rule on length or pattern that a text breaks. where: path of the field."""
     if len(value) > schema.get("maxLength", len(value)):
         yield f"{where}: Too long: may not be more than {schema['maxLength']} bytes"
     if len(value) < schema.get("minLength", 0):
@@ -114,6 +115,7 @@ def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
 
 
 def _number_faults(schema: Schema, value: float, where: str) -> Iterator[str]:
+    """Yield a message for each bound that a number breaks. where: path of the field."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
         yield f"{where}: Invalid value: {value}: should be greater than or equal to {low}"
@@ -213,6 +215,7 @@ def _check_volcano_update(name: str, old: Object, new: Object) -> None:
 
 
 def _fixed(pod: Object) -> Object:
+    """Return the part of a pod's spec that no update may change."""
     spec = {key: value for key, value in (pod.get("spec") or {}).items() if key not in _CHANGEABLE_SPEC}
     for containers in ("containers", "initContainers"):
         if containers in spec:

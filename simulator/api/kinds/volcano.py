@@ -60,6 +60,7 @@ def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
 
 
 def _fixed(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a Volcano Job's spec that no update may change."""
     immutable = {key: value for key, value in spec.items() if key not in _CHANGEABLE}
     tasks = [
         {k: v for k, v in task.items() if k not in ("replicas", "minAvailable")} for task in spec.get("tasks") or ()

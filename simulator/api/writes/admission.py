@@ -180,6 +180,7 @@ def _holds(rule: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def _desired_healthy(budget: Object, expected: int) -> int:
+    """Return how many pods a disruption budget wants healthy. expected: number of pods that it covers."""
     least, most = value_at(budget, "spec", "minAvailable"), value_at(budget, "spec", "maxUnavailable")
     if most is not None:
         return max(0, expected - _count(most, expected))
@@ -232,6 +233,7 @@ def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) 
 
 
 def _sentence(pod: Object, quota: Object, over: dict[str, tuple[int, int, int]]) -> str:
+    """Return the message of a refused pod. over: resource -> requested, used and limit, in thousandths."""
     words = ("requested", "used", "limited")
     sums = ", ".join(
         f"{word}: " + ",".join(f"{name}={amounts[at] / 1000:g}" for name, amounts in over.items())
@@ -253,6 +255,7 @@ def _requested_amounts(pod: Object) -> Counter[str]:
 
 
 def _amount(text: object) -> int:
+    """Return a quantity in thousandths; 0 if it is invalid."""
     try:
         return milli(text if isinstance(text, str | int | float) else str(text))
     except KubeError:

@@ -142,6 +142,7 @@ def _look(document: Any, path: list[str]) -> Any:
 
 
 def _put(document: Any, path: list[str], value: Any) -> None:
+    """Set the value at a path of the document. In a list the value is inserted; "-" appends it."""
     parent, last = _look(document, path[:-1]), path[-1]
     if isinstance(parent, list):
         parent.insert(len(parent) if last == "-" else _index(parent, last, len(parent)), value)
@@ -155,6 +156,7 @@ def _take(document: Any, path: list[str]) -> Any:
 
 
 def _index(items: list[Any], text: str, most: int) -> int:
+    """Return a list index. Raises IndexError if it is not in 0..most, ValueError if it is no number."""
     at = int(text)
     if not 0 <= at <= most:
         raise IndexError(f"{at} is outside 0..{most}")
@@ -267,6 +269,7 @@ def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _read(fields: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the path of each field in the managedFields format."""
     for key, inside in fields.items():
         step = (*path, key.removeprefix("f:"))
         if inside:
@@ -276,6 +279,7 @@ def _read(fields: Any, path: Path = ()) -> Iterator[Path]:
 
 
 def _write(paths: set[Path]) -> msgspec.Raw:
+    """Encode paths of fields in the managedFields format."""
     fields: dict[str, Any] = {}
     for path in sorted(paths):
         at = fields

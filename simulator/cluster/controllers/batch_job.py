@@ -215,6 +215,7 @@ def _failure(job: Object, count: _PodStates, now_s: float) -> tuple[str, str] | 
 
 
 def _succeeded(spec: Object, count: _PodStates) -> bool:
+    """Return True if a Job has as many successful pods as it needs."""
     total = spec.get("completions")
     if total is None:
         return count.succeeded > 0 and not count.active
@@ -235,6 +236,10 @@ def _ending(
 
 
 def _after(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> ControllerResult:
+    """Return the writes of a Job that has ended: delete its running pods, and the Job itself after its time to live.
+
+    ended_s_: when it ended.
+    """
     ttl_s = job["spec"].get("ttlSecondsAfterFinished")
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
     if ttl_s is None:

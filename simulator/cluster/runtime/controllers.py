@@ -86,6 +86,10 @@ class Controllers:
                 await asyncio.sleep(_AGAIN_S)
 
     def _see(self, plural: str, word: str, obj: Object) -> None:
+        """Store an observed object, and mark the controllers' objects that it concerns.
+
+        word: ADDED, MODIFIED or DELETED. A stale version is ignored.
+        """
         uid = obj["metadata"]["uid"]
         before = self._cache.get(plural, uid)
         if word == "DELETED":
@@ -159,6 +163,7 @@ class Controllers:
         return batch_job.look(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
 
     def _volcano_job(self, job: Object, now_s: float) -> ControllerResult:
+        """Return the writes that a Volcano Job needs, from its pods, its PodGroup and its other children."""
         uid = job["metadata"]["uid"]
         group = next(iter(self._cache.owned(volcano_job.GROUPS, uid)), None)
         others = {plural: self._cache.owned(plural, uid) for plural in _CHILDREN}

@@ -168,6 +168,7 @@ class Kubelet:
             self._room.release()
 
     def _status(self, pod: Object, to: PodState) -> Object:
+        """Return the status of a pod in a new state. A pod whose image does not exist cannot be pulled."""
         stamp, host = rfc3339(time.time()), self._host_of(pod)
         if to is PodState.PULLING and (image := missing_image(pod, self._images)):
             return pull_failed(pod, image, stamp, host)

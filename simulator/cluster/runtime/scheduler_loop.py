@@ -115,6 +115,7 @@ class Scheduler:
                 await asyncio.sleep(0.5)
 
     def _see_node(self, word: str, raw: bytes) -> None:
+        """Store an observed node, and try waiting pods again."""
         node = _nodes.decode(raw)
         if word == "DELETED":
             self.cluster.drop_node(node.metadata.name)
@@ -123,6 +124,7 @@ class Scheduler:
         self.waiting.wake()
 
     def _see_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
+        """Store an observed PodGroup's minimum, 0 after its deletion, and try waiting pods again."""
         group = msgspec.json.decode(raw)
         least = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
         self._gangs.put_group(dialect, group["metadata"]["namespace"], group["metadata"]["name"], least)
@@ -154,6 +156,7 @@ class Scheduler:
                 self.waiting.put(pod_info)
 
     def _forget(self, uid: str) -> None:
+        """Remove a pod that is deleted or bound from all tables of the scheduler."""
         self.waiting.drop(uid)
         self._assumed.discard(uid)
         self._complaints.drop(uid)
@@ -264,6 +267,10 @@ class Scheduler:
         self._tell(namespace, name, chosen)
 
     def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:
+        """Record that pods cannot be placed now, and report the reason.
+
+        Unschedulable pods wait until the cluster changes.
+        """
         now_s = asyncio.get_running_loop().time()
         for uid in uids:
             if uid in self._names:
@@ -346,6 +353,7 @@ PODS, NODES = "pods", "nodes"
 
 
 def _tags(pod: Object) -> list[str]:
+    """Return the keys by which an object of the cache is found: uids of its owners, and its gang as namespace/name."""
     meta = pod["metadata"]
     group = (meta.get("annotations") or {}).get(GROUP)
     return [owner["uid"] for owner in meta.get("ownerReferences") or ()] + (

@@ -68,6 +68,10 @@ def _line() -> bytes:
 
 
 def _wait_for_the_end(reader: int, signals: list[int]) -> NoReturn:
+    """Wait for a signal or the end of the parent process, then exit.
+
+    reader: pipe that wakes on a signal. signals: received ones.
+    """
     while not signals:
         if 0 in select.select([0, reader], [], [])[0]:
             os._exit(0)
@@ -160,6 +164,7 @@ def _become(order: Order, walls: bool) -> NoReturn:
 
 
 def _not_started(order: Order, why: str) -> NoReturn:
+    """Write why the container cannot be started to its log and note, and exit with NOT_STARTED."""
     print(f"turnout: this container cannot be started: {why}", file=sys.stderr, flush=True)
     try:
         with open(order["note"], "a") as file:
@@ -202,6 +207,7 @@ class Root:
             pass  # /proc may be masked by an outer container: ours then shows the processes outside
 
     def _bind(self, source: str, target: str, read_only: bool) -> None:
+        """Bind a file or folder of the host into the container's root."""
         place = self._place_for(target, is_file=not os.path.isdir(source))
         _mount(source, place, flags=MS_BIND | MS_REC)
         if read_only:

@@ -131,6 +131,7 @@ class Folder:
 
 
 def _check_host_path(volume: Volume) -> None:
+    """Create the hostPath of a volume if its type asks for that. Raises CannotStart if the path does not exist."""
     host_path = Path(volume.host_path)
     if volume.make:
         host_path.mkdir(parents=True, exist_ok=True)

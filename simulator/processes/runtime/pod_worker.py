@@ -102,6 +102,7 @@ class RunningPod:
     # One look.
 
     async def _do_what_is_due(self, now_s: float) -> None:
+        """Send the due signals, start the due containers, and report the pod's status."""
         meta = self.pod["metadata"]
         if self._deleted:
             self.lifecycle = lifecycles.leaves(self.lifecycle, now_s, 0.0)
@@ -119,6 +120,10 @@ class RunningPod:
         await self._report(time.time())
 
     async def _start(self, name: str) -> None:
+        """Start a container, and tasks that await its end and run its probe.
+
+        A failure becomes the container's waiting reason.
+        """
         try:
             order, out = await self._order(name)
             child = await start(order, out)
@@ -181,6 +186,11 @@ class RunningPod:
         config: bytes | None,
         own: InCluster | None,
     ) -> tuple[ContainerOrder, Path]:
+        """Write the files of a container's volumes.
+
+        Return how the container is started, and its log file. tokens: volume -> files with tokens. config: kubeconfig,
+        None for none. own: service account, None for none.
+        """
         folder = self.folder
         folder.fill(volumes.values())
         if config is not None:
@@ -208,6 +218,7 @@ class RunningPod:
         return order, folder.log(name, was.restarts + bool(was.end))
 
     async def _wait_for(self, name: str, child: Child) -> None:
+        """Wait until a container ends, and record its exit code and message."""
         code = await child.ended()
         message = await asyncio.to_thread(self._message, name, code)
         self._children.pop(name, None)
@@ -215,6 +226,10 @@ class RunningPod:
         self._news.set()
 
     def _message(self, name: str, code: int) -> str:
+        """Return the termination message of a container, "" for none.
+
+        A failed container may use the end of its log instead.
+        """
         words = self.folder.last_words(name)
         policy = self._container(name).get("terminationMessagePolicy")
         if not words and code and policy == "FallbackToLogsOnError" and (file := self.log_of(name, False)):
@@ -224,6 +239,7 @@ class RunningPod:
     # Telling.
 
     async def _report(self, now_s: float) -> None:
+        """Write the pod's status to the API if it has changed. A failed write is repeated later."""
         if self._deleted:
             return
         status = status_of(
@@ -279,6 +295,7 @@ class RunningPod:
                 await self._news.wait()
 
     async def _end(self) -> None:
+        """Kill all containers, end their tasks, and remove the pod's folders."""
         await asyncio.gather(*(child.kill() for child in self._children.values()))
         for task in self._asking:
             task.cancel()
