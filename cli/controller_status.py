@@ -76,6 +76,7 @@ def account(kind: ControlledKind, raw: Object, name: str, children: JobChildren,
 
 
 def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
+    """Return what a job waits for or how it ended, and the remedy. The first fact that explains its state is used."""
     meta, view = raw["metadata"], kind.read(raw)
     if meta.get("deletionTimestamp"):
         return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
@@ -96,6 +97,7 @@ def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren
 
 
 def _end_account(listed_conditions: Sequence[Object], view: ControlledJob | RefusedJob, now_s: float) -> Account | None:
+    """Return how a job ended, and the remedy if it failed; None while it has not ended."""
     last = next(
         (each for each in listed_conditions if each.get("type") in _ENDS and each.get("status") == "True"), None
     )
@@ -115,6 +117,10 @@ _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
 def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, meta: Object, now_s: float) -> Account:
+    """Return the account of a job without a status: no controller has handled it.
+
+    After SILENT_S seconds the controller may not run for this kind.
+    """
     made_s = unix_s(meta.get("creationTimestamp"))
     age_s = 0.0 if made_s is None else now_s - made_s
     wrong = f"; it will be refused: {view.why}" if isinstance(view, RefusedJob) else ""
@@ -170,6 +176,7 @@ def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> A
 
 
 def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
+    """Return the account of a job whose gang is not admitted yet; None if it is, or if pods exist."""
     if children.group is None or children.group not in ("", "Pending") or children.pods:
         return None
     where = f"PodGroup {view.namespace}/{view.name} is {children.group or 'new'}"

@@ -120,6 +120,7 @@ def _quota(chain: Chain) -> list[Row]:
 
 
 def _lack(lack: ResourceNeed) -> str:
+    """Say how much of a resource a gang needs, how much is free, and how much is missing."""
     free, needs = lack.free or 0, amount_text(lack.resource, lack.needs)
     if lack.limit is not None and lack.needs > lack.limit:
         return f"{needs}, and the queue may never have more than {amount_text(lack.resource, lack.limit)}"
@@ -143,6 +144,7 @@ def _room(room: RoomLink) -> str:
 
 
 def _gang(chain: Chain) -> str:
+    """Say how many members of a gang run, how many it needs, and what limits their nodes."""
     gang = chain.gang
     if chain.state == "waiting":
         text = f"it needs {count(gang.least, 'worker')}, {gang.bound} with a node: {gang.missing} lacking"
@@ -160,6 +162,7 @@ def _gang(chain: Chain) -> str:
 
 
 def _size(size: SizeLink, least: int, most: int) -> list[Row]:
+    """Return the rows about a job's size and about what lending has won or cost it. least, most: its bounds."""
     larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
     text = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
     if size.size != size.requested:
@@ -180,6 +183,7 @@ def _size(size: SizeLink, least: int, most: int) -> list[Row]:
 
 
 def _decision(chain: Chain) -> str:
+    """Say what was decided for the job and why, and which jobs shrink for it."""
     change = (
         f"{chain.workers_before} to {count(chain.workers, 'worker')}. " if chain.workers != chain.workers_before else ""
     )

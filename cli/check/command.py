@@ -39,6 +39,7 @@ def _check(args: argparse.Namespace) -> int:
     from turnout.cli.exit_codes import ExitCode
 
     async def work(client: Client) -> ExitCode:
+        """Check the installation and print the findings. Returns FOUND_WRONG if one of them is wrong."""
         from importlib.metadata import version
 
         from turnout.cli.check.facts import read_facts

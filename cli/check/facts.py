@@ -88,6 +88,7 @@ class FactReader:
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
 
         async def read() -> list[Object]:
+            """Return the items of all pages of the list."""
             items = list[Object]()
             async for page in self._client.pages(path, query or None):
                 items += msgspec.json.decode(page).get("items") or []
@@ -102,6 +103,8 @@ class FactReader:
         return [each for path in paths for each in await self.all(path, OURS) or ()]
 
     async def one(self, path: str) -> Object | None:
+        """Return one object; None if it does not exist or may not be read, which is noted."""
+
         async def read() -> Object:
             found: Object = msgspec.json.decode(await self._client.get(path))
             return found

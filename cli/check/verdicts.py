@@ -233,6 +233,7 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Yield a line if the API server's clock differs too much from this one, and the lines about the nodes' clocks."""
     if facts.ahead_s is not None and abs(facts.ahead_s) > MOST_CLOCK_SKEW_S:
         way = "ahead of" if facts.ahead_s > 0 else "behind"
         text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
@@ -328,6 +329,7 @@ def _extender(facts: ClusterFacts) -> _Way:
 
 
 def _nominations(facts: ClusterFacts) -> _Way:
+    """Return the finding about nominations: whether they are used, and how to begin."""
     if _has(facts, "nominator"):
         return _Way(Word.FINE, "nominations: used, a nominator is installed")
     if _version(facts) < _FIRST:

@@ -138,6 +138,10 @@ async def running_extender(
 
 
 async def _wait_until_ready(begun: StartedExtender, up: RunningExtender) -> RunningExtender:
+    """Wait until the extender has written its port and reports that it is ready.
+
+    Returns it with its URL. Raises ChildProcessError if it exits.
+    """
     import aiohttp
 
     while True:
@@ -155,6 +159,7 @@ async def _wait_until_ready(begun: StartedExtender, up: RunningExtender) -> Runn
 
 
 def _end_extender(child: subprocess.Popen[bytes]) -> None:
+    """Stop the extender: SIGTERM, and SIGKILL after STOP_S seconds."""
     if child.poll() is None:
         child.terminate()
         try:
@@ -260,6 +265,10 @@ async def running_autoscaler(
 
 
 async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> None:
+    """Wait until the autoscaler leads.
+
+    Raises AutoscalerFailed if it exits, or does not lead within _START_S seconds.
+    """
     try:
         async with asyncio.timeout(_START_S):
             await autoscaler.leads.wait()
@@ -272,6 +281,7 @@ async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> 
 
 
 async def _end_autoscaler(child: Process, log_reader: asyncio.Task[None]) -> None:
+    """Stop the autoscaler: SIGTERM, and SIGKILL after STOP_S seconds. log_reader: reads its log to the end."""
     if child.returncode is None:
         child.terminate()
         try:
@@ -284,6 +294,7 @@ async def _end_autoscaler(child: Process, log_reader: asyncio.Task[None]) -> Non
 
 
 def _event(line: str) -> str:
+    """Return the event name in a line of JSON log; "" if it has none."""
     try:
         return str(json.loads(line)["event"])
     except (ValueError, KeyError, TypeError):

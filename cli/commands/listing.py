@@ -193,6 +193,7 @@ async def _pods(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tup
 
 
 def _pod(raw: Any, role: str, index: str) -> JobPod:
+    """Return a pod of a job. role, index: the labels that hold its role and its index in the role."""
     from turnout.cli.controller_status import JobPod
 
     labels, status = raw["metadata"].get("labels") or {}, raw.get("status") or {}

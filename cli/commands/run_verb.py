@@ -32,6 +32,7 @@ def run_verb(
     from turnout.kube.errors import BadKubeconfig, KubeError
 
     async def run_to_exit() -> ExitCode:
+        """Open the Kubernetes client, run the verb with it, and return the exit code."""
         open_ = Client.open(
             args.kubeconfig,
             args.context,

@@ -285,6 +285,7 @@ def _uid(gang: DemoGang, index: int) -> str:
 
 
 def _want(raw: Raw, namespace: str) -> PodInfo:
+    """Return a pod as the extender reads it, with its name as its uid."""
     pod = msgspec.convert(raw, Pod)
     pod.metadata.uid = pod.metadata.name
     pod.metadata.namespace = namespace

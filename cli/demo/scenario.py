@@ -193,6 +193,7 @@ def members(gang: DemoGang) -> tuple[Raw, ...]:
 
 
 def _pod(name: str, gpus: int, marks: dict[str, str], notes: dict[str, str]) -> Raw:
+    """Return a pod that asks for GPUs, and for CPU and memory in proportion. marks: labels. notes: annotations."""
     asks = {"cpu": str(gpus * _CPUS_PER_GPU), "memory": f"{gpus * _GIB_PER_GPU}Gi", GPU: str(gpus)}
     return {
         "apiVersion": "v1",

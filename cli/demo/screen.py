@@ -177,6 +177,7 @@ def _boards(ours: Sequence[HeatmapRow], theirs: Sequence[HeatmapRow]) -> Group:
 
 
 def _cells(row: HeatmapRow) -> Text:
+    """Return the cells of a heatmap row as coloured text."""
     text = Text()
     for number, cell in enumerate(row.cells):
         text.append(" " if number else "")

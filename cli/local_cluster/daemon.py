@@ -45,6 +45,7 @@ def fault(folder: Path) -> str:
 
 
 def _note(folder: Path) -> Note | None:
+    """Return the note of a running local cluster; None if it has none."""
     try:
         return read((folder / NOTE).read_bytes())
     except OSError:
@@ -152,6 +153,7 @@ def _items(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
 
 
 def _tail(folder: Path) -> str:
+    """Return the last lines of the local cluster's log; "" if there is no log."""
     try:
         return "\n".join((folder / LOG).read_text(errors="replace").splitlines()[-_TOLD_LINES:])
     except OSError:

@@ -131,6 +131,7 @@ async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
 
 
 def _put(file: Path, text: bytes) -> None:
+    """Write a file that only its owner may read, all of it or nothing."""
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
     part.touch(mode=0o600, exist_ok=False)

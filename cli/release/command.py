@@ -65,6 +65,7 @@ def _release(args: argparse.Namespace) -> int:
     check_object(args.lease, "--lease")
 
     async def work(client: Client) -> ExitCode:
+        """Lift the scheduling gates, all of them or only if no program places gangs. Prints a summary."""
         from turnout.kube.client.clock import RealClock
         from turnout.scheduler_ext.writers.release_all import release_all, release_unplaced
 

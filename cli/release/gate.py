@@ -117,6 +117,7 @@ def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
 
 
 def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:
+    """Return whether a program places gangs, from its Leases. leases: None if they may not be read."""
     if leases is None:
         return Placer.UNKNOWN
     if not leases:

@@ -22,6 +22,8 @@ def add(commands: Any) -> None:
 
 
 def _clear(args: argparse.Namespace) -> int:
+    """Remove all nominations from pods and print their number."""
+
     async def work(client: Client) -> None:
         from turnout.scheduler_ext.nominator import clear
 

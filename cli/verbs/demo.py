@@ -29,6 +29,7 @@ def add(commands: Any) -> None:
 
 
 def _gangs(text: str) -> int:
+    """Parse a number of gangs. Raises ArgumentTypeError if it is out of bounds."""
     number = int(text)
     if not 1 <= number <= _MOST_GANGS:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_MOST_GANGS}")

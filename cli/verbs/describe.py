@@ -35,6 +35,7 @@ def _describe(args: argparse.Namespace) -> int:
     job_name = named_job(args)
 
     async def look(client: Client) -> None:
+        """Print a job with its pods and events."""
         from turnout.cli.jobs import described
 
         job = await found_job(client, job_name)

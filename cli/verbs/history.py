@@ -46,6 +46,8 @@ def _history(args: argparse.Namespace) -> int:
     name = job_of(args, known_words())
 
     async def work(client: Client) -> None:
+        """Print the history of a job, repeatedly with --watch."""
+
         async def look() -> Listing[Any]:
             return await history_of(client, name, args.decision_log)
 

@@ -42,6 +42,7 @@ def _jobs(args: argparse.Namespace) -> int:
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:
+        """Print the jobs, repeatedly with --watch."""
         namespace = namespace_of(args)
 
         async def look() -> Any:

@@ -45,6 +45,7 @@ def add(commands: Any) -> None:
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the option --taint-key."""
     # A subcommand's default would hide what stands before it.
     parser.add_argument(
         "--taint-key", default=argparse.SUPPRESS, help="key of the taint, as the autoscaler has it (turnout.dev/faulty)"
@@ -62,12 +63,14 @@ def _list(args: argparse.Namespace) -> int:
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:
+        """Print the tainted nodes, repeatedly with --watch."""
         import msgspec
 
         from turnout.cli.nodes import listing, rows
         from turnout.kube.errors import Forbidden
 
         async def look() -> Any:
+            """Read the nodes and return the listing. Raises NoSuch if the person may not list nodes."""
             found: list[dict[str, Any]] = []
             try:
                 async for page in client.pages(_NODES, {"labelSelector": args.selector} if args.selector else {}):
@@ -90,6 +93,7 @@ def _untaint(args: argparse.Namespace) -> int:
         raise BadArgument(f"{args.node!r:.90} cannot be the name of a node")
 
     async def free(client: Client) -> None:
+        """Remove the taint from the node. Raises NoSuch if the node does not exist or may not be changed."""
         from turnout.kube.errors import Forbidden, NotFound
 
         try:

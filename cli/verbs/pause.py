@@ -46,6 +46,7 @@ def add(commands: Any) -> None:
 
 
 def _target(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name one job, or all jobs."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("job", nargs="?", metavar="JOB", help=f"one job: {FORMS}")
     what.add_argument("--all", action="store_true", help="every job that the autoscaler sees")
@@ -76,6 +77,7 @@ def _pause(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
+    """Let the autoscaler resize a job again, or all jobs. Returns the exit code."""
     from turnout.autoscaler.model import AdminOverride
     from turnout.cli.pause import of_all
 
@@ -90,6 +92,7 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
     job_name = job_of(args, words_of(KINDS, {name: kind.path for name, kind in KINDS.items()}))
 
     async def write(client: Client) -> None:
+        """Write the override to the job and print what changed. Raises NoSuch if the job does not exist."""
         from turnout.cli.pause import of_job
         from turnout.kube.client.apply import MERGE
         from turnout.kube.errors import NotFound
@@ -118,6 +121,7 @@ async def _found(client: Client, job_name: JobName) -> JobKey:
         return JobKey(*job_name)
 
     async def look(key: JobKey) -> JobKey | None:
+        """Return the key if an object exists there and may be read, else None."""
         try:
             await client.get(path_of(key))
         except (NotFound, Forbidden):  # of a kind that nobody has told this person of
@@ -143,6 +147,7 @@ def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
     check_object(args.orders, "--orders")
 
     async def write(client: Client) -> None:
+        """Write the override for all jobs and print what changed. Raises NoSuch if the namespace does not exist."""
         from turnout.kube.client.apply import apply_object
         from turnout.kube.errors import NotFound
 

@@ -60,6 +60,7 @@ def _submit(args: argparse.Namespace) -> int:
         return ExitCode.DONE
 
     async def make(client: Client) -> None:
+        """Create the job and print its name. Raises NoSuch if the cluster lacks its namespace or its kind."""
         from turnout.controllers.kinds.registry import KINDS
         from turnout.kube.errors import NotFound
 

@@ -36,6 +36,7 @@ def _suspend(args: argparse.Namespace) -> int:
     job_name = named_job(args)
 
     async def write(client: Client) -> None:
+        """Suspend or resume the job and print which."""
         from turnout.cli.jobs import suspension
         from turnout.kube.client.apply import MERGE
 

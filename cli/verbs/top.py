@@ -43,8 +43,10 @@ def _top(args: argparse.Namespace) -> int:
     settings, namespace = settings_of(args, SEEING), namespace_of(args)
 
     async def work(client: Client) -> None:
+        """Print who uses the GPUs, repeatedly with --watch."""
 
         async def observe() -> Any:
+            """Read the cluster and return the listing of used and offered GPUs."""
             cluster_view = await look(client, settings, namespace or "default")
             holdings = [
                 Held(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)

@@ -87,6 +87,8 @@ def _topology(args: argparse.Namespace) -> int:
     settings = settings_of(args, SEEING)
 
     async def work(client: Client) -> None:
+        """Print the tree of switches, repeatedly with --watch."""
+
         async def observe() -> Listing[Branch]:
             return tree_of(await look(client, settings, "default", sizes=False), settings, args.nodes)
 

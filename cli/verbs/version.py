@@ -40,6 +40,7 @@ def _version(args: argparse.Namespace) -> int:
         return ExitCode.DONE
 
     async def work(client: Client) -> None:
+        """Print the versions of Kubernetes and of Turnout's installed parts."""
         import msgspec
 
         from turnout.kube.errors import CallError

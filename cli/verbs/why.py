@@ -67,6 +67,7 @@ def _why(args: argparse.Namespace) -> int:
     settings, name = settings_of(args, DECIDING), job_of(args, known_words())
 
     async def work(client: Client) -> None:
+        """Print why a job has its size, or why it waits."""
         cluster_view = await look(client, settings, name.namespace)
         key = _job_key(name, cluster_view)
         account = await account_of(client, key)

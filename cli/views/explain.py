@@ -180,6 +180,7 @@ def _pods(gang: AskedGang, now_s: float) -> list[Pod]:
 
 
 def _shape(pod: Pod) -> PodShape:
+    """Return the shape of a pod. Raises BadGang if its amounts are invalid."""
     try:
         return shape_of(pod)
     except KubeError as error:
@@ -273,6 +274,7 @@ def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> lis
 
 
 def _refusals(nodes: Sequence[Node], shape: PodShape) -> list[str]:
+    """Return a line that counts the nodes that can never take the pod, by reason; empty if there are none."""
     counts = Counter({why: number for why, number in refusals(nodes, shape).items() if why})
     if not counts:
         return []

@@ -279,6 +279,10 @@ def _grew(story: Story, letter: str) -> Iterator[str]:
 
 
 def _uses_all_room(story: Story, letter: str, after_s: float, before_s: float) -> Iterator[str]:
+    """Yield a fault unless the player's job grew to its maximum into idle room between two times.
+
+    letter: of the player. after_s, before_s: since the start of the story.
+    """
     most = story.player(letter).most
     grown = (m.decision for m in story.changes(letter) if after_s < m.at_s < before_s and m.decision)
     if not any(decision.reason is Reason.IDLE_ROOM and decision.workers == most for decision in grown):

@@ -140,6 +140,7 @@ def _row(at: str, leaves: Sequence[Text], why: str, what: Text, width: int) -> T
 
 
 def _coloured(signs: str) -> Text:
+    """Return the signs of a row of GPUs in their players' colours; upper-case signs are bold."""
     text = Text()
     for part in runs(signs):
         sign = part[0]
@@ -216,6 +217,7 @@ def line(story: Story, moment: StoryMoment) -> str:
 
 
 def _asks(player: Player) -> str:
+    """Return how many workers a player asks for, in words."""
     if not player.elastic:
         return f"{_workers(player.least)}, no fewer"
     text = f"{player.least} to {_workers(player.most)}"
@@ -322,6 +324,7 @@ def chart(story: Story, columns: int) -> Chart:
 
 
 def _marks(story: Story, column_s: float) -> str:
+    """Return a line with a mark below the timeline for each notable moment. column_s: seconds per column."""
     line = ""
     for moment in story.moments:
         if moment.word in _MARKS:
