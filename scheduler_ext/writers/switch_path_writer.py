@@ -70,6 +70,7 @@ class SwitchPathWriter:
                     tasks.create_task(self._write(mark, self._patch_slots))
 
     async def _tick(self) -> None:
+        """Check the paths of all present pods every TICK_S seconds, and forget deleted pods. Runs without end."""
         while True:
             for uid in [uid for uid in self._current_paths if uid not in self._view.pods]:
                 self._forget(uid)
@@ -126,6 +127,7 @@ class SwitchPathWriter:
             log.warning("switch_path_failed", extra={"pod": pod, "why": str(error)})
 
     def _forget(self, uid: str) -> None:
+        """Remove a pod from all tables of this writer."""
         for table in (self._current_paths, self._dirty):
             table.pop(uid, None)
         self._sent.forget(uid)
