@@ -129,6 +129,7 @@ def pick(holes: Sequence[int], need: int) -> list[Share]:
 
 
 def _tightest(holes: Sequence[int], need: int) -> int | None:
+    """Return the index of the smallest hole that takes `need` pods; None if no hole does."""
     best = None
     for at, hole in enumerate(holes):
         if hole >= need and (best is None or hole < holes[best]):

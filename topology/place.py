@@ -81,6 +81,7 @@ def beyond(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int]) -> Ref
 
 
 def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Return the room with 0 on hosts that are not in the map. units: pods per host."""
     if fabric.mapped_count == len(fabric.hosts):
         return units
     units = units.copy()
@@ -136,6 +137,10 @@ def _place_all(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]
 
 
 def _place_near_anchors(sums: Sums, pods: int, widest: int, anchors: list[int]) -> Slots | None:
+    """Place pods under the lowest switch that covers all anchors and has room.
+
+    None if no switch up to tier `widest` has room. anchors: hosts of the members that are placed already.
+    """
     fabric = sums.fabric
     for tier in range(common_tier(fabric, anchors), widest + 1):
         switch = int(fabric.switch_of[tier][anchors[0]])
@@ -172,6 +177,10 @@ def _place_on_unmapped_hosts(sums: Sums, pods: int, most: int, anchors: list[int
 
 
 def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
+    """Return why a gang has no place: no narrow enough switch has room, or all hosts together have too little.
+
+    units: room of each host, in multiples.
+    """
     least = max(ask.least, 1)
     total = int(units.sum()) * ask.multiple
     in_multiples = f" in multiples of {ask.multiple}" if ask.multiple > 1 else ""

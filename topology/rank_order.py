@@ -192,6 +192,7 @@ def _swap(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...]], gi
     at = {rank: position for position, rank in enumerate(ring)}
 
     def around(*ranks_: int) -> int:
+        """Return the switch crossings of the ring's edges at these ranks."""
         edges = {(at[rank] + step) % len(ring) for rank in ranks_ for step in (-1, 0)}
         return sum(
             _crossings(rows[given[ring[edge]]], rows[given[ring[(edge + 1) % len(ring)]]]) for edge in sorted(edges)
