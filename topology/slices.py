@@ -194,7 +194,7 @@ def _narrower(fabric: Fabric, ask: Ask) -> Ask:
 
 
 def _each_way(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
-    """Yield the result of each way to place a gang: by its layers if it has any, else in multiples. In no order of merit."""
+    """Yield the result of each way to place a gang: by its layers if it has any, else in multiples."""
     ask = _narrower(fabric, ask)
     if ask.layers:
         yield from _place_layers(fabric, room, ask)
