@@ -5,10 +5,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from turnout.launcher.agent.agent import Agent
-from turnout.launcher.agent.coordinator_session import CoordinatorFound, CoordinatorSession, MessageReceived
+from turnout.launcher.agent.coordinator_session import CoordinatorFound, CoordinatorSession
 from turnout.launcher.coordinator_messages import VERSION, Join, LastWorld, Redirect, Welcome
-from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget, RoundRecord
+from turnout.launcher.model import ElasticSpec, Member, RestartBudget, RoundRecord
 from turnout.launcher.rendezvous.find_coordinator import Search
 from turnout.launcher.rendezvous.state import Denied
 from turnout.launcher.rendezvous.state_machine import begin
