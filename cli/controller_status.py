@@ -142,7 +142,7 @@ def _stale_account(meta: Object, status: Object) -> Account | None:
 def _hold_account(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, children: JobChildren, now_s: float
 ) -> Account | None:
-    """Tell what holds a job up, None for nothing that its controller knows."""
+    """Return what holds a job up and the remedy; None if its controller knows of nothing."""
     if view.policy.suspended:
         if queue := _mapping(raw["metadata"].get("labels")).get(labels.KUEUE_QUEUE):
             return Account("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
@@ -161,7 +161,7 @@ def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
 
 
 def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> Account | None:
-    """Tell the newest refusal of the API server, or the name that somebody else has."""
+    """Return the newest refusal by the API server, or a conflict about a child's name. None if there is neither."""
     words = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
     last = max((each for each in events if each.reason in words), key=lambda each: each.at_s, default=None)
     if last is None:
@@ -190,7 +190,7 @@ def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
 def _waiting(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, pods: Sequence[JobPod], now_s: float
 ) -> Account | None:
-    """Tell which replicas have no pod, and what for."""
+    """Return why a replica without a pod waits: for a back-off, or for another role. None if no replica waits."""
     counts = _mapping(kind.vocabulary.read(_mapping(raw.get("status"))).get("replicaStatuses"))
     for role in view.roles:
         lacking = set(range(role.replicas)) - {pod.index for pod in pods if pod.role == role.label}
@@ -208,7 +208,10 @@ def _waiting(
 
 
 def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequence[JobPod]) -> Account | None:
-    """Tell what a role waits for, where a kind makes one after another."""
+    """Return why a role has no pods yet, for the kinds whose roles start one after another.
+
+    None if it does not wait for another role.
+    """
     others = [each for each in view.roles if each is not role]
     run = sum(pod.phase == "Running" for pod in pods if pod.role != role.label)
     if kind.kind == COLOSSALAI:
@@ -224,7 +227,7 @@ def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequen
 
 
 def _running_account(view: ControlledJob, status: Object, children: JobChildren, now_s: float) -> Account:
-    """Tell of a job that nothing holds up."""
+    """Return the account of a job that nothing holds up: how many of its pods run."""
     run = sum(pod.phase == "Running" for pod in children.pods)
     replicas = sum(role.replicas for role in view.roles)
     text = f"{run} of {count(replicas, 'pod')} run"

@@ -107,7 +107,7 @@ def _holder_text(holder: Holder) -> str:
 
 
 def _quota(chain: Chain) -> list[Row]:
-    """Tell what a job asks of its queue, resource by resource where that is bounded."""
+    """Return the rows about what a job requests of its queue, for each resource with a limit."""
     if not chain.queue.known:
         return [("quota", "none")]
     if chain.state != "waiting" and (chain.size is None or chain.size.larger is None):
@@ -195,7 +195,7 @@ def _decision(chain: Chain) -> str:
 
 
 def start(estimate: Estimate, now_s: float) -> str:
-    """When it may start, with how sure that is."""
+    """Return when a waiting job may start, in words: earliest, likely and latest time."""
     early, likely, late = (max(0.0, at_s - now_s) for at_s in (estimate.early_s, estimate.likely_s, estimate.late_s))
     if estimate.early_s == NEVER:
         return estimate.because
@@ -208,7 +208,7 @@ def start(estimate: Estimate, now_s: float) -> str:
 
 
 def lasting(s: float) -> str:
-    """Return a time as people say it."""
+    """Return a time in seconds in words, such as 5 min."""
     s = max(0.0, s)
     if s < 120:
         return f"{s:.0f} s"
@@ -286,7 +286,7 @@ def limited_title(view: LimitedView) -> str:
 
 
 def limited_rows(view: LimitedView) -> list[Row]:
-    """Tell what is known, and what is not."""
+    """Return the rows about a job of which only its own pods may be read."""
     gang = (
         f"it needs {count(view.min_workers, 'worker')}; {count(view.pods, 'pod')} exist, {view.placed_pods} with a node"
     )
@@ -298,9 +298,10 @@ def limited_rows(view: LimitedView) -> list[Row]:
 
 
 def repair_of_job(pods: Sequence[Pod], least: int) -> str | None:
-    """Return a sentence; None unless some of its pods run, but fewer than its min, while others wait.
+    """Return a sentence about the repair of a broken gang.
 
-    pods: those that exist. least: how many must run together.
+    None unless some pods run, but fewer than its min, while others wait. pods: those that exist. least: how many must
+    run together.
     """
     living = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
     running = [pod for pod in living if pod.spec.node_name]

@@ -21,7 +21,7 @@ _SIGNS = {"fine": ("✓", "green"), "unknown": ("?", "blue"), "doubtful": ("!", 
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `check` to the command line."""
     check = add_verb(
         commands,
         "check",

@@ -54,7 +54,10 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
 
 
 async def _ways(eyes: FactReader) -> Ways:
-    """Read what decides which of our ways a cluster can use: policies, webhooks, and gated pods."""
+    """Read which ways of ours the cluster can use: mutating policies, webhooks, namespaces with gates and gated pods.
+
+    eyes: reads lists, and notes those that it may not read.
+    """
     served: bool | None = False
     policies: list[Object] | None = None
     for version in ("v1", "v1beta1"):

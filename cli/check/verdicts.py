@@ -174,7 +174,10 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """kube-scheduler's configuration is not to be had from the API server; how many nodes it offers is."""
+    """Yield a line if kube-scheduler offers less than half of the nodes to the extender.
+
+    Its configuration cannot be read from the API server, so the extender's metrics are used.
+    """
     nodes = len(facts.nodes or ())
     most = 0.0
     for page in filter(None, facts.pages.values()):

@@ -84,9 +84,10 @@ class StartedExtender:
 def start_extender(
     command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, port: int = 0
 ) -> StartedExtender:
-    """Start an extender and do not wait for it. The caller gives it to `wait_until_ready`, which ends it.
+    """Start an extender without waiting for it.
 
-    port: of the verbs, 0 for a free one.
+    The caller passes it to `wait_until_ready`, which ends it. configmap: of the map. folder: for its files. port: for
+    requests, 0 for a free one.
     """
     port_file, log_file = folder / "extender.port", folder / "extender.log"
     port_file.unlink(missing_ok=True)
@@ -213,7 +214,7 @@ class AutoscalerProcess:
         self.leads, self.over = asyncio.Event(), False
 
     async def listen(self, stream: asyncio.StreamReader) -> None:
-        """Hand on every line until there are no more; the last one handed on is empty."""
+        """Pass each line of the log to the callback until the stream ends; then pass one empty line."""
         async for raw in stream:
             line = raw.decode(errors="replace").rstrip("\n")
             self.last_lines.append(line)

@@ -84,7 +84,10 @@ def scene(seed: int, gangs: int) -> Scene:
 
 
 def _places(dice: random.Random) -> tuple[DemoNode, ...]:
-    """Names say nothing of the wiring, as in a cluster that has grown: every leaf gets names from all over."""
+    """Return the nodes with their leaves and spines.
+
+    Their names say nothing of the wiring, as in a cluster that has grown: each leaf has names from all over.
+    """
     count = LEAVES * NODES_PER_LEAF
     numbers = list(range(1, count + 1))
     dice.shuffle(numbers)

@@ -53,7 +53,7 @@ def _add_verbs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `turnout local up`."""
+    """Add the options of `turnout local up` to its parser."""
     many = parser.add_mutually_exclusive_group()
     many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="number of nodes (%(default)s)")
     many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")

@@ -85,7 +85,10 @@ async def announce_until_stopped(cluster: LocalCluster, file: Path, note: Note, 
 async def _embedded(
     stack: AsyncExitStack, request: ClusterOptions, begun: Prestarted, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
-    """Everything in this process; the local cluster, and the URL of its extender."""
+    """Run API, nodes, controllers and scheduler in this process.
+
+    Return the local cluster and the URL of its extender, "" for none.
+    """
     config = request.folder / KUBECONFIG
     running_ = local_cluster(config, pace=Pace(), processes=request.pods, listening=begun.listening, token=begun.token)
     cluster = await stack.enter_async_context(running_)

@@ -21,7 +21,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `describe` to the command line."""
     describe = add_verb(commands, "describe", "tell of a job at length: conditions, pods, Events", _EXAMPLES)
     add_job(describe, ", ".join(JOB_KINDS))
     add_cluster(describe)

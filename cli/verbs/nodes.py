@@ -27,7 +27,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add them to the parser's commands."""
+    """Add the verb `nodes`, with its command `untaint`, to the command line."""
     nodes = add_verb(commands, "nodes", "which nodes are tainted as faulty, since when, until when and why", _EXAMPLES)
     nodes.add_argument("--show-cleared", action="store_true", help="also nodes that were cleared lately")
     add_no_namespace(nodes, "nodes")
@@ -108,7 +108,7 @@ def _untaint(args: argparse.Namespace) -> int:
 
 
 async def _remove_taint(client: Client, node: str, key: str) -> None:
-    """Free a node, whoever else writes it meanwhile. Raises NotTainted."""
+    """Remove our taint from a node, again if another writer changes it meanwhile. Raises NotTainted."""
     import msgspec
 
     from turnout.cli.nodes import without_taint

@@ -29,7 +29,7 @@ _PAUSE = (
 
 
 def add(commands: Any) -> None:
-    """Add both to the parser's commands."""
+    """Add the verbs `pause` and `resume` to the command line."""
     pause = add_verb(commands, "pause", "leave the size of a job, or of all, as it is", _PAUSE)
     _target(pause)
     pause.add_argument("--only", choices=("grow", "shrink"), help="forbid this direction only, of one job")
@@ -85,7 +85,7 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) -> int:
-    """Write on one job. direction: as of_job takes it."""
+    """Pause or resume the autoscaler for one job. Return the exit code. direction, ends: as of_job takes them."""
     from turnout.cli.job_names import words_of
     from turnout.jobs.kinds.registry import KINDS
 
@@ -109,7 +109,10 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
 
 
 async def _found(client: Client, job_name: JobName) -> JobKey:
-    """Return the key of the one job of a name, which need not be there where its kind is said. Raises NoSuch."""
+    """Return the key of the one job with this name.
+
+    Raises NoSuch if there is none, or several. If the name has a kind, the job is not looked up.
+    """
     import asyncio
 
     from turnout.cli.pause import path_of
@@ -143,7 +146,7 @@ def _missing(job_name: JobName) -> str:
 
 
 def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
-    """Write the order for all jobs."""
+    """Write an override for all jobs. Return the exit code. change: the write."""
     check_object(args.orders, "--orders")
 
     async def write(client: Client) -> None:

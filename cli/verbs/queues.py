@@ -26,7 +26,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `queues` to the command line."""
     queues = add_verb(
         commands, "queues", "what each queue has, uses, lends and borrows, and how many wait in it", _EXAMPLES
     )

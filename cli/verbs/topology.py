@@ -39,7 +39,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add both to the parser's commands."""
+    """Add the verbs `topology` and `explain` to the command line."""
     _add_topology(commands)
     explain = commands.add_parser(
         "explain",

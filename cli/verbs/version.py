@@ -20,7 +20,7 @@ _COMPONENT, _VERSION = "app.kubernetes.io/component", "app.kubernetes.io/version
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `version` to the command line."""
     version = add_verb(
         commands, "version", "the version of this program, of Kubernetes and of the installed parts", _EXAMPLES
     )

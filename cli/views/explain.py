@@ -244,7 +244,7 @@ def _verdict(gang: AskedGang, plan: GangPlan, fabric: Fabric) -> str:
 
 
 def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str]:
-    """Say, tier by tier from the nodes up, where the gang's min fits, as far as its place is or may be."""
+    """Return sentences that say, tier by tier from the nodes up, where the gang's min fits."""
     if not fabric.mapped_count:
         return []
     known = np.array(fabric.mapped)
@@ -292,7 +292,10 @@ def chain_of(
     gpus: Gpus,
     now_s: float,
 ) -> Chain | None:
-    """Return how the autoscaler would decide on the gang as nobody's job; None where it makes nothing of it."""
+    """Return how the autoscaler would decide on the gang if no controller owned it.
+
+    None if it would ignore the gang.
+    """
     for pod in pods:
         autoscaler.put_pod(pod)
     observed = autoscaler.observation(now_s)
