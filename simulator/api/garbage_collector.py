@@ -26,7 +26,10 @@ def collect(store: Store) -> int:
 
 
 def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Do what the state of one object asks for. Return the number of changes."""
+    """Delete an object, its dependents or its references as its owners, finalizers and deletion require.
+
+    Return the number of changes.
+    """
     if not stored.obj["metadata"].get("deletionTimestamp"):
         return 0 if kind is NAMESPACES else _collect_unowned(store, kind, stored)
     if kind is NAMESPACES:
@@ -57,7 +60,7 @@ def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _emptied(store: Store, namespace: Stored) -> int:
-    """Delete the contents of a namespace that is being deleted, then the namespace. Returns the number of changes."""
+    """Delete the objects in a namespace that is being deleted, then the namespace. Return the number of changes."""
     name, done = namespace.obj["metadata"]["name"], 0
     for kind, key in store.contents(name):
         try:

@@ -63,7 +63,10 @@ def state_of(pod: Object) -> PodState:
 
 
 def next_state(pod: Object, pace: Pace) -> NextState | None:
-    """Return the next change of the table; None when time alone changes nothing."""
+    """Return the state that a pod enters next by itself, and after how many seconds.
+
+    None if it stays as it is until something else changes it. pace: how long each state lasts.
+    """
     match state_of(pod):
         case PodState.BOUND:
             return NextState(0.0, PodState.PULLING)

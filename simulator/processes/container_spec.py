@@ -57,9 +57,9 @@ class Sources:
 
 
 def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:
-    """Work out what a container gets. Raises CannotStart.
+    """Return how a container is started: command, environment, folder and mounts, with variables expanded.
 
-    base: the environment that its image would bring.
+    Raises CannotStart. base: the environment that its image would bring.
     """
     env = dict(base)
     for each in container.get("envFrom") or ():
@@ -239,7 +239,7 @@ class Readiness:
 
 
 def probe_of(container: Mapping[str, Any]) -> ReadinessProbe | None:
-    """Return the container's readiness probe; None if there is none that is done here."""
+    """Return the container's readiness probe; None if it has none, or one of a kind that is not supported here."""
     probe = container.get("readinessProbe") or {}
     http_get = probe.get("httpGet")
     if not isinstance(http_get, Mapping):

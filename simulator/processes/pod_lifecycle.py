@@ -87,7 +87,7 @@ class PodLifecycle:
 
 
 def opened(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -> PodLifecycle:
-    """Return the lifecycle of a pod that was just bound.
+    """Return the lifecycle of a pod that was just bound: no container has started.
 
     backoff_s: the second pause before a restart, and the longest, in seconds.
     """

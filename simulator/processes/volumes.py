@@ -73,7 +73,10 @@ def _names(objects: Sequence[Object], *path: str) -> set[str]:
 
 
 def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
-    """Work out one volume. Raises CannotStart."""
+    """Return a volume of a pod with the files that it shows.
+
+    Raises CannotStart. sources: the ConfigMaps, Secrets and claims that the pod refers to.
+    """
     name = volume["name"]
     if (empty := volume.get("emptyDir")) is not None:
         return Volume(name, in_memory=empty.get("medium") == "Memory")
@@ -166,9 +169,10 @@ class InCluster:
 
 
 def in_cluster(config: Mapping[str, Any], read: Callable[[Path], bytes] = Path.read_bytes) -> InCluster | None:
-    """Work it out from a kubeconfig. None if that has no token, or leads to a server without TLS.
+    """Return the variables and files by which a pod reaches the API server, from a kubeconfig.
 
-    read: reads the CA's file, where it is not in the kubeconfig itself.
+    None if the kubeconfig has no token, or its server no TLS. read: reads the CA's file, if the kubeconfig only names
+    it.
     """
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     where = urlsplit(cluster["server"])

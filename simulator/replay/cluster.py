@@ -62,7 +62,7 @@ class ReplayWorld:
         return self._events[0][0] if self._events else None
 
     def advance(self, to_s: float) -> None:
-        """Carry out all events until then, then run the scheduler."""
+        """Carry out all events up to the time `to_s`, then run the scheduler."""
         self.now_s = to_s
         while (at_s := self.next_s()) is not None and at_s <= to_s:
             _, event, name, _ = heapq.heappop(self._events)
@@ -178,7 +178,7 @@ class ReplayWorld:
         return self.waiting[: len(fitting) + 1]
 
     def fitting(self) -> Iterator[JobRun]:
-        """Yield the waiting jobs that would fit, one after another, without any elastic worker."""
+        """Yield the waiting jobs that would fit, one after another, if all elastic workers above the mins had left."""
         bare = list(self.free)
         for life in self.running.values() if self.waiting else ():
             for pod in life.pods:
@@ -190,7 +190,7 @@ class ReplayWorld:
             yield life
 
     def obey(self, steps: Sequence[Step], policy: Policy) -> bool:
-        """Carry out a plan. True if it changed anything."""
+        """Apply the autoscaler's steps to the jobs. Return True if a size changed."""
         changes = [step for step in steps if step.changes]
         for step in changes:
             life = self.running[step.key.name]

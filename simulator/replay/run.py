@@ -54,9 +54,10 @@ def replay(
 
 
 def _look(world: ReplayWorld, policy: Policy, decides: Decide, idle: IdleRoom) -> float:
-    """Decide and carry out. Returns when to look again if nothing happens.
+    """Let the autoscaler decide and carry out its steps.
 
-    idle: the room seen so far.
+    Return the time at which it has to decide again if nothing happens before. idle: the history of idle room, which is
+    updated.
     """
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
     steps = decides(idle.update(world.shown(), now_s), policy, now_s)
@@ -71,7 +72,10 @@ def _look(world: ReplayWorld, policy: Policy, decides: Decide, idle: IdleRoom) -
 
 
 def _due_s(world: ReplayWorld, policy: Policy, steps: Sequence[Step], idle: IdleRoom) -> float:
-    """Return when a job may be resized that only time holds back."""
+    """Return the time of the autoscaler's next decision, for the jobs that only a pause or cooldown holds back.
+
+    Infinite if there is no such job.
+    """
     due = math.inf
     for step in steps:
         if step.reason is Reason.ROOM_SETTLES:

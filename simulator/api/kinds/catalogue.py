@@ -86,7 +86,7 @@ def _preinstalled(
 
 
 def _set(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
-    """Return the kind of a set of pods in group apps. short: kubectl's short name."""
+    """Return a kind of the group apps that controls a set of pods, such as ReplicaSet. short: kubectl's short name."""
     return ResourceKind(
         "apps",
         "v1",

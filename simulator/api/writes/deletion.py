@@ -91,7 +91,7 @@ def last(kind: ResourceKind, obj: Object, now: str) -> Object:
 
 
 def grace(kind: ResourceKind, obj: Object, options: DeleteOptions) -> int:
-    """Return how many seconds the object may still take; 0 for an object that no kubelet runs."""
+    """Return the grace period of a deletion in seconds; 0 for an object that no kubelet runs."""
     if not kind.graceful or not value_at(obj, "spec", "nodeName"):
         return 0
     if value_at(obj, "status", "phase") in ("Succeeded", "Failed"):

@@ -225,7 +225,11 @@ def _succeeded(spec: Object, count: _PodStates) -> bool:
 def _ending(
     job: Object, count: _PodStates, now_s: float, words: tuple[str, str], why: str, message: str
 ) -> ControllerResult:
-    """End a job: first announce how it ends and delete running pods, then report the end once no pod runs."""
+    """End a job: first announce how it ends and delete running pods, then report the end once no pod runs.
+
+    words: the types of both conditions, such as (FailureTarget, Failed). why, message: reason and text of the
+    conditions.
+    """
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
     at_rest = not count.active and not count.leaving
     conditions = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
@@ -257,7 +261,10 @@ def _condition(status: Object, kind: str) -> Object | None:
 def _status_writes(
     job: Object, count: _PodStates, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]
 ) -> list[Write]:
-    """Return the write of the status when it has changed."""
+    """Return the write of the job's status; empty if it has not changed.
+
+    more: further fields of the status. conditions: (type, status, reason, message) of those to set.
+    """
     before: Object = job.get("status") or {}
     status: Object = {
         "active": len(count.active),

@@ -71,7 +71,10 @@ def _read(obj: Object, type_: type[T]) -> T:
 def _as_look(
     job: Object, children: dict[ChildKey, Object], outcome: ReconcileOutcome, now_s: float
 ) -> ControllerResult:
-    """Return an outcome in this cluster's words: children first, as the job controllers write them."""
+    """Convert an outcome of the job controllers to this cluster's writes, those of children first.
+
+    children: the existing children by key.
+    """
     writes: list[Write] = []
     for write in outcome.writes:
         match write:

@@ -119,7 +119,7 @@ class Controllers:
     # Doing.
 
     async def _serve(self) -> None:
-        """Look at due objects until cancelled, once every kind has been listed."""
+        """Reconcile due objects until cancelled, once every kind has been listed."""
         while True:
             now_s = time.time()
             while self._later and self._later[0][0] <= now_s:
@@ -138,7 +138,10 @@ class Controllers:
                 await self._look(key)
 
     async def _look(self, key: Key) -> None:
-        """Look at one object, and do the writes that it needs. An object that fails stays out of the others' way."""
+        """Reconcile one object: compute the writes that it needs, and do them.
+
+        A failure is logged, and does not delay other objects.
+        """
         plural, uid = key
         obj = self._cache.get(plural, uid)
         if obj is None or plural not in self._reconcilers or obj["metadata"].get("deletionTimestamp"):

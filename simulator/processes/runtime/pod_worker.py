@@ -284,7 +284,7 @@ class RunningPod:
         return True
 
     async def _rest(self) -> None:
-        """Wait until an event, or until something is due."""
+        """Wait until something happens to the pod, or until a probe, restart or signal is due."""
         now_s = time.time()
         next_s = lifecycles.next_look_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
