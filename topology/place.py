@@ -104,7 +104,12 @@ _with_tiers = lru_cache(maxsize=2)(only_tiers)
 def _search(
     ruled_fabric: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
 ) -> Slots:
-    """Return the hosts of all pods, else of as many as fit, else nothing. Counts are in multiples."""
+    """Return (host, pods) for all pods, else for as many as fit, else nothing.
+
+    Pods are counted in multiples of `ask.multiple`. ruled_fabric: the fabric, and the widest tier allowed. rooms:
+    multiples per host, first on mapped hosts only, then on all hosts if the ask allows them. anchors: hosts of placed
+    members.
+    """
     fabric, widest = ruled_fabric
     pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
     if not len(fabric.hosts) or not 0 < pods >= least:
@@ -122,7 +127,11 @@ def _search(
 
 
 def _place_all(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
-    """Return the hosts of all pods in the lowest domain that holds them, None where none does."""
+    """Return (host, pods) for all pods in the lowest domain that holds them; None if no domain does.
+
+    most: pods that the gang may grow to, which decides between equal domains. widest: the highest tier tried. anchors:
+    hosts of placed members, which the domain contains.
+    """
     if anchors:
         return _place_near_anchors(sums, pods, widest, anchors)
     for tier in range(widest + 1):

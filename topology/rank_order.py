@@ -167,9 +167,11 @@ def _fill(
     rows: Mapping[int, tuple[int, ...]],
     given: dict[int, int],
 ) -> None:
-    """Fill a gap from both ends with places under the ends' switches of this tier.
+    """Give ranks of a gap to places near its ends, in turn from both sides.
 
-    completely: fill the gap only if it can be filled completely. under: switch -> its unused places of the pool.
+    Places count as near if they are under the same switch of this tier as the member at that end. completely: fill the
+    gap only if it can be filled completely. under: switch -> its unused places. rows: place -> its switch of each tier.
+    given: rank -> place, which is added to.
     """
     for from_left in (True, False):
         if not gap.free:
