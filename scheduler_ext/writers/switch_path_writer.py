@@ -79,7 +79,10 @@ class SwitchPathWriter:
             await self._clock.sleep(TICK_S)
 
     def _decide(self, uids: Iterable[str]) -> list[PathAnnotation]:
-        """Return the annotations to write on these pods; none during a pause."""
+        """Return the annotations to write on these pods now.
+
+        None while writes pause after a failure. Pods whose write is on its way, or was refused for good, are left out.
+        """
         now_s = self._clock.monotonic()
         if not self._pauses.may_try(None, now_s):
             return []
