@@ -381,7 +381,10 @@ class _Sums:
 
 
 def _job_sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
-    """Yield sums by queue over all jobs. shown: the jobs that have series of their own."""
+    """Yield the sums over the jobs of each queue.
+
+    shown: the jobs that have series of their own; all others are counted as without series.
+    """
     sums = {name: _Sums() for name in sorted(look.names())}
     of: dict[JobKey, _Sums] = {}
     for each in look.jobs:

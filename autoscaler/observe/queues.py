@@ -230,7 +230,10 @@ class QueueUsage:
         self.ungranted = {key: why for key, why in self.ungranted.items() if key.kind not in ("Pod", "PodGroup")}
 
     def _fault(self, namespace: str, queue: str) -> str:
-        """Return why a namespace may not use the queue that it names; "" if it may. Else its own queue counts."""
+        """Return why a namespace may not use the queue that its job names; "" if it may.
+
+        Such a job is charged to the queue of its namespace.
+        """
         own = NAMESPACE + namespace
         if queue in ("", own) or self._granted(namespace, queue):
             return ""
