@@ -143,7 +143,10 @@ def _failure(
     failed: Sequence[PodState],
     recreated: Sequence[PodState],
 ) -> str:
-    """Return why the job fails by the failed pods of a role, "" if it does not."""
+    """Return why the job fails by the failed pods of a role, "" if it does not.
+
+    past: restarts so far. recreated: failed pods that are created again.
+    """
     if any(not past.may_recreate(pod) for pod in failed):
         return f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
     if any(_is_final(kind, view, role, pod) for pod in failed if pod not in recreated):

@@ -307,9 +307,9 @@ def host_file(job: str, roles: Sequence[Role]) -> dict[str, str]:
 
 
 def _with_added_bytes(words: Object, roles: Sequence[Role]) -> Iterator[Role]:
-    """Give the tasks with what the plugins add to each of their pods that grows with the job: its host lists.
+    """Yield the tasks with the bytes that plugins add to each of their pods.
 
-    words: what only this kind reads of the job. The bytes are of JSON, about.
+    Only host lists count, because they grow with the job. words: the fields that only this kind reads.
     """
     found: Plugins = words["plugins"]
     added = 0
