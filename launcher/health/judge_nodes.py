@@ -80,7 +80,11 @@ class Sample:
 
 
 def _limit_s(others: list[float], limits: StragglerLimits, spreads: float | None = None) -> float:
-    """Return the limit of the rule in seconds, infinite without others. others: sorted."""
+    """Return the time in seconds from which a node counts as slow by the rule; infinite without others.
+
+    others: times of the other nodes, ascending. spreads: allowed spreads above the median, None for those of the
+    limits.
+    """
     if not others:
         return inf
     match limits.rule:
@@ -97,7 +101,8 @@ def _limit_s(others: list[float], limits: StragglerLimits, spreads: float | None
 def _suspicious_s(others: list[float], limits: StragglerLimits, spreads: float | None = None) -> float:
     """Return the time in seconds from which a node is tested again: the limit for slow nodes, or less.
 
-    others: times of the other nodes, ascending; inf if there are none.
+    others: times of the other nodes, ascending. spreads: allowed spreads above the median, None for those of the
+    limits. Infinite without others.
     """
     if not others:
         return inf
