@@ -63,7 +63,10 @@ def run(arguments: argparse.Namespace, program: str) -> int:
 
 
 def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
-    """Make the dataset that a command line describes with a runner, and say what was made."""
+    """Create the dataset that a command line describes, and print a summary.
+
+    Return the exit code. runner: works on one machine or on Spark.
+    """
     try:
         run_options = options.read_options(arguments)
         with _logs_on_stderr():

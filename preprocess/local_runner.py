@@ -96,7 +96,10 @@ def _in_pool(
 def _without(
     running: dict[Future[ShardNote], TextChunk], take: Callable[[TextChunk, ShardNote], None]
 ) -> list[TextChunk]:
-    """Take what was done before a worker ended, and return the rest in its order."""
+    """Pass on the results that were finished before a worker process ended.
+
+    Return the unfinished chunks, by index. running: the submitted chunks. take: receives a chunk and its note.
+    """
     lost = []
     for future, chunk in running.items():
         if future.done() and not future.cancelled() and future.exception() is None:

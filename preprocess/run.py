@@ -100,10 +100,10 @@ def run_record_path(prefix: str) -> str:
 
 @contextmanager
 def prepared(options: Options) -> Iterator[PreprocessRun | Totals]:
-    """Plan a run or take up an earlier one, and hold the right to its output while the block runs.
+    """Plan a run or continue an earlier one, and hold the lock on its output while the block runs.
 
-    Gives the totals instead if the output is there already and was made from the same inputs with the same options.
-    Raises BadOption, RunInProgress, ResumeRefused, OutputExists.
+    Yields the totals instead if the output exists and was made from the same inputs with the same options. Raises
+    BadOption, RunInProgress, ResumeRefused, OutputExists.
     """
     sources = find_sources(options)
     tokenizer = load(options, storage.read_bytes, storage.is_folder)
