@@ -97,10 +97,10 @@ def _rows(args: argparse.Namespace) -> Sequence[TraceRow]:
     """Read or draw the jobs. Raises BadTrace, or what reading a file raises."""
     from random import Random
 
-    from turnout.simulator.replay.traces import drawn, rows_of
+    from turnout.simulator.replay.traces import draw_trace, rows_of
 
     if args.trace == DRAWN:
-        return drawn(args.jobs or _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD, Random(args.seed))
+        return draw_trace(args.jobs or _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD, Random(args.seed))
     return rows_of(sys.stdin.read() if args.trace == "-" else Path(args.trace).read_text())
 
 

@@ -112,9 +112,9 @@ def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator
     mode: default file mode. Raises CannotStart for another source.
     """
     if (reference := source.get("configMap")) is not None:
-        yield from _chosen(sources.config_maps, reference, "configmap", mode)
+        yield from _referenced_files(sources.config_maps, reference, "configmap", mode)
     elif (reference := source.get("secret")) is not None:
-        yield from _chosen(sources.secrets, reference, "secret", mode)
+        yield from _referenced_files(sources.secrets, reference, "secret", mode)
     elif (reference := source.get("downwardAPI")) is not None:
         yield from _downward_files(pod, reference, mode)
     else:
@@ -122,7 +122,7 @@ def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator
         raise CannotStart(f"a volume of {kinds} is not done here")
 
 
-def _chosen(
+def _referenced_files(
     objects: Mapping[str, dict[str, Any]], reference: Object, kind: str, mode: int
 ) -> Iterator[tuple[str, File]]:
     """Yield all keys of a referenced object as files, or the listed keys at their own paths. Raises CannotStart."""

@@ -50,14 +50,14 @@ class ReplayWorld:
         self._takes = {shape_of(gpus): np.array([gpus], dtype=np.int64) for gpus in sizes}
         self._admits = {shape_of(gpus): np.ones(len(rules.nodes), dtype=np.bool_) for gpus in sizes}
         for each in submissions:
-            _check(each, rules)
+            _check_fits_empty_cluster(each, rules)
             heapq.heappush(self._events, (each.at_s, Event.ARRIVAL, each.name, 0))
 
     # Time.
 
     def next_s(self) -> float | None:
         """Return when the next event is; None when none is left."""
-        while self._events and self._stale(self._events[0]):
+        while self._events and self._is_outdated(self._events[0]):
             heapq.heappop(self._events)
         return self._events[0][0] if self._events else None
 
@@ -73,10 +73,10 @@ class ReplayWorld:
             elif event is Event.END:
                 self._end(self.running.pop(name))
             else:
-                self._leave(self.running[name])
+                self._remove_leavers(self.running[name])
         self.schedule()
 
-    def _stale(self, event: tuple[float, Event, str, int]) -> bool:
+    def _is_outdated(self, event: tuple[float, Event, str, int]) -> bool:
         """Return True if an event concerns a job that has ended, or an end that was computed anew since.
 
         event: (time, kind, job, version).
@@ -94,7 +94,7 @@ class ReplayWorld:
             self._give(life, pod)
         self.ended[life.submission.name] = life.ran(self.now_s)
 
-    def _leave(self, life: JobRun) -> None:
+    def _remove_leavers(self, life: JobRun) -> None:
         """Free the GPUs of the job's pods whose grace time is over."""
         for pod in [pod for pod in life.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
             self._give(life, pod)
@@ -174,10 +174,10 @@ class ReplayWorld:
         """Return the waiting jobs that are shown. A strict queue hides those behind the first that does not fit."""
         if self.rules.backfill or self.rules.all_seen:
             return self.waiting
-        fitting = list(self.fitting())
+        fitting = list(self.startable_jobs())
         return self.waiting[: len(fitting) + 1]
 
-    def fitting(self) -> Iterator[JobRun]:
+    def startable_jobs(self) -> Iterator[JobRun]:
         """Yield the waiting jobs that would fit, one after another, if all elastic workers above the mins had left."""
         bare = list(self.free)
         for life in self.running.values() if self.waiting else ():
@@ -189,7 +189,7 @@ class ReplayWorld:
                 return
             yield life
 
-    def obey(self, steps: Sequence[Step], policy: Policy) -> bool:
+    def carry_out(self, steps: Sequence[Step], policy: Policy) -> bool:
         """Apply the autoscaler's steps to the jobs. Return True if a size changed."""
         changes = [step for step in steps if step.changes]
         for step in changes:
@@ -225,7 +225,7 @@ class ReplayWorld:
         life.replicas = step.target
 
 
-def _check(submission: Submission, rules: ReplayRules) -> None:
+def _check_fits_empty_cluster(submission: Submission, rules: ReplayRules) -> None:
     """Raise ValueError for a job that an empty cluster could not hold."""
     if sum(node // submission.gpus for node in rules.nodes) < submission.least:
         raise ValueError(

@@ -85,7 +85,7 @@ def _preinstalled(
     )
 
 
-def _set(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
+def _pod_set_kind(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
     """Return a kind of the group apps that controls a set of pods, such as ReplicaSet. short: kubectl's short name."""
     return ResourceKind(
         "apps",
@@ -203,9 +203,9 @@ ROWS: tuple[ResourceKind, ...] = (
     EVENTS,
     ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", unconditional=False, columns=LEASE),
     JOBS,
-    _set("StatefulSet", "statefulsets", "sts", STATEFUL_SET),
-    _set("ReplicaSet", "replicasets", "rs", REPLICA_SET),
-    _set("Deployment", "deployments", "deploy", DEPLOYMENT),
+    _pod_set_kind("StatefulSet", "statefulsets", "sts", STATEFUL_SET),
+    _pod_set_kind("ReplicaSet", "replicasets", "rs", REPLICA_SET),
+    _pod_set_kind("Deployment", "deployments", "deploy", DEPLOYMENT),
     BUDGETS,
     QUOTAS,
     PRIORITIES,
@@ -318,7 +318,7 @@ def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
     found = [
         PrinterColumn(
             each["name"],
-            _show(each),
+            _cell_printer(each),
             int(each.get("priority", 0)),
             "integer" if each.get("type") == "integer" else "string",
         )
@@ -327,7 +327,7 @@ def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
     return (NAME, *found) if found else (NAME, AGE)
 
 
-def _show(column: dict[str, Any]) -> Show:
+def _cell_printer(column: dict[str, Any]) -> Show:
     """Return the printer of a cell for a simple JSONPath such as `.status.phase` or `.metadata.labels['a.b/c']`."""
     steps = tuple(a or b for a, b in _STEP.findall(column.get("jsonPath", "")))
     if column.get("type") == "date":
