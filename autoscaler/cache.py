@@ -169,6 +169,7 @@ class Cache:
         self._going.put(uid, bool(going))
 
     def _note_started(self, key: JobKey) -> None:
+        """Note that a job has had pods, as the newest of at most MAX_STARTED jobs."""
         self._started_jobs.pop(key, None)
         self._started_jobs[key] = None
         if len(self._started_jobs) > MAX_STARTED:

@@ -102,6 +102,7 @@ def _first(items: Iterable[Any], most: int) -> Iterable[Any]:
 
 
 def _decoded(text: str, type_: Any) -> Any:
+    """Return the value of JSON text; None if it is not of this type."""
     try:
         return msgspec.json.decode(text, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeError):

@@ -144,6 +144,7 @@ def parser(word: str = "") -> argparse.ArgumentParser:
 
 
 def _completion(args: argparse.Namespace) -> int:
+    """Print the completion script for a shell. Returns the exit code."""
     import shtab
 
     print(shtab.complete(parser(), shell=args.shell))

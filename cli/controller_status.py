@@ -76,6 +76,7 @@ def account(kind: ControlledKind, raw: Object, name: str, children: JobChildren,
 
 
 def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren, now_s: float) -> Account:
+    """Return what a job waits for or how it ended, and the remedy. The first fact that explains its state is used."""
     meta, view = raw["metadata"], kind.read(raw)
     if meta.get("deletionTimestamp"):
         return Account("it is being deleted, and its pods with it", "wait; who set its finalizers has to end them")
@@ -96,6 +97,7 @@ def _account(kind: ControlledKind, raw: Object, name: str, children: JobChildren
 
 
 def _end_account(listed_conditions: Sequence[Object], view: ControlledJob | RefusedJob, now_s: float) -> Account | None:
+    """Return how a job ended, and the remedy if it failed; None while it has not ended."""
     last = next(
         (each for each in listed_conditions if each.get("type") in _ENDS and each.get("status") == "True"), None
     )
@@ -115,6 +117,10 @@ _ENDS = (Reason.SUCCEEDED.value, Reason.FAILED.value)
 
 
 def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, meta: Object, now_s: float) -> Account:
+    """Return the account of a job without a status: no controller has handled it.
+
+    After SILENT_S seconds the controller may not run for this kind.
+    """
     made_s = unix_s(meta.get("creationTimestamp"))
     age_s = 0.0 if made_s is None else now_s - made_s
     wrong = f"; it will be refused: {view.why}" if isinstance(view, RefusedJob) else ""
@@ -136,7 +142,7 @@ def _stale_account(meta: Object, status: Object) -> Account | None:
 def _hold_account(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, children: JobChildren, now_s: float
 ) -> Account | None:
-    """Tell what holds a job up, None for nothing that its controller knows."""
+    """Return what holds a job up and the remedy; None if its controller knows of nothing."""
     if view.policy.suspended:
         if queue := _mapping(raw["metadata"].get("labels")).get(labels.KUEUE_QUEUE):
             return Account("it is suspended", f"Kueue lets it go on once its queue {queue} has room for it")
@@ -155,7 +161,7 @@ def _lacks(view: ControlledJob, pods: Iterable[JobPod]) -> bool:
 
 
 def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> Account | None:
-    """Tell the newest refusal of the API server, or the name that somebody else has."""
+    """Return the newest refusal by the API server, or a conflict about a child's name. None if there is neither."""
     words = (Reason.NOT_CREATED.value, Reason.NAME_TAKEN.value)
     last = max((each for each in events if each.reason in words), key=lambda each: each.at_s, default=None)
     if last is None:
@@ -170,6 +176,7 @@ def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> A
 
 
 def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
+    """Return the account of a job whose gang is not admitted yet; None if it is, or if pods exist."""
     if children.group is None or children.group not in ("", "Pending") or children.pods:
         return None
     where = f"PodGroup {view.namespace}/{view.name} is {children.group or 'new'}"
@@ -183,7 +190,7 @@ def _unadmitted(view: ControlledJob, children: JobChildren) -> Account | None:
 def _waiting(
     kind: ControlledKind, view: ControlledJob, raw: Object, name: str, pods: Sequence[JobPod], now_s: float
 ) -> Account | None:
-    """Tell which replicas have no pod, and what for."""
+    """Return why a replica without a pod waits: for a back-off, or for another role. None if no replica waits."""
     counts = _mapping(kind.vocabulary.read(_mapping(raw.get("status"))).get("replicaStatuses"))
     for role in view.roles:
         lacking = set(range(role.replicas)) - {pod.index for pod in pods if pod.role == role.label}
@@ -201,7 +208,10 @@ def _waiting(
 
 
 def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequence[JobPod]) -> Account | None:
-    """Tell what a role waits for, where a kind makes one after another."""
+    """Return why a role has no pods yet, for the kinds whose roles start one after another.
+
+    None if it does not wait for another role.
+    """
     others = [each for each in view.roles if each is not role]
     run = sum(pod.phase == "Running" for pod in pods if pod.role != role.label)
     if kind.kind == COLOSSALAI:
@@ -217,7 +227,7 @@ def _ordered(kind: ControlledKind, view: ControlledJob, role: Role, pods: Sequen
 
 
 def _running_account(view: ControlledJob, status: Object, children: JobChildren, now_s: float) -> Account:
-    """Tell of a job that nothing holds up."""
+    """Return the account of a job that nothing holds up: how many of its pods run."""
     run = sum(pod.phase == "Running" for pod in children.pods)
     replicas = sum(role.replicas for role in view.roles)
     text = f"{run} of {count(replicas, 'pod')} run"

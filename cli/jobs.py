@@ -61,6 +61,7 @@ def rows(kind: ControlledKind, objects: Sequence[Object], now_s: float) -> list[
 
 
 def _row(kind: ControlledKind, raw: Object, now_s: float) -> JobRow:
+    """Return the row of a job in the list of jobs."""
     meta = raw["metadata"]
     view = kind.read({"apiVersion": kind.apis[0], **raw})
     replicas = sum(role.replicas for role in view.roles) if isinstance(view, ControlledJob) else None
@@ -71,6 +72,10 @@ def _row(kind: ControlledKind, raw: Object, now_s: float) -> JobRow:
 
 
 def _pods(status: Object, replicas: int | None) -> tuple[int, int | None, int]:
+    """Return (running pods, replicas, restarts) of a job, from the status of any kind.
+
+    replicas: passed through, None if unknown.
+    """
     roles = [each for each in _mapping(status.get("replicaStatuses")).values() if isinstance(each, Mapping)]
     tasks = status.get("tasks")
     tasks = [each for each in tasks if isinstance(each, Mapping)] if isinstance(tasks, list) else []
@@ -175,6 +180,7 @@ def _condition_lines(status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _pod(pod: Object) -> str:
+    """Return the line about a pod: name, phase, node and restarts."""
     status = _mapping(pod.get("status"))
     statuses = status.get("containerStatuses")
     restarts = _sum([each for each in statuses or () if isinstance(each, Mapping)], "restartCount")
@@ -224,6 +230,7 @@ def _fixed_most(wish: JobRequest, kind: str) -> None:
 
 
 def _pytorchjob(wish: JobRequest) -> dict[str, Any]:
+    """Return the spec of a PyTorchJob. It is elastic if least and most differ."""
     spec: dict[str, Any] = {"pytorchReplicaSpecs": {"Worker": _role(wish, "pytorch", "OnFailure", wish.workers)}}
     if wish.least != wish.most:
         spec["elasticPolicy"] = {"minReplicas": wish.least, "maxReplicas": wish.most}
@@ -231,6 +238,7 @@ def _pytorchjob(wish: JobRequest) -> dict[str, Any]:
 
 
 def _msjob(wish: JobRequest) -> dict[str, Any]:
+    """Return the spec of an MSJob. Several workers get a scheduler. Raises BadSubmission for an elastic request."""
     _fixed(wish, "MSJob")
     roles = {"Worker": _role(wish, "mindspore", "Never", wish.workers)}
     if wish.workers > 1:
@@ -257,6 +265,7 @@ def _colossalaijob(wish: JobRequest) -> dict[str, Any]:
 
 
 def _volcanojob(wish: JobRequest) -> dict[str, Any]:
+    """Return the spec of a Volcano Job. Raises BadSubmission if it should grow beyond its workers."""
     _fixed_most(wish, "VolcanoJob")
     template = {"spec": {"restartPolicy": "OnFailure", "containers": [_container(wish, "main")]}}
     worker = {"name": "worker", "replicas": wish.workers, "minAvailable": wish.least, "template": template}

@@ -109,9 +109,9 @@ def _why(row: NodeRow) -> str:
 
 
 def without_taint(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, Any]:
-    """Return the patch that frees a raw node, and leaves word that what was said of it until now is dealt with.
+    """Return the patch that removes our taint from a raw node, and records that all reports until now are handled.
 
-    Raises NotTainted.
+    key: of the taint. Raises NotTainted.
     """
     name = node["metadata"]["name"]
     try:

@@ -28,7 +28,10 @@ class Write:
 
 
 def until(moment: str | None, for_: str | None, now_s: float) -> str:
-    """When a pause ends, as RFC 3339, "" for never. moment: as written; for_: a duration from now. Raises BadWish."""
+    """Return when a pause ends, as RFC 3339; "" for no end.
+
+    moment: as typed, None if not given. for_: a duration from now, None if not given. Raises BadWish.
+    """
     if moment is not None:
         at_s = unix_s(moment) if re.match(r"\d{4}-\d{2}-\d{2}T.*(?:Z|[+-]\d{2}:\d{2})$", moment) else None
         if at_s is None:
@@ -54,7 +57,10 @@ def path_of(key: JobKey) -> str:
 
 
 def of_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
-    """Pause one job, or with no direction let it go on. direction: true (both), grow or shrink."""
+    """Return the write that pauses one job, or resumes it if `direction` is None.
+
+    direction: which changes are paused: true (both), grow or shrink. ends: RFC 3339, "" for no end.
+    """
     notes = {labels.PAUSED: direction, labels.PAUSED_UNTIL: ends or None}
     what = {"true": "keeps its size", "grow": "grows no more", "shrink": "gives nothing back"}.get(direction or "", "")
     message = f"{key} {what}{f' until {ends}' if ends else ''}" if direction else f"{key} is lent to and asked again"
@@ -62,7 +68,10 @@ def of_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
 
 
 def of_all(configmap: str, override: AdminOverride, ends: str = "") -> Write:
-    """Say something of all jobs at once. configmap: namespace/name, as the autoscaler's --orders has it."""
+    """Return the write that sets an override for all jobs at once.
+
+    configmap: namespace/name, as the autoscaler's --orders has it. ends: RFC 3339, "" for no end.
+    """
     namespace, _, name = configmap.partition("/")
     body = {
         "apiVersion": "v1",

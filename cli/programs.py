@@ -127,6 +127,7 @@ def bringing(module: str, extra: str) -> str | None:
 
 
 def _user_command(program: str) -> int:
+    """Run a command of a person, with few garbage collections. Returns the exit code."""
     gc.set_threshold(*FEW_COLLECTIONS)
     try:
         return start(program, "turnout.cli.__main__", "cli", at_once=_starts_others(sys.argv[1:]))

@@ -30,7 +30,7 @@ def check(text: str) -> Reading:
 
 
 def report(name: str, reading: Reading) -> list[str]:
-    """Lines for a person; faults as `file:line: what`, so that an editor can jump to them."""
+    """Return lines for a person. Faults have the form `file:line: text`, so that an editor can jump to them."""
     if reading.faults:
         lines = [
             f"{name}:{fault.line}: {fault.text}" if fault.line else f"{name}: {fault.text}" for fault in reading.faults

@@ -107,7 +107,7 @@ def _holder_text(holder: Holder) -> str:
 
 
 def _quota(chain: Chain) -> list[Row]:
-    """Tell what a job asks of its queue, resource by resource where that is bounded."""
+    """Return the rows about what a job requests of its queue, for each resource with a limit."""
     if not chain.queue.known:
         return [("quota", "none")]
     if chain.state != "waiting" and (chain.size is None or chain.size.larger is None):
@@ -120,6 +120,7 @@ def _quota(chain: Chain) -> list[Row]:
 
 
 def _lack(lack: ResourceNeed) -> str:
+    """Say how much of a resource a gang needs, how much is free, and how much is missing."""
     free, needs = lack.free or 0, amount_text(lack.resource, lack.needs)
     if lack.limit is not None and lack.needs > lack.limit:
         return f"{needs}, and the queue may never have more than {amount_text(lack.resource, lack.limit)}"
@@ -143,6 +144,7 @@ def _room(room: RoomLink) -> str:
 
 
 def _gang(chain: Chain) -> str:
+    """Say how many members of a gang run, how many it needs, and what limits their nodes."""
     gang = chain.gang
     if chain.state == "waiting":
         text = f"it needs {count(gang.least, 'worker')}, {gang.bound} with a node: {gang.missing} lacking"
@@ -160,6 +162,7 @@ def _gang(chain: Chain) -> str:
 
 
 def _size(size: SizeLink, least: int, most: int) -> list[Row]:
+    """Return the rows about a job's size and about what lending has won or cost it. least, most: its bounds."""
     larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
     text = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"
     if size.size != size.requested:
@@ -180,6 +183,7 @@ def _size(size: SizeLink, least: int, most: int) -> list[Row]:
 
 
 def _decision(chain: Chain) -> str:
+    """Say what was decided for the job and why, and which jobs shrink for it."""
     change = (
         f"{chain.workers_before} to {count(chain.workers, 'worker')}. " if chain.workers != chain.workers_before else ""
     )
@@ -191,7 +195,7 @@ def _decision(chain: Chain) -> str:
 
 
 def start(estimate: Estimate, now_s: float) -> str:
-    """When it may start, with how sure that is."""
+    """Return when a waiting job may start, in words: earliest, likely and latest time."""
     early, likely, late = (max(0.0, at_s - now_s) for at_s in (estimate.early_s, estimate.likely_s, estimate.late_s))
     if estimate.early_s == NEVER:
         return estimate.because
@@ -204,7 +208,7 @@ def start(estimate: Estimate, now_s: float) -> str:
 
 
 def lasting(s: float) -> str:
-    """Return a time as people say it."""
+    """Return a time in seconds in words, such as 5 min."""
     s = max(0.0, s)
     if s < 120:
         return f"{s:.0f} s"
@@ -282,7 +286,7 @@ def limited_title(view: LimitedView) -> str:
 
 
 def limited_rows(view: LimitedView) -> list[Row]:
-    """Tell what is known, and what is not."""
+    """Return the rows about a job of which only its own pods may be read."""
     gang = (
         f"it needs {count(view.min_workers, 'worker')}; {count(view.pods, 'pod')} exist, {view.placed_pods} with a node"
     )
@@ -294,9 +298,10 @@ def limited_rows(view: LimitedView) -> list[Row]:
 
 
 def repair_of_job(pods: Sequence[Pod], least: int) -> str | None:
-    """Return a sentence; None unless some of its pods run, but fewer than its min, while others wait.
+    """Return a sentence about the repair of a broken gang.
 
-    pods: those that exist. least: how many must run together.
+    None unless some pods run, but fewer than its min, while others wait. pods: those that exist. least: how many must
+    run together.
     """
     living = [pod for pod in pods if pod.metadata.deletion_timestamp is None]
     running = [pod for pod in living if pod.spec.node_name]

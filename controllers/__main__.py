@@ -70,6 +70,7 @@ async def serve(settings: Settings) -> None:
         controller = JobController(cache, queue, *acts, SteadyTime(clock, client.server_ahead_s))
 
         async def term() -> None:
+            """Run the controller while this process leads, and report that it leads."""
             leading.append(True)
             metrics.leading.set(1)
             try:

@@ -164,6 +164,10 @@ def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
 
 
 def _requests(resources: Object) -> dict[str, int]:
+    """Return the requests of a container by resource; a limit counts where no request is set.
+
+    Invalid amounts are left out.
+    """
     found = {}
     for part in ("limits", "requests"):
         quantities = resources.get(part)

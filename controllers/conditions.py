@@ -37,7 +37,11 @@ def with_condition(
     why: Reason | None = None,
     on: bool = True,
 ) -> list[Object]:
-    """Return the conditions with this one added. kind: of the job. why: its reason, None for its type."""
+    """Return the conditions with one added or updated; a failed job keeps its conditions.
+
+    type_: of the condition. kind: of the job, the first word of the reason. why: rest of the reason, None for the type.
+    on: its status.
+    """
     if is_true(conditions, Reason.FAILED):
         return list(conditions)
     reason, status = f"{kind}{(why or type_).value}", "True" if on else "False"

@@ -149,6 +149,7 @@ def _fail(status: _Status, why: str) -> ReconcileOutcome:
 
 
 def _next_status(kind: ControlledKind, raw: Object, known: OwnedObjects, now_s: float) -> _Status:
+    """Return the working copy of a job's status. Invalid parts of the stored status are left out."""
     status = as_mapping(raw.get("status"))
     before = kind.vocabulary.read(status)
     roles = as_mapping(before.get("replicaStatuses"))

@@ -108,6 +108,7 @@ def decide_role(now: Reconciliation, role: Role, before: Object) -> RoleDecision
 
 
 def _pods_of(now: Reconciliation, role: Role) -> _RolePods:
+    """Sort the pods of a role into all, outdated, about to be replaced, and failed."""
     mine = sorted((pod for pod in now.known.pods if pod.role == role.label), key=lambda pod: pod.index)
     outdated = [pod for pod in mine if now.kind.outdated(now.view, pod)]
     replaced = [pod for pod in mine if now.kind.numbered and pod.deleting]
@@ -142,7 +143,10 @@ def _failure(
     failed: Sequence[PodState],
     recreated: Sequence[PodState],
 ) -> str:
-    """Return why the job fails by the failed pods of a role, "" if it does not."""
+    """Return why the job fails by the failed pods of a role, "" if it does not.
+
+    past: restarts so far. recreated: failed pods that are created again.
+    """
     if any(not past.may_recreate(pod) for pod in failed):
         return f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
     if any(_is_final(kind, view, role, pod) for pod in failed if pod not in recreated):
@@ -163,6 +167,7 @@ def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable
 
 
 def _is_recreated(kind: ControlledKind, view: ControlledJob, role: Role, pod: PodState) -> bool:
+    """Return True if a failed pod is created again: by the rule of the kind, its exit code, or the restart policy."""
     if (decision := kind.recreate(view, role, pod)) is not None:
         return decision
     if role.restart is Restart.EXIT_CODE:
@@ -176,6 +181,7 @@ def _is_final(kind: ControlledKind, view: ControlledJob, role: Role, pod: PodSta
 
 
 def _counts(pods: Iterable[PodState]) -> Counts:
+    """Count active, succeeded and failed pods. A running pod that is being deleted counts as failed."""
     active = succeeded = failed = 0
     for pod in pods:
         active += pod.phase is PodPhase.RUNNING and not pod.deleting
@@ -291,6 +297,7 @@ class RoleHistory:
 
 
 def _by_index(counts: Any) -> dict[int, int]:
+    """Return index -> count from a mapping in the job's status. Invalid entries and zeros are left out."""
     return {
         int(index): _number_or_zero(count)
         for index, count in (counts.items() if isinstance(counts, Mapping) else ())
@@ -378,6 +385,7 @@ def _run_time_s(pod: PodState, now_s: float) -> float:
 
 
 def _numbers(found: Any, most: int) -> dict[int, int]:
+    """Return index -> number, 1 to `most`, from a mapping in the job's status. Invalid entries are left out."""
     return {
         int(index): number
         for index, number in (found.items() if isinstance(found, Mapping) else ())
@@ -421,6 +429,7 @@ def _is_extended(name: Any) -> bool:
 
 
 def _is_some(name: str, quantity: Any) -> bool:
+    """Return True if a quantity is above 0; False if it is invalid."""
     try:
         return amount(name, quantity) > 0
     except (BadQuantity, TypeError, AttributeError):

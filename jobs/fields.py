@@ -165,6 +165,10 @@ class ObjectPart:
             return None
 
     def _typed(self, key: str, kind: type, expected: str) -> Any:
+        """Return the value of a key if it has this type.
+
+        A value of another type is a fault. None for that, and for a missing key.
+        """
         value = self.value.get(key)
         if value is None or isinstance(value, kind):
             return value

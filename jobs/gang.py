@@ -169,6 +169,10 @@ _INDEX_LABELS = (
 
 
 def _rank(pod: Pod) -> int | None:
+    """Return a pod's index in its job: from a label or annotation, else from the end of its name.
+
+    None if it has none.
+    """
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     for key in _INDEX_LABELS:
         text = marks.get(key) or notes.get(key)

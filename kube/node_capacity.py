@@ -258,6 +258,7 @@ class ClusterSnapshot:
     # Internal tables.
 
     def _add_columns(self, shape: PodShape) -> None:
+        """Add the resources that a shape requests and nodes offer as columns of the table."""
         new = [name for name, _ in shape.requests if name not in self._column_of and name in self._offered]
         if not new:
             return
@@ -293,6 +294,10 @@ class ClusterSnapshot:
             self._allocatable[row, column] = amount_or_zero(resource, offered)
 
     def _change_use(self, charge: Charge, sign: int) -> None:
+        """Add a pod's requests to its node's use, or subtract them.
+
+        sign: +1 or -1. A node that is unknown changes nothing.
+        """
         row = self.row_of.get(charge.node)
         if row is None:
             return

@@ -45,6 +45,7 @@ class PodShape:
 
     @cached_property
     def _lookup_terms(self) -> tuple[_LookupTerm, ...] | None:
+        """Return the node affinity terms with values as sets, for fast checks; None if the pod has no terms."""
         terms = self.terms
         return (
             None
@@ -283,6 +284,10 @@ def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> b
 
 
 def _is_beyond(value: str | None, operator: str, values: Collection[str]) -> bool:
+    """Return True if a label's number is greater (Gt) or less (Lt) than the bound.
+
+    False if one of them is no number.
+    """
     number, bound = _integer(value), _integer(next(iter(values)) if len(values) == 1 else None)
     if number is None or bound is None:
         return False

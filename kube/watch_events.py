@@ -184,6 +184,10 @@ class KindDecoder(Generic[T]):
         return WatchLine(WatchAction.SKIP, version if action else "")
 
     def _identify(self, raw: msgspec.Raw) -> tuple[Key | None, str]:
+        """Return the key and resourceVersion of an object that cannot be decoded as a whole.
+
+        The key is None if it cannot be read either.
+        """
         try:
             meta = self._metadata_decoder.decode(raw).metadata
         except UNREADABLE:

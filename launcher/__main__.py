@@ -71,6 +71,10 @@ def _raise_file_limit() -> None:
 
 
 def _log_to_stderr(settings: Settings) -> None:
+    """Send the launcher's log to stderr, as JSON or plain lines.
+
+    The environment variable LOGLEVEL sets the level; its default is INFO.
+    """
     from turnout.kube.client.logs import JsonFormatter, PlainFormatter
 
     handler = logging.StreamHandler(sys.stderr)

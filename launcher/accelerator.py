@@ -113,6 +113,11 @@ class SideStreams:
         return _StreamEvents(tuple(events)) if events else NO_COPIES
 
     def _start_on(self, device: torch.device, copies: Sequence[HostCopy]) -> torch.Event:
+        """Queue copies from one device to host memory on the side stream of that device.
+
+        The copies start when the work that is queued on the current stream has ended. Returns the event that marks the
+        end of the copies.
+        """
         stream = self._streams.get(device)
         if stream is None:
             stream = self._streams[device] = torch.Stream(device)

@@ -28,6 +28,10 @@ async def resolved(host: str, within_s: float = RESOLVE_S) -> str | None:
             found.set_result(answer or None)
 
     def look() -> None:
+        """Resolve the host name in this thread, and pass the first address to the event loop.
+
+        The address is "" if the name cannot be resolved.
+        """
         try:
             answer = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
         except (OSError, UnicodeError):

@@ -41,6 +41,10 @@ def rate_limited(
     left_out: dict[str, int] = {}
 
     def rarely(what: str, fields: Mapping[str, object]) -> None:
+        """Log an event at most once per period for each event name.
+
+        The next logged event says how many were left out.
+        """
         if now_s() < told_s.get(what, -every_s) + every_s:
             left_out[what] = left_out.get(what, 0) + 1
             return

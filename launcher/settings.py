@@ -138,6 +138,7 @@ class RendezvousSettings:
         self._check_arbiter()
 
     def _check_arbiter(self) -> None:
+        """Raise BadSettings if the kind of lock lacks its option, or if no way to find the other workers is given."""
         if self.arbiter is LockKind.LEASE and not self.lease:
             raise BadSettings("the arbiter lease needs --lease namespace/name")
         if self.arbiter is LockKind.FILE and not self.round_dir:

@@ -59,6 +59,10 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Fill the buffer with decompressed bytes and return their number, 0 at the end.
+
+        Raises ArchiveFault if more bytes than the limit are decompressed.
+        """
         while not self._rest:
             self._rest = next(self._source, b"")
             if not self._rest:
@@ -90,6 +94,7 @@ def _zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
 
 
 def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield the texts of a zstd file that holds one JSON array of texts."""
     raw = _read_at_most(_unzstd(file, size_bytes, limits), limits.max_document_bytes)
     try:
         texts = msgspec.json.decode(raw, type=list[str])
@@ -100,6 +105,7 @@ def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
 
 
 def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield the blocks of whole lines in a tar of zstd files of JSON lines."""
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
@@ -111,6 +117,10 @@ def _text(file: IO[bytes], _size_bytes: int, limits: ArchiveLimits) -> Iterator[
 
 
 def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield each file of a zip as one text.
+
+    Raises ArchiveFault for an encrypted file, a text above the limit, or too much growth.
+    """
     total, limit = 0, _growth_limit(size_bytes, limits)
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
@@ -131,6 +141,7 @@ def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Itera
 
 
 def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield each file of a gzipped tar as one text."""
     with tarfile.open(fileobj=_gunzip(file, size_bytes, limits), mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
@@ -138,6 +149,7 @@ def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> 
 
 
 def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield the texts of a zstd file in which each text follows its length in decimal digits."""
     stream = _unzstd(file, size_bytes, limits)
     while head := stream.read(DAT_LENGTH_DIGITS):
         if len(head) < DAT_LENGTH_DIGITS:
@@ -195,6 +207,7 @@ def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
 
 
 def _read_at_most(stream: IO[bytes], limit: int) -> bytes:
+    """Return the rest of a stream. Raises ArchiveFault if it has more than `limit` bytes."""
     raw = stream.read(limit + 1)
     if len(raw) > limit:
         raise ArchiveFault(FaultReason.DOCUMENT_TOO_LONG, f"a document of more than {limit} bytes")

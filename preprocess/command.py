@@ -63,7 +63,10 @@ def run(arguments: argparse.Namespace, program: str) -> int:
 
 
 def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
-    """Make the dataset that a command line describes with a runner, and say what was made."""
+    """Create the dataset that a command line describes, and print a summary.
+
+    Return the exit code. runner: works on one machine or on Spark.
+    """
     try:
         run_options = options.read_options(arguments)
         with _logs_on_stderr():
@@ -89,6 +92,10 @@ def _failed(program: str, message: str, status: int) -> int:
 
 
 def _summary(run_options: Options, totals: Totals | None) -> str:
+    """Return the last line of a run: documents, tokens and rejected documents.
+
+    totals: None for a share whose dataset another share merges.
+    """
     if totals is None:
         return f"share {run_options.index} of {run_options.indexes} is done; the last share to end merges the dataset"
     left_out = ", ".join(f"{count:,} {reason}" for reason, count in totals.faults.items())
@@ -113,6 +120,7 @@ class _Line(logging.Formatter):
     """A log line of an event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the message of a log record, then its extra fields as name=value."""
         known = logging.makeLogRecord({}).__dict__
         fields = " ".join(
             f"{name}={value}" for name, value in record.__dict__.items() if name not in known and name != "message"

@@ -129,6 +129,10 @@ def check(prefix: str) -> Summary:
 
 
 def _check_documents(dataset: Dataset) -> None:
+    """Raise BrokenDataset unless the document entries are valid.
+
+    They begin at 0, never decrease, and end at the number of sequences.
+    """
     before = 0
     for position, entries in enumerate(dataset.document_entries()):
         if not position and int(entries[0]) != 0:
@@ -143,6 +147,7 @@ def _check_documents(dataset: Dataset) -> None:
 
 
 def _highest_id(dataset: Dataset) -> int:
+    """Return the highest token id of a dataset, -1 if it is empty. Raises BrokenDataset for a negative id."""
     highest, step = -1, storage.COPY_BYTES
     for start in range(0, dataset.bin_bytes, step):
         raw = storage.read_range(dataset.bin_path, start, min(dataset.bin_bytes, start + step))

@@ -62,6 +62,10 @@ class LineReader:
         return self._read_line_by_line(raw, piece, lines_before, lines)
 
     def _read_line_by_line(self, raw: bytes, piece: int, lines_before: int, lines: int) -> Documents:
+        """Read each line by itself, so that a bad line is rejected alone.
+
+        piece: number of the piece of input. lines_before: lines of the piece before `raw`. lines: lines in `raw`.
+        """
         columns: tuple[list[str], ...] = tuple([] for _ in self._keys)
         rejected, numbers = [], []
         for number, line in enumerate(raw.split(b"\n"), lines_before + 1):
@@ -78,6 +82,7 @@ class LineReader:
         return Documents(columns, tuple(rejected), lines, numbers)
 
     def _read_line(self, line: bytes) -> tuple[str, ...] | DocumentFault:
+        """Return the texts of one JSON line, one for each key, or why the line is rejected."""
         if len(line) > self._max_document_bytes:
             return _fault(FaultReason.DOCUMENT_TOO_LONG, f"{len(line)} bytes, the limit is {self._max_document_bytes}")
         try:

@@ -49,6 +49,7 @@ def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardNote]:
     records: list[ShardNote] = []
 
     def take(chunk: TextChunk, record: ShardNote) -> None:
+        """Record a finished shard, and report progress when a line is due."""
         records.append(record)
         progress.add(chunk, record)
         if (line := progress.line(time.monotonic())) is not None:
@@ -95,7 +96,10 @@ def _in_pool(
 def _without(
     running: dict[Future[ShardNote], TextChunk], take: Callable[[TextChunk, ShardNote], None]
 ) -> list[TextChunk]:
-    """Take what was done before a worker ended, and return the rest in its order."""
+    """Pass on the results that were finished before a worker process ended.
+
+    Return the unfinished chunks, by index. running: the submitted chunks. take: receives a chunk and its note.
+    """
     lost = []
     for future, chunk in running.items():
         if future.done() and not future.cancelled() and future.exception() is None:
@@ -106,6 +110,7 @@ def _without(
 
 
 def _set_up(settings: ShardSettings) -> None:
+    """Prepare a worker process: keep the settings, ignore Ctrl-C, and load the tokenizer."""
     global _settings
     _settings = settings
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the run ends its workers
@@ -118,6 +123,7 @@ def _process(chunk: TextChunk) -> ShardNote:
 
 
 def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
+    """Return the message about a chunk whose worker process ended each time: which bytes, and what to try."""
     piece = chunk.pieces[0]
     path = settings.sources[piece.source].path
     return (

@@ -109,6 +109,10 @@ def add_arguments(result: argparse.ArgumentParser, *, required: bool = True) -> 
 
 
 def _add_guide_arguments(result: argparse.ArgumentParser, required: bool) -> None:
+    """Add the options of the source guide's script.
+
+    required: input, tokenizer and output must be given.
+    """
     group = result.add_argument_group("input data")
     group.add_argument(
         "--input",
@@ -146,6 +150,7 @@ def _add_guide_arguments(result: argparse.ArgumentParser, required: bool) -> Non
 
 
 def _add_own_arguments(result: argparse.ArgumentParser) -> None:
+    """Add the options that only this program has."""
     default = Options(("-",), "-", TokenizerType.HF)
     group = result.add_argument_group("beside the guide")
     group.add_argument(

@@ -48,6 +48,10 @@ def find_sources(options: Options) -> tuple[InputFile, ...]:
 
 
 def _paths(part: str) -> list[str]:
+    """Return the files of one part of --input: a file, a folder or a glob.
+
+    Raises BadOption if a folder or glob has no file.
+    """
     if storage.is_folder(part):
         # A .json file in a folder is more often a description than lines of JSON.
         names = [name for name in storage.names_in(part) if _form(name) is not None and not name.endswith(".json")]
@@ -62,6 +66,7 @@ def _paths(part: str) -> list[str]:
 
 
 def _source(path: str) -> InputFile:
+    """Return an input file with its format and size. Raises BadOption for an unknown suffix or a missing file."""
     if (form := _form(path)) is None:
         known = ", ".join(suffix for suffix, _ in FORMS)
         raise BadOption(f"--input {path}: unknown suffix, there are {known}")
@@ -93,6 +98,7 @@ def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk,
     weight = 0
 
     def close() -> None:
+        """Complete the chunk that is being filled, and begin an empty one."""
         nonlocal weight
         if pieces:
             result.append(TextChunk(len(result), tuple(pieces)))
@@ -117,6 +123,10 @@ Parts = Sequence[tuple[Piece, TextPart]]
 
 
 def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tuple[Piece, Parts]]:
+    """Yield the pieces of an input file, cut at ends of lines.
+
+    A piece with one very long line comes with the parts into which its text may be split. number: of the file.
+    """
     if not source.size_bytes:
         return
     if not source.form.is_splittable or source.size_bytes <= division.chunk_bytes:

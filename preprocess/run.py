@@ -100,10 +100,10 @@ def run_record_path(prefix: str) -> str:
 
 @contextmanager
 def prepared(options: Options) -> Iterator[PreprocessRun | Totals]:
-    """Plan a run or take up an earlier one, and hold the right to its output while the block runs.
+    """Plan a run or continue an earlier one, and hold the lock on its output while the block runs.
 
-    Gives the totals instead if the output is there already and was made from the same inputs with the same options.
-    Raises BadOption, RunInProgress, ResumeRefused, OutputExists.
+    Yields the totals instead if the output exists and was made from the same inputs with the same options. Raises
+    BadOption, RunInProgress, ResumeRefused, OutputExists.
     """
     sources = find_sources(options)
     tokenizer = load(options, storage.read_bytes, storage.is_folder)
@@ -196,6 +196,10 @@ def cache_bytes(workers: int) -> int:
 def _new_plan(
     options: Options, sources: Sequence[InputFile], tokenizer: EncoderSettings, identity: RunIdentity
 ) -> RunPlan:
+    """Divide the input into chunks and choose the tokenizer engine.
+
+    The engine auto compares both engines on a sample of the input.
+    """
     may_cut = len(options.keys) == 1 and not options.ftfy and is_splittable(tokenizer)
     division = Division(options.chunk_bytes, options.max_document_bytes, may_cut, options.keys)
     all_chunks = chunks(sources, division)
@@ -216,6 +220,10 @@ def _finished(settings: ShardSettings, share: Sequence[TextChunk]) -> dict[int, 
 
 
 def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardNote | None:
+    """Return the note of a chunk that an earlier run has finished; None if it has to be done again.
+
+    Raises ResumeRefused if its input has changed since.
+    """
     try:
         record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardNote)
     except msgspec.MsgspecError:
@@ -267,6 +275,10 @@ def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> Shard
 
 
 def _merge(run: PreprocessRun, by_index: dict[int, ShardNote]) -> Totals:
+    """Merge the shards into one dataset for each key, write the run's record, and remove the working folder.
+
+    by_index: note of each chunk. Raises ResumeRefused if an input has changed.
+    """
     options, settings = run.options, run.settings
     for source in settings.sources:
         if storage.size_of(source.path) != source.size_bytes:
@@ -295,6 +307,10 @@ def _merge(run: PreprocessRun, by_index: dict[int, ShardNote]) -> Totals:
 def _record(
     run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardNote]], totals: Totals, sequences: dict[str, int]
 ) -> dict[str, Any]:
+    """Return the record of a run: inputs, tokenizer, versions and totals.
+
+    sequences: their number in the dataset of each key.
+    """
     tokenizer = run.settings.tokenizer
     padded = -(-tokenizer.size // PADDING_MULTIPLE) * PADDING_MULTIPLE
     return {

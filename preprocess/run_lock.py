@@ -64,6 +64,10 @@ def run_lock(path: str) -> Iterator[None]:
 
 @contextmanager
 def _renewed_lock(path: str, holder: LockHolder) -> Iterator[None]:
+    """Hold a lock file in object storage during the block, and renew it in a thread.
+
+    Raises RunInProgress if another run renewed it within LOCK_LIFE_S seconds.
+    """
     if storage.exists(path):
         content = storage.read_bytes(path)
         if holder.started - _renewed(content) < LOCK_LIFE_S:
@@ -101,6 +105,7 @@ def _write_holder(path: str, holder: LockHolder) -> None:
 
 
 def _holder_name(content: bytes) -> str:
+    """Return the name of the run in a lock file."""
     try:
         return msgspec.json.decode(content, type=LockHolder).name()
     except msgspec.MsgspecError:
@@ -108,6 +113,7 @@ def _holder_name(content: bytes) -> str:
 
 
 def _renewed(content: bytes) -> float:
+    """Return when a lock was last renewed, in seconds since 1970; 0 if its file cannot be read."""
     try:
         return msgspec.json.decode(content, type=LockHolder).renewed
     except msgspec.MsgspecError:

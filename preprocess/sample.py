@@ -41,6 +41,10 @@ def _evenly(samples: Sequence[list[str]], most: int) -> list[str]:
 
 
 def _texts(sources: Sequence[InputFile], piece: Piece, start: int, reader: LineReader) -> list[str]:
+    """Return some texts of a piece as a sample.
+
+    start: byte from which whole lines are read. An archive is read from its beginning.
+    """
     source = sources[piece.source]
     if _has_lines(sources, piece):
         end = min(piece.end, start + PLACE_BYTES)

@@ -96,6 +96,7 @@ def has_whole_shard(settings: ShardSettings, record: ShardNote) -> bool:
 
 
 def _digest(path: str, start: int, end: int) -> str:
+    """Return the xxh3 digest of a byte range of a file, in hexadecimal."""
     digest = xxhash.xxh3_128()
     for content in _contents(path, start, end):
         digest.update(content)
@@ -129,6 +130,7 @@ class _Output:
         return KeyTotals(len(lengths), self.tokens, self._digest.hexdigest())
 
     def _write(self, values: Any) -> None:
+        """Write an array to the file and add it to the digest."""
         if len(values):
             content = memoryview(values).cast("B")
             self._digest.update(content)
@@ -151,6 +153,10 @@ class _Shard:
         self._outputs: list[_Output] = []
 
     def write(self) -> ShardNote:
+        """Tokenize a chunk and write its shard.
+
+        The note is written last and returned; a shard without it is done again.
+        """
         settings, chunk = self._settings, self._chunk
         with ExitStack() as files:
             for key in range(len(settings.keys)):
@@ -196,6 +202,10 @@ class _Shard:
         return lines
 
     def _take_archive(self, number: int, piece: Piece, source: InputFile) -> int:
+        """Tokenize all documents of an archive and return its number of lines.
+
+        A fault in the archive rejects its rest. number: of the piece.
+        """
         settings, lines = self._settings, 0
         limits = archives.ArchiveLimits(settings.block_bytes, settings.max_document_bytes, settings.max_expansion)
         with storage.open_input(source.path) as file:
@@ -213,6 +223,7 @@ class _Shard:
         return lines
 
     def _take(self, documents: Documents, piece: int) -> None:
+        """Tokenize documents and reject those that cannot be tokenized. piece: number of the piece they come from."""
         self._reject(documents.rejected)
         eod = self._settings.tokenizer.eod if self._settings.append_eod else None
         left_out: dict[int, FaultReason] = {}
@@ -250,6 +261,7 @@ class _Shard:
         return None
 
     def _reject(self, rejected: Sequence[RejectedDocument]) -> None:
+        """Handle faulty documents as --on-error says. Raises BadDocument if the run stops at the first one."""
         for fault, raw in rejected:
             if self._settings.on_error is OnError.STOP:
                 raise BadDocument(describe(self._settings, self._chunk, fault))

@@ -42,6 +42,7 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], spark_home
 
 
 def _executor(environment: Mapping[str, str], spark_home: str) -> list[str]:
+    """Return the command line of a Spark executor, from the variables that Spark sets in its pods."""
     numbers = sorted(int(name.removeprefix(JAVA_OPTION)) for name in environment if name.startswith(JAVA_OPTION))
     memory = environment["SPARK_EXECUTOR_MEMORY"]
     places = [place for place in (environment.get("SPARK_CLASSPATH"), f"{spark_home}/jars/*") if place]

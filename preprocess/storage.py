@@ -194,6 +194,7 @@ def _copy_by_kernel(source: IO[bytes], target: IO[bytes], size_bytes: int) -> in
 
 
 def _remote(path: str) -> tuple[Any, str]:
+    """Return the fsspec file system of a URL, and the path in it."""
     import fsspec
 
     filesystem, name = fsspec.core.url_to_fs(path)

@@ -35,7 +35,10 @@ def text_range(read: ReadRange, start: int, end: int, reader: LineReader) -> tup
 
 
 def cuts(read: ReadRange, start: int, end: int, part_bytes: int) -> list[int]:
-    """Return the places in a JSON string where its parts begin, the first excluded. Parts have about `part_bytes`."""
+    """Return the offsets at which a JSON string is cut into parts, without its start.
+
+    start, end: of the string in the file. part_bytes: about the size of a part.
+    """
     places: list[int] = []
     at = start + part_bytes
     while at < end - _PATTERN_BYTES:

@@ -94,6 +94,7 @@ async def _settle(watches: Watches) -> None:
 
 
 def _listen(settings: Settings) -> Listen:
+    """Return the addresses and TLS files of both listeners. Raises an error for an invalid address."""
     host, port = parse_address(settings.bind, "--bind")
     health_host, health_port = parse_address(settings.metrics_bind, "--metrics-bind")
     tls = None
@@ -103,6 +104,7 @@ def _listen(settings: Settings) -> Listen:
 
 
 def _write(settings: Settings, port: int) -> None:
+    """Write the port to the port file, whole or not at all. Does nothing without a port file."""
     if settings.port_file is not None:
         part = settings.port_file.with_suffix(".part")
         part.write_text(f"{port}\n")

@@ -266,6 +266,7 @@ class _Reader:
             found += [key.text] if key.text in _FORMS else []
 
     def _tree(self, value: Node) -> None:
+        """Read the switches under `fabric:`. A value that is no mapping is a fault."""
         if isinstance(value, Pairs):
             self._switches(value, ())
         elif not _is_nothing(value):
@@ -344,6 +345,10 @@ class _Reader:
         return found
 
     def _hosts(self, line: int, word: str, path: tuple[str, ...]) -> None:
+        """Add the hosts that a word names, such as one host or a range, below the switch at `path`.
+
+        A bad name is a fault.
+        """
         for host in self._expanded(line, word):
             wrong = host_fault(host)
             if wrong:

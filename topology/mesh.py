@@ -103,9 +103,9 @@ def heaviest_within(mesh: Mesh, ranks_a_pod: int) -> tuple[int, ...]:
 
 
 def in_order(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_a_pod: int) -> list[int]:
-    """Return the host of each pod by rank, when the mesh is laid along the places with its axes in an order.
+    """Return the host of each pod by rank, if the mesh is laid along the ring with its axes in another order.
 
-    hosts: of each pod, along the ring. order: the numbers of axes, the one that runs slowest first.
+    hosts: of each pod along the ring. order: numbers of the axes, the one that changes slowest first.
     """
     outer = outer_axes(mesh, ranks_a_pod)
     block = len(hosts) // prod(size for _, size in mesh[:outer])  # pods of the axes that stay innermost

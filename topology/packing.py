@@ -129,6 +129,7 @@ def pick(holes: Sequence[int], need: int) -> list[Share]:
 
 
 def _tightest(holes: Sequence[int], need: int) -> int | None:
+    """Return the index of the smallest hole that takes `need` pods; None if no hole does."""
     best = None
     for at, hole in enumerate(holes):
         if hole >= need and (best is None or hole < holes[best]):
@@ -294,7 +295,10 @@ class Spread:
         ]
 
     def _weighed(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
-        """Return (child, pods) above the spines, from the number of pods that each child holds for each price."""
+        """Return (child, pods) for a switch above the spines, so that the pods use the fewest switches.
+
+        The prices and pods of each child come from `_table`; a child that holds anchors costs nothing itself.
+        """
         price = self._price(tier, switch, need)
         table = self._table(tier, switch, price)
         paid: list[tuple[int, int, int]] = []  # what it reaches, child, price
@@ -317,7 +321,10 @@ class Spread:
         return shares
 
     def _last(self, tier: int, table: _Table, used: set[int], child: int, cost: int, need: int) -> int:
-        """Return the tightest unused child that takes the remaining pods at no higher price."""
+        """Return the child that takes the remaining pods: the tightest unused one that holds them for this price.
+
+        A child that holds anchors is kept. child, cost: the child and price that the table chose.
+        """
         if child in self._anchored[tier - 1]:
             return child
         room = self._sums.of(tier - 1)
@@ -325,7 +332,11 @@ class Spread:
         return min(fits, key=lambda other: (int(room[other]), other))
 
     def _table(self, tier: int, switch: int, budget: int) -> _Table:
-        """Return for each child of a switch what it reaches with 0 to `budget` hosts, and the best of all so far."""
+        """Return (child, reach, best) for each child of a switch that holds a pod.
+
+        reach[b]: the most pods that the child holds for a price of b switches. best[b]: the same for this child and all
+        before it together.
+        """
         first, end = self._sums.children(tier, switch)
         best = np.zeros(budget + 1, np.int64)
         table = []

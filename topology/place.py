@@ -81,6 +81,7 @@ def beyond(fabric: Fabric, widest_tier: int | None, hosts: Sequence[int]) -> Ref
 
 
 def _mapped_only(fabric: Fabric, units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """Return the room with 0 on hosts that are not in the map. units: pods per host."""
     if fabric.mapped_count == len(fabric.hosts):
         return units
     units = units.copy()
@@ -103,7 +104,12 @@ _with_tiers = lru_cache(maxsize=2)(only_tiers)
 def _search(
     ruled_fabric: tuple[Fabric, int], rooms: list[npt.NDArray[np.int32]], ask: Ask, anchors: list[int]
 ) -> Slots:
-    """Return the hosts of all pods, else of as many as fit, else nothing. Counts are in multiples."""
+    """Return (host, pods) for all pods, else for as many as fit, else nothing.
+
+    Pods are counted in multiples of `ask.multiple`. ruled_fabric: the fabric, and the widest tier allowed. rooms:
+    multiples per host, first on mapped hosts only, then on all hosts if the ask allows them. anchors: hosts of placed
+    members.
+    """
     fabric, widest = ruled_fabric
     pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
     if not len(fabric.hosts) or not 0 < pods >= least:
@@ -121,7 +127,11 @@ def _search(
 
 
 def _place_all(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
-    """Return the hosts of all pods in the lowest domain that holds them, None where none does."""
+    """Return (host, pods) for all pods in the lowest domain that holds them; None if no domain does.
+
+    most: pods that the gang may grow to, which decides between equal domains. widest: the highest tier tried. anchors:
+    hosts of placed members, which the domain contains.
+    """
     if anchors:
         return _place_near_anchors(sums, pods, widest, anchors)
     for tier in range(widest + 1):
@@ -136,6 +146,10 @@ def _place_all(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]
 
 
 def _place_near_anchors(sums: Sums, pods: int, widest: int, anchors: list[int]) -> Slots | None:
+    """Place pods under the lowest switch that covers all anchors and has room.
+
+    None if no switch up to tier `widest` has room. anchors: hosts of the members that are placed already.
+    """
     fabric = sums.fabric
     for tier in range(common_tier(fabric, anchors), widest + 1):
         switch = int(fabric.switch_of[tier][anchors[0]])
@@ -172,6 +186,10 @@ def _place_on_unmapped_hosts(sums: Sums, pods: int, most: int, anchors: list[int
 
 
 def _refusal(units: npt.NDArray[np.int32], ask: Ask) -> Refusal:
+    """Return why a gang has no place: no narrow enough switch has room, or all hosts together have too little.
+
+    units: room of each host, in multiples.
+    """
     least = max(ask.least, 1)
     total = int(units.sum()) * ask.multiple
     in_multiples = f" in multiples of {ask.multiple}" if ask.multiple > 1 else ""

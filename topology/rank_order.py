@@ -167,9 +167,11 @@ def _fill(
     rows: Mapping[int, tuple[int, ...]],
     given: dict[int, int],
 ) -> None:
-    """Fill a gap from both ends with places under the ends' switches of this tier.
+    """Give ranks of a gap to places near its ends, in turn from both sides.
 
-    completely: fill the gap only if it can be filled completely. under: switch -> its unused places of the pool.
+    Places count as near if they are under the same switch of this tier as the member at that end. completely: fill the
+    gap only if it can be filled completely. under: switch -> its unused places. rows: place -> its switch of each tier.
+    given: rank -> place, which is added to.
     """
     for from_left in (True, False):
         if not gap.free:
@@ -192,6 +194,7 @@ def _swap(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...]], gi
     at = {rank: position for position, rank in enumerate(ring)}
 
     def around(*ranks_: int) -> int:
+        """Return the switch crossings of the ring's edges at these ranks."""
         edges = {(at[rank] + step) % len(ring) for rank in ranks_ for step in (-1, 0)}
         return sum(
             _crossings(rows[given[ring[edge]]], rows[given[ring[(edge + 1) % len(ring)]]]) for edge in sorted(edges)

@@ -86,9 +86,10 @@ def _runs_inside_switch(
 
 
 def _limit_cut_runs(domain: Fabric, left: Room, counts: Room, layers: list[tuple[int, int]], pods: int) -> bool:
-    """Limit the room under each switch with an incomplete run to its whole runs. True if there was such a switch.
+    """Limit the room under each switch with an incomplete run to its whole runs.
 
-    Changes `left`. The last run of a layer may be short if the gang's pods are no multiple, so one is spared.
+    Return True if there was one. left: room per host, which is changed. counts: pods per host in the last attempt.
+    layers: (tier, size of a run). If the gang's pods are no multiple of the size, one run may be short.
     """
     broken = False
     for tier, size in layers:
@@ -194,6 +195,7 @@ def _narrower(fabric: Fabric, ask: Ask) -> Ask:
 
 
 def _each_way(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
+    """Yield the result of each way to place a gang: by its layers if it has any, else in multiples."""
     ask = _narrower(fabric, ask)
     if ask.layers:
         yield from _place_layers(fabric, room, ask)
@@ -222,7 +224,10 @@ def _price(fabric: Fabric, placement: Placement) -> tuple[int, int, int]:
 
 
 def _shared(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) -> Placement | Refusal:
-    """Share the pods among the switches of the outermost layer, then place each share under its switch."""
+    """Share the pods among the switches of the outermost layer, then place each share under its switch.
+
+    switch_room: pods that each switch of that layer holds, in whole runs if cut runs are not allowed.
+    """
     tier, size = ask.layers[0]
     anchored = Counter[int]()
     for host, pods in ask.anchors:

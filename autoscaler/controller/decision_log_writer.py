@@ -81,6 +81,10 @@ class DecisionLogWriter:
             os.close(self._file)
 
     def _write(self, now_s: float, steps: Sequence[Step]) -> None:
+        """Append the new decisions to the log.
+
+        A full file is rotated first, and the new file begins with all decisions.
+        """
         if self._file is None:
             self._open()
         lines = encode(self._decisions.new(steps), now_s)
@@ -108,6 +112,7 @@ class DecisionLogWriter:
         self._open()
 
     def _put(self, lines: bytes) -> None:
+        """Write bytes to the open file, all of them, and count them."""
         assert self._file is not None
         left = memoryview(lines)
         while left:

@@ -122,6 +122,11 @@ class AutoscalerInformers(InformerFactory):
             self._watch_kind(kind)
 
     def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
+        """Watch the objects of a kind at a path.
+
+        put, drop: called for each change and deletion. options: of the watch.
+        """
+
         def put_trimmed(obj: Any) -> None:
             # managedFields are never read, and they keep all bytes of the message in memory.
             obj.metadata.managed_fields = None

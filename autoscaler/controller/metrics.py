@@ -266,6 +266,7 @@ class _SnapshotCollector(Collector):
         self._samples = samples
 
     def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of the latest observation."""
         found = {name: GaugeMetricFamily(f"turnout_{name}", text, labels=of) for name, (text, of) in FAMILIES.items()}
         for name, labels, amount in self._samples():
             found[name].add_metric(labels, amount)
@@ -408,7 +409,10 @@ class _Sums:
 
 
 def _job_sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
-    """Yield sums by queue over all jobs. shown: the jobs that have series of their own."""
+    """Yield the sums over the jobs of each queue.
+
+    shown: the jobs that have series of their own; all others are counted as without series.
+    """
     sums = {name: _Sums() for name in sorted(look.names())}
     of: dict[JobKey, _Sums] = {}
     for each in look.jobs:
@@ -453,6 +457,7 @@ def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[J
         by_queue[each.job.queue].append(each)
 
     def order(state: JobState) -> tuple[bool, int, QueueOrder]:
+        """Return the sort key: waiting jobs first, then those with most GPUs."""
         return (
             not state.is_waiting,
             0 if state.is_waiting else -state.bound_workers * gpus_of(state.job.shape, gpus),

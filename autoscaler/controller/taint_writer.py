@@ -146,6 +146,7 @@ class TaintWriter:
 
 
 def _record(node: dict[str, Any]) -> Record | None:
+    """Return the fault record in a node's annotation; None if it has none or an invalid one."""
     text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
     try:
         return None if text is None else model.read(text)

@@ -115,6 +115,7 @@ class FaultReportCache:
             return None
 
     def _has_gpus(self, node: Node) -> bool:
+        """Return True if a node has, or had, GPUs by its allocatable or capacity."""
         for offered, gpu in product((node.status.allocatable, node.status.capacity), self._gpus):
             try:
                 if amount(gpu, (offered or {}).get(gpu, 0)) > 0:

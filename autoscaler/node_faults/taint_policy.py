@@ -196,7 +196,10 @@ class _NodeChange:
         return self.record is not None and self.record.state is state
 
     def _apply_pass(self, claim: FaultClaim) -> None:
-        """Apply a check that was passed here: proofs of its namespace go, and with the last one the taint."""
+        """Apply a report that a check passed on this node.
+
+        The proofs of the pod's namespace are removed. If none is left, the node recovers and its taint goes.
+        """
         record = self.record
         if (
             record is None

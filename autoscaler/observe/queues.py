@@ -145,6 +145,7 @@ def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> It
 
 
 def _with_refusals(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
+    """Yield the jobs; those of an unsafe queue get the reason why they are not resized. unsafe: name -> queue."""
     for each in jobs:
         queue = unsafe.get(each.job.queue)
         why = "" if queue is None else queue.refused or ("" if each.job.kueue_boosted else queue.eviction_risk)
@@ -229,7 +230,10 @@ class QueueUsage:
         self.ungranted = {key: why for key, why in self.ungranted.items() if key.kind not in ("Pod", "PodGroup")}
 
     def _fault(self, namespace: str, queue: str) -> str:
-        """Return why a namespace may not use the queue that it names; "" if it may. Else its own queue counts."""
+        """Return why a namespace may not use the queue that its job names; "" if it may.
+
+        Such a job is charged to the queue of its namespace.
+        """
         own = NAMESPACE + namespace
         if queue in ("", own) or self._granted(namespace, queue):
             return ""
@@ -239,6 +243,10 @@ class QueueUsage:
         return f"no queue grants the name {name!r} to namespace {namespace}, so it counts in {counts}"
 
     def _granted(self, namespace: str, queue: str) -> str:
+        """Return the queue that a namespace's job is charged to, by the name in the job.
+
+        "" if the namespace may not use it.
+        """
         leads_to = self._local.get(f"{namespace}/{queue}", "")
         if leads_to and self._shares.is_cluster_queue(leads_to):
             return leads_to

@@ -248,6 +248,10 @@ class UnusedRoom:
         return not self._started(key) if each is None else each.job.life is not Life.LIVE
 
     def _add_strikes(self, key: JobKey, now_s: float) -> None:
+        """Add a strike to a job and its namespace, because it did not use freed room.
+
+        The jobs that gave the room are marked.
+        """
         for owner, free in ((key, 0), (key.namespace, FREE)):
             self._owners.setdefault(owner, _Owner()).add_strike(now_s, free)
         for giver in self._givers.values():
@@ -282,6 +286,7 @@ class UnusedRoom:
 
 
 def _with_mark(each: JobState, marks: dict[JobKey, str], backs: dict[JobKey, int]) -> JobState:
+    """Return the job with the reason why its pods do not bind, and with its size before. marks, backs: by job."""
     why, back = marks.get(each.job.key, ""), backs.get(each.job.key, 0)
     if not why and not back:
         return each

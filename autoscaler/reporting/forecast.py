@@ -168,7 +168,11 @@ def _simulate_futures(
 
 
 def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: bool) -> Estimate:
-    """Return when a job starts. at: seconds from now in each drawn future, sorted. rank: waiting jobs before it."""
+    """Return when a job starts: earliest, median and latest of the drawn futures.
+
+    at: seconds from now in each future, sorted. running: jobs that run. rank: waiting jobs before it. guess: too few
+    run times are known.
+    """
     because = "as the job that runs ends" if running == 1 else f"as the {running} jobs that run end"
     if rank:
         because += f", after {rank} waiting job{'' if rank == 1 else 's'}"
@@ -182,7 +186,10 @@ def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: boo
 def _room_after_shrinks(
     observation: Observation, shrinking: Collection[str], served: Sequence[JobState]
 ) -> Reservations:
-    """Return the room after these queues' elastic workers have left and the `served` jobs have started."""
+    """Return the room after elastic workers have left and the `served` jobs have started.
+
+    shrinking: queues whose elastic workers all leave; in the others only promised workers do.
+    """
     quota, rows = Quota(observation.queues), dict[PodShape, list[int]]()
     for each in observation.jobs:
         if each.can_shrink or each.promised:

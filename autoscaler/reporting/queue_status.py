@@ -81,6 +81,7 @@ def _gpus(queue: Queue, gpus: Gpus) -> dict[str, int]:
 
 
 def _line(state: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:
+    """Return the status entry of a job: size, bounds, and what was decided."""
     job, step = state.job, decided.get(state.job.key)
     line: dict[str, Any] = {"job": str(job.key), "has": state.bound_workers, "min": job.bounds.least, "max": job.most}
     if step is not None:

@@ -373,6 +373,10 @@ def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[Bound
 
 
 def _without_map(tier: int, map_read: bool) -> Cause:
+    """Return the cause of a job that needs one switch while no map is known.
+
+    map_read: the map could be read, and there is none.
+    """
     if not map_read:
         why = "the map of switches cannot be read, so nobody can say here whether it fits"
         help_ = "Ask somebody who may read it."
@@ -401,6 +405,7 @@ def _no_place(least: int, most: int, tier: int | None) -> Cause:
 
 
 def _incomplete(least: int, existing: int) -> Cause:
+    """Return the cause of a job that has fewer members than its gang needs. least: needed. existing: created."""
     more = f"{least - existing} more member{'' if least - existing == 1 else 's'}"
     present = f"{existing} of the {least} that must start together exist"
     meaning = f"It waits for {more}: {present}, so its scheduler holds them."

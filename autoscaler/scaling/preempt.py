@@ -65,7 +65,10 @@ def request_of(state: JobState) -> CapacityRequest:
 def _serve(
     waiter: JobState, preemptor: Preemptor, expected: Reservations, free: Reservations
 ) -> Iterator[tuple[JobState, Step]]:
-    """Give the steps that a waiting job brings about: its own, and those of the jobs that make room."""
+    """Yield the steps for a waiting job: why it waits, and the shrinks of the jobs that make room for it.
+
+    expected: room once promised workers have left. free: room now. Both are charged.
+    """
     job, request = waiter.job, request_of(waiter)
     needs = total_of(request.pods)
     if not expected.quota.is_open(job.queue):

@@ -46,9 +46,10 @@ class RoomToGrow:
         return self.full[unit]
 
     def take(self, unit: Unit, at_start: bool = False) -> bool:
-        """Charge so many more workers everywhere; False, and nothing charged, when there is no room.
+        """Charge additional workers to all rooms.
 
-        at_start: for a job that starts, to which room is good that was taken a moment ago.
+        Return False, with nothing charged, if there is no room. at_start: the job starts, so it may also use room that
+        was freed a moment ago.
         """
         if unit not in self.full and self.refusal(unit) is not None:
             return False

@@ -21,7 +21,7 @@ _SIGNS = {"fine": ("✓", "green"), "unknown": ("?", "blue"), "doubtful": ("!", 
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `check` to the command line."""
     check = add_verb(
         commands,
         "check",
@@ -39,6 +39,7 @@ def _check(args: argparse.Namespace) -> int:
     from turnout.cli.exit_codes import ExitCode
 
     async def work(client: Client) -> ExitCode:
+        """Check the installation and print the findings. Returns FOUND_WRONG if one of them is wrong."""
         from importlib.metadata import version
 
         from turnout.cli.check.facts import read_facts

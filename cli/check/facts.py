@@ -54,7 +54,10 @@ async def read_facts(client: Client, version: str) -> ClusterFacts:
 
 
 async def _ways(eyes: FactReader) -> Ways:
-    """Read what decides which of our ways a cluster can use: policies, webhooks, and gated pods."""
+    """Read which ways of ours the cluster can use: mutating policies, webhooks, namespaces with gates and gated pods.
+
+    eyes: reads lists, and notes those that it may not read.
+    """
     served: bool | None = False
     policies: list[Object] | None = None
     for version in ("v1", "v1beta1"):
@@ -88,6 +91,7 @@ class FactReader:
         query = {key: text for key, text in (("labelSelector", selector), ("fieldSelector", fields)) if text}
 
         async def read() -> list[Object]:
+            """Return the items of all pages of the list."""
             items = list[Object]()
             async for page in self._client.pages(path, query or None):
                 items += msgspec.json.decode(page).get("items") or []
@@ -102,6 +106,8 @@ class FactReader:
         return [each for path in paths for each in await self.all(path, OURS) or ()]
 
     async def one(self, path: str) -> Object | None:
+        """Return one object; None if it does not exist or may not be read, which is noted."""
+
         async def read() -> Object:
             found: Object = msgspec.json.decode(await self._client.get(path))
             return found

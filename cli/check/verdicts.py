@@ -174,7 +174,10 @@ def _requests_answered(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _nodes_offered(facts: ClusterFacts) -> Iterator[CheckLine]:
-    """kube-scheduler's configuration is not to be had from the API server; how many nodes it offers is."""
+    """Yield a line if kube-scheduler offers less than half of the nodes to the extender.
+
+    Its configuration cannot be read from the API server, so the extender's metrics are used.
+    """
     nodes = len(facts.nodes or ())
     most = 0.0
     for page in filter(None, facts.pages.values()):
@@ -233,6 +236,7 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
 
 
 def _clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
+    """Yield a line if the API server's clock differs too much from this one, and the lines about the nodes' clocks."""
     if facts.ahead_s is not None and abs(facts.ahead_s) > MOST_CLOCK_SKEW_S:
         way = "ahead of" if facts.ahead_s > 0 else "behind"
         text = f"the API server's clock is {abs(facts.ahead_s):.0f} s {way} this one"
@@ -328,6 +332,7 @@ def _extender(facts: ClusterFacts) -> _Way:
 
 
 def _nominations(facts: ClusterFacts) -> _Way:
+    """Return the finding about nominations: whether they are used, and how to begin."""
     if _has(facts, "nominator"):
         return _Way(Word.FINE, "nominations: used, a nominator is installed")
     if _version(facts) < _FIRST:

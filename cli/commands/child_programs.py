@@ -84,9 +84,10 @@ class StartedExtender:
 def start_extender(
     command: Sequence[str], kubeconfig: Path, configmap: str, folder: Path, port: int = 0
 ) -> StartedExtender:
-    """Start an extender and do not wait for it. The caller gives it to `wait_until_ready`, which ends it.
+    """Start an extender without waiting for it.
 
-    port: of the verbs, 0 for a free one.
+    The caller passes it to `wait_until_ready`, which ends it. configmap: of the map. folder: for its files. port: for
+    requests, 0 for a free one.
     """
     port_file, log_file = folder / "extender.port", folder / "extender.log"
     port_file.unlink(missing_ok=True)
@@ -138,6 +139,10 @@ async def running_extender(
 
 
 async def _wait_until_ready(begun: StartedExtender, up: RunningExtender) -> RunningExtender:
+    """Wait until the extender has written its port and reports that it is ready.
+
+    Returns it with its URL. Raises ChildProcessError if it exits.
+    """
     import aiohttp
 
     while True:
@@ -155,6 +160,7 @@ async def _wait_until_ready(begun: StartedExtender, up: RunningExtender) -> Runn
 
 
 def _end_extender(child: subprocess.Popen[bytes]) -> None:
+    """Stop the extender: SIGTERM, and SIGKILL after STOP_S seconds."""
     if child.poll() is None:
         child.terminate()
         try:
@@ -208,7 +214,7 @@ class AutoscalerProcess:
         self.leads, self.over = asyncio.Event(), False
 
     async def listen(self, stream: asyncio.StreamReader) -> None:
-        """Hand on every line until there are no more; the last one handed on is empty."""
+        """Pass each line of the log to the callback until the stream ends; then pass one empty line."""
         async for raw in stream:
             line = raw.decode(errors="replace").rstrip("\n")
             self.last_lines.append(line)
@@ -260,6 +266,10 @@ async def running_autoscaler(
 
 
 async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> None:
+    """Wait until the autoscaler leads.
+
+    Raises AutoscalerFailed if it exits, or does not lead within _START_S seconds.
+    """
     try:
         async with asyncio.timeout(_START_S):
             await autoscaler.leads.wait()
@@ -272,6 +282,7 @@ async def _wait_until_leading(autoscaler: AutoscalerProcess, child: Process) -> 
 
 
 async def _end_autoscaler(child: Process, log_reader: asyncio.Task[None]) -> None:
+    """Stop the autoscaler: SIGTERM, and SIGKILL after STOP_S seconds. log_reader: reads its log to the end."""
     if child.returncode is None:
         child.terminate()
         try:
@@ -284,6 +295,7 @@ async def _end_autoscaler(child: Process, log_reader: asyncio.Task[None]) -> Non
 
 
 def _event(line: str) -> str:
+    """Return the event name in a line of JSON log; "" if it has none."""
     try:
         return str(json.loads(line)["event"])
     except (ValueError, KeyError, TypeError):

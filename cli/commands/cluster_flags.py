@@ -131,7 +131,10 @@ def context_namespace(args: argparse.Namespace) -> str:
 
 
 def _namespace_by_library(args: argparse.Namespace) -> str:
-    """Return the same for several kubeconfigs that are merged, or one with a fault."""
+    """Return the namespace of the kubeconfig's context, read by the Kubernetes library, which merges several files.
+
+    "default" if it names none or cannot be read.
+    """
     from turnout.kube.client.api_client import find_kubeconfig
     from turnout.kube.errors import NoCluster
 

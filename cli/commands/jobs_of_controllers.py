@@ -72,6 +72,7 @@ async def found_job(client: Client, job_name: JobName) -> FoundJob:
 
 
 async def _look(client: Client, kind: ControlledKind, api: str, job_name: JobName) -> FoundJob | None:
+    """Return the job of this kind and name; None if it does not exist. api: group and version to read."""
     place = f"namespaces/{quote(job_name.namespace, safe='')}/{kind.plural}/{quote(job_name.name, safe='')}"
     try:
         raw = msgspec.json.decode(await client.get(f"/apis/{api}/{place}"))

@@ -51,7 +51,7 @@ class ListOnce:
     async def pages(
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = 500
     ) -> AsyncIterator[bytes]:
-        """Each page of a list; an empty one of what may not be listed."""
+        """Yield each page of a list; one empty page if it may not be listed."""
         if path != self._last:
             async for page in self._allowed(path, params, limit):
                 yield page
@@ -62,7 +62,7 @@ class ListOnce:
             yield page
 
     async def _allowed(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
-        """List as far as that is allowed, and note what is not."""
+        """Yield the pages that may be listed. What may not be listed is noted."""
         from turnout.kube.errors import CallError, Forbidden, Gone, NotFound
 
         try:
@@ -102,7 +102,7 @@ class ListOnce:
         return tuple(resource(path) for path in sorted(self.refused))
 
     async def _narrower(self, path: str, params: Mapping[str, Any] | None, limit: int) -> AsyncIterator[bytes]:
-        """List the same in one namespace only. Yield an empty list where that is forbidden, too."""
+        """Yield the pages of the same list in one namespace only; one empty page if that is forbidden, too."""
         from turnout.kube.errors import Forbidden
 
         plural = path.rpartition("/")[2]
@@ -132,7 +132,10 @@ def resource(path: str) -> str:
 
 
 async def account_of(client: Lists, key: JobKey) -> Account | None:
-    """Tell how a job stands; None for one of a kind that no job controller knows, or that cannot be fetched."""
+    """Return what a job's controller says of it.
+
+    None for a kind without a controller of ours, or a job that cannot be read.
+    """
     from turnout.jobs.kinds.registry import KINDS
 
     name = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else ""
@@ -163,7 +166,7 @@ async def _named(client: Lists, path: str, name: str) -> Any:
 
 
 async def items(client: Lists, path: str, params: Mapping[str, Any]) -> list[Any]:
-    """Return what a list has as plain values; nothing of what may not be listed or is not served."""
+    """Return the items of a list as plain values; empty if it may not be listed or is not served."""
     import msgspec
 
     from turnout.kube.errors import Forbidden, NotFound
@@ -193,6 +196,7 @@ async def _pods(client: Lists, path: str, kind: ControlledKind, raw: Any) -> tup
 
 
 def _pod(raw: Any, role: str, index: str) -> JobPod:
+    """Return a pod of a job. role, index: the labels that hold its role and its index in the role."""
     from turnout.cli.controller_status import JobPod
 
     labels, status = raw["metadata"].get("labels") or {}, raw.get("status") or {}

@@ -24,7 +24,11 @@ class BadArgument(Exception):
 def run_verb(
     verb: str, args: argparse.Namespace, work: Callable[[Client], Awaitable[ExitCode | None]], *wrong: type[Exception]
 ) -> int:
-    """Do the work with a client, and return the exit code. wrong: more errors that are told in a line, and FAILED."""
+    """Run `work` with a Kubernetes client, and return the exit code.
+
+    Known errors are printed in one line and give FAILED. verb: the command, for the message. wrong: further known
+    errors.
+    """
     import asyncio
 
     from turnout.cli.commands.listing import CannotSee
@@ -32,6 +36,7 @@ def run_verb(
     from turnout.kube.errors import BadKubeconfig, KubeError
 
     async def run_to_exit() -> ExitCode:
+        """Open the Kubernetes client, run the verb with it, and return the exit code."""
         open_ = Client.open(
             args.kubeconfig,
             args.context,

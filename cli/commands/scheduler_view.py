@@ -84,7 +84,10 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
 
 
 async def _take(once: ListOnce, path: str, kind: type[T], put: Any, params: Mapping[str, Any] | None = None) -> None:
-    """Hand on every object of a list that can be read. One that is not served, or whose list fails, has none."""
+    """Read a list and pass each readable object to `put`.
+
+    A kind that is not served has no objects. A failure is noted in `once`. kind: the type to decode.
+    """
     try:
         async for item in _objects(once, path, params):
             try:

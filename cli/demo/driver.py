@@ -66,7 +66,10 @@ class Show:
 
 
 async def perform(show: Show, screen: Screen) -> Tally:
-    """Play it. Raises ExtenderFailed when the extender does not come up."""
+    """Run the whole demo of placement and return its totals.
+
+    show: the choices of the person. Raises ExtenderFailed if the extender does not start.
+    """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     play = scene(show.seed, show.gangs)
     screen.open(play)
@@ -115,7 +118,7 @@ class _Performance:
         self._theirs: dict[str, Score] = {}
 
     async def happen(self, act: Act) -> None:
-        """Let one thing happen in both clusters and show it."""
+        """Carry out one arrival or departure of a gang in both clusters, and show the result."""
         known = self._ours.keys() & self._theirs.keys()
         if act.word is ActKind.ARRIVES:
             await self._stage.arrive(act.gang, self._show.patience_s)
@@ -141,7 +144,10 @@ class _Performance:
             scores.setdefault(gang.letter, gang_score)
 
     async def finale(self) -> None:
-        """Move cables, edit the map, and see the next gang land by the new one."""
+        """Change the cables and the map, wait until the extender has read the new map, and place one more gang.
+
+        Does nothing if no change of cables would help a gang.
+        """
         nodes = [n for gang in self._present_gangs for n in self._stage.placements.get(gang.name, {}).values()]
         busy = {*nodes, *(name for name, _ in self._play.busy)}
         change = recable(self._play.places, busy, string.ascii_uppercase[self._show.gangs])
@@ -204,7 +210,7 @@ class Testbed:
         self._news.set()
 
     async def set_up(self, play: Scene) -> None:
-        """Make the namespaces, the nodes, the map, and who stands there already."""
+        """Create the namespaces, the nodes, the map, and the pods that run from the beginning."""
         for name in (NAMESPACE, OTHERS, MAP_NAMESPACE):
             await self._api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         for place in sorted(play.places, key=lambda place: place.name):
@@ -220,7 +226,10 @@ class Testbed:
         await self._api.call("PATCH", f"{_MAPS}/{MAP_NAME}", wish, _MERGE)
 
     async def arrive(self, gang: DemoGang, within_s: float) -> Mapping[int, str]:
-        """Submit a gang and wait until it is placed whole, or the time is up. Gives who has a node."""
+        """Submit a gang, and wait until all its pods have a node or the time is up.
+
+        Returns index -> node of the placed members.
+        """
         self.placements[gang.name] = {}
         await self._api.call("POST", _GROUPS, scenario.pod_group(gang))
         for pod in scenario.members(gang):
@@ -285,6 +294,7 @@ def _uid(gang: DemoGang, index: int) -> str:
 
 
 def _want(raw: Raw, namespace: str) -> PodInfo:
+    """Return a pod as the extender reads it, with its name as its uid."""
     pod = msgspec.convert(raw, Pod)
     pod.metadata.uid = pod.metadata.name
     pod.metadata.namespace = namespace
@@ -302,7 +312,7 @@ _NEXT = (
 
 
 async def play(part: str, show: Show, fast: bool, console: Console) -> None:
-    """Play one part, or both. Raises ChildFailed and StoryFailed."""
+    """Play the demo of placement, of lending, or both. fast: short pauses. Raises ChildFailed and StoryFailed."""
     if part != LENDING:
         await perform(replace(show, pause_s=0.0) if fast else show, Screen(console))
     if part != GANGS:

@@ -84,7 +84,10 @@ def scene(seed: int, gangs: int) -> Scene:
 
 
 def _places(dice: random.Random) -> tuple[DemoNode, ...]:
-    """Names say nothing of the wiring, as in a cluster that has grown: every leaf gets names from all over."""
+    """Return the nodes with their leaves and spines.
+
+    Their names say nothing of the wiring, as in a cluster that has grown: each leaf has names from all over.
+    """
     count = LEAVES * NODES_PER_LEAF
     numbers = list(range(1, count + 1))
     dice.shuffle(numbers)
@@ -193,6 +196,7 @@ def members(gang: DemoGang) -> tuple[Raw, ...]:
 
 
 def _pod(name: str, gpus: int, marks: dict[str, str], notes: dict[str, str]) -> Raw:
+    """Return a pod that asks for GPUs, and for CPU and memory in proportion. marks: labels. notes: annotations."""
     asks = {"cpu": str(gpus * _CPUS_PER_GPU), "memory": f"{gpus * _GIB_PER_GPU}Gi", GPU: str(gpus)}
     return {
         "apiVersion": "v1",

@@ -43,7 +43,7 @@ class Screen:
         self._boards: Group | None = None
 
     def open(self, play: Scene) -> None:
-        """Say what is to be seen."""
+        """Print what the demo will show."""
         nodes = len(play.places)
         self._console.print(Text("Turnout: the right switches", style="bold"))
         self._console.print(
@@ -60,7 +60,7 @@ class Screen:
 
     @contextmanager
     def acts(self) -> Iterator[None]:
-        """Keep the boards at the bottom for as long as acts are shown."""
+        """Keep both boards at the bottom of the screen until the block ends."""
         self._console.print()
         self._console.print(Text(_columns("gang", "asks for", _OURS, _THEIRS), style="bold"))
         if not self._console.is_terminal:
@@ -177,6 +177,7 @@ def _boards(ours: Sequence[HeatmapRow], theirs: Sequence[HeatmapRow]) -> Group:
 
 
 def _cells(row: HeatmapRow) -> Text:
+    """Return the cells of a heatmap row as coloured text."""
     text = Text()
     for number, cell in enumerate(row.cells):
         text.append(" " if number else "")
@@ -218,7 +219,10 @@ class Score:
 def board(
     places: Sequence[DemoNode], busy: Sequence[tuple[str, int]], gangs: Sequence[DemoGang], placements: Placed
 ) -> list[HeatmapRow]:
-    """Draw who stands where. gangs: those that may stand there, in the order of arrival."""
+    """Return which GPUs of each node are busy, one row for each leaf.
+
+    busy: (node, GPUs) of other pods. gangs: those that may have a place, in the order of arrival.
+    """
     gpus: dict[str, str] = {}
     for name, count in busy:
         gpus[name] = gpus.get(name, "") + OTHER * count
@@ -293,7 +297,7 @@ class Tally:
 
 
 def sentence(tally: Tally) -> str:
-    """Tell the outcome in one sentence, for a reader who has not watched."""
+    """Return the outcome in one sentence, for a reader who has not watched the demo."""
     if not tally.both:
         return "No gang was placed whole by both, so there is nothing to compare."
     ours, theirs = tally.crossings(tally.scores.ours), tally.crossings(tally.scores.theirs)
@@ -308,7 +312,7 @@ def sentence(tally: Tally) -> str:
 
 
 def asked_sentence(tally: Tally) -> str:
-    """Tell how many requests the extender answered, and how fast."""
+    """Return how many requests the extender answered, and how fast."""
     if not tally.calls:
         return "The extender was not asked at all."
     took_ms = sorted(asking.took_s * 1000 for asking in tally.calls)

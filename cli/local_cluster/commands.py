@@ -43,6 +43,7 @@ def add(commands: Any) -> None:
 
 
 def _add_verbs(parser: argparse.ArgumentParser) -> None:
+    """Add the commands up, down and status."""
     verbs = parser.add_subparsers(metavar="COMMAND", required=True)
     up = add_verb(verbs, "up", "start one in the background and print the KUBECONFIG to use", _UP)
     _add_wishes(up)
@@ -52,7 +53,7 @@ def _add_verbs(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_wishes(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `turnout local up`."""
+    """Add the options of `turnout local up` to its parser."""
     many = parser.add_mutually_exclusive_group()
     many.add_argument("--nodes", type=_from_1(_MOST_NODES), default=_NODES, help="number of nodes (%(default)s)")
     many.add_argument("--fabric", type=Path, metavar="FILE", help="a map: one node for each of its hosts")
@@ -106,6 +107,7 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _down(args: argparse.Namespace) -> int:
+    """End the local cluster. Does nothing if none is up."""
     folder = home()
     if (note := found(folder)) is None:
         print("no local cluster is up")

@@ -46,9 +46,9 @@ def check() -> None:
 
 @asynccontextmanager
 async def plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
-    """Run one until the block ends. Raises LocalClusterFailed.
+    """Run a real control plane until the block ends, and yield it once it is ready.
 
-    extender: the URL that its scheduler asks, "" for none.
+    Raises LocalClusterFailed. extender: the URL that its scheduler asks, "" for none. kwok: also simulate the kubelets.
     """
     flags = [*(("--extender", extender) if extender else ()), *(() if kwok else ("--no-kwok",))]
     child = await asyncio.create_subprocess_exec(

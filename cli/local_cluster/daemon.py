@@ -45,6 +45,7 @@ def fault(folder: Path) -> str:
 
 
 def _note(folder: Path) -> Note | None:
+    """Return the note of a running local cluster; None if it has none."""
     try:
         return read((folder / NOTE).read_bytes())
     except OSError:
@@ -83,9 +84,10 @@ def start(folder: Path, serve: Callable[[], int]) -> Note:
 
 
 def _forked(log: Path, serve: Callable[[], int]) -> int:
-    """Run something in a child that outlives us, its output in a file; its process id.
+    """Run `serve` in a child process that outlives this one, and return its process id.
 
-    A fork, since all that is read so far is what the child needs first: starting a second Python would take longer.
+    Its output goes to the file `log`. A fork is faster than a second Python, because the child needs all that is
+    imported already.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -119,7 +121,7 @@ def end(folder: Path, note: Note) -> None:
 
 
 def ask(folder: Path) -> tuple[dict[str, int], int]:
-    """Pods by phase, and how many nodes are ready. Raises LocalClusterFailed."""
+    """Return the number of pods by phase, and how many nodes are ready. Raises LocalClusterFailed."""
     from turnout.simulator.cluster.kubeconfig import NoAccess
     from turnout.simulator.cluster.kubeconfig import read as read_access
 
@@ -152,6 +154,7 @@ def _items(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
 
 
 def _tail(folder: Path) -> str:
+    """Return the last lines of the local cluster's log; "" if there is no log."""
     try:
         return "\n".join((folder / LOG).read_text(errors="replace").splitlines()[-_TOLD_LINES:])
     except OSError:
@@ -200,7 +203,7 @@ def read(text: bytes) -> Note | None:
 
 
 def welcome(note: Note, kubeconfig: str) -> list[str]:
-    """Tell a person who has just started a local cluster how to use it."""
+    """Return the lines that explain how to use the local cluster that was just started."""
     gpus = f"{note.gpus} GPUs each" if note.gpus else "without GPUs"
     extender_line = "its scheduler asks a Turnout extender" if note.extender else "its scheduler asks no extender"
     kind = "local cluster on a real control plane" if note.real else "local cluster"

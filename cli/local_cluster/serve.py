@@ -85,7 +85,10 @@ async def announce_until_stopped(cluster: LocalCluster, file: Path, note: Note, 
 async def _embedded(
     stack: AsyncExitStack, request: ClusterOptions, begun: Prestarted, nodes: list[Place], data: dict[str, str]
 ) -> tuple[LocalCluster, str]:
-    """Everything in this process; the local cluster, and the URL of its extender."""
+    """Run API, nodes, controllers and scheduler in this process.
+
+    Return the local cluster and the URL of its extender, "" for none.
+    """
     config = request.folder / KUBECONFIG
     running_ = local_cluster(config, pace=Pace(), processes=request.pods, listening=begun.listening, token=begun.token)
     cluster = await stack.enter_async_context(running_)
@@ -131,6 +134,7 @@ async def _write_map(cluster: LocalCluster, data: dict[str, str]) -> None:
 
 
 def _put(file: Path, text: bytes) -> None:
+    """Write a file that only its owner may read, all of it or nothing."""
     part = file.with_suffix(".part")
     part.unlink(missing_ok=True)  # of another that was cut off, whose mode may be any
     part.touch(mode=0o600, exist_ok=False)

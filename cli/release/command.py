@@ -22,7 +22,7 @@ LEAST_S = 60  # of --older-than, where the Lease decides: another replica has it
 
 
 def add(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the verb `release` to the command line."""
     release = add_verb(commands, "release", "take the scheduling gate turnout.dev/placement from pods", _EXAMPLES)
     where = release.add_mutually_exclusive_group(required=True)
     where.add_argument("--all", action="store_true", help="in every namespace, as before an uninstallation")
@@ -54,7 +54,7 @@ def _seconds(text: str) -> float:
 
 
 def _release(args: argparse.Namespace) -> int:
-    """Lift gates, print whose, and return the exit code."""
+    """Lift scheduling gates, print their number, and return the exit code."""
     from turnout.cli.commands.run_verb import run_verb
     from turnout.cli.exit_codes import ExitCode
 
@@ -65,6 +65,7 @@ def _release(args: argparse.Namespace) -> int:
     check_object(args.lease, "--lease")
 
     async def work(client: Client) -> ExitCode:
+        """Lift the scheduling gates, all of them or only if no program places gangs. Prints a summary."""
         from turnout.kube.client.clock import RealClock
         from turnout.scheduler_ext.writers.release_all import release_all, release_unplaced
 

@@ -58,9 +58,9 @@ def behind_gate(pods: Iterable[Pod]) -> list[Pod]:
 def gate_of(
     gated: Sequence[Pod], events: Iterable[Object], leases: Sequence[Lease] | None, now_s: float
 ) -> Gate | None:
-    """Tell what pods behind our gate wait for; None where there are none.
+    """Return what the pods behind our scheduling gate wait for; None if there are none.
 
-    events: of their namespace. leases: those of nominators, None where they may not be listed.
+    events: of their namespace. leases: those of nominators, None if they may not be listed.
     """
     if not gated:
         return None
@@ -74,7 +74,7 @@ def gate_of(
 
 
 def told_of(gate: Gate) -> str:
-    """Say it in a sentence or three."""
+    """Return one to three sentences about gated pods: how many, why they wait, and whether a nominator runs."""
     text = f"{gate.pods} pod{'' if gate.pods == 1 else 's'} behind the scheduling gate {PLACEMENT_GATE}"
     if gate.reason:
         text += f": {gate.reason}, {gate.detail}" if gate.detail else f": {gate.reason}"
@@ -117,6 +117,7 @@ def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:
 
 
 def _placer(leases: Sequence[Lease] | None, now_s: float) -> Placer:
+    """Return whether a program places gangs, from its Leases. leases: None if they may not be read."""
     if leases is None:
         return Placer.UNKNOWN
     if not leases:

@@ -144,7 +144,7 @@ def figures(compared: Compared) -> Figures:
 
 
 def lines(found: Figures) -> list[str]:
-    """Return the table, heads first."""
+    """Return the lines of the table, its heads first."""
     rows = [
         ("", "without", "with lending"),
         ("GPU time with progress", f"{found.busy_without:.1%}", f"{found.busy:.1%}"),

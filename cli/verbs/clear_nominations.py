@@ -15,13 +15,15 @@ _EXAMPLES = (("clear-nominations", "after turnout-nominator was uninstalled"),)
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `clear-nominations` to the command line."""
     clear = add_verb(commands, "clear-nominations", "take every nomination of turnout-nominator back", _EXAMPLES)
     add_cluster(clear)
     clear.set_defaults(run=_clear)
 
 
 def _clear(args: argparse.Namespace) -> int:
+    """Remove all nominations from pods and print their number."""
+
     async def work(client: Client) -> None:
         from turnout.scheduler_ext.nominator import clear
 

@@ -18,7 +18,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `demo` to the command line."""
     demo = add_verb(commands, "demo", "see gangs land under one switch, and a queue lend its idle GPUs", _EXAMPLES)
     demo.add_argument("--seed", type=int, default=1, help="which cluster and which gangs (%(default)s)")
     demo.add_argument("--gangs", type=_gangs, default=14, help=f"how many arrive, 1 to {_MOST_GANGS} (%(default)s)")
@@ -29,6 +29,7 @@ def add(commands: Any) -> None:
 
 
 def _gangs(text: str) -> int:
+    """Parse a number of gangs. Raises ArgumentTypeError if it is out of bounds."""
     number = int(text)
     if not 1 <= number <= _MOST_GANGS:
         raise argparse.ArgumentTypeError(f"{text} is not between 1 and {_MOST_GANGS}")

@@ -21,7 +21,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `describe` to the command line."""
     describe = add_verb(commands, "describe", "tell of a job at length: conditions, pods, Events", _EXAMPLES)
     add_job(describe, ", ".join(JOB_KINDS))
     add_cluster(describe)
@@ -35,6 +35,7 @@ def _describe(args: argparse.Namespace) -> int:
     job_name = named_job(args)
 
     async def look(client: Client) -> None:
+        """Print a job with its pods and events."""
         from turnout.cli.jobs import described
 
         job = await found_job(client, job_name)

@@ -100,7 +100,10 @@ class LogFollower:
         return newest(self._kind, found, self._container)
 
     async def _follow(self, run: Run, ended: bool) -> None:
-        """Show what a run writes from where it was left, until the stream ends. ended: the job: no more is awaited."""
+        """Print what a run writes, from the byte where the last call stopped, until the stream ends.
+
+        ended: the job has ended, so no further output is awaited.
+        """
         from turnout.kube.errors import NotFound, Rejected
 
         if run.key != self._run:

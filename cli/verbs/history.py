@@ -29,7 +29,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `history` to the command line."""
     history = add_verb(commands, "history", "what was decided for a job, oldest first, and by whom", _EXAMPLES)
     add_job(history)
     history.add_argument("--decision-log", type=Path, metavar="FILE", help="the autoscaler's, for what Events forget")
@@ -46,6 +46,8 @@ def _history(args: argparse.Namespace) -> int:
     name = job_of(args, known_words())
 
     async def work(client: Client) -> None:
+        """Print the history of a job, repeatedly with --watch."""
+
         async def look() -> Listing[Any]:
             return await history_of(client, name, args.decision_log)
 
@@ -103,7 +105,7 @@ def _in(place: str, path: str) -> str:
 
 
 def _told_of(events: list[Any], namespace: str) -> set[JobKey]:
-    """Return the jobs, PodGroups and pods that Events tell of: their objects may be gone."""
+    """Return the jobs, PodGroups and pods that Events name, also those that no longer exist."""
     from turnout.cli.views.cluster_events import read_event
     from turnout.jobs.kinds.registry import KINDS
     from turnout.jobs.model import JobKey

@@ -22,7 +22,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `jobs` to the command line."""
     jobs = add_verb(
         commands,
         "jobs",
@@ -42,6 +42,7 @@ def _jobs(args: argparse.Namespace) -> int:
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:
+        """Print the jobs, repeatedly with --watch."""
         namespace = namespace_of(args)
 
         async def look() -> Any:
@@ -72,7 +73,7 @@ async def jobs_of(client: Client, namespace: str, selector: str) -> Any:
 
 
 async def _others(client: Client, namespace: str, selector: str) -> str:
-    """Say how many jobs there are that other controllers run; "" for none."""
+    """Return a sentence that counts the jobs of other controllers; "" for none."""
     import asyncio
 
     from turnout.cli.job_names import JOB_KINDS

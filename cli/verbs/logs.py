@@ -25,7 +25,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `logs` to the command line."""
     logs = add_verb(commands, "logs", "print what a worker of a job has written", _EXAMPLES)
     add_job(logs, ", ".join(JOB_KINDS))
     logs.add_argument("--rank", type=int, default=0, help="rank of the worker in its job (%(default)s)")

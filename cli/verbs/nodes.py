@@ -27,7 +27,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add them to the parser's commands."""
+    """Add the verb `nodes`, with its command `untaint`, to the command line."""
     nodes = add_verb(commands, "nodes", "which nodes are tainted as faulty, since when, until when and why", _EXAMPLES)
     nodes.add_argument("--show-cleared", action="store_true", help="also nodes that were cleared lately")
     add_no_namespace(nodes, "nodes")
@@ -45,6 +45,7 @@ def add(commands: Any) -> None:
 
 
 def _add_key(parser: argparse.ArgumentParser) -> None:
+    """Add the option --taint-key."""
     # A subcommand's default would hide what stands before it.
     parser.add_argument(
         "--taint-key", default=argparse.SUPPRESS, help="key of the taint, as the autoscaler has it (turnout.dev/faulty)"
@@ -62,12 +63,14 @@ def _list(args: argparse.Namespace) -> int:
     from turnout.kube.client.clock import RealClock
 
     async def work(client: Client) -> None:
+        """Print the tainted nodes, repeatedly with --watch."""
         import msgspec
 
         from turnout.cli.nodes import listing, rows
         from turnout.kube.errors import Forbidden
 
         async def look() -> Any:
+            """Read the nodes and return the listing. Raises NoSuch if the person may not list nodes."""
             found: list[dict[str, Any]] = []
             try:
                 async for page in client.pages(_NODES, {"labelSelector": args.selector} if args.selector else {}):
@@ -90,6 +93,7 @@ def _untaint(args: argparse.Namespace) -> int:
         raise BadArgument(f"{args.node!r:.90} cannot be the name of a node")
 
     async def free(client: Client) -> None:
+        """Remove the taint from the node. Raises NoSuch if the node does not exist or may not be changed."""
         from turnout.kube.errors import Forbidden, NotFound
 
         try:
@@ -104,7 +108,7 @@ def _untaint(args: argparse.Namespace) -> int:
 
 
 async def _remove_taint(client: Client, node: str, key: str) -> None:
-    """Free a node, whoever else writes it meanwhile. Raises NotTainted."""
+    """Remove our taint from a node, again if another writer changes it meanwhile. Raises NotTainted."""
     import msgspec
 
     from turnout.cli.nodes import without_taint

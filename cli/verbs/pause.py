@@ -29,7 +29,7 @@ _PAUSE = (
 
 
 def add(commands: Any) -> None:
-    """Add both to the parser's commands."""
+    """Add the verbs `pause` and `resume` to the command line."""
     pause = add_verb(commands, "pause", "leave the size of a job, or of all, as it is", _PAUSE)
     _target(pause)
     pause.add_argument("--only", choices=("grow", "shrink"), help="forbid this direction only, of one job")
@@ -46,6 +46,7 @@ def add(commands: Any) -> None:
 
 
 def _target(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name one job, or all jobs."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("job", nargs="?", metavar="JOB", help=f"one job: {FORMS}")
     what.add_argument("--all", action="store_true", help="every job that the autoscaler sees")
@@ -76,6 +77,7 @@ def _pause(args: argparse.Namespace) -> int:
 
 
 def _resume(args: argparse.Namespace) -> int:
+    """Let the autoscaler resize a job again, or all jobs. Returns the exit code."""
     from turnout.autoscaler.model import AdminOverride
     from turnout.cli.pause import of_all
 
@@ -83,13 +85,14 @@ def _resume(args: argparse.Namespace) -> int:
 
 
 def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) -> int:
-    """Write on one job. direction: as of_job takes it."""
+    """Pause or resume the autoscaler for one job. Return the exit code. direction, ends: as of_job takes them."""
     from turnout.cli.job_names import words_of
     from turnout.jobs.kinds.registry import KINDS
 
     job_name = job_of(args, words_of(KINDS, {name: kind.path for name, kind in KINDS.items()}))
 
     async def write(client: Client) -> None:
+        """Write the override to the job and print what changed. Raises NoSuch if the job does not exist."""
         from turnout.cli.pause import of_job
         from turnout.kube.client.apply import MERGE
         from turnout.kube.errors import NotFound
@@ -106,7 +109,10 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
 
 
 async def _found(client: Client, job_name: JobName) -> JobKey:
-    """Return the key of the one job of a name, which need not be there where its kind is said. Raises NoSuch."""
+    """Return the key of the one job with this name.
+
+    Raises NoSuch if there is none, or several. If the name has a kind, the job is not looked up.
+    """
     import asyncio
 
     from turnout.cli.pause import path_of
@@ -118,6 +124,7 @@ async def _found(client: Client, job_name: JobName) -> JobKey:
         return JobKey(*job_name)
 
     async def look(key: JobKey) -> JobKey | None:
+        """Return the key if an object exists there and may be read, else None."""
         try:
             await client.get(path_of(key))
         except (NotFound, Forbidden):  # of a kind that nobody has told this person of
@@ -139,10 +146,11 @@ def _missing(job_name: JobName) -> str:
 
 
 def _all(verb: str, args: argparse.Namespace, change: Write) -> int:
-    """Write the order for all jobs."""
+    """Write an override for all jobs. Return the exit code. change: the write."""
     check_object(args.orders, "--orders")
 
     async def write(client: Client) -> None:
+        """Write the override for all jobs and print what changed. Raises NoSuch if the namespace does not exist."""
         from turnout.kube.client.apply import apply_object
         from turnout.kube.errors import NotFound
 

@@ -10,7 +10,7 @@ from turnout.preprocess import command
 
 
 def add(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the verb `preprocess` to the command line."""
     parser = add_verb(
         commands,
         "preprocess",

@@ -26,7 +26,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `queues` to the command line."""
     queues = add_verb(
         commands, "queues", "what each queue has, uses, lends and borrows, and how many wait in it", _EXAMPLES
     )
@@ -45,6 +45,7 @@ def _queues(args: argparse.Namespace) -> int:
     settings, namespace = settings_of(args, SEEING), namespace_of(args)
 
     async def work(client: Client) -> None:
+        """Print the queues, repeatedly with --watch."""
 
         async def observe() -> Listing[QueueRow]:
             return await queues_of(client, settings, await look(client, settings, namespace or "default"), namespace)

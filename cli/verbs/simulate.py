@@ -29,7 +29,7 @@ _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD = 500, 64, 0.7
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `simulate` to the command line."""
     simulate = add_verb(commands, "simulate", "replay a trace of jobs with lending and without, and compare", _EXAMPLES)
     simulate.add_argument(
         "trace",
@@ -97,16 +97,19 @@ def _rows(args: argparse.Namespace) -> Sequence[TraceRow]:
     """Read or draw the jobs. Raises BadTrace, or what reading a file raises."""
     from random import Random
 
-    from turnout.simulator.replay.traces import drawn, rows_of
+    from turnout.simulator.replay.traces import draw_trace, rows_of
 
     if args.trace == DRAWN:
-        return drawn(args.jobs or _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD, Random(args.seed))
+        return draw_trace(args.jobs or _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD, Random(args.seed))
     return rows_of(sys.stdin.read() if args.trace == "-" else Path(args.trace).read_text())
 
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show how many jobs have ended in both runs, on stderr where that is a terminal."""
+    """Show on stderr, if it is a terminal, how many jobs of both runs have ended.
+
+    Yields the function to call with that number. total: jobs of both runs.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -19,7 +19,7 @@ _NAME = re.compile(r"(\d{5})-(\d{5})\.stacktrace")
 
 
 def add(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the verb `stacks` to the command line."""
     stacks = add_verb(
         commands,
         "stacks",

@@ -21,7 +21,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `submit` to the command line."""
     submit = add_verb(commands, "submit", "make a job of a command; --dry-run prints its YAML", _EXAMPLES)
     submit.add_argument("--kind", choices=JOB_KINDS, default="PyTorchJob", help="kind of the job (%(default)s)")
     submit.add_argument("--name", required=True, help="name of the job")
@@ -60,6 +60,7 @@ def _submit(args: argparse.Namespace) -> int:
         return ExitCode.DONE
 
     async def make(client: Client) -> None:
+        """Create the job and print its name. Raises NoSuch if the cluster lacks its namespace or its kind."""
         from turnout.controllers.kinds.registry import KINDS
         from turnout.kube.errors import NotFound
 

@@ -20,7 +20,7 @@ _UNSUSPEND = (("unsuspend bert -n team-a", "its pods are made again"),)
 
 
 def add(commands: Any) -> None:
-    """Add both to the parser's commands."""
+    """Add the verbs `suspend` and `unsuspend` to the command line."""
     suspend = add_verb(commands, "suspend", "take a job's pods away until `turnout unsuspend`", _SUSPEND)
     unsuspend = add_verb(commands, "unsuspend", "let a suspended job go on", _UNSUSPEND)
     for parser, on in ((suspend, True), (unsuspend, False)):
@@ -30,12 +30,13 @@ def add(commands: Any) -> None:
 
 
 def _suspend(args: argparse.Namespace) -> int:
-    """Suspend a job, or let it go on. Return the exit code."""
+    """Suspend a job, or resume it. Return the exit code."""
     from turnout.cli.commands.jobs_of_controllers import MANAGER, found_job, named_job
 
     job_name = named_job(args)
 
     async def write(client: Client) -> None:
+        """Suspend or resume the job and print which."""
         from turnout.cli.jobs import suspension
         from turnout.kube.client.apply import MERGE
 

@@ -23,7 +23,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `top` to the command line."""
     top = add_verb(commands, "top", "who holds the GPUs: jobs, queues, namespaces or nodes, most first", _EXAMPLES)
     top.add_argument("--by", choices=BY, default="job", help="what each row is (%(default)s)")
     add_namespace(top, "pods", everywhere=True)
@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
 
 
 def _top(args: argparse.Namespace) -> int:
-    """Print who holds the GPUs. Return the exit code."""
+    """Print who uses the GPUs. Return the exit code."""
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import may_not
     from turnout.cli.views.top import Held, listing, offers, rows, summary
@@ -43,8 +43,10 @@ def _top(args: argparse.Namespace) -> int:
     settings, namespace = settings_of(args, SEEING), namespace_of(args)
 
     async def work(client: Client) -> None:
+        """Print who uses the GPUs, repeatedly with --watch."""
 
         async def observe() -> Any:
+            """Read the cluster and return the listing of used and offered GPUs."""
             cluster_view = await look(client, settings, namespace or "default")
             holdings = [
                 Held(str(each.owner), each.owner.namespace, each.queue, each.node, each.gpus)

@@ -37,7 +37,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add both to the parser's commands."""
+    """Add the verbs `topology` and `explain` to the command line."""
     _add_topology(commands)
     explain = commands.add_parser(
         "explain",
@@ -85,6 +85,8 @@ def _topology(args: argparse.Namespace) -> int:
     settings = settings_of(args, SEEING)
 
     async def work(client: Client) -> None:
+        """Print the tree of switches, repeatedly with --watch."""
+
         async def observe() -> Listing[Branch]:
             return tree_of(await look(client, settings, "default", sizes=False), settings, args.nodes)
 

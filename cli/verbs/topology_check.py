@@ -18,7 +18,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add it to the commands of `turnout topology`."""
+    """Add the command `check` to `turnout topology`."""
     check = add_verb(
         commands, "check", "tell every fault of a topology text or ConfigMap; exit 3 when it has any", _EXAMPLES
     )

@@ -20,7 +20,7 @@ _COMPONENT, _VERSION = "app.kubernetes.io/component", "app.kubernetes.io/version
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser's commands."""
+    """Add the verb `version` to the command line."""
     version = add_verb(
         commands, "version", "the version of this program, of Kubernetes and of the installed parts", _EXAMPLES
     )
@@ -40,6 +40,7 @@ def _version(args: argparse.Namespace) -> int:
         return ExitCode.DONE
 
     async def work(client: Client) -> None:
+        """Print the versions of Kubernetes and of Turnout's installed parts."""
         import msgspec
 
         from turnout.kube.errors import CallError

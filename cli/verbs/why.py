@@ -35,7 +35,7 @@ _EXAMPLES = (
 
 
 def add(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the verb `why` to the command line."""
     why = add_verb(commands, "why", "why a job waits, or is as large as it is, and when it may start", _EXAMPLES)
     add_job(why)
     why.add_argument(
@@ -67,6 +67,7 @@ def _why(args: argparse.Namespace) -> int:
     settings, name = settings_of(args, DECIDING), job_of(args, known_words())
 
     async def work(client: Client) -> None:
+        """Print why a job has its size, or why it waits."""
         cluster_view = await look(client, settings, name.namespace)
         key = _job_key(name, cluster_view)
         account = await account_of(client, key)
@@ -91,7 +92,10 @@ def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
 
 
 def found(settings: Settings, cluster_view: AutoscalerSnapshot, key: JobKey) -> Chain | LimitedView | str:
-    """Return what is to be told of a job, a sentence for one of which nothing is decided."""
+    """Return why a job is as it is: its chain of causes, or less if lists were forbidden.
+
+    A sentence says why nothing is decided on the job.
+    """
     from turnout.cli.why import running
     from turnout.jobs.model import Life
 
@@ -166,7 +170,7 @@ def _tell(
     gate: Gate | None,
     repair: str | None,
 ) -> None:
-    """Print the chain of causes in the wanted form. found: the chain or gang. account: what its controller says."""
+    """Print why a job is as it is. found: chain, limited view or sentence. account: of the job's controller."""
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli import why
     from turnout.cli.commands.terminal import TerminalPage

@@ -180,6 +180,7 @@ def _pods(gang: AskedGang, now_s: float) -> list[Pod]:
 
 
 def _shape(pod: Pod) -> PodShape:
+    """Return the shape of a pod. Raises BadGang if its amounts are invalid."""
     try:
         return shape_of(pod)
     except KubeError as error:
@@ -243,7 +244,7 @@ def _verdict(gang: AskedGang, plan: GangPlan, fabric: Fabric) -> str:
 
 
 def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> list[str]:
-    """Say, tier by tier from the nodes up, where the gang's min fits, as far as its place is or may be."""
+    """Return sentences that say, tier by tier from the nodes up, where the gang's min fits."""
     if not fabric.mapped_count:
         return []
     known = np.array(fabric.mapped)
@@ -273,6 +274,7 @@ def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> lis
 
 
 def _refusals(nodes: Sequence[Node], shape: PodShape) -> list[str]:
+    """Return a line that counts the nodes that can never take the pod, by reason; empty if there are none."""
     counts = Counter({why: number for why, number in refusals(nodes, shape).items() if why})
     if not counts:
         return []
@@ -290,7 +292,10 @@ def chain_of(
     gpus: Gpus,
     now_s: float,
 ) -> Chain | None:
-    """Return how the autoscaler would decide on the gang as nobody's job; None where it makes nothing of it."""
+    """Return how the autoscaler would decide on the gang if no controller owned it.
+
+    None if it would ignore the gang.
+    """
     for pod in pods:
         autoscaler.put_pod(pod)
     observed = autoscaler.observation(now_s)

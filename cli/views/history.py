@@ -56,7 +56,10 @@ def of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: s
 
 
 def of_notes(raw: Object, kind: str) -> list[HistoryRow]:
-    """Return what the annotations of a job's object tell."""
+    """Return the rows of a job's history that its annotations contain: the last resize, and pauses.
+
+    kind: of the job.
+    """
     meta = raw.get("metadata") or {}
     notes, about = meta.get("annotations") or {}, f"{kind}/{meta.get('name')}"
     found = []

@@ -124,6 +124,7 @@ def _table(listing: Listing[Any], wide: bool) -> list[str]:
 
 
 def _yaml(value: Any) -> str:
+    """Return a value as YAML."""
     import yaml
 
     text: str = yaml.safe_dump(_plain(value), sort_keys=False, allow_unicode=True)

@@ -90,6 +90,7 @@ def _missing_gpus(job_state: JobState, gpus: Gpus) -> int:
 
 
 def _other_role_gpus(job_state: JobState, gpus: Gpus) -> int:
+    """Return the GPUs that pods of a job's other roles use."""
     return sum(
         pods * shape.gpus(gpus)
         for pods, (shape, _) in zip(job_state.other_pods, job_state.job.other_roles, strict=False)

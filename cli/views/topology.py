@@ -147,7 +147,7 @@ def listing(branches: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Br
 
 
 def _drawn(branches: Sequence[Branch]) -> Iterator[str]:
-    """Draw each line's place in the tree: what is after it decides on its corner."""
+    """Yield the text of each line of the tree: the branches drawn as lines, then the name."""
     for at, each in enumerate(branches):
         name = each.path.rsplit("/", 1)[-1]
         if not each.depth:

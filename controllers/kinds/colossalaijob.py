@@ -86,6 +86,7 @@ def _read(raw: Object) -> ControlledJob:
 
 
 def _read_ssh(spec: ColossalAIJobSpec) -> Object:
+    """Return the paths of SSH keys and sshd, with defaults. Raises BadJob for a relative path."""
     path, sshd = spec.ssh.auth_mount_path or "~/.ssh", spec.ssh.sshd_path or "/usr/sbin/sshd"
     path = f"{HOME}{path[1:]}" if path.startswith("~/") else path
     for key, each in (("authMountPath", path), ("sshdPath", sshd)):
@@ -95,6 +96,7 @@ def _read_ssh(spec: ColossalAIJobSpec) -> Object:
 
 
 def _read_launcher(spec: ColossalAIJobSpec) -> Role:
+    """Return the launcher's role: one pod that is never restarted. Raises BadJob if its image is missing."""
     if not ObjectPart(spec.launcher, "spec.launcher").text("image"):
         raise BadJob("spec.launcher.image is missing")
     template = colossalaijob.launcher_template(spec)
@@ -139,6 +141,7 @@ def _amounts(part: ObjectPart) -> dict[str, tuple[int, str]]:
 
 
 def _read_command(spec: ColossalAIJobSpec) -> Sequence[str]:
+    """Return the training command. Raises BadJob unless it begins with a .py file or -m."""
     command, where = spec.worker.command, "spec.worker.command"
     if not command:
         raise BadJob(f"{where} is missing: the script that is trained, and its arguments")
@@ -322,6 +325,7 @@ def _worker_variables(view: ControlledJob) -> list[Object]:
 
 
 def _volumes(view: ControlledJob, role: Role) -> list[Object]:
+    """Return the volumes of a pod: SSH keys, and for the launcher the configuration."""
     found: list[Object] = [{"name": "turnout-ssh", "secret": {"secretName": _secret(view), "defaultMode": 0o600}}]
     if role.name == LAUNCHER:
         found.append({"name": "turnout-config", "configMap": {"name": _config(view)}})
@@ -380,6 +384,7 @@ def _memory_volumes(spec: Object) -> Iterator[tuple[Any, Any]]:
 
 
 def _is_more_memory(size: Any, limit: Any) -> bool:
+    """Return True if a size exceeds a limit; False if one of them is invalid."""
     try:
         return amount("memory", size) > amount("memory", limit)
     except (BadQuantity, TypeError, AttributeError):
@@ -495,6 +500,7 @@ def _end_conditions(ours: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, s
 
 
 def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
+    """Return a condition. Its transition time stays if its status stays. before: the old condition, None for none."""
     status = "True" if on else "False"
     time_before = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
     time = time_before if isinstance(time_before, str) else rfc3339(now_s)

@@ -310,7 +310,10 @@ def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: 
 
 
 def _with_more_memory(amounts: Any, steps: int) -> Any:
-    """Return requests or limits with more memory."""
+    """Return requests or limits with half of the memory added for each step.
+
+    steps: how often the pod ran out of memory. Invalid or missing memory is left as it is.
+    """
     if not isinstance(amounts, Mapping) or "memory" not in amounts:
         return amounts
     try:

@@ -31,6 +31,7 @@ def refusing(read: Callable[[Object], ControlledJob]) -> Callable[[Object], Cont
     """Return a reader that, where `read` raises BadJob, refuses the object and names the field."""
 
     def read_or_refuse(raw: Object) -> ControlledJob | RefusedJob:
+        """Return the job, or a refusal if it is invalid or too large."""
         try:
             view = read(raw)
         except BadJob as error:
@@ -109,6 +110,7 @@ def _with_port(template: Object, name: str, port: Port) -> Object:
     """Return a template whose training container serves a port. name: of the container."""
 
     def served(container: Object) -> Object:
+        """Return a container with the port added if it is the one that serves it."""
         ports = list(container.get("ports") or ())
         if container.get("name") != name or any(each.get("name") == port.name for each in ports):
             return container

@@ -77,6 +77,7 @@ def pod_spec(view: ControlledJob, role: Role, _replica: Replica, known: OwnedObj
     added = _env(view, role, known)
 
     def with_env(container: Object) -> Object:
+        """Return a container; the training container gets the missing variables."""
         if container.get("name") != CONTAINER:
             return container
         env = with_missing_variables(container.get("env") or (), added)
@@ -165,6 +166,7 @@ def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects
 
 
 def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, known: OwnedObjects) -> bool:
+    """Return True if the job has succeeded by its success policy: all workers, or worker 0."""
     if spec.success_policy is SuccessPolicy.ALL_WORKERS:
         return count.succeeded >= worker.replicas > 0
     first_worker = (pod for pod in known.pods if pod.role == worker.label and pod.index == 0)

@@ -95,6 +95,7 @@ def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObj
 
 
 def _with_env(container: Object, added: Sequence[Object]) -> Object:
+    """Return a container with variables added after its own. Python's output is unbuffered unless it says otherwise."""
     own = list(container.get("env") or ())
     named = {each.get("name") for each in own}
     buffered = [] if "PYTHONUNBUFFERED" in named else [{"name": "PYTHONUNBUFFERED", "value": "1"}]

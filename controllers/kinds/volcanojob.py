@@ -102,6 +102,7 @@ def _check_supported(spec: VolcanoJobSpec) -> None:
 
 
 def _suspended(meta: Object) -> bool:
+    """Return True if the annotation suspends the job. Raises BadJob for a word other than true and false."""
     text = ObjectPart(meta, "metadata").words("annotations").get(SUSPENDED, "false")
     if text not in ("true", "false"):
         raise BadJob(f"annotation {SUSPENDED} is {text!r:.40}: it must be true or false")
@@ -159,6 +160,7 @@ def _read_tasks(job: str, spec: VolcanoJobSpec) -> Iterator[Role]:
 
 
 def _check_template(template: ObjectPart) -> None:
+    """Raise BadJob for a pod template without containers or with a field of a wrong type."""
     job_reader.check_template(template)
     spec = template.part("spec")
     if not spec.parts("containers"):
@@ -168,6 +170,7 @@ def _check_template(template: ObjectPart) -> None:
 
 
 def _restart(template: ObjectPart) -> Restart:
+    """Return the restart policy of a task's pods, OnFailure by default. Raises BadJob for ExitCode."""
     spec = template.part("spec")
     found = spec.word("restartPolicy", Restart, Restart.ON_FAILURE)
     if found is Restart.EXIT_CODE:
@@ -304,9 +307,9 @@ def host_file(job: str, roles: Sequence[Role]) -> dict[str, str]:
 
 
 def _with_added_bytes(words: Object, roles: Sequence[Role]) -> Iterator[Role]:
-    """Give the tasks with what the plugins add to each of their pods that grows with the job: its host lists.
+    """Yield the tasks with the bytes that plugins add to each of their pods.
 
-    words: what only this kind reads of the job. The bytes are of JSON, about.
+    Only host lists count, because they grow with the job. words: the fields that only this kind reads.
     """
     found: Plugins = words["plugins"]
     added = 0

@@ -216,6 +216,7 @@ def lifecycle(
 
 
 def _carry_out_policy(at: _JobAtPhase, due: DueAction) -> ReconcileOutcome:
+    """Enter the phase that a due action of a policy leads to. The job's version rises; a restart is counted."""
     phase = _BY_ACTION[due.action]
     counted = {"version": at.view.spec["version"] + 1}
     if phase == RESTARTING:
@@ -378,6 +379,7 @@ def _counts(pods: Iterable[PodState]) -> dict[str, int]:
 
 
 def _by_task(pods: Iterable[PodState]) -> dict[str, Any]:
+    """Count the pods of each task by phase, as the job's status shows them."""
     found: dict[str, Any] = {}
     for pod in pods:
         phases = found.setdefault(pod.role, {"phase": {}})["phase"]

@@ -339,6 +339,7 @@ def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
 
 
 def _phase(text: str) -> PodPhase:
+    """Return a pod's phase; Pending for "", UNKNOWN for an unknown word."""
     try:
         return PodPhase(text or "Pending")
     except ValueError:
@@ -369,6 +370,10 @@ def child_state(kind: ControlledKind, child_kind: str, obj: Owned) -> ChildState
 
 
 def _since_s(meta: ObjectMeta, ended: Sequence[Terminated]) -> float:
+    """Return when a pod's state began, in seconds since 1970.
+
+    It is the time of its deletion, of the last end of a container, or of its creation.
+    """
     if meta.deletion_timestamp is not None:
         return unix_s(meta.deletion_timestamp) or 0.0
     last_s = max((unix_s(each.finished_at) or 0.0 for each in ended), default=0.0)

@@ -95,6 +95,7 @@ class ControllerInformers(InformerFactory):
         cache = self._cache
 
         def put(obj: Any) -> None:
+            """Store an observed child in the cache."""
             if kind == "Pod":
                 cache.put_pod(obj)
             else:

@@ -145,6 +145,7 @@ class ChildWriter:
             self._cache.put_pod(pod, answer=True)
 
     async def _delete_job(self, key: JobKey, uid: str) -> None:
+        """Delete a job and, in the background, its children. A job that is gone or was replaced is left alone."""
         kind = self._kinds[key.api]
         path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}"
         try:
@@ -161,6 +162,7 @@ class ChildWriter:
         self._cache.put_job(key.api, kind.kind, _job.decode(raw), answer=True)
 
     def _store_answer(self, kind: str, raw: bytes) -> None:
+        """Store the object that the API server returned for a write, ahead of the watch."""
         if kind == "Pod":
             self._cache.put_pod(_pod.decode(raw), answer=True)
         else:
@@ -191,6 +193,7 @@ def new_keys() -> dict[str, str]:
 
 
 def _pair() -> tuple[str, str]:
+    """Create an SSH key pair. Returns (private key, public key line)."""
     key = ec.generate_private_key(ec.SECP256R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

@@ -68,6 +68,7 @@ def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
 
 
 def _scale(spec: str, status: str) -> dict[str, str]:
+    """Return the scale subresource of a CRD. spec, status: paths of the objects that hold the counts."""
     return {
         "specReplicasPath": f"{spec}.replicas",
         "statusReplicasPath": f"{status}.active",

@@ -50,6 +50,10 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _refused(head: job_kind.JobHead, leader_differs: bool) -> str:
+    """Return why a LeaderWorkerSet cannot be resized; "" if it can.
+
+    leader_differs: leaders request other resources than workers.
+    """
     if leader_differs:
         return "its leaders ask for other room than its workers: a group is not so many equal pods"
     if head.spec.part("rolloutStrategy").part("rollingUpdateConfiguration").count("partition", 0) > 0:

@@ -192,6 +192,7 @@ def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
 
 
 def _refused(head: job_kind.JobHead, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
+    """Return why a PyTorchJob cannot be resized; "" if it can. elastic_with_master: it is elastic and has a Master."""
     if spec.elastic_policy is not None and spec.elastic_policy.metrics:
         return f"{_POLICY}.metrics: its own HPA resizes it, and two hands on one size fight"
     if elastic_with_master:

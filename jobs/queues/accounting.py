@@ -170,7 +170,10 @@ def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float]
 def _most(
     claim: QueueClaim, levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int, level: float
 ) -> float:
-    """Return what a claim would have if it requested everything."""
+    """Return what a claim would get if it requested everything and the others what they request now.
+
+    levels, slopes, sums: where the weighted sharing changes its slope. level: where the sharing ends.
+    """
     least, weight, begins, ends, own = claim
     if level <= ends and own == least:
         return claim.at(level)  # it asks for more than it can have as it is

@@ -152,6 +152,10 @@ def _share_out(
 
 
 def _claim(queue: QueueSpec, what: str, requested: int) -> QueueClaim:
+    """Return what a quota claims of one resource: at least its min, and more by its weight.
+
+    requested: amount that its jobs ask for.
+    """
     min_amount, weight = queue.deserved.get(what, 0), queue.weights.get(what, 0)
     if requested <= min_amount:
         return QueueClaim(requested, weight, 0.0, 0.0, min_amount)

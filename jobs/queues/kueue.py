@@ -210,6 +210,7 @@ def _no_flavor(spec: QueueSpec, ambiguous: Sequence[str]) -> str:
 
 
 def _eviction_risk(spec: QueueSpec) -> str:
+    """Return why Kueue might evict a job of this ClusterQueue as a whole; "" if it never does."""
     if not spec.preempts:
         return ""
     return (

@@ -101,6 +101,7 @@ def _koordinator(raw: Object) -> StrictQueue | None:
 
 
 def _elastic(raw: Object) -> StrictQueue | None:
+    """Return the strict queue that an ElasticQuota makes; None if it has no strict annotation."""
     if not _has_strict_annotation(raw):
         return None
     name = namespace.read_elastic(raw).name
@@ -108,6 +109,10 @@ def _elastic(raw: Object) -> StrictQueue | None:
 
 
 def _kueue(raw: Object) -> StrictQueue | None:
+    """Return the strict queue that a ClusterQueue makes.
+
+    None if it is neither StrictFIFO nor has the strict annotation.
+    """
     spec = kueue.read(raw)
     return (
         StrictQueue(f"{QueueDialect.KUEUE.value}/{spec.name}") if spec.strict or _has_strict_annotation(raw) else None

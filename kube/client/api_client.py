@@ -265,6 +265,7 @@ class Client:
             raise Unreachable(call.method, call.path, 0, f"no answer within {call.deadline_s:g} s") from error
 
     async def _read(self, call: _Call) -> bytes:
+        """Send a call and return the whole body. Raises Unreachable if the body breaks off."""
         answer = await self._send(call)
         try:
             return await answer.read()

@@ -45,6 +45,7 @@ class _FixedLengthBody:
         self._remaining_bytes, self.is_complete = length, length == 0
 
     def feed(self, raw: bytes) -> bytes:
+        """Return the next bytes of the body. Raises ValueError if there are more than Content-Length."""
         self._remaining_bytes -= len(raw)
         if self._remaining_bytes < 0:
             raise ValueError("there are more bytes than Content-Length says")
@@ -103,6 +104,7 @@ class _ChunkedBody:
 
 
 def _chunk_size(line: bytes) -> int:
+    """Return the size in bytes that a chunk's first line gives. Raises ValueError for an invalid line."""
     digits = line.partition(b";")[0].strip()
     if not digits or len(digits) > 8 or digits.strip(b"0123456789abcdefABCDEF"):
         raise ValueError(f"{line[:40]!r} is no size of a chunk")

@@ -239,6 +239,10 @@ class Elector:
             self._last_record, self._last_change_s = record, self._clock.monotonic()
 
     def _is_free(self, lease: Lease) -> bool:
+        """Return True if this candidate may take the Lease.
+
+        Nobody or itself holds it, or the holder has not renewed it in time.
+        """
         if self.holder in ("", self._identity):  # ours: a write of this process whose answer was lost
             return True
         claimed_s = lease.spec.lease_duration_seconds or 0

@@ -105,12 +105,14 @@ class _LibraryResponse:
         return str(self._response.headers.get(name, ""))
 
     async def read(self) -> bytes:
+        """Return the whole body. Raises BrokenConnection."""
         try:
             return await self._response.read()
         except aiohttp.ClientError as error:
             raise BrokenConnection(str(error) or repr(error)) from error
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the parts of the body as they arrive. Raises BrokenConnection."""
         try:
             async for chunk in self._response.content.iter_any():
                 yield chunk
@@ -125,6 +127,7 @@ class _LibraryResponse:
 
 
 def _is_loopback(host: str) -> bool:
+    """Return True if the host of a URL is this machine."""
     name = urlsplit(host).hostname or ""
     try:
         return ipaddress.ip_address(name).is_loopback

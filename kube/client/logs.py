@@ -66,6 +66,7 @@ class PlainFormatter(logging.Formatter):
     """One plain line: `12:00:00 warning lease_lost lease=...`. Control characters are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a log line for people: time, level, message and fields. Secrets and control characters are removed."""
         when = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
         fields = "".join(f" {name}={printable(_text(value))}" for name, value in _fields(record).items())
         line = f"{when} {record.levelname.lower():7} {printable(_without_secrets(record.getMessage()))}{fields}"
@@ -85,6 +86,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
+    """Return a value as text. Never raises."""
     try:
         return value if isinstance(value, str) else str(value)
     except Exception as error:  # a log line must never break the work it tells of

@@ -152,6 +152,7 @@ class Reflector(Generic[T]):
             await self._clock.sleep(min(wait_s, self._rng.random() * MAX_WAKE_DELAY_S))
 
     def _record_response(self) -> None:
+        """Record that the API server has answered, which ends an outage."""
         self._has_response = True
         if self._unreachable:
             self._unreachable = False

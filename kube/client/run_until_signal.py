@@ -78,7 +78,10 @@ async def run_together(*works: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def lead(elector: Elector, synced: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
-    """Become a candidate once every list is complete, and do the work of each term."""
+    """Wait until `synced` returns, then take part in the leader election.
+
+    Run `work` in each term that this process leads. synced: returns once every watch has a complete list.
+    """
 
     async def term(transitions: int) -> None:
         log.info("leading", extra={"transitions": transitions})

@@ -64,6 +64,7 @@ class Connection(RequestHandler):
         return not self._answering
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Record the peer's address. Another connection is closed if there are too many."""
         super().connection_made(transport)
         self.peer = str((transport.get_extra_info("peername") or [""])[0])
         if len(self._server.connections) > self._limits.connections:

@@ -111,6 +111,10 @@ class StackResponder:
 
 
 def _answer(order: ShowStacks, local_rank: int, stack: CapturedStack) -> Stacks:
+    """Return the message with the captured stacks of a process.
+
+    If they exceed the order's size limit, it only says so.
+    """
     packed = pack(stack.file)
     if len(packed) > order.most_bytes:
         why = f"its stacks have {len(packed)} bytes packed, {order.most_bytes} may be sent: they are in its own folder"
@@ -219,6 +223,10 @@ class Agent:
             await self._leadership.close()
 
     def _new_link(self) -> CoordinatorClient:
+        """Create a client that will join a coordinator with this member's present state.
+
+        Its messages and its loss come to the inbox.
+        """
         run, worker_count, elastic_spec = (
             self._settings.rendezvous.run,
             self._settings.rendezvous.worker_count or 0,
@@ -239,6 +247,7 @@ class Agent:
         )
 
     async def _handle(self, item: object) -> None:
+        """Handle one item of the inbox. An exception of a background task is raised again."""
         match item:
             case CoordinatorFound(found=GiveUp() as found):
                 await self._give_up(found)
@@ -270,6 +279,10 @@ class Agent:
         self._exit = (Exit.DRAINED if self._leave_by_s is not None else Exit.FAILED, found.reason, found.detail)
 
     async def _on_coordinator(self, link: CoordinatorClient, address: Address) -> None:
+        """Adopt the connection to a coordinator, and report what happened while there was none.
+
+        Messages that came early are handled then.
+        """
         early = self._session.adopt_link(link, address)
         if self._leave_by_s is not None:
             link.send_message(Leaving(max(self._leave_by_s - asyncio.get_running_loop().time(), 0.0)))
@@ -301,6 +314,10 @@ class Agent:
         return self._base.busy and not isinstance(self._report, Succeeded)
 
     async def _stop(self, grace_s: float) -> None:
+        """Stop the worker processes, record which steps are in memory, and become idle.
+
+        grace_s: time between SIGTERM and SIGKILL, seconds.
+        """
         if self._watch is not None and self._watch.cancel():
             await asyncio.wait([self._watch])  # it starts no more processes
         await self._workers.stop(min(grace_s, self._settings.timing.shutdown_s))
@@ -351,12 +368,20 @@ class Agent:
         self._session.send(Ready(max(round_, self._base.round), port, path, self._held_steps))
 
     def _move_to(self, to: Redirect) -> None:
+        """Leave the coordinator and search for the one that a redirect names.
+
+        A handover to this member itself makes it take over.
+        """
         if handed := (to.size > 0 and to.id == self.member.id):
             self._base = LastWorld(self._base.round, to.size, self._base.inside, self._base.busy)
         self._session.move_to(to, handed)
         self._session.search(self._base)
 
     async def _start(self, formed: Formed) -> None:
+        """Start the worker processes of a formed round.
+
+        The round is refused, and the search begins again, if it does not follow the round of this member.
+        """
         if not may_train(self._base, formed):
             self._log_event("round_refused", {"round": formed.round, "base": formed.base, "ours": self._base.round})
             self._move_to(Redirect("", self.member.address, 0))
@@ -444,6 +469,10 @@ class Agent:
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
     async def _on_timer(self, late: TimerFired) -> None:
+        """Act on a timer: end an overdue leave, fence a member without coordinator, or report steps.
+
+        A timer of an older connection is ignored.
+        """
         if late.what == "leave":
             await self._workers.stop(0.0)
             self._exit = (Exit.DRAINED, Reason.DRAINED, "the time to leave was up")

@@ -115,6 +115,7 @@ class Reception:
                 self._listener.redirect(peer)
 
     def _leadership(self, elastic_spec: ElasticSpec) -> Leadership:
+        """Return the leadership of a coordinator that is not a member itself."""
         settings = self._settings
         leadership = Leadership(
             self._me,
@@ -133,6 +134,10 @@ class Reception:
         return leadership
 
     def _on_coordinator_end(self, how: JobOver | StepDown) -> None:
+        """End this program when the job is done or has failed.
+
+        Otherwise continue: another coordinator leads, or all workers have left and may return.
+        """
         if isinstance(how, StepDown):
             at = f"{how.to.address}:{how.to.port}"
             self._log_event("coordinator_moved", {"coordinator": how.to.coordinator, "at": at})
@@ -152,6 +157,7 @@ class Reception:
             self.ended.set_exception(error)
 
     async def _step_down(self) -> None:
+        """End the present leadership. The next worker that comes makes this program ask the arbiter who leads."""
         assert self._current_leadership is not None
         await self._current_leadership.end()
         self._current_leadership = self._beginning = None

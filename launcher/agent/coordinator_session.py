@@ -103,6 +103,10 @@ class CoordinatorSession:
         """Start the search for a coordinator, with the last world known. Its result goes to the inbox."""
 
         async def search() -> None:
+            """Search for a coordinator and put the result into the inbox.
+
+            A search without a target keeps its start time.
+            """
             since_s = (
                 self._seek.since_s if self._seek.roams or self._without_target else asyncio.get_running_loop().time()
             )

@@ -66,6 +66,7 @@ class Metrics:
         self._failed.labels(run)
 
     def _make_handlers(self, run: str) -> dict[str, Callable[[Mapping[str, Any]], None]]:
+        """Return event name -> function that updates the metrics from the event's fields. run: label of the job."""
         return {
             "world_formed": self._formed,
             "processes_started": self._started,
@@ -92,6 +93,7 @@ class Metrics:
             self._suspects.labels(self._run, rank).set(1)
 
     def _formed(self, fields: Mapping[str, Any]) -> None:
+        """Update the metrics of a world that has formed."""
         run = self._run
         self._suspects.clear()  # the ranks belong to new processes now
         self._members.labels(run).set(fields["members"])

@@ -163,6 +163,10 @@ class SwitchPathReader:
         return now
 
     def _read(self) -> PodTexts:
+        """Read the path file, the mounted map and the hosts file of this pod.
+
+        Files that cannot be read are listed as faults.
+        """
         faults: list[str] = []
         file = _text(self._file, MOST_FILE_BYTES, faults) if self._file else ""
         data = []

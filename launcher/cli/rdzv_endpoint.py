@@ -103,6 +103,7 @@ def _meets_nobody(chosen: Mapping[str, Any], backend: Backend, most: int) -> boo
 
 
 def _env_port(environ: Mapping[str, str]) -> int:
+    """Return the port in MASTER_PORT; STATIC_PORT if it is not set. Raises BadCommand for text that is no port."""
     text = environ.get("MASTER_PORT", "")
     try:
         return value_types.port(text) if text else STATIC_PORT
@@ -111,6 +112,10 @@ def _env_port(environ: Mapping[str, str]) -> int:
 
 
 def _arbiter(chosen: Mapping[str, Any], most: int) -> LockKind:
+    """Return the kind of lock that grants rounds: the chosen one, else the one whose option is given.
+
+    most: the largest number of workers; a single worker needs no lock.
+    """
     arbiter = chosen.get("arbiter", "auto")
     if arbiter != "auto":
         return LockKind(arbiter)

@@ -99,6 +99,10 @@ def read(
 
 
 def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
+    """Convert a parsed command line and the environment to settings.
+
+    A given option overrides its environment variable. Notes about ignored or unknown words are part of the settings.
+    """
     given = {**look_up(environ), **line.given}
     chosen: Chosen = {name: each.value for name, each in given.items()}
     bounds = _bounds(chosen, environ)
@@ -163,6 +167,10 @@ def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
 
 
 def _terms(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
+    """Return the elastic terms of the job.
+
+    bounds: (min, max) workers. keys: those of --rdzv-conf, used where no option is given.
+    """
     default = ElasticSpec()
     return ElasticSpec(
         min_nodes=bounds[0],
@@ -176,6 +184,7 @@ def _terms(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> 
 
 
 def _place(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings:
+    """Return the settings that describe where this worker runs."""
     return PlaceSettings(
         name=chosen.get("name", ""),
         host=chosen.get("host", ""),
@@ -187,6 +196,7 @@ def _place(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings:
 
 
 def _timing(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
+    """Return the intervals and time limits, in seconds. keys: those of --rdzv-conf, used where no option is given."""
     default = Timing()
     heartbeat_s = chosen.get("heartbeat-s", keys.get("keep_alive_interval", default.heartbeat_s))
     return Timing(
@@ -198,6 +208,7 @@ def _timing(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
 
 
 def _start(chosen: Chosen) -> StartSettings:
+    """Return the settings that say how worker processes are started."""
     default = StartSettings()
     return StartSettings(
         fork=not chosen.get("no-fork") and chosen.get("start-method") != "spawn",
@@ -209,6 +220,7 @@ def _start(chosen: Chosen) -> StartSettings:
 
 
 def _output(chosen: Chosen) -> Output:
+    """Return the settings for logs, worker output and metrics."""
     return Output(
         log_dir=chosen.get("log-dir", ""),
         redirects=chosen.get("redirects", Streams()),
@@ -223,6 +235,10 @@ def _output(chosen: Chosen) -> Output:
 
 
 def _checks(chosen: Chosen) -> NodeChecks:
+    """Return which node checks run before training, and their limits.
+
+    Options that are not given keep their defaults.
+    """
     default, precheck = NodeChecks(), chosen.get("precheck", 0)
     return NodeChecks(
         network=chosen.get("network-check", False) or precheck > 0,
@@ -248,6 +264,7 @@ def _checks(chosen: Chosen) -> NodeChecks:
 
 
 def _hangs(chosen: Chosen) -> HangPolicy:
+    """Return when a process counts as hanging, what follows, and where its stacks are written."""
     return HangPolicy(
         at_most_s=chosen.get("hang-timeout"),
         act=HangAction(chosen.get("on-hang", HangAction.ASK)),

@@ -69,6 +69,10 @@ class ElasticBatch:
         return tuple(steps)
 
     def _size(self, samples: int | None) -> int:
+        """Return the number of samples of a batch, the global batch for None.
+
+        Raises BadBatch if it is out of bounds.
+        """
         if samples is None:
             return self.global_batch
         if not 1 <= samples <= self.global_batch:

@@ -182,6 +182,10 @@ class Plan:
             yield from steps
 
     def _samples(self, epoch: int, cursor: int) -> Iterator[list[int]]:
+        """Yield this rank's sample indices of each step in an epoch.
+
+        A rank without samples in a step gets one spare sample. cursor: samples of the epoch that are consumed.
+        """
         for first, steps in self._shares(cursor):
             mine = np.arange(self.rank, steps[0].global_samples, self.world, dtype=np.int64)
             *samples, spare = self.sampler.at(first + np.append(mine, 0), epoch)

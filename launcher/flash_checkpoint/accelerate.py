@@ -139,6 +139,7 @@ class _LoaderPosition:
         self._sampler: Any = sampler if isinstance(sampler, SeedableRandomSampler) else None
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the position of the data loader: iteration, epoch and seed of the sampler, own state if it has one."""
         state: dict[str, Any] = {"iteration": getattr(self._loader, "iteration", 0)}
         if self._sampler is not None:
             state |= {"epoch": self._sampler.epoch, "seed": self._sampler.initial_seed}
@@ -147,6 +148,7 @@ class _LoaderPosition:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the position of the data loader to that of a saved state."""
         if hasattr(self._loader, "iteration"):
             self._loader.iteration = state["iteration"]
         if self._sampler is not None and "epoch" in state:
@@ -160,6 +162,7 @@ def _state_of(each: Any) -> dict[str, Any]:
 
 
 def _take_up(each: Any, state: Any) -> None:
+    """Load a saved state into a module, or into any object with load_state_dict."""
     if isinstance(each, Module):
         load_module(each, state)
     else:

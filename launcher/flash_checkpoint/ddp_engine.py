@@ -95,6 +95,10 @@ class DdpCheckpointer:
         self._steps.saved(step)
 
     def _target(self, step: int, path: str | os.PathLike[str], storage_type: StorageType) -> Save | None:
+        """Return where the daemon stores a step as a file of torch.save; None on all ranks but 0.
+
+        path: within the checkpoint folder, "" for the default. A memory save is stored later, if at all.
+        """
         if self._rank.rank:
             return None
         file = self.checkpoint_dir / path if str(path) else torch_file.default_path(self.checkpoint_dir, step)
@@ -123,6 +127,10 @@ class DdpCheckpointer:
         return found
 
     def _from_memory(self) -> object | None:
+        """Return the state of the newest step that all ranks hold in memory; None if there is none.
+
+        A single rank that cannot read its memory returns None; in a larger world BadCheckpoint is raised.
+        """
         rank = self._rank
         if not rank.has_agent and rank.world > 1:
             return None  # what the other ranks hold is unknown
@@ -183,6 +191,7 @@ class DdpCheckpointer:
             memory.close()
 
     def _memory_saver(self) -> MemorySaver:
+        """Return the saver of this process, created at the first call. It is closed when the process exits."""
         if self._memory is None:
             self._memory = MemorySaver(
                 self._rank,
@@ -196,6 +205,7 @@ class DdpCheckpointer:
         return self._memory
 
     def _on_daemon_message(self, message: ToClient) -> None:
+        """Record whether the latest disk save was stored or failed, and log a failure."""
         match message:
             case Persisted(step=step):
                 self._failed.pop(step, None)

@@ -123,6 +123,11 @@ class FsdpShardCheckpointer:
         self._writer = writer
 
     def _folder(self, step: int, path: str | os.PathLike[str]) -> Path:
+        """Return the folder of a step.
+
+        Raises ValueError unless it is the checkpoint folder or directly in it. path: its name, "" for the step's
+        number.
+        """
         if not 0 <= step <= MOST_STEP:
             raise ValueError(f"step is {step}: 0 to {MOST_STEP}")
         folder = self.checkpoint_dir / (path or str(step))
@@ -143,6 +148,10 @@ class FsdpShardCheckpointer:
         )
 
     def _newest(self) -> FlashStorageReader | None:
+        """Return a reader of the newest readable step; None if there is no step.
+
+        Unreadable steps are logged. Raises the first BadCheckpoint if no step can be read, and NewerFormat at once.
+        """
         fault: BadCheckpoint | None = None
         for step, folder in self._candidates():
             try:
@@ -174,6 +183,7 @@ class FsdpShardCheckpointer:
         yield from stored
 
     def _stored(self) -> Iterator[tuple[int, Path]]:
+        """Yield (step, folder that holds the step's folder) of all steps in storage, in no order."""
         if not self.checkpoint_dir.is_dir():
             return
         for folder in (self.checkpoint_dir, *self.checkpoint_dir.iterdir()):
@@ -217,6 +227,7 @@ def _only_values(extra_sd: Mapping[str, Any]) -> tuple[dict[str, Any]]:
 
 
 def _state_of(model: object, optimizer: object) -> dict[str, Any]:
+    """Return the sharded state of a model and its optimizer. Raises TypeError for anything else."""
     if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError("a state dict and a path are needed, or a model and its optimizer")
     model_state, optimizer_state = get_state_dict(model, optimizer)

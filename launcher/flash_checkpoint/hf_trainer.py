@@ -89,6 +89,11 @@ class FlashSaves:
         self.flash.save(step, self._trainer_state(), disk=last or step % every == 0, own={_BUFFERS})
 
     def _trainer_state(self) -> dict[str, object]:
+        """Return everything that a resumed Trainer needs, by name of the part.
+
+        The parts are model, buffers, optimizer, scheduler, trainer, random numbers and, if there is one, scaler. The
+        states of callbacks are written into the trainer's state first.
+        """
         trainer: Any = self
         for each in (*trainer.callback_handler.callbacks, trainer.control):
             if isinstance(each, ExportableState):
@@ -131,6 +136,7 @@ class FlashSaves:
                 self._loaded, self._loaded_at = None, ""
 
     def _text(self, name: str) -> str:
+        """Return a part of the loaded checkpoint that is text. Raises BadCheckpoint if it is not."""
         found = self._part(name)
         if not isinstance(found, str):
             raise BadCheckpoint(f"the part {name!r} is no text")
@@ -145,6 +151,7 @@ class FlashSaves:
         return bool(self._loaded_at) and path == self._loaded_at
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Load the model from a flash checkpoint; leave any other checkpoint to the Trainer."""
         trainer: Any = self
         inherited: Any = super()
         if not self._is_ours(resume_from_checkpoint):
@@ -154,6 +161,7 @@ class FlashSaves:
         load_module(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model") | own)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load optimizer and scheduler from a flash checkpoint; leave any other checkpoint to the Trainer."""
         trainer: Any = self
         inherited: Any = super()
         if not self._is_ours(checkpoint):
@@ -163,6 +171,10 @@ class FlashSaves:
         trainer.lr_scheduler.load_state_dict(self._part("scheduler"))
 
     def _load_scaler(self, checkpoint: str | None) -> None:
+        """Load the gradient scaler from a flash checkpoint, if the Trainer has a scaler.
+
+        Any other checkpoint is left to the Trainer.
+        """
         trainer: Any = self
         inherited: Any = super()
         if not self._is_ours(checkpoint):
@@ -171,6 +183,10 @@ class FlashSaves:
             trainer.accelerator.scaler.load_state_dict(self._part("scaler"))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
+        """Restore random number states from a flash checkpoint if the world has the same size.
+
+        Any other checkpoint is left to the Trainer.
+        """
         inherited: Any = super()
         if not self._is_ours(checkpoint):
             inherited._load_rng_state(checkpoint)

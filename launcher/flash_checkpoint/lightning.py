@@ -113,6 +113,7 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             self._save(trainer, True)
 
     def _save(self, trainer: Any, disk: bool) -> None:
+        """Save the current step of a Lightning trainer in memory. disk: also store it."""
         found = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         parts = {name: plain(each, {}, name) for name, each in found.items()}
         parts |= {

@@ -142,6 +142,7 @@ class Megatron:
             tracker.set_states(known)
 
     def _part(self, parts: Mapping[str, object], kind: str) -> Any:
+        """Return this rank's part of a kind, such as the model. Raises BadCheckpoint if the checkpoint lacks it."""
         name = f"{self.place}/{kind}"
         if name not in parts:
             raise BadCheckpoint(f"there is no {name}: it was saved without, or in a world of another size")
@@ -149,6 +150,7 @@ class Megatron:
 
 
 def _module(name: str) -> ModuleType | None:
+    """Return a module by name; None if it cannot be imported."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -312,6 +314,10 @@ def load_checkpoint(
 
 
 def _common(parts: Mapping[str, object], megatron: Megatron) -> dict[str, Any]:
+    """Return the part that all ranks of a Megatron checkpoint share.
+
+    Raises BadCheckpoint if it is missing, or if it was saved with other parallel sizes.
+    """
     common = parts.get("common")
     if not isinstance(common, dict):
         raise BadCheckpoint("this is no checkpoint of Megatron: it has no part 'common'")
@@ -335,6 +341,10 @@ def _of(folder: str | os.PathLike[str] | None, option: str, copies: int) -> Part
 
 
 def _refuse(megatrons: dict[str, Any], idle: Iterable[str]) -> None:
+    """Raise an error for arguments of Megatron's own function that have no effect here.
+
+    idle: names that may have any value.
+    """
     for name, value in megatrons.items():
         if name not in (*idle, *_ONLY_NONE):
             raise TypeError(f"{name}: this is known neither here nor to Megatron's own")

@@ -54,6 +54,11 @@ def plain(value: object, kinds: Kinds, path: str = "") -> object:
 
 
 def _plain_dict(found: dict[Any, Any], kinds: Kinds, path: str) -> object:
+    """Return a dictionary with plain values.
+
+    One with keys that a checkpoint cannot hold becomes a marked list of pairs. Raises BadState if a key is the mark
+    itself. path: of the dictionary, for messages.
+    """
     if _MARK in found:
         raise BadState(path, f"the key {_MARK!r} is taken")
     items = [(key, plain(each, kinds, f"{path}/{key}")) for key, each in found.items()]
@@ -81,6 +86,10 @@ def decode_object(value: object, kinds: Kinds) -> Any:
 
 
 def _object(name: object, fields: Any, kinds: Kinds) -> object:
+    """Create the object that a marked dictionary describes: a dictionary, a set, or an instance of one of `kinds`.
+
+    No constructor runs. Raises BadCheckpoint for another kind.
+    """
     if name == _PAIRS and isinstance(fields, list):
         return dict(fields)
     if name == _SET and isinstance(fields, list):
@@ -243,6 +252,10 @@ def _read(reader: FlashStorageReader, known: Mapping[str, Any], keys: Iterable[s
 
 
 def _part(state: Mapping[str, torch.Tensor], key: str) -> object:
+    """Return one named part of a state.
+
+    The tensor `key` holds its skeleton as text; tensors `key/...` are its leaves. Raises BadCheckpoint.
+    """
     tensors = {each[len(key) + 1 :]: tensor for each, tensor in state.items() if each.startswith(f"{key}/")}
     try:
         text = bytes(state[key].numpy()).decode()
@@ -266,6 +279,7 @@ def _contents_of(indices: Iterable[torch.Tensor]) -> dict[str, str]:
 
 
 def _index(found: torch.Tensor) -> _Index:
+    """Return the list of parts that a rank has stored. Raises BadCheckpoint."""
     try:
         return msgspec.json.decode(bytes(found.numpy()), type=_Index)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

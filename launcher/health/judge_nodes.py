@@ -72,6 +72,7 @@ class Sample:
         return time_s <= self._never[left_out]
 
     def _others(self, own: Iterable[float]) -> list[float]:
+        """Return the sorted times of all nodes without those in `own`, in seconds."""
         left = self._sorted.copy()
         for time_s in own:
             del left[bisect_left(left, time_s)]
@@ -79,7 +80,11 @@ class Sample:
 
 
 def _limit_s(others: list[float], limits: StragglerLimits, spreads: float | None = None) -> float:
-    """Return the limit of the rule in seconds, infinite without others. others: sorted."""
+    """Return the time in seconds from which a node counts as slow by the rule; infinite without others.
+
+    others: times of the other nodes, ascending. spreads: allowed spreads above the median, None for those of the
+    limits.
+    """
     if not others:
         return inf
     match limits.rule:
@@ -94,6 +99,11 @@ def _limit_s(others: list[float], limits: StragglerLimits, spreads: float | None
 
 
 def _suspicious_s(others: list[float], limits: StragglerLimits, spreads: float | None = None) -> float:
+    """Return the time in seconds from which a node is tested again: the limit for slow nodes, or less.
+
+    others: times of the other nodes, ascending. spreads: allowed spreads above the median, None for those of the
+    limits. Infinite without others.
+    """
     if not others:
         return inf
     factor = limits.least_factor if limits.rule is SlowRule.SPREAD else limits.factor
@@ -342,6 +352,10 @@ def _bad(evidence: Evidence, node: str) -> Finding:
 
 
 def _links(evidence: Evidence, outcome: Judgement, cause: FaultCause) -> tuple[Finding, ...]:
+    """Return a finding for each link that failed, or was slow, while both of its ends are good.
+
+    outcome: FAILED or slow.
+    """
     how = "fails" if outcome is Judgement.FAILED else "is slow"
     found = sorted(
         (link for link, had in evidence.links.items() if had is outcome), key=lambda link: evidence.at[link[0]]
@@ -431,6 +445,7 @@ class _Round:
                 self._take(*link)
 
     def _untested_links(self, group: Group) -> Iterator[Link]:
+        """Yield the pairs of free nodes in a group that were not tested together often enough."""
         runs = PROOFS if len(group) == 2 else 1
         for at, one in enumerate(group):
             for other in group[at + 1 :]:
@@ -458,6 +473,7 @@ class _Round:
                     break
 
     def _sort_by_slow_partners(self, nodes: Group) -> list[str]:
+        """Return nodes sorted by their number of slow partners, then by their place in the first round's groups."""
         turn, those = dict[str, int](), {*nodes}
         for result in self._evidence.check.rounds[0]:
             turn |= {node: at for at, node in enumerate(node for node in result.members if node in those)}

@@ -122,6 +122,7 @@ def read_report(data: bytes) -> Report:
 
 
 def _read(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
+    """Decode one message. Raises BadFrame if it is too long or invalid."""
     if len(data) > MOST_BYTES:
         raise BadFrame(f"{len(data)} bytes: {MOST_BYTES} at most")
     try:

@@ -161,6 +161,10 @@ def _agree(transition: Transition, stop_step: int) -> None:
 
 
 def _propose_first(transition: Transition) -> None:
+    """Propose the step at which all members save and stop: a few steps after the farthest one.
+
+    Without reported steps, the processes are ended at once with the time that is left.
+    """
     farthest = max((known.step for id_, known in transition.members.items() if transition.is_in_world(id_)), default=-1)
     left_s = _left_s(transition)
     if farthest < 0:

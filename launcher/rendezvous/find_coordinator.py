@@ -91,6 +91,7 @@ def next_move(seek: Search, now_s: float) -> Move:
 
 
 def _moves_of_lap(seek: Search, now_s: float) -> Iterator[Move]:
+    """Yield the moves of one lap of the search for a coordinator, in the order in which they are tried."""
     endpoint = None if seek.host else seek.endpoint
     yield from _last_world(seek)
     if not seek.base.round and endpoint is not None:

@@ -357,6 +357,10 @@ def _wait_for_majority(transition: Transition) -> None:
 
 
 def _claim(transition: Transition, chosen: tuple[Member, ...]) -> None:
+    """Choose the members of the next round, and ask the arbiter to grant the round.
+
+    Without an arbiter, or with a grant that is still valid, the world is formed at once.
+    """
     at = transition.state
     ours = (
         at.claiming.granted >= at.round
@@ -445,6 +449,7 @@ def form(transition: Transition) -> None:
 
 
 def _send_assignments(transition: Transition, world: World, base: int) -> None:
+    """Send the members of the new world their ranks and the step to restore. base: round before it, 0 for none."""
     size, successors, host = len(world.members), transition.successors(), world.members[0]
     staying = {id_: known for id_, known in transition.members.items() if known.leave_s is None}
     held_steps = {id_: known.held_steps for id_, known in staying.items()}

@@ -182,6 +182,10 @@ def steps(state: State, events: Iterable[Event], now_s: float) -> tuple[State, t
 
 
 def _apply(transition: Transition, event: Event) -> None:
+    """Apply one event to the transition: change its state, and add effects.
+
+    An event that no longer fits the phase or round is ignored.
+    """
     match event:
         case Joined():
             _handle_join(transition, event)
@@ -242,6 +246,10 @@ def _advance(transition: Transition) -> None:
 
 
 def _handle_join(transition: Transition, event: Joined) -> None:
+    """Add a member that asks to join, or refuse it if its elastic spec differs from the job's.
+
+    An older member of the same name counts as lost. After the job's end, the answer says that it is over.
+    """
     at, member = transition.state, event.member
     if at.phase in (Phase.FINISHING, Phase.OVER):
         _answer_late_join(transition, event)
@@ -384,6 +392,7 @@ def _fence_loss(transition: Transition, known: MemberState) -> Fencing:
 
 
 def _handle_message(transition: Transition, id_: str, known: MemberState, message: object) -> None:
+    """Handle a message of a known member. Messages about a round that the member is not busy with are ignored."""
     match message:
         case Heartbeat():
             record_heartbeat(transition, id_, known, message)

@@ -91,6 +91,10 @@ def machine(files: Mapping[str, str], allowed: Iterable[int], devices: Sequence[
 
 
 def _cpu(files: Mapping[str, str], number: int, node: int) -> Cpu:
+    """Return a CPU with its socket, core and largest data cache, as the files of /sys describe them.
+
+    files: path -> content. Missing files give a core and a cache of its own, and socket 0.
+    """
     at = f"cpu/cpu{number}"
     cores = numbers(files.get(f"{at}/topology/thread_siblings_list", "")) or (number,)
     socket = files.get(f"{at}/topology/physical_package_id", "0").strip()
@@ -165,6 +169,10 @@ def _first(on: Machine, node: int) -> Cpu:
 
 
 def _exclusive(node_cpus: Sequence[Cpu], node: int, at: int, sharers: int) -> CpuSet | NotBound:
+    """Return the cores of a NUMA node that belong to one of its processes alone.
+
+    at: index of the process among `sharers` processes on the node. NotBound if there are fewer cores than processes.
+    """
     groups = _grouped(node_cpus, lambda cpu: cpu.core)
     each, more = divmod(len(groups), sharers)
     if each < 1:
@@ -175,6 +183,7 @@ def _exclusive(node_cpus: Sequence[Cpu], node: int, at: int, sharers: int) -> Cp
 
 
 def _grouped(cpus: Iterable[Cpu], by: Callable[[Cpu], int]) -> dict[int, list[Cpu]]:
+    """Group CPUs by a number, such as that of their core."""
     groups: defaultdict[int, list[Cpu]] = defaultdict(list)
     for cpu in cpus:
         groups[by(cpu)].append(cpu)
@@ -224,6 +233,7 @@ def gpus(root: Path = Path("/")) -> tuple[Device, ...]:
 
 
 def _text(file: Path) -> str:
+    """Return the text of a file; "" if it cannot be read."""
     try:
         return file.read_text(errors="replace")
     except OSError:

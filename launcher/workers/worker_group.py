@@ -234,6 +234,10 @@ class WorkerGroup(WorkerBackend):
         return await named(StoredStepReport(formed.round, stored.target, stored.step))
 
     def _order(self, formed: Formed, local_rank: int, attempt: str) -> SpawnSpec:
+        """Return how one worker process is started: command, environment, output files and CPUs.
+
+        attempt: folder of this attempt's logs, "" for none.
+        """
         assert self._counters is not None
         command, rank = self._settings.command, formed.first_rank + local_rank
         errors = error_file(attempt, local_rank)
@@ -246,6 +250,10 @@ class WorkerGroup(WorkerBackend):
         )
 
     def _cpus(self, local_rank: int) -> tuple[int, ...]:
+        """Return the CPUs to which a process is bound; empty for all.
+
+        A binding that is not possible is logged once per host.
+        """
         binding = self._settings.start.numa
         if not binding:
             return ()
@@ -359,6 +367,7 @@ def _memory_owner(settings: Settings, hostname: str) -> tuple[str, str]:
 
 
 def _outputs(settings: Settings) -> Outputs:
+    """Return the settings for the output of worker processes."""
     output = settings.output
     return Outputs(
         output.redirects,

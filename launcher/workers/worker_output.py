@@ -57,6 +57,10 @@ def streams_of(outputs: Outputs, attempt: str, local_rank: int, *, rank: int, ho
 
 
 def _stream(outputs: Outputs, attempt: str, local_rank: int, std: Std, prefix: str) -> Stream:
+    """Return where one output of a process goes: terminal, file, both, or nowhere.
+
+    attempt: folder of this attempt's logs, "" for none. prefix: of each repeated line.
+    """
     shown = not outputs.only or local_rank in outputs.only
     if not attempt:
         return Stream()
@@ -72,6 +76,7 @@ def _stream(outputs: Outputs, attempt: str, local_rank: int, std: Std, prefix: s
 
 
 def _prefix(outputs: Outputs, local_rank: int, rank: int, hostname: str) -> str:
+    """Return the prefix of each repeated line: from the template if there is one, else role and local rank."""
     if not outputs.template:
         return f"[{outputs.role}{local_rank}]:"
     known = {"role_name": outputs.role, "rank": rank, "local_rank": local_rank, "hostname": hostname}
@@ -140,6 +145,10 @@ class _Tail:
             self._repeat(self._text.decode(b"", final=True), True)
 
     def _repeat(self, text: str, last: bool) -> None:
+        """Repeat whole lines of a log file, and write the selected ones to the file of filtered lines.
+
+        An incomplete line is kept for the next call, unless it is the last text or too long.
+        """
         *lines, self._rest = (self._rest + text).split("\n")
         if self._rest and (last or len(self._rest) > LONGEST):
             lines, self._rest = [*lines, self._rest], ""

@@ -157,6 +157,7 @@ class ForkserverClient:
         await self._listening
 
     async def _kill(self) -> None:
+        """Kill the parent process and wait for its end, at most _stuck_s + FAREWELL_S seconds."""
         if not self.ended.is_set():
             self._process.kill()
             with contextlib.suppress(TimeoutError):
@@ -193,6 +194,7 @@ class ForkserverClient:
             self._process.wait()
 
     def _handle_report(self, message: ParentReady | Started | Ended | Stopped) -> None:
+        """Record a report of the parent process, and pass on the exit of a child."""
         match message:
             case ParentReady():
                 self.ready.set_result(message)
@@ -293,6 +295,10 @@ class WorkerProcesses:
         return max(parent.opened_s + self._patience_s - asyncio.get_running_loop().time(), 0.0)
 
     async def _open(self, modules: Sequence[str]) -> ForkserverClient:
+        """Start a parent process that has imported these modules.
+
+        If this task is cancelled meanwhile, the parent is closed first.
+        """
         parent = ForkserverClient(modules, self._env, self._on_ended, self._on_lost, self._stuck_s)
         opening = asyncio.create_task(parent.open())
         try:
@@ -362,6 +368,10 @@ class WorkerProcesses:
         return None if ready is None else parent
 
     async def _spawn(self, orders: Sequence[SpawnSpec]) -> None:
+        """Start worker processes with a fresh interpreter each.
+
+        A process that cannot be started is recorded as exited with CANNOT_RUN.
+        """
         if not orders:
             return
         if self._plain is None:
@@ -401,6 +411,7 @@ class WorkerProcesses:
         return await self._report_ended()
 
     async def _report_ended(self) -> tuple[Exited, ...]:
+        """Return the exits of all processes. A failed process gets the error text that it wrote to its file."""
         for rank, exited in list(self._ended.items()):
             file = self._orders[rank].error_file
             if exited.failed and file and not exited.error_file and (raw := await asyncio.to_thread(read_error, file)):

@@ -87,6 +87,7 @@ class _Gigatoken:
         self._start_bytes, self._characters = _resident_bytes(), 0
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the token ids of each text. A tokenizer whose cache has grown beyond its limit is replaced first."""
         taken_bytes = _resident_bytes() - self._start_bytes
         if taken_bytes > self._settings.cache_bytes and self._characters > MIN_CACHED_CHARACTERS:
             del self._encode  # its memory is free before the next tokenizer takes some
@@ -96,6 +97,10 @@ class _Gigatoken:
         return [encode(text) for text in texts]
 
     def _build(self) -> Callable[[str], Ids]:
+        """Create a tokenizer with an empty cache and return its encode function.
+
+        Raises BadOption if gigatoken cannot read the vocabulary.
+        """
         try:
             encode: Callable[[str], Ids] = _gigatoken_backend(self._settings).encode
         except (KeyboardInterrupt, SystemExit):
@@ -115,6 +120,7 @@ def _resident_bytes() -> int:
 
 
 def _gigatoken_backend(settings: EncoderSettings) -> Any:
+    """Create gigatoken's tokenizer from the vocabulary in the settings."""
     import gigatoken
 
     if settings.vocabulary is Vocabulary.TOKENIZER_JSON:
@@ -139,6 +145,7 @@ class _HuggingFace:
         self._may_cut = is_splittable(settings)
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the token ids of each text. A very long text is cut into parts where the vocabulary allows."""
         result = []
         for batch in _batches(texts):
             if self._may_cut and len(batch) == 1 and len(batch[0]) > BATCH_CHARACTERS:
@@ -167,6 +174,7 @@ class _Tiktoken:
         )
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the token ids of each text. A long text is cut into parts first."""
         result = []
         for text in texts:
             parts = [

@@ -44,6 +44,7 @@ def load(options: Options, read: ReadBytes, is_folder: Callable[[str], bool]) ->
 
 
 def _vocabulary_file(options: Options) -> str:
+    """Return the path in --vocab-file. Raises BadOption if it is not given."""
     if options.vocab_file is None:
         raise BadOption(
             f"--tokenizer-type {options.tokenizer_type.value} needs --vocab-file; nothing is downloaded here"
@@ -52,6 +53,7 @@ def _vocabulary_file(options: Options) -> str:
 
 
 def _content(path: str, option: str, read: ReadBytes) -> bytes:
+    """Return the content of a file. Raises BadOption, which names the option, if it cannot be read."""
     try:
         return read(path)
     except (OSError, ValueError) as error:
@@ -82,6 +84,7 @@ def _tokenizer_json(path: str, read: ReadBytes) -> EncoderSettings:
 
 
 def _parsed(path: str, content: bytes) -> Any:
+    """Return the tokenizer in a tokenizer.json. Raises BadOption if the content is not one."""
     from tokenizers import Tokenizer
 
     try:
@@ -91,6 +94,10 @@ def _parsed(path: str, content: bytes) -> Any:
 
 
 def _from_tokenizer(tokenizer: Any, content: bytes) -> EncoderSettings:
+    """Return the encoder settings of a Hugging Face tokenizer.
+
+    The end-of-document token is the first of END_NAMES that it has.
+    """
     ids = tokenizer.get_vocab(with_added_tokens=True)
     eod_text = next((name for name in END_NAMES if name in ids), None)
     return EncoderSettings(
@@ -128,6 +135,7 @@ def _vocabulary_and_merges(path: str, merge_file: str | None, read: ReadBytes) -
 
 
 def _tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSettings:
+    """Return the encoder settings of a .tiktoken file. Raises BadOption if its split rule is unknown."""
     content = _content(path, "--vocab-file", read)
     ranks = tiktoken_ranks(path, content)
     pattern = options.tiktoken_pattern or _pattern_of(path)
@@ -140,6 +148,7 @@ def _tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSettings:
 
 
 def _pattern_of(path: str) -> str:
+    """Return the split rule that the name of a .tiktoken file implies. Raises BadOption for another name."""
     name = posixpath.basename(path)
     known = {"r50k": "gpt2", "p50k": "gpt2", "gpt2": "gpt2", "cl100k": "cl100k", "o200k": "o200k"}
     for prefix, pattern in known.items():

@@ -86,6 +86,10 @@ def is_splittable(settings: EncoderSettings) -> bool:
 
 
 def _begins_words(rule: Any) -> bool:
+    """Return True if a pre-tokenizer never joins text across the beginning of a word, so that text may be cut there.
+
+    rule: its JSON.
+    """
     if not isinstance(rule, dict) or rule.get("add_prefix_space"):
         return False
     match rule.get("type"):

@@ -239,6 +239,7 @@ class ClusterView:
         return bool(node) and node in self.snapshot.nodes
 
     def _charge(self, member: GangMember) -> None:
+        """Charge a member's node with its requests; release them if the member has no node."""
         node = self.node_of(member)
         if node:
             self.snapshot.charge(member.uid, Charge(node, member.shape, member.priority))

@@ -155,7 +155,11 @@ def _hosts_of_ranks(
     numbers: Sequence[int],
     fixed: Mapping[int, int],
 ) -> Mapping[int, int]:
-    """Return rank -> host for some ranks: in a mesh by its traffic, else along the ring. fixed: of seated members."""
+    """Return rank -> host for some ranks: in a mesh by its traffic, else along the ring.
+
+    slots: hosts for the pods. free: host -> its unused slots. numbers: the ranks to place. fixed: rank -> host of
+    seated members.
+    """
     host_of_rank: Mapping[int, int] | None = None
     if not fixed:
         host_of_rank = _seat_whole_mesh(fabric, request, batch, slots, numbers)

@@ -112,6 +112,11 @@ def planned_members(gang: Gang) -> list[GangMember]:
 
 
 def _is_planned(member: GangMember, accelerated: bool, binds_all: bool, held_to_level: bool) -> bool:
+    """Return True if a member's place is planned here.
+
+    accelerated: the gang uses GPUs. binds_all: all of its members must be placed together. held_to_level: a required
+    topology level applies to it.
+    """
     if member.no_opinion_reason == "LeftAlone" and not held_to_level:
         return False
     if member.no_opinion_reason not in ("", "LeftAlone"):
@@ -265,6 +270,10 @@ def exclude_rows(
     """Return the room without the rows that a filter rejects for a shape, or that the whole gang must not use."""
 
     def room_without(shape: PodShape, besides: PodsOnRows) -> Rows:
+        """Return the room of each row for a shape, with 0 on rejected and excluded rows.
+
+        besides: pods counted as present.
+        """
         room = room_of(shape, besides)
         for marks in (rejected_rows.get(shape), *excluded_rows):
             if marks is not None:

@@ -180,6 +180,7 @@ class StandingPlans:
         return room_of
 
     def _forget_row(self, row: int, key: GangKey) -> None:
+        """Remove a gang from the gangs with reserved room on a row."""
         gangs = self._gangs_by_row[row]
         gangs.discard(key)
         if not gangs:

@@ -67,6 +67,7 @@ class DecisionEvents:
             self._wake.clear()
 
     def _emit(self, notice: Notice, times: int) -> None:
+        """Write a notice as a Kubernetes Event, as often as it was counted, up to a limit."""
         about = self._about(notice)
         kind = "Normal" if notice.reason in _GOOD_NEWS else "Warning"
         text = f"{notice.reason.value}: {notice.detail}"

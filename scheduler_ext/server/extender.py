@@ -231,6 +231,10 @@ class Extender:
         self._lagging.forget(uid)
 
     def _refusal_of(self, member: GangMember) -> Answer:
+        """Return the answer that refuses a member on all nodes.
+
+        If the view may be outdated, the reason is OLD_VIEW instead.
+        """
         answer = refuse_everywhere(self.plans, member, self.rules, self.clock.monotonic())
         if answer.refusal is None or not (answer.retry or self.watches.may_be_old()):
             return answer

@@ -138,6 +138,7 @@ class VerbHandler:
         return min(self._limits.body_bytes, MAX_BYTES) if verb is Verb.GATE else self._limits.body_bytes
 
     def _check_size(self, body_bytes: int, max_bytes: int) -> None:
+        """Refuse a request whose body is too large (413), or all bodies together are (503)."""
         if body_bytes > max_bytes:
             why = f"a body holds at most {max_bytes} bytes"
             raise _Refused(refuse(413, why, Outcome.TOO_LARGE))
@@ -162,6 +163,7 @@ class VerbHandler:
 
     @staticmethod
     def _response(reply: Reply) -> web.Response:
+        """Convert a reply to an HTTP response. Some outcomes close the connection."""
         response = web.Response(body=reply.body, status=reply.status, content_type="application/json")
         if reply.status == 405:
             response.headers[hdrs.ALLOW] = hdrs.METH_POST
@@ -193,6 +195,7 @@ class HealthPages:
         return "leaving" if self._leaving else self._extender.unready()
 
     def _view(self, request: web.BaseRequest) -> web.Response:
+        """Return the page that describes the extender's state as JSON. Requests from other machines get 404."""
         peer = request.transport.get_extra_info("peername") if request.transport else None
         if not is_local(peer[0] if peer else "", request.headers.get(hdrs.HOST, "")):
             return refusal(404, "no such page")
@@ -210,6 +213,7 @@ def is_local(peer: str, host: str) -> bool:
 
 
 def _is_loopback(text: str) -> bool:
+    """Return True for an IP address of this machine itself. Raises ValueError for other text."""
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped.is_loopback  # an IPv4 caller on a socket for both protocols

@@ -78,6 +78,7 @@ class Certificates:
         return True
 
     def _refuse(self, error: BadCertificate) -> bool:
+        """Count and log files that are no valid certificate, once for each fault. Returns False."""
         if error.fault != self._last_fault:  # once, not at every check
             self._last_fault = error.fault
             self._metrics.tls_reloads.labels("refused").inc()
@@ -230,6 +231,7 @@ class Listeners:
         self._health.leave()
 
     async def _close(self) -> None:
+        """Close all servers and sockets."""
         for server in self._servers:
             await server.close()
         for bound in self._sockets:

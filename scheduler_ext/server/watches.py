@@ -122,12 +122,14 @@ class Watches(InformerFactory, WatchState):
             self._watch_queues()
 
     def _watch_groups(self, dialect: Dialect, path: str) -> None:
+        """Watch the PodGroups of a dialect, if the cluster serves them. path: of their list."""
         view = self.plans.view
         put, name = partial(view.put_group, dialect), f"podgroups.{dialect.value}"
         handlers = CallbackSink(put, lambda key: view.drop_group(dialect, key.namespace, key.name))
         self.watch(name, path, PodGroup, handlers, optional=True)
 
     def _watch_owners(self, kind: str, path: str) -> None:
+        """Watch the objects of a kind that own pods, if the cluster serves them. path: of their list."""
         view = self.plans.view
         put, name = partial(view.put_owner, kind), path.rsplit("/", 1)[1]
         handlers = CallbackSink(put, lambda key: view.drop_owner(kind, key.namespace, key.name))

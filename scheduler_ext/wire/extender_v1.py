@@ -286,6 +286,7 @@ def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw, what: st
 
 
 def _pod(fields: Mapping[str, bytes]) -> Pod:
+    """Decode the pod of a request. Raises BadRequest if it is missing, too large or invalid."""
     if "pod" not in fields:
         raise BadRequest("no Pod is given")
     check_size(fields["pod"], "Pod")
@@ -298,6 +299,10 @@ def _lower_case_fields(raw: bytes | msgspec.Raw, what: str) -> dict[str, msgspec
 
 
 def _victims(raw: msgspec.Raw, what: str) -> Victims:
+    """Decode the victims on one node: pod uids, and how many disruption budgets they violate.
+
+    what: their place, for messages.
+    """
     fields = _lower_case_fields(raw, what)
     violations = _decode(_COUNT, fields["numpdbviolations"], what) if "numpdbviolations" in fields else 0
     pods = _decode(_RAWS, fields["pods"], what) if "pods" in fields else []
@@ -322,6 +327,7 @@ def _encode_priorities(scores: Iterable[tuple[str, int]]) -> bytes:
 
 
 def _encode_nodes(args: NodeArgs, names: Sequence[str]) -> bytes:
+    """Encode nodes in the form of the request: names, or whole Node objects."""
     if args.nodes is None:
         return msgspec.json.encode(names)
     by_name = dict(zip(args.names, args.nodes, strict=True))
@@ -334,6 +340,7 @@ def _encode_failures(why_by_name: Mapping[str, str], limit_bytes: int) -> bytes:
 
 
 def _encode_filter_result(args: NodeArgs, chosen: bytes, no_room: bytes, forbidden: bytes) -> bytes:
+    """Encode the answer to a filter request. chosen: encoded nodes. no_room, forbidden: encoded node -> reason."""
     nodes, names = (b"null", chosen) if args.nodes is None else (chosen, b"null")
     return b'{"Nodes":%b,"NodeNames":%b,"FailedNodes":%b,"FailedAndUnresolvableNodes":%b,"Error":""}' % (
         nodes,

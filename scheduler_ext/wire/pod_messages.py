@@ -94,6 +94,7 @@ def encode_review(review: Review, gate: bool) -> bytes:
 
 
 def _gate_patch(others: bool) -> dict[str, Any]:
+    """Return the JSON patch that adds the scheduling gate. others: the pod already has gates."""
     gate = {"name": PLACEMENT_GATE}
     if others:
         return {"op": "add", "path": f"{_GATES}/-", "value": gate}

@@ -116,6 +116,7 @@ def encode_vote(answer: Answer) -> bytes:
 
 
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Decode a request of Volcano's extender plugin. Raises BadRequest."""
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError):  # malformed, of wrong types, or not UTF-8

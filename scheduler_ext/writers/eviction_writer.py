@@ -180,6 +180,7 @@ class Evictor:
         return True
 
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
+        """Log that a preemption failed for a gang, keep the reason, and pause the gang's preemptions."""
         log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
         if (state := self._preemptions.get(key)) is None:
             return
@@ -291,6 +292,10 @@ class Repairer:
             self._pauses.note_success(key)
 
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
+        """Log that an eviction failed and pause the gang's repairs.
+
+        A refusal by a disruption budget (429) becomes an Event.
+        """
         log.warning("eviction_failed", extra={"pod": f"{each.namespace}/{each.name}", "why": str(error)})
         self._pauses.note_failure(key, self._clock.monotonic(), error.retry_after_s)
         if error.status == 429:

@@ -201,6 +201,7 @@ class NominationWriter:
             self._patch_slots.release()
 
     def _note_failure(self, nomination: Nomination, error: CallError) -> None:
+        """Count a failed write and forget the nomination, so that its room is free again."""
         self._metrics.patch_failures.labels("nomination", type(error).__name__).inc()
         self._sent.forget(nomination.uid)
         self._view.unconfirmed_nominations.pop(nomination.uid, None)

@@ -68,6 +68,7 @@ class SwitchPathWriter:
                     tasks.create_task(self._write(mark, self._patch_slots))
 
     async def _tick(self) -> None:
+        """Check the paths of all present pods every TICK_S seconds, and forget deleted pods. Runs without end."""
         while True:
             for uid in [uid for uid in self._current_paths if uid not in self._view.pods]:
                 self._forget(uid)
@@ -76,7 +77,10 @@ class SwitchPathWriter:
             await self._clock.sleep(TICK_S)
 
     def _decide(self, uids: Iterable[str]) -> list[PathAnnotation]:
-        """Return the annotations to write on these pods; none during a pause."""
+        """Return the annotations to write on these pods now.
+
+        None while writes pause after a failure. Pods whose write is on its way, or was refused for good, are left out.
+        """
         now_s = self._clock.monotonic()
         if not self._pauses.may_try(None, now_s):
             return []
@@ -124,6 +128,7 @@ class SwitchPathWriter:
             log.warning("switch_path_failed", extra={"pod": pod, "why": str(error)})
 
     def _forget(self, uid: str) -> None:
+        """Remove a pod from all tables of this writer."""
         for table in (self._current_paths, self._dirty):
             table.pop(uid, None)
         self._sent.forget(uid)

@@ -26,15 +26,18 @@ def collect(store: Store) -> int:
 
 
 def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Do what the state of one object asks for. Return the number of changes."""
+    """Delete an object, its dependents or its references as its owners, finalizers and deletion require.
+
+    Return the number of changes.
+    """
     if not stored.obj["metadata"].get("deletionTimestamp"):
         return 0 if kind is NAMESPACES else _collect_unowned(store, kind, stored)
     if kind is NAMESPACES:
-        return _emptied(store, stored)
+        return _empty_namespace(store, stored)
     finalizers = stored.obj["metadata"].get("finalizers") or ()
     if ORPHAN in finalizers:
         return _orphan(store, kind, stored)
-    return _foreground(store, kind, stored) if FOREGROUND in finalizers else 0
+    return _delete_in_foreground(store, kind, stored) if FOREGROUND in finalizers else 0
 
 
 def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
@@ -56,8 +59,8 @@ def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
     return 0
 
 
-def _emptied(store: Store, namespace: Stored) -> int:
-    """Delete the contents of a namespace that is being deleted, then the namespace. Returns the number of changes."""
+def _empty_namespace(store: Store, namespace: Stored) -> int:
+    """Delete the objects in a namespace that is being deleted, then the namespace. Return the number of changes."""
     name, done = namespace.obj["metadata"]["name"], 0
     for kind, key in store.contents(name):
         try:
@@ -84,7 +87,7 @@ def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
     return done
 
 
-def _foreground(store: Store, kind: ResourceKind, stored: Stored) -> int:
+def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> int:
     """Delete the dependents, and the owner once none is left that blocks its deletion."""
     uid = stored.obj["metadata"]["uid"]
     dependents = store.dependents(uid)

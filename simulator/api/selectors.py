@@ -79,6 +79,7 @@ def _label(obj: Object, key: str) -> str | None:
 
 
 def _field(obj: Object, path: tuple[str, ...]) -> str:
+    """Return the value of a field as a field selector compares it; "" for a missing field."""
     at: Any = obj
     for step in path:
         at = at.get(step) if isinstance(at, dict) else None

@@ -35,14 +35,14 @@ from turnout.simulator.api.writes.admission import (
     check_budgets,
     check_quotas,
     check_update,
-    shaped,
     tidied,
+    validated,
     with_disruption_condition,
     with_priority,
     with_status,
 )
 from turnout.simulator.api.writes.deletion import closing
-from turnout.simulator.api.writes.patch import owned
+from turnout.simulator.api.writes.patch import managed_fields
 
 _KEPT_CHANGES = 10_000
 AS_IT_SAYS = deletion.DeleteOptions()
@@ -107,7 +107,7 @@ class Store:
         limit: at most so many objects, 0 for no bound. at: the version to show, 0 for now. The page begins after the
         key `after`.
         """
-        objects = self._objects_of(kind) if not at or at == self.version else self._as_at(kind, at)
+        objects = self._objects_of(kind) if not at or at == self.version else self._objects_at(kind, at)
         keys = [key for key in sorted(objects) if not namespace or key[0] == namespace]
         matching = [key for key in keys if (after is None or key > after) and selection(objects[key].obj)]
         shown = matching[:limit] if limit else matching
@@ -155,11 +155,11 @@ class Store:
         if kind.status and not kind.status_at_birth:
             obj.pop("status", None)
         with readable(kind.kind, meta["name"]):
-            obj = self._admitted(kind, namespace, obj)
+            obj = self._admit(kind, namespace, obj)
         if kind is DEFINITIONS:
             self.catalogue.put(kind_of(obj))
             obj["status"] = established(obj, self._now(0))
-        return self._keep(kind, obj, None, manager)
+        return self._store_state(kind, obj, None, manager)
 
     def update(
         self, kind: ResourceKind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
@@ -184,7 +184,7 @@ class Store:
                 meta.pop(key, None)
         new["metadata"] = meta = tidied(meta)
         with readable(kind.kind, name):
-            new = shaped(kind, new)
+            new = validated(kind, new)
             if part != "status":
                 check_metadata(kind, meta, namespace)
                 check_object(kind, new)
@@ -201,7 +201,7 @@ class Store:
     def bind(self, kind: ResourceKind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
         """Give a pod its node, once. Raises ApiRefusal: 404, 409 when it has one."""
         old = self.get(kind, namespace, name)
-        return self._keep(kind, bound_to(old.obj, node, self._now(0)), old, manager, "binding")
+        return self._store_state(kind, bound_to(old.obj, node, self._now(0)), old, manager, "binding")
 
     def evict(self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
         """Delete a pod unless a PodDisruptionBudget forbids it. Raises ApiRefusal: 404, 409, 429."""
@@ -209,8 +209,8 @@ class Store:
         pods = [each.obj for each in self.find(kind, namespace, lambda obj: True)]
         budgets = [each.obj for each in self.find(BUDGETS, namespace, lambda obj: True)]
         check_budgets(pod.obj, pods, budgets)
-        if deletion.grace(kind, pod.obj, options):
-            self._keep(kind, with_disruption_condition(pod.obj, self._now(0)), pod)
+        if deletion.grace_period_s(kind, pod.obj, options):
+            self._store_state(kind, with_disruption_condition(pod.obj, self._now(0)), pod)
         return self.delete(kind, namespace, name, options)
 
     def delete(
@@ -219,19 +219,21 @@ class Store:
         """Delete an object or begin its deletion. Raises ApiRefusal: 404, 409 when another object is meant."""
         old = self.get(kind, namespace, name)
         deletion.check(kind, old.obj, options)
-        later = self._now(deletion.grace(kind, old.obj, options))
+        later = self._now(deletion.grace_period_s(kind, old.obj, options))
         if kind is NAMESPACES:
             return (
-                old if old.obj["metadata"].get("deletionTimestamp") else self._keep(kind, closing(old.obj, later), old)
+                old
+                if old.obj["metadata"].get("deletionTimestamp")
+                else self._store_state(kind, closing(old.obj, later), old)
             )
-        marked_obj = deletion.marked(kind, old.obj, options, self._now(0), later)
+        marked_obj = deletion.mark_for_deletion(kind, old.obj, options, self._now(0), later)
         if marked_obj is None:
-            return self._forget(kind, old, deletion.last(kind, old.obj, self._now(0)))
+            return self._remove_object(kind, old, deletion.last(kind, old.obj, self._now(0)))
         if marked_obj == old.obj:
             return old
         if kind.counted and not old.obj["metadata"].get("deletionTimestamp"):
             marked_obj["metadata"]["generation"] = marked_obj["metadata"].get("generation", 1) + 1
-        return self._keep(kind, marked_obj, old)
+        return self._store_state(kind, marked_obj, old)
 
     def contents(self, namespace: str) -> list[tuple[ResourceKind, Key]]:
         """Return the keys of everything in a namespace."""
@@ -239,14 +241,14 @@ class Store:
 
     def let_go(self, kind: ResourceKind, stored: Stored) -> None:
         """Remove an object whose deletion had to wait."""
-        self._forget(kind, stored, deletion.last(kind, stored.obj, self._now(0)))
+        self._remove_object(kind, stored, deletion.last(kind, stored.obj, self._now(0)))
 
     # Inside.
 
     def _objects_of(self, kind: ResourceKind) -> dict[Key, Stored]:
         return self._objects.setdefault(kind.resource, {})
 
-    def _as_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
+    def _objects_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
         """Return the objects of a kind at an earlier version, reconstructed from its history."""
         journal = self.journal(kind)
         objects = dict(self._objects_of(kind))
@@ -259,9 +261,9 @@ class Store:
                 objects[key] = change.before
         return objects
 
-    def _admitted(self, kind: ResourceKind, namespace: str, obj: Object) -> Object:
+    def _admit(self, kind: ResourceKind, namespace: str, obj: Object) -> Object:
         """Return a new object with its defaults. Raises ApiRefusal for one that admission refuses."""
-        obj = shaped(kind, obj)
+        obj = validated(kind, obj)
         if kind is PODS:
             obj = with_priority(obj, [each.obj for each in self._objects_of(PRIORITIES).values()])
         kind.defaults(obj)
@@ -297,23 +299,23 @@ class Store:
         if kind.counted and changed - {"metadata", "status"}:
             meta["generation"] = meta.get("generation", 1) + 1
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
-            return self._forget(kind, old, new)
-        return self._keep(kind, new, old, manager, part)
+            return self._remove_object(kind, old, new)
+        return self._store_state(kind, new, old, manager, part)
 
-    def _keep(
+    def _store_state(
         self, kind: ResourceKind, obj: Object, before: Stored | None, manager: str = "", part: str = ""
     ) -> Stored:
         """Store the new state of an object under a new version, and note it in the history."""
         meta = obj["metadata"]
         if manager:
-            meta["managedFields"] = owned(before.obj if before else None, obj, manager, part, self._now(0))
+            meta["managedFields"] = managed_fields(before.obj if before else None, obj, manager, part, self._now(0))
         now = self._stamp(obj)
         self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])] = now
         self.ties.note(kind, before.obj if before else None, obj)
         self.journal(kind).write(StoreChange(now.version, now, before))
         return now
 
-    def _forget(self, kind: ResourceKind, old: Stored, last: Object) -> Stored:
+    def _remove_object(self, kind: ResourceKind, old: Stored, last: Object) -> Stored:
         """Remove an object, and note the deletion in the history. last: its state with the version of the deletion."""
         meta = last["metadata"]
         del self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])]

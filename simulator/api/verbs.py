@@ -21,7 +21,7 @@ from turnout.simulator.api.selectors import Question, selected
 from turnout.simulator.api.store import Key, Store, StorePage
 from turnout.simulator.api.writes import patch
 from turnout.simulator.api.writes.deletion import delete_options
-from turnout.simulator.api.writes.patch import scale_of, scaled
+from turnout.simulator.api.writes.patch import scale_of, with_replicas
 
 _PATCHES: dict[str, Callable[[Any, Any], Any]] = {
     "application/merge-patch+json": patch.merge,
@@ -136,10 +136,11 @@ def _patch(store: Store, call: Call) -> ApiAnswer:
 
 
 def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
+    """Store an updated object, status or scale, and return the answer."""
     target = call.target
     where = (target.kind, target.namespace, target.name)
     if target.subresource == "scale":
-        new = scaled(target.kind, store.get(*where).obj, new)
+        new = with_replicas(target.kind, store.get(*where).obj, new)
         return _json(scale_of(target.kind, store.update(*where, new, "scale", call.manager).obj))
     return ApiAnswer(store.update(*where, new, target.subresource, call.manager).raw)
 
@@ -241,7 +242,7 @@ def target(catalogue: Catalogue, path: str) -> Target:
         namespace, rest = rest[1], rest[2:]
     kind = catalogue.named(group, version, rest[0])
     if kind is None or (namespace and not kind.namespaced):
-        raise unserved(group, version, path)
+        raise not_served_error(group, version, path)
     if len(rest) > 3:
         raise ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
     found = Target(kind, namespace, *rest[1:])
@@ -250,7 +251,7 @@ def target(catalogue: Catalogue, path: str) -> Target:
     return found
 
 
-def unserved(group: str, version: str, path: str) -> Exception:
+def not_served_error(group: str, version: str, path: str) -> Exception:
     """Return the error for a kind that is not in the catalogue.
 
     A group of Kubernetes itself gets 501, since a real server has it. Its alpha and beta versions are off there unless

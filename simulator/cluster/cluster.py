@@ -46,8 +46,8 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
         pod,
         spec=msgspec.structs.replace(
             pod.spec,
-            containers=[_filled(c) for c in pod.spec.containers],
-            init_containers=[_filled(c) for c in pod.spec.init_containers or ()],
+            containers=[_with_scored_requests(c) for c in pod.spec.containers],
+            init_containers=[_with_scored_requests(c) for c in pod.spec.init_containers or ()],
         ),
     )
     requests = dict(requests_of(filled))
@@ -65,7 +65,11 @@ def pod_info_of(pod: Pod, spread: tuple[tuple[str, str], ...] | None = None) -> 
     )
 
 
-def _filled(container: Container) -> Container:
+def _with_scored_requests(container: Container) -> Container:
+    """Return a container with the requests that scoring assumes.
+
+    A limit counts where no request is set. cpu and memory have defaults.
+    """
     given = container.resources or Resources()
     requests: dict[str, str | int | float] = {**(given.limits or {}), **(given.requests or {})}
     requests.setdefault("cpu", f"{_UNSAID_CPU_MILLI}m")
@@ -154,7 +158,7 @@ class Cluster:
         if node in self.node_infos:
             self.node_infos[node].add(pod_info)
             self._where[pod_info.uid] = node
-            self._changed(node)
+            self._mark_changed(node)
 
     def remove(self, uid: str) -> None:
         """Release the room and the nomination of a pod."""
@@ -163,7 +167,7 @@ class Cluster:
         if node is not None:
             node_info = self.node_infos[node]
             node_info.add(node_info.pods[uid], -1)
-            self._changed(node)
+            self._mark_changed(node)
 
     def nominate(self, pod_info: PodInfo) -> None:
         """Record that a waiting pod names a node, or no longer names one."""
@@ -216,7 +220,8 @@ class Cluster:
         known.stale.clear()
         return known.fit
 
-    def _changed(self, node: str) -> None:
+    def _mark_changed(self, node: str) -> None:
+        """Mark a node whose room has changed, so that every known pod shape checks it again."""
         number = self._numbers.get(node)
         if self._order is not None and number is not None:
             for known in self._fits.values():

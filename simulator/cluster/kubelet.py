@@ -63,7 +63,10 @@ def state_of(pod: Object) -> PodState:
 
 
 def next_state(pod: Object, pace: Pace) -> NextState | None:
-    """Return the next change of the table; None when time alone changes nothing."""
+    """Return the state that a pod enters next by itself, and after how many seconds.
+
+    None if it stays as it is until something else changes it. pace: how long each state lasts.
+    """
     match state_of(pod):
         case PodState.BOUND:
             return NextState(0.0, PodState.PULLING)
@@ -144,6 +147,7 @@ def _restarts(pod: Object, code: int) -> bool:
 
 
 def _number(pod: Object, annotation: str) -> float | None:
+    """Return the number in a pod's annotation; None if it is missing or no number."""
     text = (pod["metadata"].get("annotations") or {}).get(annotation)
     try:
         return None if text is None else float(text)
@@ -152,6 +156,10 @@ def _number(pod: Object, annotation: str) -> float | None:
 
 
 def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:
+    """Return the conditions of a pod that has started.
+
+    stamp: time of the change, RFC 3339. why: reason of those that are False.
+    """
     states = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": ready, "ContainersReady": ready}
     reason = {"reason": why} if why else {}
     return [
@@ -177,6 +185,10 @@ def _waiting(container: Object) -> Object:
 
 
 def _running(pod: Object, container: Object, stamp: str) -> Object:
+    """Return the status of a container that runs.
+
+    A preceding end becomes lastState and counts as a restart. stamp: its start, RFC 3339.
+    """
     before = _before(pod, container["name"])
     ended = (before.get("state") or {}).get("terminated")
     restarts = before.get("restartCount", 0) + (1 if ended else 0)
@@ -185,6 +197,7 @@ def _running(pod: Object, container: Object, stamp: str) -> Object:
 
 
 def _ended(pod: Object, container: Object, stamp: str, code: int) -> Object:
+    """Return the status of a container that has ended. stamp: its end, RFC 3339. code: exit code."""
     before = _before(pod, container["name"])
     began = ((before.get("state") or {}).get("running") or {}).get("startedAt", stamp)
     ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": began, "finishedAt": stamp}

@@ -100,6 +100,7 @@ def _address(number: int) -> str:
 
 
 def _is_address(text: str) -> bool:
+    """Return True if a text is an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

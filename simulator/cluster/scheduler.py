@@ -317,6 +317,7 @@ def _taints(node_infos: Sequence[NodeInfo], shape: PodShape) -> list[int]:
 
 
 def _tolerated(taint: Taint, shape: PodShape) -> bool:
+    """Return True if the pod tolerates a taint of the effect PreferNoSchedule."""
     return any(
         effect in ("", "PreferNoSchedule")
         and (key == taint.key or (not key and operator == "Exists"))

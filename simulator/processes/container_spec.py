@@ -57,9 +57,9 @@ class Sources:
 
 
 def launch_of(pod: Object, container: Object, base: Mapping[str, str], sources: Sources) -> Launch:
-    """Work out what a container gets. Raises CannotStart.
+    """Return how a container is started: command, environment, folder and mounts, with variables expanded.
 
-    base: the environment that its image would bring.
+    Raises CannotStart. base: the environment that its image would bring.
     """
     env = dict(base)
     for each in container.get("envFrom") or ():
@@ -194,6 +194,10 @@ def contents(found: Object) -> dict[str, bytes]:
 
 
 def _mount(each: Object, env: Mapping[str, str]) -> Mount:
+    """Return one volume mount with variables expanded in its subPath.
+
+    Raises CannotStart if the subPath leaves the volume.
+    """
     inside = expanded(each.get("subPathExpr") or "", env) or each.get("subPath") or ""
     if ".." in inside.split("/") or inside.startswith("/"):
         raise CannotStart(f"the subPath {inside!r} leads out of its volume")
@@ -235,7 +239,7 @@ class Readiness:
 
 
 def probe_of(container: Mapping[str, Any]) -> ReadinessProbe | None:
-    """Return the container's readiness probe; None if there is none that is done here."""
+    """Return the container's readiness probe; None if it has none, or one of a kind that is not supported here."""
     probe = container.get("readinessProbe") or {}
     http_get = probe.get("httpGet")
     if not isinstance(http_get, Mapping):

@@ -50,6 +50,7 @@ def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> st
 
 
 def _lines(namespace: str, pods: list[Object], services: Iterable[Object]) -> Iterator[str]:
+    """Yield the lines of /etc/hosts for the services of a namespace. An invalid service is skipped."""
     for service in services:
         try:
             yield from list(_lines_of(service, namespace, pods))
@@ -80,6 +81,7 @@ def _is_chosen(pod: Object, namespace: str, selector: Mapping[str, str]) -> bool
 
 
 def _is_shown(pod: Object, unready_too: bool) -> bool:
+    """Return True if a pod has an address that DNS publishes. unready_too: also pods that are not ready."""
     status = pod.get("status") or {}
     if not status.get("podIP") or status.get("phase") in ("Succeeded", "Failed"):
         return False

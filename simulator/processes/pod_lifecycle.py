@@ -86,8 +86,8 @@ class PodLifecycle:
         return (each for each in self.containers if each.part in parts)
 
 
-def opened(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -> PodLifecycle:
-    """Return the lifecycle of a pod that was just bound.
+def new_lifecycle(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -> PodLifecycle:
+    """Return the lifecycle of a pod that was just bound: no container has started.
 
     backoff_s: the second pause before a restart, and the longest, in seconds.
     """
@@ -177,7 +177,7 @@ def initialized(lifecycle: PodLifecycle) -> bool:
 # What has happened.
 
 
-def started(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
+def record_start(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
     """Record that a container runs. answers: False if a readiness probe has yet to be answered."""
     was = lifecycle.named(name)
     restart = 1 if was.end else 0
@@ -185,7 +185,7 @@ def started(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = Tr
     return _with(lifecycle, replace(run, last=was.end or was.last, crashes=was.crashes))
 
 
-def not_started(lifecycle: PodLifecycle, name: str, why: str, message: str, now_s: float) -> PodLifecycle:
+def record_failed_start(lifecycle: PodLifecycle, name: str, why: str, message: str, now_s: float) -> PodLifecycle:
     """Record that a container could not be started. It is tried again.
 
     why: a reason word of a kubelet.
@@ -194,7 +194,7 @@ def not_started(lifecycle: PodLifecycle, name: str, why: str, message: str, now_
     return _with(lifecycle, replace(lifecycle.named(name), why=why, message=message, not_before_s=now_s + pause_s))
 
 
-def ended(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
+def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
     """Record that a container's process has ended."""
     was = lifecycle.named(name)
     end = ContainerEnd(code, was.began_s, now_s, message)
@@ -211,12 +211,12 @@ def answered(lifecycle: PodLifecycle, name: str, answers: bool) -> PodLifecycle:
     return _with(lifecycle, replace(lifecycle.named(name), answers=answers))
 
 
-def signalled(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecycle:
+def record_signal(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecycle:
     """Record the signal that a container got."""
     return _with(lifecycle, replace(lifecycle.named(name), last_signal=signal))
 
 
-def leaves(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
+def begin_end(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
     """Record that the pod is being deleted. On a repetition only a shorter grace counts."""
     if lifecycle.leaves_s is None:
         return replace(lifecycle, leaves_s=now_s, grace_s=grace_s)
@@ -272,6 +272,7 @@ def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
 
 
 def _init_failed(lifecycle: PodLifecycle) -> bool:
+    """Return True if an init container has failed and the pod's policy does not restart it."""
     lost = (
         each for each in lifecycle.of(Part.INIT) if each.state is ContainerState.ENDED and each.end and each.end.code
     )
@@ -279,6 +280,7 @@ def _init_failed(lifecycle: PodLifecycle) -> bool:
 
 
 def _mains_are_done(lifecycle: PodLifecycle) -> bool:
+    """Return True if all main containers have ended and none restarts."""
     mains = list(lifecycle.of(Part.MAIN))
     return all(
         each.state is ContainerState.ENDED and not (_restarts_after_end(lifecycle, each) and lifecycle.leaves_s is None)
@@ -307,9 +309,9 @@ def status_of(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, pod_ip
         "podIP": pod_ip,
         "podIPs": [{"ip": pod_ip}],
         "conditions": _conditions(pod, lifecycle, now_s, done),
-        "containerStatuses": [_shown(each, images) for each in lifecycle.of(Part.MAIN)],
+        "containerStatuses": [_container_status(each, images) for each in lifecycle.of(Part.MAIN)],
     }
-    if first := [_shown(each, images) for each in lifecycle.of(Part.INIT, Part.SIDECAR)]:
+    if first := [_container_status(each, images) for each in lifecycle.of(Part.INIT, Part.SIDECAR)]:
         status["initContainerStatuses"] = first
     return status
 
@@ -332,6 +334,11 @@ def _conditions(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, done
 
 
 def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, done: bool) -> dict[str, Any]:
+    """Return one condition of a pod.
+
+    Its transition time stays while its status stays. before: the old condition, empty for none. done: the pod has
+    completed.
+    """
     word = "True" if holds else "False"
     since = before.get("lastTransitionTime") if before.get("status") == word else None
     reason = {} if holds else {"reason": "PodCompleted" if done else "ContainersNotReady"}
@@ -339,7 +346,7 @@ def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, 
     return {**head, "lastTransitionTime": since or rfc3339(now_s), **reason}
 
 
-def _shown(each: Container, images: Mapping[str, str]) -> dict[str, Any]:
+def _container_status(each: Container, images: Mapping[str, str]) -> dict[str, Any]:
     """Return the containerStatus of a container. images: by container."""
     runs = each.state is ContainerState.RUNNING
     image = images.get(each.name, "")
@@ -354,7 +361,7 @@ def _shown(each: Container, images: Mapping[str, str]) -> dict[str, Any]:
         "state": _state(each),
     }
     last = each.end if _backs_off(each) else each.last
-    return shown | ({"lastState": {"terminated": _ended(last)}} if last else {})
+    return shown | ({"lastState": {"terminated": _terminated_state(last)}} if last else {})
 
 
 def _backs_off(each: Container) -> bool:
@@ -371,10 +378,11 @@ def _state(each: Container) -> dict[str, Any]:
         pause_s = each.not_before_s - each.end.ended_s
         message = f"back-off {pause_s:g}s restarting failed container={each.name}"
         return {"waiting": {"reason": "CrashLoopBackOff", "message": message}}
-    return {"terminated": _ended(each.end)} if each.end else {}
+    return {"terminated": _terminated_state(each.end)} if each.end else {}
 
 
-def _ended(end: ContainerEnd) -> dict[str, Any]:
+def _terminated_state(end: ContainerEnd) -> dict[str, Any]:
+    """Return the terminated state of a container."""
     terminated: dict[str, Any] = {
         "exitCode": end.code,
         "reason": "Error" if end.code else "Completed",

@@ -73,7 +73,10 @@ def _names(objects: Sequence[Object], *path: str) -> set[str]:
 
 
 def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
-    """Work out one volume. Raises CannotStart."""
+    """Return a volume of a pod with the files that it shows.
+
+    Raises CannotStart. sources: the ConfigMaps, Secrets and claims that the pod refers to.
+    """
     name = volume["name"]
     if (empty := volume.get("emptyDir")) is not None:
         return Volume(name, in_memory=empty.get("medium") == "Memory")
@@ -104,10 +107,14 @@ def _folder_of(persistent: Object | None, claim: str) -> str:
 
 
 def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator[tuple[str, File]]:
+    """Yield (path, file) of a configMap, secret or downwardAPI source.
+
+    mode: default file mode. Raises CannotStart for another source.
+    """
     if (reference := source.get("configMap")) is not None:
-        yield from _chosen(sources.config_maps, reference, "configmap", mode)
+        yield from _referenced_files(sources.config_maps, reference, "configmap", mode)
     elif (reference := source.get("secret")) is not None:
-        yield from _chosen(sources.secrets, reference, "secret", mode)
+        yield from _referenced_files(sources.secrets, reference, "secret", mode)
     elif (reference := source.get("downwardAPI")) is not None:
         yield from _downward_files(pod, reference, mode)
     else:
@@ -115,7 +122,7 @@ def _files(pod: Object, source: Object, sources: Sources, mode: int) -> Iterator
         raise CannotStart(f"a volume of {kinds} is not done here")
 
 
-def _chosen(
+def _referenced_files(
     objects: Mapping[str, dict[str, Any]], reference: Object, kind: str, mode: int
 ) -> Iterator[tuple[str, File]]:
     """Yield all keys of a referenced object as files, or the listed keys at their own paths. Raises CannotStart."""
@@ -162,9 +169,10 @@ class InCluster:
 
 
 def in_cluster(config: Mapping[str, Any], read: Callable[[Path], bytes] = Path.read_bytes) -> InCluster | None:
-    """Work it out from a kubeconfig. None if that has no token, or leads to a server without TLS.
+    """Return the variables and files by which a pod reaches the API server, from a kubeconfig.
 
-    read: reads the CA's file, where it is not in the kubeconfig itself.
+    None if the kubeconfig has no token, or its server no TLS. read: reads the CA's file, if the kubeconfig only names
+    it.
     """
     cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
     where = urlsplit(cluster["server"])

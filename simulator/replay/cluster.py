@@ -50,19 +50,19 @@ class ReplayWorld:
         self._takes = {shape_of(gpus): np.array([gpus], dtype=np.int64) for gpus in sizes}
         self._admits = {shape_of(gpus): np.ones(len(rules.nodes), dtype=np.bool_) for gpus in sizes}
         for each in submissions:
-            _check(each, rules)
+            _check_fits_empty_cluster(each, rules)
             heapq.heappush(self._events, (each.at_s, Event.ARRIVAL, each.name, 0))
 
     # Time.
 
     def next_s(self) -> float | None:
         """Return when the next event is; None when none is left."""
-        while self._events and self._stale(self._events[0]):
+        while self._events and self._is_outdated(self._events[0]):
             heapq.heappop(self._events)
         return self._events[0][0] if self._events else None
 
     def advance(self, to_s: float) -> None:
-        """Carry out all events until then, then run the scheduler."""
+        """Carry out all events up to the time `to_s`, then run the scheduler."""
         self.now_s = to_s
         while (at_s := self.next_s()) is not None and at_s <= to_s:
             _, event, name, _ = heapq.heappop(self._events)
@@ -73,10 +73,14 @@ class ReplayWorld:
             elif event is Event.END:
                 self._end(self.running.pop(name))
             else:
-                self._leave(self.running[name])
+                self._remove_leavers(self.running[name])
         self.schedule()
 
-    def _stale(self, event: tuple[float, Event, str, int]) -> bool:
+    def _is_outdated(self, event: tuple[float, Event, str, int]) -> bool:
+        """Return True if an event concerns a job that has ended, or an end that was computed anew since.
+
+        event: (time, kind, job, version).
+        """
         _, kind, name, version = event
         life = self.running.get(name)
         if kind is Event.ARRIVAL:
@@ -84,12 +88,14 @@ class ReplayWorld:
         return life is None or (kind is Event.END and version != life.version)
 
     def _end(self, life: JobRun) -> None:
+        """End a job: count its work, free its GPUs, and record its run time."""
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         for pod in life.pods:
             self._give(life, pod)
         self.ended[life.submission.name] = life.ran(self.now_s)
 
-    def _leave(self, life: JobRun) -> None:
+    def _remove_leavers(self, life: JobRun) -> None:
+        """Free the GPUs of the job's pods whose grace time is over."""
         for pod in [pod for pod in life.pods if pod.gone_s is not None and pod.gone_s <= self.now_s]:
             self._give(life, pod)
             life.pods.remove(pod)
@@ -119,6 +125,7 @@ class ReplayWorld:
                 self._find_nodes(life)
 
     def _start(self, life: JobRun, rows: Sequence[int]) -> None:
+        """Start a job on these rows of nodes, one pod each, and plan its end."""
         life.started_s = life.at_s = life.idle_until_s = self.now_s
         life.pods = [WorkerPod(index, row, self.now_s) for index, row in enumerate(rows)]
         life.last_state = None
@@ -167,11 +174,11 @@ class ReplayWorld:
         """Return the waiting jobs that are shown. A strict queue hides those behind the first that does not fit."""
         if self.rules.backfill or self.rules.all_seen:
             return self.waiting
-        fitting = list(self.fitting())
+        fitting = list(self.startable_jobs())
         return self.waiting[: len(fitting) + 1]
 
-    def fitting(self) -> Iterator[JobRun]:
-        """Yield the waiting jobs that would fit, one after another, without any elastic worker."""
+    def startable_jobs(self) -> Iterator[JobRun]:
+        """Yield the waiting jobs that would fit, one after another, if all elastic workers above the mins had left."""
         bare = list(self.free)
         for life in self.running.values() if self.waiting else ():
             for pod in life.pods:
@@ -182,8 +189,8 @@ class ReplayWorld:
                 return
             yield life
 
-    def obey(self, steps: Sequence[Step], policy: Policy) -> bool:
-        """Carry out a plan. True if it changed anything."""
+    def carry_out(self, steps: Sequence[Step], policy: Policy) -> bool:
+        """Apply the autoscaler's steps to the jobs. Return True if a size changed."""
         changes = [step for step in steps if step.changes]
         for step in changes:
             life = self.running[step.key.name]
@@ -195,6 +202,10 @@ class ReplayWorld:
         return bool(changes)
 
     def _resize(self, life: JobRun, step: Step) -> None:
+        """Apply a step of the autoscaler to a job: add pods, or let the last ones leave after the grace time.
+
+        A changed number of living pods restarts the job.
+        """
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         before, life.last_state = life.living, None
         if step.target > life.replicas:
@@ -214,7 +225,8 @@ class ReplayWorld:
         life.replicas = step.target
 
 
-def _check(submission: Submission, rules: ReplayRules) -> None:
+def _check_fits_empty_cluster(submission: Submission, rules: ReplayRules) -> None:
+    """Raise ValueError for a job that an empty cluster could not hold."""
     if sum(node // submission.gpus for node in rules.nodes) < submission.least:
         raise ValueError(
             f"{submission.name} asks for {submission.least} x {submission.gpus} GPUs: an empty cluster has no room"

@@ -87,6 +87,7 @@ class JobRun:
         return Ran(self.submission, self.started_s, now_s, self.restarts, self.robbed)
 
     def _as_job(self) -> Job:
+        """Return the job as the autoscaler sees it."""
         submission = self.submission
         return Job(
             key=self.key,

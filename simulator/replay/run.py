@@ -46,24 +46,25 @@ def replay(
                 look_s = min(look_s, _tick(world.now_s, rules.tick_s))
         else:
             world.now_s = look_s
-            look_s, decisions = _look(world, policy or Policy(), decides, idle), decisions + 1
+            look_s, decisions = _decide_and_carry_out(world, policy or Policy(), decides, idle), decisions + 1
         if watch is not None:
             watch(world)
     ran = tuple(world.ended[each.name] for each in submissions)
     return Tape(rules, ran, tuple(world.evictions), world.worked_gpu_s, decisions)
 
 
-def _look(world: ReplayWorld, policy: Policy, decides: Decide, idle: IdleRoom) -> float:
-    """Decide and carry out. Returns when to look again if nothing happens.
+def _decide_and_carry_out(world: ReplayWorld, policy: Policy, decides: Decide, idle: IdleRoom) -> float:
+    """Let the autoscaler decide and carry out its steps.
 
-    idle: the room seen so far.
+    Return the time at which it has to decide again if nothing happens before. idle: the history of idle room, which is
+    updated.
     """
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
     steps = decides(idle.update(world.shown(), now_s), policy, now_s)
-    changed = world.obey(steps, policy)
+    changed = world.carry_out(steps, policy)
     for _ in range(_MOST_LOOKS if tick_s == 0 and changed else 0):
         steps = decides(idle.update(world.shown(), now_s), policy, now_s)
-        if not world.obey(steps, policy):
+        if not world.carry_out(steps, policy):
             break
     if changed and tick_s:
         return world.now_s + tick_s
@@ -71,7 +72,10 @@ def _look(world: ReplayWorld, policy: Policy, decides: Decide, idle: IdleRoom) -
 
 
 def _due_s(world: ReplayWorld, policy: Policy, steps: Sequence[Step], idle: IdleRoom) -> float:
-    """Return when a job may be resized that only time holds back."""
+    """Return the time of the autoscaler's next decision, for the jobs that only a pause or cooldown holds back.
+
+    Infinite if there is no such job.
+    """
     due = math.inf
     for step in steps:
         if step.reason is Reason.ROOM_SETTLES:

@@ -85,10 +85,14 @@ def labelled(rows: Iterable[TraceRow], labels: Labels, dice: Random) -> tuple[Su
     """Return submissions with random sizes and curves, in the order of their time."""
     ordered = sorted(rows)
     began_s = ordered[0].at_s if ordered else 0.0
-    return tuple(_labelled(row, began_s, labels, dice) for row in ordered)
+    return tuple(_to_submission(row, began_s, labels, dice) for row in ordered)
 
 
-def _labelled(row: TraceRow, began_s: float, labels: Labels, dice: Random) -> Submission:
+def _to_submission(row: TraceRow, began_s: float, labels: Labels, dice: Random) -> Submission:
+    """Convert a row of a trace to a submission.
+
+    Whether it is elastic, and its speed curve, are drawn at random. began_s: time of the first row.
+    """
     gpus = row.gpus if row.gpus <= labels.per_node else math.gcd(row.gpus, labels.per_node)
     least = row.gpus // gpus
     most = least * labels.factor if dice.random() < labels.elastic else least
@@ -101,7 +105,7 @@ def _curve(table: Table, gpus: int) -> Table:
     return tuple((at // gpus, speed) for at, speed in table if at % gpus == 0)
 
 
-def drawn(jobs: int, gpus: int, load: float, dice: Random) -> tuple[TraceRow, ...]:
+def draw_trace(jobs: int, gpus: int, load: float, dice: Random) -> tuple[TraceRow, ...]:
     """Draw a stream that needs the share `load` of `gpus` GPUs: days and nights, many short and few long jobs."""
     sizes = [size for size, _ in _SIZES if size <= gpus // 2 or size == 1]
     often = [count for size, count in _SIZES if size in sizes]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from turnout.simulator.api.model import ApiRefusal, Unserved
-from turnout.simulator.api.verbs import unserved
+from turnout.simulator.api.verbs import not_served_error
 
 PODS = "/api/v1/namespaces/default/pods"
 MERGE = "application/merge-patch+json"
@@ -304,4 +304,4 @@ async def test_a_json_patch_applies_whole_or_not_at_all(api_server):
     pytest.param("scheduling.volcano.sh", "v1", Unserved, id="a CRD that nobody applied"),
 ])  # fmt: skip
 def test_whether_a_kind_is_not_found_or_left_out(group, version, error):
-    assert isinstance(unserved(group, version, "/path"), error)
+    assert isinstance(not_served_error(group, version, "/path"), error)

@@ -120,7 +120,11 @@ class _Acts:
         self._loan, self._stage = loan, stage
 
     async def all(self) -> None:
-        """Play the story: A fills what is idle, gives B what it needs, C nothing before that helps, and grows."""
+        """Play all acts of the story, and wait for the result of each.
+
+        A fills the idle GPUs. B gets its min from A. C waits until B leaves. A grows again when C leaves. D runs at its
+        min, and the autoscaler refuses to resize it.
+        """
         await self._stage.arrive(A)
         await self._runs(A, A.most)
         await self._stage.arrive(B)

@@ -169,7 +169,10 @@ class LendingSums:
 
 
 def added_up(story: Story) -> LendingSums:
-    """Add up a story."""
+    """Return the sums of a story.
+
+    They are GPU-seconds up to the mins, above them and idle, the numbers of resizes, and the waits of jobs.
+    """
     own = lent = idle = 0.0
     for before, after in pairwise(story.moments):
         passed_s = after.at_s - before.at_s
@@ -187,7 +190,10 @@ def added_up(story: Story) -> LendingSums:
 
 
 def wait_of(story: Story, letter: str) -> JobWait | None:
-    """How long a job waited for workers of another to leave; None when none left for it, or it does not run yet."""
+    """Return how long a job waited until workers of another job had left.
+
+    None if none left for it, or if it does not run yet.
+    """
     runs = story.first(MomentKind.RUNS, letter)
     change = next((m for m in story.changes() if m.decision and m.decision.for_ == letter), None)
     if runs is None or change is None or change.decision is None or change.decision.reason is not Reason.MAKES_ROOM:
@@ -239,7 +245,7 @@ def waited(wait: JobWait) -> str:
 
 
 def sentence(story: Story, sums: LendingSums) -> str:
-    """Tell the outcome in one sentence, for a reader who has not watched."""
+    """Return the outcome of the story in one sentence, for a reader who has not watched it."""
     autoscalers = [
         p.letter for p in story.players if any(held_gpus(m.seats, p.letter) > p.least for m in story.moments)
     ]
@@ -279,6 +285,10 @@ def _grew(story: Story, letter: str) -> Iterator[str]:
 
 
 def _uses_all_room(story: Story, letter: str, after_s: float, before_s: float) -> Iterator[str]:
+    """Yield a fault unless the player's job grew to its maximum into idle room between two times.
+
+    letter: of the player. after_s, before_s: since the start of the story.
+    """
     most = story.player(letter).most
     grown = (m.decision for m in story.changes(letter) if after_s < m.at_s < before_s and m.decision)
     if not any(decision.reason is Reason.IDLE_ROOM and decision.workers == most for decision in grown):
@@ -287,7 +297,10 @@ def _uses_all_room(story: Story, letter: str, after_s: float, before_s: float) -
 
 
 def _just_enough(story: Story, letter: str) -> Iterator[str]:
-    """Check that workers gave what was short, once those had gone that were on their way out already."""
+    """Yield a fault unless exactly as many workers were told to leave for a job as it was short of.
+
+    Workers that were leaving already count as gone. letter: of the job.
+    """
     changes = [m for m in story.changes() if m.decision and m.decision.for_ == letter]
     if wait_of(story, letter) is None:
         yield f"nobody made room for {letter}, or it does not run"
@@ -301,7 +314,7 @@ def _just_enough(story: Story, letter: str) -> Iterator[str]:
 
 
 def _undisturbed(story: Story, letter: str) -> Iterator[str]:
-    """While a job needs more than could be given, nobody is changed for it."""
+    """Yield a fault if any job was resized while this job needed more than others could give. letter: of the job."""
     moment = _decision_moment(story, letter, Reason.NEEDS_MORE)
     rests = story.first(MomentKind.RESTS, letter)
     if moment is None or rests is None:
@@ -336,7 +349,7 @@ def _left_alone(story: Story, letter: str) -> Iterator[str]:
 
 
 def _in_bounds(story: Story) -> Iterator[str]:
-    """Nobody has more than its most, nor, once it has run, less than its least."""
+    """Yield a fault for each job that had more workers than its max, or fewer than its min once it ran."""
     ran: set[str] = set()
     for moment in story.moments:
         if moment.word is MomentKind.LEAVES:

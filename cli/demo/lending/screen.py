@@ -53,7 +53,7 @@ class LendingScreen:
         self._leaves = [names[at : at + NODES_PER_LEAF] for at in range(0, len(names), NODES_PER_LEAF)]
 
     def open(self, flags: Sequence[str], pace: Pace) -> None:
-        """Say what is to be seen."""
+        """Print what the demo will show. flags: of the autoscaler."""
         self._console.print()
         self._console.print(Text("Turnout: the right size", style="bold"))
         self._console.print(
@@ -77,7 +77,7 @@ class LendingScreen:
 
     @contextmanager
     def acts(self) -> Iterator[None]:
-        """Keep the bars at the bottom for as long as things happen."""
+        """Keep the bars of the jobs at the bottom of the screen until the block ends."""
         self._console.print()
         leaves = [Text(f"leaf-{number}", style="bold") for number in range(1, LEAVES + 1)]
         self._row("at s", leaves, "why", Text("what happens", style="bold"))
@@ -89,7 +89,7 @@ class LendingScreen:
         self._live = None
 
     def happened(self, story: Story, moment: StoryMoment) -> None:
-        """Show a moment, if it is one to tell of. story: up to it."""
+        """Print a moment of the story, if it has a caption. story: up to this moment."""
         text = line(story, moment)
         if text:
             found = [self._strip(story, moment.seats, leaf) for leaf in self._leaves]
@@ -126,7 +126,10 @@ class LendingScreen:
 
 
 def _row(at: str, leaves: Sequence[Text], why: str, what: Text, width: int) -> Text:
-    """One line of the story; what does not fit in `width` columns goes on below itself."""
+    """Return one line of the story; words beyond `width` columns continue below their column.
+
+    at: the time. leaves: cells between.
+    """
     row = Text(f"{at:>4}  ", style="", end="")
     for leaf in leaves:
         row.append_text(leaf)
@@ -140,6 +143,7 @@ def _row(at: str, leaves: Sequence[Text], why: str, what: Text, width: int) -> T
 
 
 def _coloured(signs: str) -> Text:
+    """Return the signs of a row of GPUs in their players' colours; upper-case signs are bold."""
     text = Text()
     for part in runs(signs):
         sign = part[0]
@@ -216,6 +220,7 @@ def line(story: Story, moment: StoryMoment) -> str:
 
 
 def _asks(player: Player) -> str:
+    """Return how many workers a player asks for, in words."""
     if not player.elastic:
         return f"{_workers(player.least)}, no fewer"
     text = f"{player.least} to {_workers(player.most)}"
@@ -257,7 +262,7 @@ def _runs(story: Story, moment: StoryMoment) -> str:
 
 
 def _rests(story: Story, moment: StoryMoment) -> str:
-    """Say how all jobs stand since the autoscaler's last decision on this one."""
+    """Return how many GPUs each job has, and how long ago the autoscaler decided on this job."""
     words = [m for m in story.moments if m.decision and m.decision.letter == moment.letter]
     gpus_by_letter = {player.letter: held_gpus(moment.seats, player.letter) for player in story.players}
     now = {letter: gpus for letter, gpus in gpus_by_letter.items() if gpus}
@@ -308,7 +313,7 @@ def bars(seats: Seats, players: Sequence[Player]) -> list[Bar]:
 
 
 def chart(story: Story, columns: int) -> Chart:
-    """Draw a story. What jobs must have lies at the bottom, what is lent on it, what is idle on top."""
+    """Draw the GPUs of a story over time. From below: what jobs need at least, what is lent, and what is idle."""
     times = [moment.at_s for moment in story.moments]
     column_s = times[-1] / columns
     stacks = []
@@ -322,6 +327,7 @@ def chart(story: Story, columns: int) -> Chart:
 
 
 def _marks(story: Story, column_s: float) -> str:
+    """Return a line with a mark below the timeline for each notable moment. column_s: seconds per column."""
     line = ""
     for moment in story.moments:
         if moment.word in _MARKS:

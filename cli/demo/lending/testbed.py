@@ -97,7 +97,7 @@ class LendingTestbed:
         self.moments: list[StoryMoment] = []
 
     async def set_up(self) -> None:
-        """Make the namespaces, the nodes, the map and the queue, and the controller of the jobs."""
+        """Create the namespaces, the nodes, the map and the queue, and start the controller of the jobs."""
         where = places()
         for name in (NAMESPACE, MAP_NAMESPACE):
             await self._cluster.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
@@ -147,7 +147,10 @@ class LendingTestbed:
         return tuple(sorted(self._pods.values()))
 
     async def until(self, happens: Callable[[], bool], what: str) -> None:
-        """Wait until something is so. what: "A has 12 workers". Raises StoryFailed."""
+        """Wait until `happens` returns True.
+
+        what: the condition in words, such as "A has 12 workers". Raises StoryFailed after a time limit.
+        """
         try:
             async with asyncio.timeout(self._patience_s):
                 while not happens():
@@ -181,7 +184,7 @@ _DECIDED, _RESIZED = "decided", "resized"
 
 
 def decision(line: str, players: Sequence[Player]) -> LoggedDecision | None:
-    """Return the decision that a line tells of; None for a line about anything else."""
+    """Return the decision in a line of the autoscaler's log; None for any other line."""
     try:
         fields = json.loads(line)
     except ValueError:

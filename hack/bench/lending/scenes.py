@@ -14,7 +14,7 @@ from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import Labels, TraceRow, drawn, labelled
+from turnout.simulator.replay.traces import Labels, TraceRow, draw_trace, labelled
 
 # The GPUs that each ITP cluster is assumed to have, so that its full static run is busy to 60 to 68 %.
 # Source: docs/facts/autoscaling.md 7.1.
@@ -133,7 +133,7 @@ def _jobs(task: Task) -> Sequence[Submission]:
 def _rows(task: Task, dice: Random) -> Sequence[TraceRow]:
     if task.cluster in DRAWN:
         gpus, load = DRAWN[task.cluster]
-        return drawn(task.jobs or 5000, gpus, load, dice)
+        return draw_trace(task.jobs or 5000, gpus, load, dice)
     return trace_files.cluster(task.cluster[1:]) or ()
 
 

@@ -76,6 +76,10 @@ class BackgroundAgent:
         self._thread.start()
 
     def _run(self, settings: Settings) -> None:
+        """Run the agent's event loop in this thread until the job is over.
+
+        The result or the error is left in `over`.
+        """
         asyncio.set_event_loop(self.loop)
         try:
             self.over.set_result(self.loop.run_until_complete(self._attend(settings)))
@@ -85,6 +89,8 @@ class BackgroundAgent:
             self.loop.close()
 
     async def _attend(self, settings: Settings) -> Exit:
+        """Run the agent as a coroutine of this thread's loop, and return how the job ended."""
+
         def ready(leave: Callable[[], None]) -> None:
             self.leave = leave
 
@@ -167,6 +173,10 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         return "turnout"
 
     def next_rendezvous(self) -> Any:
+        """Join the next round and return torch's description of it.
+
+        Repeats if the host of the store is lost at once.
+        """
         thread = self._thread
         while True:
             thread.tell(lambda: thread.training.came_again(1))
@@ -177,6 +187,10 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
                 log.warning("store_lost round=%d why=%s", formed.round, error)
 
     def _formed(self) -> Formed:
+        """Wait until a round has formed, and return it.
+
+        Raises RendezvousConnectionError if the agent failed, RendezvousClosedError if the job is over.
+        """
         thread = self._thread
         waiting = thread.call(thread.training.formed.get())
         while not waiting.done():

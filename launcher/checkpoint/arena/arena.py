@@ -91,6 +91,10 @@ class Arena:
         return tuple(self._slot(generation) for generation in range(self.identity.count))
 
     def _slot(self, generation: int) -> Slot:
+        """Read the table of one generation, without a lock.
+
+        Reads again when the state or the epoch changed during the read.
+        """
         at = table_at(generation)
         while True:
             before = self._word(generation, STATE), self._word(generation, EPOCH)
@@ -296,6 +300,7 @@ class Arena:
             self._close()
 
     def _close(self) -> None:
+        """Release the mappings, the locks and the file of this arena."""
         self._words.release()
         self._bytes.release()
         self._head.close()

@@ -113,6 +113,11 @@ def _groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
 
 
 def _left_in_group(group: Path, limit_name: str, use_name: str, cache_name: str) -> tuple[int, int] | None:
+    """Return the free bytes and the memory limit of one cgroup.
+
+    The page cache counts as free. None if the cgroup has no limit or its files cannot be read. limit_name, use_name:
+    files of the cgroup. cache_name: the key of the page cache in memory.stat.
+    """
     limit, use, cache = _text(group / limit_name), _text(group / use_name), 0
     if not limit.isdecimal() or not use.isdecimal() or int(limit) >= _NO_LIMIT:
         return None
@@ -124,6 +129,10 @@ def _left_in_group(group: Path, limit_name: str, use_name: str, cache_name: str)
 
 
 def _lockable_bytes(own: Path) -> int | None:
+    """Return how many more bytes this process may lock in memory.
+
+    None if there is no limit, or if the process may exceed it. own: /proc/self.
+    """
     most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     status = dict(line.partition(":\t")[::2] for line in _text(own / "status").splitlines())
     if most == resource.RLIM_INFINITY or int(status.get("CapEff", "0"), 16) & _MAY_LOCK_ALL:
@@ -209,6 +218,7 @@ def _sweep(parent: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
+    """Delete a folder of arenas whose owner has ended. Raises OSError if a living owner holds its lock."""
     owner = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -390,6 +400,10 @@ def leftovers(folder: str | Path, run: str, boot: str = "") -> list[Path]:
 
 
 def _list_arenas(folder: Path, on_skipped: Callable[[str], object]) -> list[ArenaFile]:
+    """Return the arena files in a folder by name, at most _MOST_FILES.
+
+    on_skipped: called with the reason for each file or folder that cannot be read.
+    """
     try:
         names = sorted(name for name in os.listdir(folder) if _ARENA_NAME.fullmatch(name))
     except OSError as error:
@@ -442,6 +456,11 @@ class ShmAllocation:
                 self._locks.unlock_allocation()
 
     def _allocate(self, what: str, at: int, reserved_bytes: int, size: int) -> None:
+        """Allocate the rest of a byte range of the file.
+
+        Raises NoMemory, and frees the new part, if machine or file system lack the room. what: the use of the range,
+        for the message. at: its first byte. reserved_bytes: already allocated from there. size: total bytes.
+        """
         available = self._look(self._path.parent).available_bytes
         if available is not None and size - reserved_bytes > available:
             raise NoMemory(

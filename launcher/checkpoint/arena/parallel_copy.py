@@ -57,6 +57,10 @@ class Copier:
             self._running.append(self._pool.submit(self._take))
 
     def _parts(self, rows: Rows, few: int) -> list[Callable[[], None]]:
+        """Split the copies into calls that the threads can run in parallel.
+
+        Large copies are cut into parts of about equal size; tiny ones are grouped. few: see _are_tiny.
+        """
         in_calls = _are_tiny(rows, few)
         tiny, large = rows[in_calls], rows[~in_calls]
         parts: list[Callable[[], None]] = []
@@ -138,6 +142,7 @@ def even(rows: Rows, count: int) -> list[Rows]:
 
 
 def _rows(pieces: Pieces) -> Rows:
+    """Convert pieces to an array of (target, source, bytes). Raises ValueError for a negative number."""
     rows = np.asarray(pieces, np.int64).reshape(-1, 3)
     if (rows < 0).any():
         raise ValueError("a piece has an address or a size below 0")
@@ -175,6 +180,7 @@ def _runs(rows: Rows) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
 
 
 def _write(file: int, rows: Rows) -> None:
+    """Write pieces to a file, one call for each run of pieces that follow each other in the file."""
     starts, lengths = _runs(rows)
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
         sources = rows[start : start + length, 1:].copy()  # a copy: it is changed where the kernel stops midway

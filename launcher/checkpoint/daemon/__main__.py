@@ -62,6 +62,10 @@ async def _run(listens: socket.socket, endpoint: socket.socket | None, daemon: C
 async def _begin(
     listens: socket.socket, endpoint: socket.socket | None, options: argparse.Namespace, log_event: EventLog
 ) -> None:
+    """Create the daemon from its options and serve both sockets until it ends.
+
+    endpoint: the socket for other daemons, None for none.
+    """
     daemon = CheckpointDaemon(options.folder, options.run, options.worker, log_event, options.bytes_s, options.copied_s)
     await _run(listens, endpoint, daemon)
 

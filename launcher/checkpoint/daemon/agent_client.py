@@ -124,6 +124,10 @@ class AgentClient:
             await self._start()
 
     async def _start(self) -> None:
+        """Start the checkpoint daemon as a child process, unless it runs already or this client is closed.
+
+        The child inherits the listening sockets. A task that restarts a dead daemon is started too.
+        """
         async with self._starting:
             if self._listener is None or self._process is not None:
                 return
@@ -205,6 +209,11 @@ class AgentClient:
     async def _ask(
         self, message: GetHeldSteps | Restore | FindStored | Adopt, within_s: float = ANSWER_S
     ) -> ToClient | None:
+        """Send one request to the daemon and return its answer.
+
+        None if there is no daemon, the connection fails, or no answer comes in time; the latter two are logged.
+        within_s: longest wait, seconds.
+        """
         await self._start_if_any()
         if self._process is None:
             return None

@@ -112,6 +112,10 @@ class Session:
         return ArenaPath("", 1) if arena is None else ArenaPath(str(arena.path), arena.identity.count)
 
     async def _handle_registered(self, rank_store: RankStore, message: ToDaemon) -> ToClient | None:
+        """Carry out one message of a registered rank, and return the answer.
+
+        None if the message gets no answer. Raises BadFrame for a message that a trainer may not send.
+        """
         match message:
             case ReserveMemory(bytes=size, generations=generations):
                 try:
@@ -385,6 +389,10 @@ class CheckpointDaemon:
         return StoredStep(target, found.step if found is not None else -1)
 
     async def _persist(self, rank_store: RankStore, step: int) -> None:
+        """Store a step that a rank holds in memory and that was not stored yet.
+
+        Does nothing if the step is no longer there.
+        """
         if (found := rank_store.pin_unwritten(step)) is not None:
             job = SaveJob(step, *found)
             hashes = not rank_store.is_hashed(job.slot)
@@ -421,6 +429,7 @@ class CheckpointDaemon:
             self._connections.discard(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the messages of one local connection until it closes, says goodbye or sends a bad frame."""
         session = Session(self, writer.write, self._log_event)
         stays_open = True
         with suppress(OSError, asyncio.IncompleteReadError):  # the connection is gone

@@ -222,6 +222,11 @@ class Commit:
         return tuple(rank for rank, _ in zip(absent, range(16), strict=False))
 
     def _read_note(self, name: str, rank: int, about: FileInfo) -> None:
+        """Read the note that another rank stored about its shard.
+
+        Keep it if it belongs to the same run, step, round and world; log an unreadable note. about: size and time of
+        the note's file.
+        """
         self._other_notes[name] = about
         try:
             text = self._store.read(self._step, name, MOST_BYTES)
@@ -251,6 +256,10 @@ class Commit:
             self._log_event("note_passed_over", {"step": self._step, "rank": rank, "why": why})
 
     def _write(self, manifest: Manifest) -> Manifest:
+        """Write the manifest, which commits the step, and return it.
+
+        If a later round of this run has committed the step, its manifest stays and is returned. Raises StorageFailed.
+        """
         try:
             before = manifest_of(self._store, self._step)
         except NewerFormat as error:
@@ -332,6 +341,10 @@ class CommitCoordinator:
         """
 
         def look() -> bool:
+            """Return True if the step is committed now.
+
+            After the commit, remove the old steps that the retention rule does not keep.
+            """
             if commit.try_commit() is None:
                 return False
             self._log_event("checkpoint_committed", {"step": record.step, "store": store.name})

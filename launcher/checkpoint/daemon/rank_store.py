@@ -107,6 +107,7 @@ class _Allocation:
 
     @property
     def left_bytes(self) -> int:
+        """Return how many bytes of this allocation are not in memory yet; 0 after the arena was closed."""
         with suppress(ValueError):  # the arena was closed
             slots = self.arena.slots()[: self.generations]
             return sum(max(self.size - slot.reserved_bytes, 0) for slot in slots)
@@ -147,6 +148,10 @@ class Preallocator:
         self._allocations[promise] = asyncio.get_running_loop().create_task(self._allocate_rest(promise, others))
 
     async def _allocate_rest(self, promise: _Allocation, generations: list[int]) -> None:
+        """Allocate memory for further generations in a thread, then end the promise of it.
+
+        A generation that finds no memory is skipped; its save reports that.
+        """
         try:
             for generation in generations:
                 with suppress(NoMemory, ValueError):
@@ -290,6 +295,10 @@ class RankStore:
             return await asyncio.to_thread(self._hash, self.arena, generation)
 
     def _hash(self, arena: Arena, generation: int) -> bool:
+        """Compute the checksums of one generation, and store or compare them.
+
+        Returns False, and discards a generation that already has other checksums, since its memory is corrupt.
+        """
         slot = arena.slots()[generation]
         if slot.record is None:
             return False

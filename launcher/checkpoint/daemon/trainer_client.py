@@ -218,6 +218,10 @@ class TrainerClient:
         return answer
 
     def _arena_path(self, message: Hello | ReserveMemory) -> str:
+        """Send a request whose answer is the path of the arena, and return the path.
+
+        Raises NoMemory or DaemonLost if the daemon refuses.
+        """
         answer = self._answer(message, ANSWER_S, (ArenaPath, RequestRefused))
         if isinstance(answer, RequestRefused):
             raise NoMemory(answer.detail) if answer.reason == "no_memory" else DaemonLost(answer.detail)
@@ -227,6 +231,11 @@ class TrainerClient:
     def _answer(
         self, message: ToDaemon, timeout_s: float | None, kinds: type[object] | tuple[type[object], ...]
     ) -> ToClient:
+        """Send a request and return the first answer of these kinds.
+
+        The request is repeated to a new daemon if the first one has died. timeout_s: None for no limit. Raises
+        TimeoutError and DaemonLost.
+        """
         until_s = time.monotonic() + (timeout_s if timeout_s is not None else threading.TIMEOUT_MAX)
         asked_connection = 0  # the connection on which it was asked
 
@@ -327,6 +336,10 @@ class TrainerClient:
         return "the daemon has closed the connection"
 
     def _dispatch(self, message: ToClient) -> None:
+        """Handle one message of the daemon in the receiving thread.
+
+        Answers wake the caller that waits for them. Results of saves go to the callback.
+        """
         with self._changed:
             if isinstance(message, Hashed | Persisted | SaveFailed):
                 self._forget_finished(message)

@@ -164,6 +164,10 @@ def _find_stored(folder: str, rank: ProcessInfo, step: int | None) -> SavedStep 
 
 
 def _shard_fetcher(parts: ReshardedStep | None, environ: Mapping[str, str]) -> FetchRank | None:
+    """Return the function that brings a rank's shard into this host's memory, by the daemon.
+
+    None if no shards in memory may be resharded. environ: holds the daemon's socket path.
+    """
     if parts is None:
         return None
 
@@ -175,6 +179,7 @@ def _shard_fetcher(parts: ReshardedStep | None, environ: Mapping[str, str]) -> F
 
 
 def _step_in_storage(folder: str, step: int) -> InStorage:
+    """Return a step in storage, for the shards that memory does not hold. Raises BadCheckpoint."""
     try:
         store = open_store(folder)
         return InStorage(store, manifest_of(store, step))
@@ -228,6 +233,7 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         return metadata_of(self._saved_step().table)
 
     def _saved_step(self) -> SavedStep:
+        """Return the step that is read. Raises BadCheckpoint if it is not stored."""
         saved = self._saved()
         if saved is None:
             what = "nothing" if self._step is None else f"no step {self._step}"
@@ -301,6 +307,8 @@ def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Ite
 
 
 def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
+    """Return the function that loads a value which is no tensor from its shard."""
+
     def place(shard: DcpShard) -> None:
         load_text(planner, item, shard.values[item.storage_index.fqn])
 
@@ -311,6 +319,11 @@ def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
     """Read the rows that are needed: directly into their tensor, or aside if only some columns are copied from them."""
 
     def place(shard: DcpShard) -> PlannedRead:
+        """Plan the read of this tensor piece from one shard.
+
+        A contiguous piece of equal type is read straight into the target; any other is read aside and then copied.
+        Raises BadCheckpoint if shard and metadata disagree.
+        """
         entry = shard.chunks[chunk_name(item.storage_index.fqn, chunk.offsets)]
         if entry.shape != chunk.sizes:
             raise BadCheckpoint(f"{entry.name} is {entry.shape}, and {chunk.sizes} by the metadata")

@@ -94,6 +94,7 @@ class InMemory:
             self._read_head(rank)
 
     def _read_head(self, rank: int) -> None:
+        """Read the head of a rank's shard. Raises BadCheckpoint if the shards so far are of different saves."""
         with self.open_shard(rank) as verified:
             self._shards[rank] = shard_of(verified)
         if len({shard.save for shard in self._shards.values()}) != 1:
@@ -108,6 +109,10 @@ class InMemory:
 
     @contextmanager
     def open_shard(self, rank: int) -> Iterator[VerifiedReader]:
+        """Open a rank's shard in shared memory, and close it when the block ends.
+
+        Every read is checked against the checksums. Raises BadCheckpoint if a newer save has overwritten it.
+        """
         path, generation, epoch = self._positions[rank]
         arena = Arena.open(path)
         try:
@@ -125,6 +130,10 @@ class InMemory:
         return next((rank for rank, shard in self._shards.items() if want.is_in(shard)), None)
 
     def _try_fetch(self, rank: int) -> None:
+        """Fetch the shard of a rank from another host, at most once.
+
+        A rank whose shard cannot be fetched is logged and marked as unfetched.
+        """
         if self._fetch is None or rank in self._shards or rank in self._unfetched:
             return
         try:
@@ -159,6 +168,11 @@ class InStorage:
 
     @contextmanager
     def open_shard(self, rank: int) -> Iterator[VerifiedReader]:
+        """Open a rank's shard in storage, and close it when the block ends.
+
+        Every read is checked against the checksums of blocks, or of the whole shard if it has none. Raises
+        BadCheckpoint for an unknown rank.
+        """
         if rank >= self._manifest.world:
             raise BadCheckpoint(f"step {self.step} has no rank {rank}")
         shard = self._manifest.shards[rank]
@@ -237,6 +251,11 @@ class SavedStep:
                 yield from items
 
     def _read_shard(self, verified: VerifiedReader, shard: DcpShard, rank: int, wants: Iterable[WantedItem]) -> None:
+        """Read the wanted items from one rank's shard into their targets.
+
+        Reads aside are flushed when they exceed _MOST_ASIDE_BYTES. Raises BadCheckpoint if the shard is of another save
+        or lacks an item.
+        """
         if shard.save != self.table.save:
             raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")
         reads, aside_bytes = list[PlannedRead](), 0
@@ -284,6 +303,10 @@ def shard_of(verified: VerifiedReader) -> DcpShard:
 
 
 def _table(shard: DcpShard, verified: VerifiedReader) -> Table:
+    """Return the table of all ranks' tensors that this shard carries.
+
+    Raises BadCheckpoint if it has none, or a table of another save.
+    """
     if shard.table is None:
         raise BadCheckpoint("the shard does not tell what the others are")
     start, end = shard.head_bytes + shard.table.start, shard.head_bytes + shard.table.end

@@ -118,6 +118,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
             raise LauncherError("use_collectives=False leaves nobody who knows what all ranks have saved")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Return the plan with this rank's save request for the coordinating rank: step, worker and items."""
         rank = ProcessInfo.of(self._environ, self.folder)
         return replace(
             plan, storage_data=_SaveRequest(self.step, rank.worker if rank.has_agent else "", tuple(plan.items))
@@ -167,6 +168,10 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         return done
 
     def _rank(self, order: _SaveOrder) -> ProcessInfo:
+        """Return the process info under which this rank saves.
+
+        Without an agent, each rank of a larger world gets a worker name and a daemon of its own.
+        """
         rank = replace(ProcessInfo.of(self._environ, self.home), rank=order.rank, world=order.world)
         if rank.has_agent or order.world == 1:
             return rank

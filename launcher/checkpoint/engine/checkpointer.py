@@ -100,10 +100,11 @@ class Checkpointer:
 
     @property
     def saves_here(self) -> bool:
-        """True if this process saves. With a replicated state only one process per worker does."""
+        """Return True if this process saves. With a replicated state only one process per worker does."""
         return not self._replicated or self._rank.local_rank == 0
 
     def _memory_saver(self) -> MemorySaver:
+        """Return the saver of this process, created at the first call. It is closed when the process exits."""
         if self._memory is None:
             self._memory = MemorySaver(
                 self._rank,
@@ -164,6 +165,10 @@ class Checkpointer:
         self.on_failure(step, why)
 
     def _save(self, step: int, state: object, target: Save | None, copy_policy: CopyPolicy | None = None) -> None:
+        """Save a state in memory, if this rank saves.
+
+        target: where the daemon also stores the save, None for memory only. Of equal replicas, only rank 0 stores.
+        """
         if not self.saves_here:
             return
         if self._replicated and self._rank.rank:
@@ -198,6 +203,11 @@ class Checkpointer:
         return self._load_from_storage(into)
 
     def _restore(self, source: str, step: int, shard: memoryview, into: Mapping[str, object] | None) -> Loaded:
+        """Convert the bytes of a shard to a loaded state.
+
+        source: memory or storage, for logs. into: objects to load the state into, None for none. Random number states
+        are restored if the checkpointer keeps them.
+        """
         state, rng_text = state_of(shard), extra_text_of(shard) if self._rng else ""
         if into:
             restore(into, state)
@@ -227,6 +237,11 @@ class Checkpointer:
         return newest_step
 
     def _load_from_storage(self, into: Mapping[str, object] | None) -> Loaded | None:
+        """Load the newest readable step from storage; None if there is none.
+
+        A single rank falls back to an older step when a step cannot be read; in a larger world the error is raised.
+        Raises BadCheckpoint for a step of another world size.
+        """
         store = open_store(self.folder)
         rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
         if "://" not in self.folder and not Path(self.folder).is_dir():
@@ -294,6 +309,10 @@ class Checkpointer:
         )
 
     def _on_daemon_message(self, message: ToClient) -> None:
+        """Log the result of a save, and report a failed save to `on_failure`.
+
+        A save that a newer save replaced is not a failure.
+        """
         match message:
             case SaveFailed(step=step, reason=reason, detail=detail) if reason != "overwritten":
                 self._why = detail

@@ -164,6 +164,11 @@ class FrozenParams:
             comparing.join()
 
     def _compare(self, arena: Arena, generation: int, record: ShardRecord, laid: SavePlan) -> None:
+        """Compare some skipped tensors with their bytes in memory, up to the byte budget.
+
+        The next call continues at the following tensor. At a difference in a tensor that is marked unchanged, all
+        skipping of this generation ends.
+        """
         view = arena.map(generation, record.region_bytes)
         last_save, left, (first, byte) = self._last_saves[generation], self._budget, self._at
         chosen = np.flatnonzero(last_save.skip.mask & (laid.sizes > 0)).tolist()
@@ -203,6 +208,7 @@ class FrozenParams:
 
 
 def _versions(tensors: list[torch.Tensor]) -> Sequence[int]:
+    """Return torch's counters of changes in place, one per tensor; _NONE for an inference tensor."""
     try:
         return versions_of(tensors)
     except RuntimeError:
@@ -212,6 +218,10 @@ def _versions(tensors: list[torch.Tensor]) -> Sequence[int]:
 def _equal(
     view: memoryview, head_bytes: int, entry: Entry, tensor: torch.Tensor, byte: int, size: int, streams: CopyStreams
 ) -> bool:
+    """Return True if a part of a tensor equals its saved bytes.
+
+    byte, size: the part. A tensor that is not plain host memory is compared as a whole, in a copy.
+    """
     if is_bytes(tensor):
         at = address_of(view) + head_bytes + entry.start + byte
         return bool(_libc.memcmp(at, tensor.data_ptr() + byte, size) == 0)

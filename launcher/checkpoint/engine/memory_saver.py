@@ -86,6 +86,10 @@ class PinnedPages:
             self._forget(generation)
 
     def _make(self, arena: Arena, size: int, registrar: PageRegistrar | None) -> None:
+        """Populate the pages of all generations with memory, then register them with the accelerator's driver.
+
+        size: bytes of one generation. registrar: None without an accelerator.
+        """
         generations = range(min(self._generations, arena.identity.count))
         try:
             for generation in generations:
@@ -96,6 +100,10 @@ class PinnedPages:
             self._register(arena, generations, size, registrar)
 
     def _register(self, arena: Arena, generations: range, size: int, registrar: PageRegistrar) -> None:
+        """Register the mappings that are new with the accelerator's driver, so that copies become faster.
+
+        A refusal is logged and ends the attempt. size: bytes of one generation.
+        """
         began_s, new_bytes = time.monotonic(), 0
         for generation in generations:
             mapping = memoryview(arena.map(generation, size).obj)
@@ -345,6 +353,10 @@ class MemorySaver:
         self._seal(save)
 
     def _seal(self, save: _RunningSave) -> None:
+        """Seal the shard, which makes the save valid, and announce it to the daemon.
+
+        Skipped tensors are compared afterwards.
+        """
         record = save.arena.seal(save.generation, save.record)
         message = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
         self.client.announce_save(message)

@@ -125,6 +125,10 @@ class SavePlanner:
         return join_head(b"".join([*about, b'"}']), last_plan.described)
 
     def _full_plan(self, state: object, extra_text: str) -> SavePlan:
+        """Compute the plan of a save from the whole state: layout, head, tensors and their addresses.
+
+        extra_text: stored in the head, "" for none. The plan is also cached for the next save.
+        """
         text, tensors = flatten(state)
         key = [(name, each.dtype, each.shape) for name, each in tensors.items()]
         if key != self._key:
@@ -146,6 +150,11 @@ class SavePlanner:
         return laid
 
     def _cache_plan(self, state: object, laid: SavePlan) -> None:
+        """Keep a plan for later saves of a state of the same structure.
+
+        A cache that was never used doubles the number of saves before the next attempt. Nothing of this save's tensors
+        stays alive.
+        """
         if self._pause > 0:
             self._pause -= 1
             return

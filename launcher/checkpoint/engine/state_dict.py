@@ -112,6 +112,10 @@ def specs_of(tensors: Sequence[torch.Tensor]) -> AddressedTensors | None:
 
 
 def _shared(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> list[tuple[int, int]]:
+    """Return (place, place of the first) of each tensor that may share its memory with another.
+
+    addresses: of the tensors, in the same order; 0 when unknown. Empty if all addresses differ.
+    """
     distinct = set(addresses)
     if len(distinct) == len(addresses) and 0 not in distinct:
         return []
@@ -203,6 +207,10 @@ def unflatten(text: str, tensors: Mapping[str, torch.Tensor]) -> object:
 
 
 def _plain(value: object) -> tuple[str, object] | None:
+    """Return the type word and content with which a non-tensor value is stored.
+
+    None for a value of a type that is not known here.
+    """
     if isinstance(value, torch.Size):
         return "torch.Size", list(value)
     if isinstance(value, torch.dtype):

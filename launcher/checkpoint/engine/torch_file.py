@@ -209,6 +209,7 @@ def _version(file: BinaryIO) -> tuple[int, str]:
 
 
 def _sync(folder: Path) -> None:
+    """Sync a folder to disk, so that new names in it survive a crash."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(file)

@@ -191,6 +191,7 @@ def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
 
 
 def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
+    """Raise BadCheckpoint for a field of a manifest that is out of its bounds."""
     if not 0 < len(run) <= 253:
         raise BadCheckpoint("a run has a name of 1 to 253 characters")
     if not 0 <= step <= MOST_COUNT or not 0 <= round <= MOST_COUNT or not 0 < world <= MOST_WORLD:
@@ -210,6 +211,10 @@ def _text(what: bytes, plain: bytes, version: int = VERSION) -> bytes:
 
 
 def _sealed(what: bytes, plain: bytes) -> bytes:
+    """Return the text of a file with its checksum.
+
+    what: kind of file. plain: its content. Raises BadCheckpoint if it is too long.
+    """
     text = _text(what, plain)
     if len(text) > MOST_BYTES:
         raise BadCheckpoint(f"a {what.decode()} of {len(text)} bytes: at most {MOST_BYTES} are one")

@@ -217,6 +217,10 @@ def read_head(data: Buffer) -> tuple[Layout, dict[str, str], int]:
 
 
 def _laid_out(head: Mapping[str, object]) -> Layout:
+    """Return the layout that the head of a shard describes.
+
+    Raises BadCheckpoint unless the tensors follow each other without gaps, widest type first.
+    """
     entries, at, widest = list[Entry](), 0, max(DTYPES.values())
     for name, found in head.items():
         entry = _entry(name, found, at)
@@ -247,6 +251,7 @@ def _padded(text_bytes: int) -> int:
 
 
 def _is_text(value: object) -> bool:
+    """Return True if a value is a string that UTF-8 can encode."""
     if not isinstance(value, str):
         return False
     try:
@@ -256,6 +261,7 @@ def _is_text(value: object) -> bool:
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return JSON pairs as a dictionary. Raises ValueError if a name appears twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name is there twice")

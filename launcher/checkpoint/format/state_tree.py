@@ -89,6 +89,10 @@ def name_of(*keys: object) -> str:
 
 
 def _segment(key: object) -> str:
+    """Return the part of a tensor's name that stands for one key.
+
+    A key that is not a string begins with "#". Strings are escaped, so that no two keys have the same part.
+    """
     if type(key) is not str:
         return "#" + _escaped(_shown(key))
     text = _escaped(key)
@@ -153,6 +157,11 @@ class Writer:
         return self._branch(value, name, depth + 1)
 
     def _branch(self, value: Any, name: str, depth: int) -> object:
+        """Return the skeleton of a container: its type word, then its keys and values.
+
+        Raises BadState if it contains itself or is nested too deep. name: path of the container. depth: levels above
+        it.
+        """
         if depth > MOST_DEPTH:
             raise BadState(name, f"it is nested more than {MOST_DEPTH} deep")
         if id(value) in self._open:
@@ -184,6 +193,7 @@ class Writer:
         return ["made", parts[0], self.value(parts[1], name, depth)]
 
     def _tensor(self, value: object, name: str) -> str:
+        """Add a tensor and return its name. A tensor that was added before keeps its first name."""
         same = self._identity(value)
         known = self._names.get(same)
         if known is None:
@@ -192,6 +202,10 @@ class Writer:
         return known
 
     def _key(self, key: Any, name: str, depth: int) -> object:
+        """Return the skeleton of a dictionary key.
+
+        Raises BadState for a key of another type than _KEYS. name: path of the dictionary.
+        """
         kind = type(key)
         if kind is str:
             return self._text(key, name)
@@ -206,6 +220,7 @@ class Writer:
         raise BadState(name, f"a key in it is a {kind.__qualname__}: {_KEYS} is needed, nothing nested deep and no nan")
 
     def _text(self, value: str, name: str) -> str:
+        """Return a string. Raises BadState if UTF-8 cannot encode it. name: path of the value."""
         if not value.isascii():
             try:
                 value.encode()
@@ -258,6 +273,7 @@ class _Reader:
         return state
 
     def _key(self, skeleton: object, depth: int) -> Hashable:
+        """Return the dictionary key that a skeleton describes. Raises BadCheckpoint for a skeleton that no key has."""
         match skeleton:
             case ["tuple", *parts] if depth < MOST_DEPTH:
                 return tuple([self._key(part, depth + 1) for part in parts])
@@ -268,6 +284,10 @@ class _Reader:
         raise BadCheckpoint("the skeleton has a key that no state can have")
 
     def _make(self, word: str, payload: object, depth: int) -> object:
+        """Create an object of a caller's class by the maker of its type word.
+
+        Raises BadCheckpoint if the maker fails.
+        """
         parts = self.value(payload, depth + 1)
         try:
             return self._makers[word](parts)
@@ -276,6 +296,10 @@ class _Reader:
 
 
 def _atom(word: str, text: str) -> object:
+    """Return the bytes, large integer, inf or nan that a skeleton holds as text.
+
+    word: bytes, int or float. Raises BadCheckpoint.
+    """
     try:
         if word == "bytes":
             return base64.b64decode(text, validate=True)
@@ -319,6 +343,10 @@ class _Gapped(Writer):
         self.gaps: list[Gap] = []
 
     def value(self, value: Any, name: str, depth: int) -> object:
+        """Return the skeleton of a value, with a gap in place of a plain value.
+
+        Its content may change from save to save.
+        """
         if type(value) in PLAIN:
             self.gaps.append(None)
             return msgspec.Raw(_GAP)

@@ -306,6 +306,10 @@ def receive(
 
 
 def _check_proof(sock: socket.socket, auth: FrameAuth, digest: bytes) -> None:
+    """Receive the proof that follows a shard, and check it against the digest of the received bytes.
+
+    Raises BadCheckpoint.
+    """
     proof = bytearray(PROOF_BYTES)
     with memoryview(proof) as view:
         _fill(sock, view, None)
@@ -318,6 +322,10 @@ def _check_proof(sock: socket.socket, auth: FrameAuth, digest: bytes) -> None:
 
 
 def _fill(sock: socket.socket, view: memoryview, checksum: xxhash.xxh3_64 | None) -> None:
+    """Receive bytes until the view is full, and add them to the checksum.
+
+    Raises ConnectionResetError if the peer closes before. checksum: None for none.
+    """
     at = 0
     while at < view.nbytes:
         with view[at:] as rest:
@@ -397,6 +405,7 @@ class PeerConnection:
             raise PeerUnavailable(str(error)) from error
 
     async def _exactly(self, size: int) -> bytes:
+        """Receive exactly `size` bytes. Raises ConnectionResetError if the peer closes before."""
         loop, data, at = asyncio.get_running_loop(), bytearray(size), 0
         with memoryview(data) as view:
             while at < size:

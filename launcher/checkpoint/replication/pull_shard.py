@@ -169,6 +169,10 @@ async def _send_bytes(
     record: ShardRecord,
     given: ShardGiven,
 ) -> None:
+    """Send the header of a shard, then its bytes from a thread.
+
+    given: the header. record: of the shard, which lies in this generation of the arena.
+    """
     sums, shard = arena.sums(generation), arena.map(generation, record.shard_bytes)
     await connection.send(given)
     try:
@@ -262,6 +266,10 @@ async def _fetch_from(
 def _reserve_memory(
     context: ReplicationContext, rank_store: RankPort, local_rank: int, record: ShardRecord, count: int
 ) -> None:
+    """Make sure that memory for one shard can be had, and that the local rank has an arena.
+
+    count: number of local ranks. Raises NoMemory.
+    """
     reserved_bytes = (
         sum(slot.reserved_bytes for slot in rank_store.arena.slots()) if rank_store.arena is not None else 0
     )
@@ -306,6 +314,10 @@ async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore,
     """Adopt the shards that `order` names, from several leavers at once, within its time. Missing ones are reported."""
 
     async def adopt(shards: AdoptShards) -> None:
+        """Fetch all shards of one lost worker from the peers that hold them.
+
+        The result is logged as shard_taken or shard_not_taken.
+        """
         try:
             for at in range(shards.count):
                 request = Fetch(order.step, order.saved_round, shards.first_rank + at, order.ranks)
@@ -386,6 +398,10 @@ async def _fetch_replica_from(
     endpoint: DaemonEndpoint,
     round_: int,
 ) -> None:
+    """Fetch one shard from a peer into the replica store.
+
+    place: whose shard it is. round_: number of the current round. Raises LauncherError.
+    """
     connection = await connect_peer(endpoint, context.identity, round_)
     try:
         given, record = await request_shard(connection, request)
@@ -395,6 +411,7 @@ async def _fetch_replica_from(
 
 
 def _local_shard(context: ReplicationContext, replica_store: ReplicaStore, request: Fetch) -> ShardFetched | None:
+    """Return where this host already holds a requested shard with checksums; None if it does not."""
     for arena, _ in arenas_of(context, replica_store):
         for generation, slot in enumerate(arena.slots()):
             record = slot.record

@@ -69,6 +69,10 @@ class ReplicaStore:
             return await self._reserve(place, record, owner_count, times)
 
     async def _reserve(self, place: Place, record: ShardRecord, owner_count: int, times: int) -> Arena:
+        """Return the arena for replicas of one place, with memory allocated.
+
+        Raises NoMemory. times: generations to allocate. owner_count: local ranks of the owner.
+        """
         arena = self._arenas.get(place)
         have = sum(min(slot.reserved_bytes, record.region_bytes) for slot in arena.slots()) if arena else 0
         need = need_bytes(record.region_bytes, times, 1) - have
@@ -197,6 +201,7 @@ class ReplicaStore:
         return saves
 
     def _is_valid(self, arena: Arena, generation: int, record: ShardRecord) -> bool:
+        """Return True if the bytes of a replica have the checksums that were sent with it."""
         sums = sums_of(arena.map(generation, record.region_bytes)[: record.shard_bytes])
         with suppress(BadCheckpoint):
             # Killed between sealing and hashing: its chunks were verified on arrival.
@@ -234,6 +239,7 @@ class ReplicaStore:
                     arena.discard(generation)
 
     def _drop(self, place: Place) -> None:
+        """Delete the arena with the replicas of one place."""
         arena = self._arenas.pop(place)
         self._pinned_generations.pop(arena.path, None)
         arena.remove()

@@ -106,6 +106,7 @@ class ReplicaSender:
         return "failed" if "failed" in outcomes else "without"
 
     def _endpoints(self) -> tuple[DaemonEndpoint, ...]:
+        """Return the daemons that hold this worker's replicas; empty if it has none."""
         replica_group = self._context.restore_place.replica_group if self._context.restore_place is not None else None
         if replica_group is None or not replica_group.replica_holders or not self._context.replicas:
             return ()
@@ -148,6 +149,10 @@ class ReplicaSender:
         )
 
     async def _copy_to(self, endpoint: DaemonEndpoint, pins: list[PinnedShard], complete_step: int) -> CopyOutcome:
+        """Copy the pinned shards to one peer, and return the outcome.
+
+        "without": the peer has no room, or has failed too often. complete_step: the newest with all replicas complete.
+        """
         try:
             connection = self._connections.get(endpoint.id)
             if connection is None:
@@ -169,6 +174,7 @@ class ReplicaSender:
         return "kept"
 
     async def _send(self, connection: PeerConnection, pin: PinnedShard, complete_step: int) -> None:
+        """Offer a shard to a peer, send its bytes, and await the confirmation. Raises BadFrame for another answer."""
         local_rank, arena, generation, record = pin
         sums, rate_limiter = arena.sums(generation), self._context.rate_limiter
         total = arena.slots()[generation].sums_sum or 0
@@ -263,6 +269,7 @@ class ReplicationLeader:
                 context.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
+        """Ask the follower `name` to copy a step to its peers; return the outcome. Disconnect a follower that fails."""
         try:
             answer = await connection.ask(Copy(step, complete_step), COPY_S)
             if isinstance(answer, Copied) and answer.step == step:
@@ -460,6 +467,7 @@ class Replicator:
         return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MOST_HOLDS - _OWN]
 
     def _close_round(self) -> None:
+        """Close the connections and cancel the work of the current round."""
         for each in (self._leader, self._sender):
             if each is not None:
                 each.close()
@@ -468,6 +476,10 @@ class Replicator:
         self._leader = self._sender = self._round = None
 
     def _accept(self, listens: socket.socket) -> None:
+        """Accept one connection of a peer and start a task that serves it.
+
+        Without free file descriptors, listening pauses for FULL_S seconds.
+        """
         try:
             sock, _ = listens.accept()
         except OSError as error:  # the caller left before it was accepted, or file descriptors ran out
@@ -487,12 +499,14 @@ class Replicator:
         task.add_done_callback(partial(self._ended, connection))
 
     def _ended(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
+        """Forget the task of a connection, and close the connection if the task never started."""
         self._callers.discard(task)
         if connection in self._connections:  # the task was cancelled before it started
             self._connections.discard(connection)
             connection.close()
 
     async def _serve(self, connection: PeerConnection) -> None:
+        """Check the token of a peer, then serve its requests until it leaves. Log and disconnect a stranger."""
         try:
             is_proven = await accept_peer(connection, self._context.identity)
             self._strangers.pop(connection, None)
@@ -519,6 +533,10 @@ class Replicator:
         return True
 
     async def _serve_requests(self, connection: PeerConnection) -> None:
+        """Handle the requests of a peer: store its replica, send it a shard, or make it a follower.
+
+        Ends when the peer asks for a round that is not current. Raises BadFrame for another message.
+        """
         while True:
             match await connection.receive(None):
                 case Offer() as offer if await self._is_current_round(connection):
@@ -537,6 +555,10 @@ class Replicator:
                     raise BadFrame(f"{type(message).__name__} is not for a daemon")
 
     async def _receive_replica(self, connection: PeerConnection, offer: Offer) -> None:
+        """Receive one replica that a peer offers, and answer whether it is stored.
+
+        A refusal has the reason no_memory, busy or corrupt.
+        """
         record = unpacked(offer.record)
         place = (connection.peer, offer.local_rank)
         if record.round != connection.round or connection.peer == self._context.daemon.worker:

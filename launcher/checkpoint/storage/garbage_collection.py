@@ -114,6 +114,7 @@ def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
 
 
 def _has_no_manifest(store: Store, step: int) -> bool:
+    """Return True if a step has no manifest at all. An unreadable one counts as a manifest."""
     try:
         return store.read(step, MANIFEST, MOST_BYTES) is None
     except BadCheckpoint:  # a person has put something else there
@@ -121,6 +122,7 @@ def _has_no_manifest(store: Store, step: int) -> bool:
 
 
 def _is_committed(store: Store, step: int) -> bool:
+    """Return True if a step has a valid manifest."""
     try:
         manifest_of(store, step)
     except BadCheckpoint:

@@ -44,6 +44,10 @@ class ObjectStore:
             return {name: FileInfo(int(each["size"]), _time(each)) for name, each in found.items() if _is_object(each)}
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
+        """Write an object of a step, and return the name that it has.
+
+        Without `replace`, the name gets a random part, so that two writers never collide. Raises StorageFailed.
+        """
         if not replace:  # uploads are slow, and of two with one name the later would win: use unique names
             stem, dot, kind = name.rpartition(".")
             name = f"{stem}.{secrets.token_hex(8)}{dot}{kind}"
@@ -73,6 +77,10 @@ class ObjectStore:
             raise
 
     def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+        """Return the content of a small object of a step; None if it does not exist.
+
+        Raises BadCheckpoint if it has more than `most_bytes`, and StorageFailed.
+        """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 size = int(self._fs.info(self._at(step, name))["size"])
@@ -84,6 +92,10 @@ class ObjectStore:
 
     @contextmanager
     def opened(self, step: int, name: str) -> Iterator[_Object]:
+        """Open an object of a step for reads of ranges.
+
+        Raises BadCheckpoint if it does not exist, and StorageFailed.
+        """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 size = int(self._fs.info(self._at(step, name))["size"])
@@ -92,6 +104,10 @@ class ObjectStore:
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
+        """Delete objects of a step, and its folder if that is empty then.
+
+        Missing objects are ignored. Raises StorageFailed.
+        """
         with self._storage_errors(f"removing step {step}"):
             for name in names:
                 with suppress(FileNotFoundError):
@@ -141,6 +157,7 @@ class _Object:
         self._fs, self._path, self._name, self.size_bytes = fs, path, name, size_bytes
 
     def fill(self, view: memoryview, offset: int) -> None:
+        """Fill the view with the object's bytes from `offset` on. Raises BadCheckpoint if the object is too short."""
         found = self._fs.cat_file(self._path, start=offset, end=offset + view.nbytes)
         if len(found) != view.nbytes:
             raise BadCheckpoint(f"{self._name} ends at byte {offset + len(found)}")
@@ -155,6 +172,10 @@ def _is_object(about: Mapping[str, Any]) -> bool:
 
 
 def _time(about: Mapping[str, Any]) -> float | None:
+    """Return the time of the last change of an object, in seconds since 1970.
+
+    None if the file system gives no time. about: the file system's description of the object.
+    """
     for key in _TIMES:
         match about.get(key):
             case datetime() as found:

@@ -33,6 +33,7 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP)
 
 
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return the C function sync_file_range(2); None where the C library has none."""
     found = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
     if found is None:
         return None
@@ -82,6 +83,10 @@ def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
 
 
 def _range(file: int, start: int, size_bytes: int, flags: int) -> bool:
+    """Call sync_file_range(2) on a byte range.
+
+    Returns False where the kernel or the file system does not support it. Raises OSError for another failure.
+    """
     if _call is None:
         return False
     if _call(file, start, size_bytes, flags) == 0:
@@ -137,6 +142,10 @@ class PosixStore:
             return tuple(sorted(step for name in os.listdir(root) if (step := step_of(name)) is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
+        """Return name -> size and time of the plain files of a step.
+
+        Empty if the step has no folder. Raises StorageFailed.
+        """
         with self._storage_errors(f"listing step {step}"):
             try:
                 with self._step(step) as at:
@@ -148,6 +157,10 @@ class PosixStore:
                 return {}
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
+        """Write a file of a step durably, and return the name that it has.
+
+        The content is written to a private name first. Readers see a whole file or none. Raises StorageFailed.
+        """
         private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
         with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as at:
             self._writing.add(private)
@@ -164,6 +177,10 @@ class PosixStore:
             return name
 
     def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+        """Return the content of a small file of a step; None if it does not exist.
+
+        Raises BadCheckpoint if it has more than `most_bytes`, and StorageFailed.
+        """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file, open(file, "rb", closefd=False) as content:
@@ -177,6 +194,7 @@ class PosixStore:
 
     @contextmanager
     def opened(self, step: int, name: str) -> Iterator[_StoredFile]:
+        """Open a file of a step for reads of ranges. Raises BadCheckpoint if it does not exist, and StorageFailed."""
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file:
@@ -206,6 +224,11 @@ class PosixStore:
                 _sync(root)
 
     def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
+        """Delete the private files of a step that dead writers left, and return their names.
+
+        A file counts as left if it is older than `older_than_s` seconds, or if a rank in `ranks` left it before this
+        boot or round. ranks: rank -> its current round.
+        """
         swept = []
         with self._storage_errors(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as at:
             for name in sorted({*os.listdir(at)} - self._writing):
@@ -285,6 +308,10 @@ class PosixStore:
 
     @contextmanager
     def _file(self, step: int, name: str) -> Iterator[int]:
+        """Open a plain file of a step, and close it when the block ends.
+
+        Raises BadCheckpoint if it is a link, a folder or a device.
+        """
         with self._step(step) as at:
             try:
                 file = os.open(name, _PLAIN, dir_fd=at)
@@ -305,6 +332,7 @@ class PosixStore:
 
     @contextmanager
     def _storage_errors(self, doing: str) -> Iterator[None]:
+        """Convert OSError within the block to StorageFailed. doing: the action, for the message."""
         try:
             yield
         except OSError as error:
@@ -320,6 +348,7 @@ class _StoredFile:
         self._file, self._name, self.size_bytes = file, name, os.fstat(file).st_size
 
     def fill(self, view: memoryview, offset: int) -> None:
+        """Fill the view with the file's bytes from `offset` on. Raises BadCheckpoint if the file is too short."""
         while view.nbytes:
             read_bytes = os.preadv(self._file, [view], offset)
             if not read_bytes:

@@ -159,6 +159,7 @@ class VerifiedReader:
 
 
 def _next(jobs: deque[_BlockRead]) -> _BlockRead | None:
+    """Take the next block to read; None if no block is left. Safe for several threads."""
     try:
         return jobs.popleft()
     except IndexError:

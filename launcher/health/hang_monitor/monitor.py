@@ -58,6 +58,10 @@ class HangMonitor:
                 await looking
 
     async def _look(self, crew: RunningWorkers) -> None:
+        """Check the progress of all worker processes every `look_s` seconds, without end.
+
+        Stacks are captured when the first process hangs.
+        """
         watches = [ProgressWatch()] * len(crew.watched.paths)
         while True:
             await asyncio.sleep(self._limits.look_s)
@@ -70,6 +74,7 @@ class HangMonitor:
                 await self.capture_stacks()
 
     def _log_change(self, crew: RunningWorkers, local_rank: int, change: Hang | Resumed | None) -> None:
+        """Log that a process hangs or has resumed, and update `hanging`. None changes nothing."""
         match change:
             case Hang():
                 self.hanging[local_rank] = str(change)
@@ -92,6 +97,10 @@ class HangMonitor:
             return self._last_capture[1]
 
     async def _capture(self, crew: RunningWorkers) -> dict[int, CapturedStack]:
+        """Capture the stacks of all running workers and write them to the folder of stacks.
+
+        Returns local rank -> stack. A folder that cannot be written is logged.
+        """
         processes = {rank: (pid, crew.watched.paths[rank]) for rank, pid in crew.pids().items()}
         stacks = await capture_stacks(processes, await asyncio.to_thread(find_py_spy))
         files = {crew.first_rank + local_rank: each.file for local_rank, each in stacks.items()}

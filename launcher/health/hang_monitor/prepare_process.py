@@ -54,6 +54,10 @@ def make_traceable() -> None:
 
 @lru_cache(1)
 def _register_handler(progress: str, pid: int) -> None:
+    """Install the signal handler that writes this process's stacks to a file.
+
+    If progress is reported, optimizer steps are counted too. progress: path of the progress file. pid: of this process.
+    """
     low = os.open(stacks_file(progress), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)  # stays open as long as the process
     os.close(low)
@@ -87,6 +91,10 @@ class _OptimizerImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Wrap the import of torch's optimizer, so that the callback runs right after it.
+
+        Return None for every other module. This finder removes itself then.
+        """
         if fullname != _OPTIMIZER:
             return None
         sys.meta_path.remove(self)

@@ -126,6 +126,7 @@ class ProgressReporter:
             self._beat()
 
     def _beat(self) -> None:
+        """Record one sign of progress: its time, and the time since the sign before in the histogram."""
         now_ns = time.monotonic_ns()
         if self._since_ns is not None:
             self._count(bucket_of((now_ns - self._since_ns) / 1e9))
@@ -140,6 +141,7 @@ class ProgressReporter:
             self._watch_compiler(compiler)
 
     def _count(self, bucket: int) -> None:
+        """Add one interval to a bucket of the histogram. All counts are aged when their sum exceeds MOST_COUNTED."""
         self._counts[bucket] += 1
         self._counted += 1
         if self._counted > MOST_COUNTED:
@@ -179,6 +181,10 @@ class ProgressReporter:
             self._turn([*self._phases[:at], *self._phases[at + 1 :]])
 
     def _turn(self, phases: list[str]) -> None:
+        """Enter or leave a named phase, such as compilation.
+
+        Time inside phases does not count as time without progress. phases: the open phases, outermost first.
+        """
         now_ns = time.monotonic_ns()
         if self._phases and (spent_in := _SPENT_IN.get(self._phases[-1], OTHER_NS)) is not None:
             self._words.write(spent_in, self._words.read(spent_in) + now_ns - self._turned_ns)

@@ -55,6 +55,7 @@ class StackFolder:
             new.replace(self.path / name)
 
     def _make(self) -> None:
+        """Create the folder for stacks. If another user owns the default folder, a new one beside it is used."""
         if not (self._private and os.path.lexists(self.path)):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._private and not self._is_ours():
@@ -185,6 +186,7 @@ def _signal(pid: int, file: Path) -> bool:
 
 
 def _catches(pid: int, sig: int) -> bool:
+    """Return True if the process has a handler for a signal. Raises OSError if the process has ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> sig - 1 & 1)

@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _measure(plan: ProbePlan, reports: ReportWriter) -> int:
+    """Run all probes of a plan and report each stage. Return the exit code: 0 if all stages passed, else 1."""
     from turnout.launcher.health.probes import measure
 
     together: measure.CollectiveProbe | None = None

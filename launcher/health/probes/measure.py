@@ -88,6 +88,7 @@ def bandwidths(pairs: Sequence[Pair], probe: LinkProbe) -> Bandwidths:
 
 
 def _measured(pair: Pair, probe: LinkProbe) -> float | None:
+    """Return the bandwidth of a pair of GPUs in MB/s; None if it cannot be measured."""
     try:
         return probe.mb_per_s(*pair)
     except (ProbeFailed, RuntimeError):  # RuntimeError is torch's
@@ -107,6 +108,10 @@ class PeerCopy:
         return min(self._copied(one, other), self._copied(other, one))
 
     def _copied(self, source: int, target: int) -> float:
+        """Return the bandwidth of a copy between two GPUs, in MB/s.
+
+        source, target: device indices. Raises ProbeFailed if a GPU is missing, unreachable, or received other bytes.
+        """
         import torch
 
         from turnout.launcher import accelerator

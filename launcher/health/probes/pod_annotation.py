@@ -102,6 +102,10 @@ class OwnPod:
             await asyncio.wait([self._task])
 
     async def _write(self, finding: Judged, report: Report) -> None:
+        """Write a finding as an annotation of this pod, within WITHIN_S seconds.
+
+        A healthy node waits a random time first, so that not all write at once. The result is logged.
+        """
         if finding.found is Found.FINE:
             await asyncio.sleep(random.uniform(0, SPREAD_S * finding.members))
         name = f"{self._pod.namespace}/{self._pod.name}"
@@ -139,6 +143,10 @@ class OwnPod:
             await opened.close()
 
     def _body(self, finding: Judged, report: Report) -> dict[str, Any]:
+        """Return the merge patch that sets the annotation with the node's check result.
+
+        It carries the pod's uid, so that a later pod of the same name is not changed.
+        """
         from turnout.kube.labels import NODE_VERDICT
         from turnout.kube.node_health import CheckResult, NodeReport, encode_report, utc_datetime
 

@@ -74,6 +74,10 @@ async def _one(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) 
 
 
 async def _last_report(process: Process, reader: asyncio.StreamReader, plan: ProbePlan) -> Report:
+    """Return the last report of a probe process.
+
+    It has a fault if the process was stuck in a stage, wrote no valid report, or ended early.
+    """
     report = Report()
     for _ in range(_MOST_REPORTS):
         try:
@@ -122,6 +126,10 @@ class ProbeRunner:
         self._task = asyncio.get_running_loop().create_task(self._measure(me, order, before))
 
     async def _measure(self, me: Member, order: Probe, before: asyncio.Task[None] | None) -> None:
+        """Probe this node as the coordinator ordered, log the results and send them.
+
+        before: the preceding probe, which has to end first.
+        """
         if before is not None:
             await asyncio.wait([before])  # until its probes are killed
         self._report = report = of_member(await probe(self._plans(order), os.environ))
@@ -136,6 +144,7 @@ class ProbeRunner:
         )
 
     def _plans(self, order: Probe) -> list[ProbePlan]:
+        """Return one plan per local process of the ordered probe. Only the first one checks the switchbox."""
         memory, local = _MEMORY if os.path.isdir(_MEMORY) else "", order.processes // order.members
         probing = self._checks.probing
         return [

@@ -106,6 +106,10 @@ def _threads(text: str) -> Sequence[tuple[Sequence[_Step], bool]]:
 
 
 def _shown(text: str, state: str) -> RankStacks:
+    """Convert captured text to the Python and native stacks of one rank.
+
+    state: letter of the process state, as in ps(1). Raises BadStacks if no stack is in the text.
+    """
     threads = _threads(text)
     python = [_thread([step for step in steps if step[2]], main) for steps, main in threads]
     native = [_thread([step for step in steps if not step[2]], main) for steps, main in threads]
@@ -119,6 +123,10 @@ def _with_frames(threads: Sequence[Thread]) -> tuple[Thread, ...]:
 
 
 def _blocks(head: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:
+    """Split text at the matches of a pattern.
+
+    Returns (match, text up to the next match), at most MOST_THREADS blocks. The last block is always kept.
+    """
     heads = list(head.finditer(text))
     ends = [*(each.start() for each in heads[1:]), len(text)]
     blocks = [(each, text[each.end() : end]) for each, end in zip(heads, ends, strict=False)]
@@ -127,6 +135,10 @@ def _blocks(head: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]
 
 
 def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
+    """Return the steps of each thread in py-spy's JSON, and whether it is the main thread.
+
+    At most MOST_THREADS threads.
+    """
     return [
         (
             [_step(frame.name, frame.filename, frame.line or 0, frame.module is None) for frame in thread.frames],
@@ -138,6 +150,10 @@ def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
 
 @lru_cache(512)  # waiting ranks show the same text
 def _fault_steps(body: str) -> tuple[_Step, ...]:
+    """Return the steps of one thread in the text of faulthandler.
+
+    A step LEFT_OUT follows if faulthandler has cut the stack.
+    """
     steps = [
         _step(name, source, int(line) if len(line) < 9 and line.isdecimal() else 0, True)
         for source, line, name in _FAULT_FRAME.findall(body)
@@ -148,6 +164,7 @@ def _fault_steps(body: str) -> tuple[_Step, ...]:
 
 @lru_cache(512)
 def _spy_steps(body: str) -> tuple[_Step, ...]:
+    """Return the steps of one thread in the text of py-spy."""
     return tuple(
         _step(name, source, int(line) if 0 < len(line) < 9 else 0, bool(line) and not _NATIVE.search(source))
         for name, source, line in _SPY_FRAME.findall(body)

@@ -143,6 +143,10 @@ def picture(title: str, lines: Sequence[str], root: StackNode, world: int) -> st
 
 
 def _boxes(root: StackNode) -> Iterator[_Box]:
+    """Yield the boxes of a flame graph, except those that are too narrow to see.
+
+    The width of a box is proportional to its number of stacks.
+    """
     stacks = _stacks(root)
     each = (_WIDTH - 2 * _MARGIN) / max(1, stacks[id(root)])
     left = [(root, float(_MARGIN), -1)]
@@ -167,6 +171,11 @@ def _stacks(root: StackNode) -> dict[int, int]:
 
 
 def _drawn(box: _Box, top: int, world: int, present: int) -> str:
+    """Return the SVG of one box.
+
+    Its colour says which share of the ranks is in it. top: y of the first row, pixels. present: number of ranks with
+    stacks.
+    """
     node, y = box.node, top + _ROW * box.row
     label_text = f"{node.frame}@{label(node.ranks, world)}"
     lines = f", line {', '.join(map(str, node.lines))}" if node.lines else ""
@@ -283,6 +292,10 @@ def verdict(merged: StackReport) -> list[str]:
 
 
 def _crowd(crowd: tuple[Group, ...]) -> list[str]:
+    """Return lines that say where the groups of ranks are.
+
+    crowd: the group that holds two thirds of the ranks, or all groups if no group does.
+    """
     if len(crowd) == 1:
         return [f"{_ranks(crowd[0].ranks)} {_verb_for(crowd[0].ranks)} in one place: {crowd[0]}"]
     lines = [f"{_ranks(group.ranks)} {_verb_for(group.ranks)} here: {group}" for group in crowd[:MOST_GROUPS]]
@@ -309,6 +322,10 @@ def text(merged: StackReport) -> str:
 
 
 def _tree(root: StackNode, world: int) -> list[str]:
+    """Return the tree of stacks as indented text, at most MOST_TEXT_LINES lines.
+
+    Indentation grows only where stacks part.
+    """
     lines, left = list[str](), [(child, 0) for child in reversed(root.children)]
     while left:
         if len(lines) >= MOST_TEXT_LINES:
@@ -330,6 +347,7 @@ def flame_lines(root: StackNode, world: int) -> str:
 
 
 def _paths(node: StackNode, world: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of frames from the root to each node at which a stack ends."""
     for child in node.children:
         way = (*path, f"{child.frame}@{label(child.ranks, world)}")
         if child.ends:
@@ -359,6 +377,7 @@ def _group(group: Group) -> dict[str, Any]:
 
 
 def _node(node: StackNode, world: int) -> dict[str, Any]:
+    """Return a node and its children as JSON objects. world: number of ranks."""
     return {
         "frame": f"{node.frame}@{label(node.ranks, world)}",
         "lines": node.lines,

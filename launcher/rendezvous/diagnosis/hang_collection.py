@@ -53,6 +53,7 @@ def _hang_of_round(transition: Transition, round_: int) -> HangState:
 
 
 def _set_hanging(transition: Transition, left: frozenset[tuple[str, int]]) -> None:
+    """Set which processes still hang. The end of a reported hang is logged once. left: (member id, local rank)."""
     hanging = transition.state.hanging
     if not left and hanging.stage is HangStage.TOLD:
         transition.log_event("hang_over", Reason.PROCESS_HUNG, round=hanging.round)

@@ -64,6 +64,11 @@ def _place(member: Member) -> tuple[tuple[str, ...], int, str]:
 
 
 def _order_probes(transition: Transition, check: Check, groups: Groups | Verdict) -> None:
+    """Order the next probes of a node check, one group of nodes after the plan of `groups`.
+
+    A verdict ends the check, or orders a last probe of all good nodes together. check: what this step of the check
+    tests.
+    """
     checking = transition.state.checking
     assert checking is not None
     if isinstance(groups, Verdict):
@@ -236,6 +241,11 @@ def spare_reason(transition: Transition, id_: str) -> tuple[Reason, str]:
 
 
 def _faults(transition: Transition, checking: NodeCheckState, verdict: Verdict) -> Faults:
+    """Return the nodes that may not train, with reason and cause, by member id.
+
+    Nodes that proved unfit alone count, bad nodes of the verdict, and slow nodes if these are excluded. An undecided
+    group is resolved by an earlier finding.
+    """
     faults: Faults = {id_: (Reason.NODE_FAULTY, why, "") for id_, why in checking.unfit.items()}
     for riddle in verdict.undecided:  # a node with an earlier proof is not in doubt
         for id_ in riddle.nodes:

@@ -68,6 +68,7 @@ class SerialExecutor:
 
 
 def _finish(do: Callable[[], T], future: concurrent.futures.Future[T]) -> None:
+    """Call a function in this thread, and put its result or exception into the future."""
     try:
         future.set_result(do())
     except BaseException as error:  # raised in the caller
@@ -189,6 +190,7 @@ class SharedDir:
                 os.unlink(name, dir_fd=at)
 
     def _same(self, at: int, one: str, other: str) -> bool:
+        """Return True if two names in the folder are one file; False if one of them is missing."""
         try:
             files = [os.stat(name, dir_fd=at, follow_symlinks=False) for name in (one, other)]
         except FileNotFoundError:
@@ -214,6 +216,7 @@ class SharedDir:
 
     @contextmanager
     def _lock_errors(self) -> Iterator[None]:
+        """Convert OSError within the block to LockRefused, if its number has a known remedy, or to LockUnreachable."""
         try:
             yield
         except OSError as error:
@@ -289,6 +292,7 @@ class FileLock(RoundLock):
         """Do nothing: no file is held open."""
 
     async def _call(self, what: Callable[[], T]) -> T:
+        """Call a function in the thread for file operations. Raises LockUnreachable if it takes too long."""
         try:
             return await self._aside.call(what)
         except TimeoutError as error:
@@ -299,6 +303,11 @@ class FileLock(RoundLock):
             return self._observe(at)
 
     def _claim(self, record: RoundRecord, after: str) -> _FolderObservation | None:
+        """Publish a record as the round that follows `after`.
+
+        Returns the folder's new observation; None if another candidate was first. Raises LockRefused if the numbers are
+        used up. after: file name of the newest round, "" for none.
+        """
         number = _number(after) + 1
         if number > _MOST:
             raise LockRefused(self._folder.name, f"{after} is the last one there can be", "empty the folder")
@@ -325,6 +334,10 @@ class FileLock(RoundLock):
             return observation
 
     def _renew(self, record: RoundRecord, number: int) -> _FolderObservation | None:
+        """Write the holder's file again, which shows that the holder lives.
+
+        Returns the folder's new observation; None if the round is no longer ours.
+        """
         private = f".holder-{number:010}-{secrets.token_hex(8)}"
         with self._folder.opened() as at:
             if not self._is_granted(at, number, record):
@@ -338,6 +351,7 @@ class FileLock(RoundLock):
             return observation if observation.number == number else None
 
     def _is_granted(self, at: int, number: int, record: RoundRecord) -> bool:
+        """Return True if the file of a round holds this record's grant. at: file descriptor of the folder."""
         try:
             granted = self._read(at, _name(number))
         except BadRecord as error:
@@ -346,6 +360,10 @@ class FileLock(RoundLock):
         return granted is not None and same_grant(granted, record)
 
     def _observe(self, at: int) -> _FolderObservation:
+        """Read the newest valid round in the folder, and its holder.
+
+        An unreadable file of a newer round counts as a round of an unknown holder. at: file descriptor of the folder.
+        """
         names = frozenset(os.listdir(at))
         numbers = sorted((int(found[1]) for name in names if (found := _ROUND.fullmatch(name))), reverse=True)
         torn, number, record = list[int](), 0, None

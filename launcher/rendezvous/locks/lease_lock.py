@@ -124,6 +124,7 @@ class LeaseLock(RoundLock):
         """
 
         def load() -> tuple[Any, type[Exception]]:  # the import takes a second, in which the loop goes on
+            """Import the Kubernetes client, and return its class and the error of a bad kubeconfig."""
             from turnout.kube.client.api_client import Client, load_library
             from turnout.kube.errors import BadKubeconfig
 
@@ -173,6 +174,10 @@ class LeaseLock(RoundLock):
         return replace(after, record=current, token=self._last.metadata.resource_version)
 
     def _claim_spec(self, coordinator: str, was: _Spec) -> dict[str, Any]:
+        """Return the spec of the Lease that this coordinator writes.
+
+        was: the spec that it replaces. A change of the holder counts as a transition.
+        """
         now = self._now()
         spec = {"holderIdentity": coordinator, "leaseDurationSeconds": math.ceil(self._hold_s), "renewTime": now}
         if coordinator != (was.holder_identity or ""):
@@ -248,6 +253,10 @@ class LeaseLock(RoundLock):
         return replace(self._held_round(lease), quiet_s=0.0)
 
     def _record(self, lease: _Lease) -> RoundRecord | None:
+        """Return the round that a Lease holds; None if it holds none, or one that cannot be read.
+
+        Raises LockRefused if the Lease belongs to another program.
+        """
         if lease.note is None:
             if lease.spec.holder_identity:
                 why = f"{lease.spec.holder_identity!r} holds it, and is no job of Turnout"

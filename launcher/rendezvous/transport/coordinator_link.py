@@ -150,7 +150,7 @@ class CoordinatorClient(FrameConnection):
 
     @property
     def challenged(self) -> bool:
-        """True if the other side has sent its Challenge."""
+        """Return True if the other side has sent its Challenge."""
         return self._peer_nonce != b""
 
     def _answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
@@ -172,6 +172,11 @@ class CoordinatorClient(FrameConnection):
         return Heartbeat(self.step, self.saved, self.importing_s, self.rank_zero)
 
     def _beat(self) -> None:
+        """Send a heartbeat and plan the next one.
+
+        A coordinator that has been silent for too long counts as lost, and the connection is cut. Time in which this
+        process was stopped does not count.
+        """
         now_s, limit_s = self._loop.time(), self.silence_s
         if self._slept():
             return
@@ -324,6 +329,10 @@ class CoordinatorSearch:
                 return found
 
     async def _do_move(self, seek: Search, move: Move) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+        """Carry out one move of the search.
+
+        Returns the connection and its address, or the search to continue with, or a reason to give up.
+        """
         match move:
             case ConnectTo(to=to) if to == self._own_address:
                 return await self._lead_here(seek)
@@ -339,6 +348,11 @@ class CoordinatorSearch:
         return next_lap(seek)
 
     async def _connect(self, seek: Search, to: Address) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+        """Try to join the coordinator at an address.
+
+        Returns the connection if it welcomes this member. A redirect or a failure is recorded in the returned search.
+        GiveUp follows a refusal.
+        """
         if (address := await resolved(to[0])) is None:
             self._log_no_answer(seek, to, "the name is not known, or not yet")
             return record_failure(seek, to, refused=False)
@@ -371,6 +385,10 @@ class CoordinatorSearch:
         self._log_event("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why, "gives_up_in_s": left_s})
 
     async def _lead_here(self, seek: Search) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+        """Become the coordinator if the arbiter agrees, and join it.
+
+        Otherwise return the search with the present holder recorded. GiveUp follows a lock that refuses this user.
+        """
         try:
             leads, holder = await self._lead(seek)
         except LockUnreachable as error:
@@ -385,6 +403,10 @@ class CoordinatorSearch:
         return await self._connect(seek, self._own_address)
 
     async def _ask_arbiter(self, seek: Search) -> Search | GiveUp:
+        """Record in the search which coordinator the arbiter names; None if it names nobody or cannot be reached.
+
+        GiveUp follows a lock that refuses this user.
+        """
         assert self._arbiter is not None
         try:
             held_round = await self._arbiter.look()

@@ -166,6 +166,7 @@ class Coordinator:
             self._forget(peer.id, Reason.MEMBER_LOST)
 
     def _forget(self, id_: str, reason: Reason) -> None:
+        """Remove a member's connection, and queue the event that the member is lost."""
         del self._peers[id_]
         self._first.pop(id_, None)
         self._heard_s.pop(id_, None)
@@ -179,6 +180,7 @@ class Coordinator:
             self._due = self._loop.call_soon(self._handle_events)
 
     def _handle_events(self) -> None:
+        """Apply all queued events to the state and carry out the effects. Heartbeats come first, one per member."""
         self._due = None
         if self._beats:
             beats: list[Event] = [MessageSent(id_, beat) for id_, beat in self._beats.items()]
@@ -190,6 +192,7 @@ class Coordinator:
             self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
+        """Carry out one effect of the state machine. Effects that wait for others become tasks."""
         match effect:
             case SendMessage(ids=ids, message=message):
                 data = encode(message)
@@ -214,6 +217,7 @@ class Coordinator:
                 self._end(effect)
 
     def _wake(self, at_s: float) -> None:
+        """Handle the events at this time of the loop's clock, unless an earlier time is set already."""
         if self._wakes is None or self._wakes.cancelled() or at_s < self._wakes.when():
             if self._wakes is not None:
                 self._wakes.cancel()
@@ -267,6 +271,10 @@ class Coordinator:
         self.event(await self._merge(effect))
 
     async def _claim(self, record: RoundRecord) -> None:
+        """Ask the arbiter for a round, and queue its answer as an event.
+
+        Granted: the round is ours. Denied: another coordinator holds it. Unanswered: the answer is unknown.
+        """
         arbiter, held_round = self._arbiter, self._held_round
         assert arbiter is not None
         try:
@@ -291,6 +299,10 @@ class Coordinator:
             self.event(Unanswered(record.round, str(error)))
 
     async def _renew_for_ever(self) -> None:
+        """Renew the granted round every `_renew_s` seconds, without end.
+
+        If no renewal succeeds for `_fence_s` seconds, the event Unfenced is queued.
+        """
         assert self._arbiter is not None
         while True:
             await asyncio.sleep(self._renew_s)
@@ -311,6 +323,10 @@ class Coordinator:
                 await self._check_lost_round()
 
     async def _check_lost_round(self) -> None:
+        """Look who holds the round after a renewal failed.
+
+        Another holder leads to the event Denied; a removed record is claimed again with the next round.
+        """
         assert self._arbiter is not None
         try:
             found = await self._arbiter.look()

@@ -38,6 +38,10 @@ class Acceptor:
         self._loop.add_reader(self._listens.fileno(), self._accept)
 
     def _accept(self) -> None:
+        """Accept the waiting connections, at most _AT_ONCE, and start a task for each.
+
+        Without free file descriptors, accepting pauses for FULL_S seconds.
+        """
         for _ in range(_AT_ONCE):
             try:
                 sock, _ = self._listens.accept()
@@ -51,6 +55,7 @@ class Acceptor:
             task.add_done_callback(self._begins.discard)
 
     async def _begin(self, sock: socket.socket) -> None:
+        """Attach a protocol to an accepted socket. The socket is closed if its peer has left."""
         try:
             sock.setblocking(False)
             await self._loop.connect_accepted_socket(self._protocol, sock)

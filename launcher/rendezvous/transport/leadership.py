@@ -140,6 +140,11 @@ class Leadership:
         before: int,
         left_s: float,
     ) -> None:
+        """Create the coordinator on this worker, and let the listener pass members to it.
+
+        granted: a round that the arbiter has granted, None for none. before: the last round before it. left_s: time
+        left to join, seconds.
+        """
         state = self._first_state(seek, budget, granted, before, left_s)
         self._log_event(
             "coordinator_begun",

@@ -87,6 +87,10 @@ class MemberConnection(FrameConnection):
         self._check_join(message, body)
 
     def _check_join(self, join: Join, sealed: bytes) -> None:
+        """Admit a member that proves the job's token and is of the same job and version; refuse any other.
+
+        sealed: the frame as received. The member is redirected if no coordinator takes it within HOLD_S seconds.
+        """
         listener = self._listener
         self.auth = FrameAuth(listener.token, join.run, join.nonce, self._nonce, listens=True)
         try:

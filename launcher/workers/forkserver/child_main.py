@@ -144,6 +144,7 @@ def _reseed() -> None:
 
 
 def _run_script(path: str) -> None:
+    """Run a script as __main__ in this process, as the interpreter would."""
     main = sys.modules["__main__"].__dict__
     main |= {"__file__": path, "__cached__": None, "__loader__": SourceFileLoader("__main__", path)}
     with open(path, "rb") as file:
@@ -156,6 +157,7 @@ def _hide_launcher_frames(error: BaseException) -> None:
     hook = sys.excepthook
 
     def print_error(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        """Print an exception without the frames of this file."""
         ours, rest = trace, trace
         while ours is not None:
             if ours.tb_frame.f_code.co_filename == __file__:

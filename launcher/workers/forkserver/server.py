@@ -101,6 +101,7 @@ def _is_listening_by_netlink(family: int, port: int) -> bool:
 
 
 def _is_listening_by_proc(port: int) -> bool:
+    """Return True if a socket of this network namespace listens on the TCP port, by the tables of /proc."""
     local = f":{port:04X}"
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         try:
@@ -203,6 +204,7 @@ class Parent:
         return None
 
     def _patience_ms(self) -> float | None:
+        """Return how long poll(2) may wait, in milliseconds; None without limit, if no stop is in progress."""
         if self._kill_at_s is None:
             return None
         left_s = self._kill_at_s - time.monotonic() if self._running else 0.0
@@ -224,6 +226,11 @@ class Parent:
                 self._send_report(Ended(local_rank, pid, os.waitstatus_to_exitcode(status)))
 
     def _read_orders(self) -> Task | None:
+        """Read the orders that have arrived and carry them out.
+
+        Returns a task in the forked child, None in the parent. Raises EOFError when the agent has closed the
+        connection.
+        """
         more = self._endpoint.recv(READ_BYTES)
         if not more:
             raise EOFError
@@ -281,6 +288,7 @@ class Parent:
         os.close(self._woken)
 
     def _signal(self, sig: int) -> None:
+        """Send a signal to the process group of every running child."""
         for pid in self._running:  # none is reaped meanwhile, so the pids are still theirs
             try:
                 os.killpg(pid, sig)
@@ -288,6 +296,10 @@ class Parent:
                 os.kill(pid, sig)
 
     def _continue_stop(self) -> None:
+        """Continue a stop that was ordered: kill the children after the grace time, then all their descendants.
+
+        The end of the stop is reported.
+        """
         if self._kill_at_s is None:
             return
         if self._running:
@@ -337,6 +349,7 @@ def why_no_fork() -> str:
 
 
 def _line(path: str) -> str:
+    """Return the first text of a file of /proc; "gone" if the file is missing."""
     try:
         with open(path) as file:
             return file.read().strip()

@@ -85,8 +85,8 @@ def _preinstalled(
     )
 
 
-def _set(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
-    """Return the kind of a set of pods in group apps. short: kubectl's short name."""
+def _pod_set_kind(kind: str, plural: str, short: str, columns: tuple[PrinterColumn, ...]) -> ResourceKind:
+    """Return a kind of the group apps that controls a set of pods, such as ReplicaSet. short: kubectl's short name."""
     return ResourceKind(
         "apps",
         "v1",
@@ -203,9 +203,9 @@ ROWS: tuple[ResourceKind, ...] = (
     EVENTS,
     ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", unconditional=False, columns=LEASE),
     JOBS,
-    _set("StatefulSet", "statefulsets", "sts", STATEFUL_SET),
-    _set("ReplicaSet", "replicasets", "rs", REPLICA_SET),
-    _set("Deployment", "deployments", "deploy", DEPLOYMENT),
+    _pod_set_kind("StatefulSet", "statefulsets", "sts", STATEFUL_SET),
+    _pod_set_kind("ReplicaSet", "replicasets", "rs", REPLICA_SET),
+    _pod_set_kind("Deployment", "deployments", "deploy", DEPLOYMENT),
     BUDGETS,
     QUOTAS,
     PRIORITIES,
@@ -294,6 +294,7 @@ def established(crd: Object, now: str) -> Object:
 
 
 def _has_rules(schema: Any) -> Iterator[bool]:
+    """Yield, for each part of a schema, whether it has CEL validation rules."""
     if isinstance(schema, dict):
         yield "x-kubernetes-validations" in schema
         for each in schema.values():
@@ -304,6 +305,8 @@ def _has_rules(schema: Any) -> Iterator[bool]:
 
 
 def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
+    """Return the paths of the scale subresource as tuples of keys; () for a path that is not set."""
+
     def path(key: str) -> tuple[str, ...]:
         return tuple(step for step in str(subresource.get(key, "")).split(".") if step)
 
@@ -315,7 +318,7 @@ def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
     found = [
         PrinterColumn(
             each["name"],
-            _show(each),
+            _cell_printer(each),
             int(each.get("priority", 0)),
             "integer" if each.get("type") == "integer" else "string",
         )
@@ -324,7 +327,7 @@ def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
     return (NAME, *found) if found else (NAME, AGE)
 
 
-def _show(column: dict[str, Any]) -> Show:
+def _cell_printer(column: dict[str, Any]) -> Show:
     """Return the printer of a cell for a simple JSONPath such as `.status.phase` or `.metadata.labels['a.b/c']`."""
     steps = tuple(a or b for a, b in _STEP.findall(column.get("jsonPath", "")))
     if column.get("type") == "date":

@@ -36,7 +36,10 @@ def pod_defaults(obj: dict[str, Any]) -> None:
 
 
 def job_defaults(obj: dict[str, Any]) -> None:
-    """Give a Job one pod, once, where it states no numbers. Its pods carry its name and uid, which select them."""
+    """Set a Job's defaults as the API server does: one completion, parallelism 1, six retries.
+
+    Its pods get labels with its name and uid, and its selector chooses them.
+    """
     spec = obj.setdefault("spec", {})
     spec.setdefault("completionMode", "NonIndexed")
     if "completions" not in spec and "parallelism" not in spec:

@@ -12,7 +12,7 @@ NONE = "<none>"
 UNKNOWN = "<unknown>"
 
 
-def lasted(span_s: float) -> str:
+def format_duration(span_s: float) -> str:
     """Write a span of time as kubectl does: 5s, 3m20s, 2h, 4d."""
     left = int(span_s)
     if left < 0:
@@ -38,7 +38,7 @@ def since(*path: str) -> Callable[[Object, float], str]:
 
     def show(obj: Object, now_s: float) -> str:
         then_s = unix_s(value_at(obj, *path))
-        return UNKNOWN if then_s is None else lasted(now_s - then_s)
+        return UNKNOWN if then_s is None else format_duration(now_s - then_s)
 
     return show
 
@@ -96,6 +96,8 @@ def _roles(node: Object, now_s: float) -> str:
 
 
 def _address(kind: str) -> Callable[[Object, float], str]:
+    """Return the function that shows a node's address of this type; NONE if it has none."""
+
     def show(node: Object, now_s: float) -> str:
         addresses = value_at(node, "status", "addresses") or ()
         return next((a.get("address", NONE) for a in addresses if a.get("type") == kind), NONE)
@@ -104,9 +106,10 @@ def _address(kind: str) -> Callable[[Object, float], str]:
 
 
 def _last_seen(event: Object, now_s: float) -> str:
+    """Return how long ago an event happened last, as kubectl prints it."""
     for path in (("series", "lastObservedTime"), ("lastTimestamp",), ("eventTime",), ("metadata", "creationTimestamp")):
         if (then_s := unix_s(value_at(event, *path))) is not None:
-            return lasted(now_s - then_s)
+            return format_duration(now_s - then_s)
     return UNKNOWN
 
 
@@ -121,6 +124,7 @@ def _job_status(job: Object, now_s: float) -> str:
 
 
 def _completions(job: Object, now_s: float) -> str:
+    """Return the completions of a Job as kubectl prints them, such as 1/3."""
     done, completions = value_at(job, "status", "succeeded") or 0, value_at(job, "spec", "completions")
     if completions is not None:
         return f"{done}/{completions}"
@@ -130,7 +134,7 @@ def _completions(job: Object, now_s: float) -> str:
 
 def _duration(job: Object, now_s: float) -> str:
     began_s, ended_s = unix_s(value_at(job, "status", "startTime")), unix_s(value_at(job, "status", "completionTime"))
-    return "" if began_s is None else lasted((now_s if ended_s is None else ended_s) - began_s)
+    return "" if began_s is None else format_duration((now_s if ended_s is None else ended_s) - began_s)
 
 
 NAME = PrinterColumn("Name", text("metadata", "name"), form="name")

@@ -49,10 +49,10 @@ def prune(schema: Schema, value: Any, root: bool = True) -> Any:
     return known_fields
 
 
-def fill(schema: Schema, value: Any) -> Any:
+def fill_defaults(schema: Schema, value: Any) -> Any:
     """Return the value with defaults for absent fields, and for null fields that may not be null."""
     if isinstance(value, list):
-        return [fill(schema.get("items") or {}, each) for each in value]
+        return [fill_defaults(schema.get("items") or {}, each) for each in value]
     if not isinstance(value, dict):
         return value
     filled = dict(value)
@@ -60,11 +60,11 @@ def fill(schema: Schema, value: Any) -> Any:
         if filled.get(key) is None and "default" in part and not (key in filled and part.get("nullable")):
             filled[key] = copy.deepcopy(part["default"])
         if key in filled:
-            filled[key] = fill(part, filled[key])
+            filled[key] = fill_defaults(part, filled[key])
     more = schema.get("additionalProperties")
     if isinstance(more, Mapping):
         known = schema.get("properties") or {}
-        filled = {key: each if key in known else fill(more, each) for key, each in filled.items()}
+        filled = {key: each if key in known else fill_defaults(more, each) for key, each in filled.items()}
     return filled
 
 
@@ -105,6 +105,7 @@ def _is_of_type(schema: Schema, value: Any) -> bool:
 
 
 def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
+    """Yield a message for each rule on length or pattern that a text breaks. where: path of the field."""
     if len(value) > schema.get("maxLength", len(value)):
         yield f"{where}: Too long: may not be more than {schema['maxLength']} bytes"
     if len(value) < schema.get("minLength", 0):
@@ -114,6 +115,7 @@ def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
 
 
 def _number_faults(schema: Schema, value: float, where: str) -> Iterator[str]:
+    """Yield a message for each bound that a number breaks. where: path of the field."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
         yield f"{where}: Invalid value: {value}: should be greater than or equal to {low}"
@@ -196,7 +198,7 @@ def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> Non
 
 def _check_pod_update(name: str, old: Object, new: Object) -> None:
     """Check an update of a pod. Raises ApiRefusal (422) when it changes fields that Kubernetes keeps fixed."""
-    if _fixed(old) != _fixed(new):
+    if _immutable_part(old) != _immutable_part(new):
         raise invalid(
             "Pod",
             name,
@@ -212,7 +214,8 @@ def _check_volcano_update(name: str, old: Object, new: Object) -> None:
         raise invalid("Job", name, message)
 
 
-def _fixed(pod: Object) -> Object:
+def _immutable_part(pod: Object) -> Object:
+    """Return the part of a pod's spec that no update may change."""
     spec = {key: value for key, value in (pod.get("spec") or {}).items() if key not in _CHANGEABLE_SPEC}
     for containers in ("containers", "initContainers"):
         if containers in spec:

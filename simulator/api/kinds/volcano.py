@@ -56,10 +56,11 @@ def faults(spec: dict[str, Any]) -> Iterator[str]:
 
 def forbidden_change(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """Return True if an update changes more than the size of a Volcano Job, which its webhook forbids."""
-    return _fixed(old) != _fixed(new)
+    return _immutable_part(old) != _immutable_part(new)
 
 
-def _fixed(spec: dict[str, Any]) -> dict[str, Any]:
+def _immutable_part(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a Volcano Job's spec that no update may change."""
     immutable = {key: value for key, value in spec.items() if key not in _CHANGEABLE}
     tasks = [
         {k: v for k, v in task.items() if k not in ("replicas", "minAvailable")} for task in spec.get("tasks") or ()

@@ -100,6 +100,7 @@ class Handlers:
         return as_json(success(), 201)
 
     async def _inject_fault(self, request: web.Request, target: Target) -> None:
+        """Delay or refuse a request if a fault is scripted for its verb and kind."""
         fault = self._faults.next(_verb(request, target), target.kind.plural)
         if fault is None:
             return
@@ -110,6 +111,7 @@ class Handlers:
 
 
 def _verb(request: web.Request, target: Target) -> str:
+    """Return the API verb of a request, such as list or watch; "" for an unknown method."""
     if request.method == "GET":
         watched = request.query.get("watch") in ("1", "true")
         return "get" if target.name else "watch" if watched else "list"
@@ -117,6 +119,8 @@ def _verb(request: web.Request, target: Target) -> str:
 
 
 def _as_row(kind: ResourceKind) -> Callable[[Stored], bytes]:
+    """Return the function that encodes an object as a table row."""
+
     def show(stored: Stored) -> bytes:
         return row_of(kind, stored.obj, stored.version, time.time())
 

@@ -58,6 +58,10 @@ class WatchServer:
     def _opening(
         self, kind: ResourceKind, selection: Question, show: Callable[[Stored], bytes], sends_initial_events: bool
     ) -> bytes:
+        """Return the first lines of a watch: an ADDED event for each existing object, and the bookmark that ends them.
+
+        show: encodes an object.
+        """
         lines = [line("ADDED", show(stored)) for stored in self._store.find(kind, "", selection)]
         if sends_initial_events:
             lines.append(_bookmark(kind, self._store.version, {"k8s.io/initial-events-end": "true"}))
@@ -115,6 +119,7 @@ class WatchServer:
 
 
 def _bookmark(kind: ResourceKind, version: int, annotations: dict[str, str]) -> bytes:
+    """Return the line of a BOOKMARK event. version: resourceVersion of the store."""
     meta: dict[str, object] = {"resourceVersion": str(version)}
     if annotations:
         meta["annotations"] = annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.kube.errors import KubeError
 from turnout.kube.pod_shape import milli
-from turnout.simulator.api.kinds.schema import faults, fill, prune
+from turnout.simulator.api.kinds.schema import faults, fill_defaults, prune
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, invalid, value_at
 
 _FIRST = ("kind", "apiVersion")  # at the head of the JSON, from which a list takes them off
@@ -46,7 +46,7 @@ def tidied(meta: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in meta.items() if key not in _LEFT_OUT or value}
 
 
-def shaped(kind: ResourceKind, obj: Object) -> Object:
+def validated(kind: ResourceKind, obj: Object) -> Object:
     """Return the object in the form of its type. Raises ApiRefusal (422) with every fault.
 
     The form is its CRD's schema; for a pod, container statuses get the fields that Go always writes.
@@ -55,7 +55,7 @@ def shaped(kind: ResourceKind, obj: Object) -> Object:
         return _with_whole_statuses(obj)
     if kind.schema is None:
         return obj
-    obj = fill(kind.schema, prune(kind.schema, obj))
+    obj = fill_defaults(kind.schema, prune(kind.schema, obj))
     if found := list(faults(kind.schema, obj)):
         message = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
         raise invalid(f"{kind.kind}.{kind.group}", obj["metadata"].get("name", ""), message)
@@ -72,7 +72,7 @@ def _with_whole_statuses(pod: Object) -> Object:
     return {**pod, "status": {**status, **completed}}
 
 
-def check_update(kind: ResourceKind, born: dict[str, Any], meta: dict[str, Any]) -> None:
+def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict[str, Any]) -> None:
     """Check the metadata of an update.
 
     born: the stored metadata. meta: the metadata of the update.
@@ -80,16 +80,18 @@ def check_update(kind: ResourceKind, born: dict[str, Any], meta: dict[str, Any])
     Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not
     the stored one, 422 for a missing version.
     """
-    name = born["name"]
-    if meta.get("name", name) != name:
-        raise ApiRefusal("BadRequest", f"the name of the object ({meta['name']}) does not match the URL ({name})")
-    if meta.get("uid") not in (None, "", born["uid"]):
-        message = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {born['uid']}"
+    name = stored_meta["name"]
+    if new_meta.get("name", name) != name:
+        raise ApiRefusal("BadRequest", f"the name of the object ({new_meta['name']}) does not match the URL ({name})")
+    if new_meta.get("uid") not in (None, "", stored_meta["uid"]):
+        message = (
+            f"Precondition failed: UID in precondition: {new_meta['uid']}, UID in object meta: {stored_meta['uid']}"
+        )
         raise conflict(kind.resource, name, message)
-    version = meta.get("resourceVersion")
+    version = new_meta.get("resourceVersion")
     if not version and not kind.unconditional:
         raise invalid(kind.kind, name, "metadata.resourceVersion: must be specified for an update")
-    if version and version != born["resourceVersion"]:
+    if version and version != stored_meta["resourceVersion"]:
         raise conflict(kind.resource, name, _STALE)
 
 
@@ -162,10 +164,10 @@ def selects(selector: Any, obj: Object) -> bool:
     labels = obj["metadata"].get("labels") or {}
     if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
         return False
-    return all(_holds(rule, labels) for rule in selector.get("matchExpressions") or ())
+    return all(_meets_expression(rule, labels) for rule in selector.get("matchExpressions") or ())
 
 
-def _holds(rule: dict[str, Any], labels: dict[str, str]) -> bool:
+def _meets_expression(rule: dict[str, Any], labels: dict[str, str]) -> bool:
     """Return True if labels meet one matchExpression."""
     value, values = labels.get(rule["key"]), rule.get("values") or ()
     match rule["operator"]:
@@ -180,6 +182,7 @@ def _holds(rule: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def _desired_healthy(budget: Object, expected: int) -> int:
+    """Return how many pods a disruption budget wants healthy. expected: number of pods that it covers."""
     least, most = value_at(budget, "spec", "minAvailable"), value_at(budget, "spec", "maxUnavailable")
     if most is not None:
         return max(0, expected - _count(most, expected))
@@ -227,11 +230,13 @@ def check_quotas(pod: Object, pods: Iterable[Object], quotas: Iterable[Object]) 
         over = sorted(name for name, most in hard.items() if requested[name] and used[name] + requested[name] > most)
         if over:
             raise ApiRefusal(
-                "Forbidden", _sentence(pod, quota, {name: (requested[name], used[name], hard[name]) for name in over})
+                "Forbidden",
+                _quota_message(pod, quota, {name: (requested[name], used[name], hard[name]) for name in over}),
             )
 
 
-def _sentence(pod: Object, quota: Object, over: dict[str, tuple[int, int, int]]) -> str:
+def _quota_message(pod: Object, quota: Object, over: dict[str, tuple[int, int, int]]) -> str:
+    """Return the message of a refused pod. over: resource -> requested, used and limit, in thousandths."""
     words = ("requested", "used", "limited")
     sums = ", ".join(
         f"{word}: " + ",".join(f"{name}={amounts[at] / 1000:g}" for name, amounts in over.items())
@@ -253,6 +258,7 @@ def _requested_amounts(pod: Object) -> Counter[str]:
 
 
 def _amount(text: object) -> int:
+    """Return a quantity in thousandths; 0 if it is invalid."""
     try:
         return milli(text if isinstance(text, str | int | float) else str(text))
     except KubeError:

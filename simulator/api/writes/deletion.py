@@ -56,7 +56,7 @@ def check(kind: ResourceKind, obj: Object, options: DeleteOptions) -> None:
             raise conflict(kind.resource, meta["name"], message)
 
 
-def marked(kind: ResourceKind, obj: Object, options: DeleteOptions, now: str, later: str) -> Object | None:
+def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, now: str, later: str) -> Object | None:
     """Return the object marked for deletion, or None when it goes at once.
 
     later: the time `grace(...)` seconds from now.
@@ -69,7 +69,7 @@ def marked(kind: ResourceKind, obj: Object, options: DeleteOptions, now: str, la
     for other in (FOREGROUND, ORPHAN):
         if other != finalizer and other in finalizers and options.policy != "Background":
             finalizers.remove(other)
-    grace_s = grace(kind, obj, options)
+    grace_s = grace_period_s(kind, obj, options)
     if not finalizers and not grace_s:
         return None
     marked_obj = {**obj, "metadata": dict(meta)}
@@ -90,8 +90,8 @@ def last(kind: ResourceKind, obj: Object, now: str) -> Object:
     return {**obj, "metadata": meta}
 
 
-def grace(kind: ResourceKind, obj: Object, options: DeleteOptions) -> int:
-    """Return how many seconds the object may still take; 0 for an object that no kubelet runs."""
+def grace_period_s(kind: ResourceKind, obj: Object, options: DeleteOptions) -> int:
+    """Return the grace period of a deletion in seconds; 0 for an object that no kubelet runs."""
     if not kind.graceful or not value_at(obj, "spec", "nodeName"):
         return 0
     if value_at(obj, "status", "phase") in ("Succeeded", "Failed"):

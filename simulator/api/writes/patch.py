@@ -115,15 +115,17 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
                 return operation["value"]
             if isinstance(_look(document, path[:-1]), list):
                 _take(document, path)
-            _put(document, path, operation["value"])  # a key that is not there is added, as the API server does it
+            _set_value(
+                document, path, operation["value"]
+            )  # a key that is not there is added, as the API server does it
         case "add":
             if not path:
                 return operation["value"]
-            _put(document, path, operation["value"])
+            _set_value(document, path, operation["value"])
         case "move":
-            _put(document, path, _take(document, _steps(operation["from"])))
+            _set_value(document, path, _take(document, _steps(operation["from"])))
         case "copy":
-            _put(document, path, copy.deepcopy(_look(document, _steps(operation["from"]))))
+            _set_value(document, path, copy.deepcopy(_look(document, _steps(operation["from"]))))
         case unknown:
             raise ValueError(f"no such operation: {unknown}")
     return document
@@ -141,7 +143,8 @@ def _look(document: Any, path: list[str]) -> Any:
     return document
 
 
-def _put(document: Any, path: list[str], value: Any) -> None:
+def _set_value(document: Any, path: list[str], value: Any) -> None:
+    """Set the value at a path of the document. In a list the value is inserted; "-" appends it."""
     parent, last = _look(document, path[:-1]), path[-1]
     if isinstance(parent, list):
         parent.insert(len(parent) if last == "-" else _index(parent, last, len(parent)), value)
@@ -155,6 +158,7 @@ def _take(document: Any, path: list[str]) -> Any:
 
 
 def _index(items: list[Any], text: str, most: int) -> int:
+    """Return a list index. Raises IndexError if it is not in 0..most, ValueError if it is no number."""
     at = int(text)
     if not 0 <= at <= most:
         raise IndexError(f"{at} is outside 0..{most}")
@@ -179,7 +183,7 @@ def scale_of(kind: ResourceKind, obj: Object) -> Object:
     }
 
 
-def scaled(kind: ResourceKind, obj: Object, scale: Object) -> Object:
+def with_replicas(kind: ResourceKind, obj: Object, scale: Object) -> Object:
     """Return the object with the replicas of a Scale. Raises ApiRefusal (422) for a value that is no number."""
     replicas = value_at(scale, "spec", "replicas") or 0
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
@@ -223,7 +227,7 @@ def manager_of(field_manager: str, user_agent: str) -> str:
     return (field_manager or user_agent.split("/", 1)[0] or "unknown")[:128]
 
 
-def owned(old: Object | None, new: Object, manager: str, part: str, now: str) -> list[dict[str, Any]]:
+def managed_fields(old: Object | None, new: Object, manager: str, part: str, now: str) -> list[dict[str, Any]]:
     """Return the managedFields of `new`, which `manager` wrote over `old`.
 
     old: None for a creation. part: the subresource.
@@ -237,7 +241,7 @@ def owned(old: Object | None, new: Object, manager: str, part: str, now: str) ->
     mine: set[Path] = set(changed)
     for entry in before:
         fields = set(
-            _read(
+            _decode_paths(
                 msgspec.json.decode(entry["fieldsV1"])
                 if isinstance(entry["fieldsV1"], msgspec.Raw)
                 else entry["fieldsV1"]
@@ -246,10 +250,10 @@ def owned(old: Object | None, new: Object, manager: str, part: str, now: str) ->
         if (entry["manager"], entry.get("subresource", "")) == (manager, part):
             mine |= fields - removed_paths
         elif left := fields - changed - removed_paths:
-            entries.append({**entry, "fieldsV1": _write(left)} if left != fields else entry)
+            entries.append({**entry, "fieldsV1": _encode_paths(left)} if left != fields else entry)
     if mine:
         entry = {"manager": manager, "operation": "Update", "apiVersion": new["apiVersion"], "time": now}
-        entry |= {"fieldsType": "FieldsV1", "fieldsV1": _write(mine)}
+        entry |= {"fieldsType": "FieldsV1", "fieldsV1": _encode_paths(mine)}
         entries.append(entry | ({"subresource": part} if part else {}))
     return entries
 
@@ -266,16 +270,18 @@ def _changes(old: Any, new: Any, path: Path = ()) -> Iterator[Path]:
             yield (*path, key)
 
 
-def _read(fields: Any, path: Path = ()) -> Iterator[Path]:
+def _decode_paths(fields: Any, path: Path = ()) -> Iterator[Path]:
+    """Yield the path of each field in the managedFields format."""
     for key, inside in fields.items():
         step = (*path, key.removeprefix("f:"))
         if inside:
-            yield from _read(inside, step)
+            yield from _decode_paths(inside, step)
         else:
             yield step
 
 
-def _write(paths: set[Path]) -> msgspec.Raw:
+def _encode_paths(paths: set[Path]) -> msgspec.Raw:
+    """Encode paths of fields in the managedFields format."""
     fields: dict[str, Any] = {}
     for path in sorted(paths):
         at = fields

@@ -22,7 +22,7 @@ from turnout.simulator.cluster.controllers.model import (
     is_leaving,
     is_over,
     is_ready,
-    owned,
+    owner_references,
     phase,
     with_env,
 )
@@ -45,32 +45,34 @@ class _PodStates:
     last_failure_s: float
 
 
-def look(job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float, float] = RETRY_S) -> ControllerResult:
+def reconcile_job(
+    job: Object, pods: Sequence[Object], now_s: float, retry_s: tuple[float, float] = RETRY_S
+) -> ControllerResult:
     """Return the writes that a job needs.
 
     pods: those that it owns.
     """
     spec, status = job["spec"], job.get("status") or {}
     if ended := _condition(status, "Complete") or _condition(status, "Failed"):
-        return _after(job, pods, (unix_s(ended.get("lastTransitionTime")) or 0.0), now_s)
+        return _clean_up_ended(job, pods, (unix_s(ended.get("lastTransitionTime")) or 0.0), now_s)
     count = _pod_states(job, pods)
     if why := _failure(job, count, now_s):
-        return _ending(job, count, now_s, ("FailureTarget", "Failed"), *why)
+        return _end_job(job, count, now_s, ("FailureTarget", "Failed"), *why)
     if _succeeded(spec, count):
         why = ("CompletionsReached", "Reached expected number of succeeded pods")
-        return _ending(job, count, now_s, ("SuccessCriteriaMet", "Complete"), *why)
+        return _end_job(job, count, now_s, ("SuccessCriteriaMet", "Complete"), *why)
     if spec.get("suspend"):
         writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
         return ControllerResult(
             [*writes, *_status_writes(job, count, now_s, {}, [("Suspended", "True", "JobSuspended")])]
         )
-    return _running(job, count, now_s, retry_s)
+    return _reconcile_running(job, count, now_s, retry_s)
 
 
-def _running(job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]) -> ControllerResult:
+def _reconcile_running(job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]) -> ControllerResult:
     """Return the writes of a job that is neither over nor suspended."""
     spec, status = job["spec"], job.get("status") or {}
-    changes, again_s = _changes(job, count, now_s, retry_s)
+    changes, again_s = _pod_writes(job, count, now_s, retry_s)
     resumed = [("Suspended", "False", "JobResumed")] if _condition(status, "Suspended") else []
     began = {} if status.get("startTime") and not resumed else {"startTime": rfc3339(now_s)}
     deadline_s = spec.get("activeDeadlineSeconds")
@@ -100,7 +102,7 @@ def spread(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def folded(indexes: Iterable[int]) -> str:
+def format_indexes(indexes: Iterable[int]) -> str:
     """Write indexes as a Job's status does: "0,1,3-5"."""
     runs: list[list[int]] = []
     for index in sorted(indexes):
@@ -138,7 +140,7 @@ def _completed_indexes(job: Object, succeeded: Sequence[Object]) -> frozenset[in
     return frozenset(index for index in done if index >= 0 and (completions is None or index < completions))
 
 
-def _changes(
+def _pod_writes(
     job: Object, count: _PodStates, now_s: float, retry_s: tuple[float, float]
 ) -> tuple[list[Write], float | None]:
     """Return the pods to create and to delete, and when more may be created."""
@@ -192,7 +194,7 @@ def _pod(job: Object, index: int | None) -> Object:
     mark = {} if index is None else {INDEX: str(index)}
     name = {"generateName": f"{meta['name']}-" if index is None else f"{meta['name']}-{index}-"}
     pod = from_template(spec["template"], name, meta["namespace"], mark, mark)
-    pod["metadata"]["ownerReferences"] = owned(job, "batch/v1", "Job")
+    pod["metadata"]["ownerReferences"] = owner_references(job, "batch/v1", "Job")
     if index is not None:
         pod["spec"] = with_env(pod["spec"], [{"name": "JOB_COMPLETION_INDEX", "valueFrom": _FIELD}])
         pod["spec"].setdefault("hostname", f"{meta['name']}-{index}")
@@ -215,16 +217,21 @@ def _failure(job: Object, count: _PodStates, now_s: float) -> tuple[str, str] | 
 
 
 def _succeeded(spec: Object, count: _PodStates) -> bool:
+    """Return True if a Job has as many successful pods as it needs."""
     total = spec.get("completions")
     if total is None:
         return count.succeeded > 0 and not count.active
     return bool(count.succeeded >= total)
 
 
-def _ending(
+def _end_job(
     job: Object, count: _PodStates, now_s: float, words: tuple[str, str], why: str, message: str
 ) -> ControllerResult:
-    """End a job: first announce how it ends and delete running pods, then report the end once no pod runs."""
+    """End a job: first announce how it ends and delete running pods, then report the end once no pod runs.
+
+    words: the types of both conditions, such as (FailureTarget, Failed). why, message: reason and text of the
+    conditions.
+    """
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in count.active]
     at_rest = not count.active and not count.leaving
     conditions = [(word, "True", why, message) for word in (words if at_rest else words[:1])]
@@ -234,7 +241,11 @@ def _ending(
     return ControllerResult([*writes, *_status_writes(job, count, now_s, done, conditions)])
 
 
-def _after(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> ControllerResult:
+def _clean_up_ended(job: Object, pods: Sequence[Object], ended_s_: float, now_s: float) -> ControllerResult:
+    """Return the writes of a Job that has ended: delete its running pods, and the Job itself after its time to live.
+
+    ended_s_: when it ended.
+    """
     ttl_s = job["spec"].get("ttlSecondsAfterFinished")
     writes: list[Write] = [DeleteWrite("pods", pod) for pod in pods if not is_over(pod) and not is_leaving(pod)]
     if ttl_s is None:
@@ -252,7 +263,10 @@ def _condition(status: Object, kind: str) -> Object | None:
 def _status_writes(
     job: Object, count: _PodStates, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]
 ) -> list[Write]:
-    """Return the write of the status when it has changed."""
+    """Return the write of the job's status; empty if it has not changed.
+
+    more: further fields of the status. conditions: (type, status, reason, message) of those to set.
+    """
     before: Object = job.get("status") or {}
     status: Object = {
         "active": len(count.active),
@@ -261,7 +275,7 @@ def _status_writes(
         "succeeded": count.succeeded,
         "failed": count.failed,
         "uncountedTerminatedPods": {},
-        **({"completedIndexes": folded(count.done)} if count.done else {}),
+        **({"completedIndexes": format_indexes(count.done)} if count.done else {}),
         **more,
     }
     conditions_by_type = {each["type"]: each for each in before.get("conditions") or ()}

@@ -49,7 +49,7 @@ class ControllerResult:
     again_s: float | None = None  # when to look again even if nothing changes, in seconds
 
 
-def owned(owner: Object, api_version: str, kind: str) -> list[Object]:
+def owner_references(owner: Object, api_version: str, kind: str) -> list[Object]:
     """Return the owner references for objects that a job creates."""
     meta = owner["metadata"]
     reference = {"apiVersion": api_version, "kind": kind, "name": meta["name"], "uid": meta["uid"]}

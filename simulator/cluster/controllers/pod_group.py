@@ -19,7 +19,7 @@ from turnout.simulator.cluster.controllers.model import (
 GROUPS = "podgroups.scheduling.volcano.sh"
 
 
-def look(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> ControllerResult:
+def reconcile_group(group: Object, pods: Sequence[Object], free: Mapping[str, int]) -> ControllerResult:
     """Return the status that a PodGroup needs.
 
     pods: its members. free: what the whole cluster has free, in thousandths.

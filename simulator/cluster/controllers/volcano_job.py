@@ -35,7 +35,7 @@ T = TypeVar("T")
 _SETUP = Setup(GangDialect.VOLCANO)
 
 
-def look(
+def reconcile_job(
     job: Object,
     pods: Sequence[Object],
     group: Object | None,
@@ -59,7 +59,7 @@ def look(
         {key: child_state(VOLCANOJOB, key.kind, _read(each, Owned)) for key, each in children.items()},
     )
     children |= {ChildKey("Pod", pod["metadata"]["name"]): pod for pod in pods}
-    return _as_look(job, children, reconcile(VOLCANOJOB, raw, observation, now_s, _SETUP), now_s)
+    return _to_controller_result(job, children, reconcile(VOLCANOJOB, raw, observation, now_s, _SETUP), now_s)
 
 
 def _read(obj: Object, type_: type[T]) -> T:
@@ -68,10 +68,13 @@ def _read(obj: Object, type_: type[T]) -> T:
     return msgspec.convert({**obj, "metadata": meta}, type_)
 
 
-def _as_look(
+def _to_controller_result(
     job: Object, children: dict[ChildKey, Object], outcome: ReconcileOutcome, now_s: float
 ) -> ControllerResult:
-    """Return an outcome in this cluster's words: children first, as the job controllers write them."""
+    """Convert an outcome of the job controllers to this cluster's writes, those of children first.
+
+    children: the existing children by key.
+    """
     writes: list[Write] = []
     for write in outcome.writes:
         match write:

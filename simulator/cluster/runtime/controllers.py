@@ -79,13 +79,17 @@ class Controllers:
                         self._synced.add(plural)
                     else:
                         with log_and_skip(plural, obj.obj):
-                            self._see(plural, word, obj.obj)
+                            self._store_observed(plural, word, obj.obj)
                     self._news.set()
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": plural, "why": str(error)})
                 await asyncio.sleep(_AGAIN_S)
 
-    def _see(self, plural: str, word: str, obj: Object) -> None:
+    def _store_observed(self, plural: str, word: str, obj: Object) -> None:
+        """Store an observed object, and mark the controllers' objects that it concerns.
+
+        word: ADDED, MODIFIED or DELETED. A stale version is ignored.
+        """
         uid = obj["metadata"]["uid"]
         before = self._cache.get(plural, uid)
         if word == "DELETED":
@@ -115,7 +119,7 @@ class Controllers:
     # Doing.
 
     async def _serve(self) -> None:
-        """Look at due objects until cancelled, once every kind has been listed."""
+        """Reconcile due objects until cancelled, once every kind has been listed."""
         while True:
             now_s = time.time()
             while self._later and self._later[0][0] <= now_s:
@@ -131,10 +135,13 @@ class Controllers:
                 continue
             due, self._due = self._due, set()
             for key in sorted(due):
-                await self._look(key)
+                await self._reconcile(key)
 
-    async def _look(self, key: Key) -> None:
-        """Look at one object, and do the writes that it needs. An object that fails stays out of the others' way."""
+    async def _reconcile(self, key: Key) -> None:
+        """Reconcile one object: compute the writes that it needs, and do them.
+
+        A failure is logged, and does not delay other objects.
+        """
         plural, uid = key
         obj = self._cache.get(plural, uid)
         if obj is None or plural not in self._reconcilers or obj["metadata"].get("deletionTimestamp"):
@@ -150,25 +157,26 @@ class Controllers:
             heapq.heappush(self._later, (outcome.again_s, key))
         try:
             for write in outcome.writes:
-                await self._do(write)
+                await self._carry_out(write)
         except (aiohttp.ClientError, ApiError, TimeoutError) as error:
             log.warning("job_stuck", extra={"kind": plural, "job": obj["metadata"]["name"], "why": str(error)})
             heapq.heappush(self._later, (time.time() + _AGAIN_S, key))
 
     def _batch_job(self, job: Object, now_s: float) -> ControllerResult:
-        return batch_job.look(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
+        return batch_job.reconcile_job(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
 
     def _volcano_job(self, job: Object, now_s: float) -> ControllerResult:
+        """Return the writes that a Volcano Job needs, from its pods, its PodGroup and its other children."""
         uid = job["metadata"]["uid"]
         group = next(iter(self._cache.owned(volcano_job.GROUPS, uid)), None)
         others = {plural: self._cache.owned(plural, uid) for plural in _CHILDREN}
-        return volcano_job.look(job, self._cache.pods_of(uid), group, now_s, others)
+        return volcano_job.reconcile_job(job, self._cache.pods_of(uid), group, now_s, others)
 
     def _group(self, group: Object, now_s: float) -> ControllerResult:
         members = self._cache.pods_of(f"{group['metadata']['namespace']}/{group['metadata']['name']}")
-        return pod_group.look(group, members, self._cache.free())
+        return pod_group.reconcile_group(group, members, self._cache.free())
 
-    async def _do(self, write: Write) -> None:
+    async def _carry_out(self, write: Write) -> None:
         """Do one write and add its answer to the cache. An object that exists or is gone already needs no write."""
         meta = write.obj["metadata"]
         short = write.plural.split(".")[0]

@@ -96,7 +96,7 @@ class Kubelet:
                     due = pod is not None and (next_ := self._next_state(pod)) is not None and next_.to is to
                 if pod is not None and due:
                     await self._room.acquire()
-                    tasks.create_task(self._move(pod, to))
+                    tasks.create_task(self._enter_state(pod, to))
 
     async def _watch(self) -> None:
         """Watch bound pods until cancelled. A watch that fails begins again after a pause."""
@@ -105,12 +105,12 @@ class Kubelet:
                 async for word, pod in self._api.changes(_BOUND):
                     if word != "SYNCED":
                         with log_and_skip("pods", pod.obj):
-                            self._see(word, pod.obj)
+                            self._observe_pod(word, pod.obj)
             except (aiohttp.ClientError, ApiError, TimeoutError) as error:
                 log.warning("watch_failed", extra={"kind": "pods", "why": str(error)})
                 await asyncio.sleep(0.5)
 
-    def _see(self, word: str, pod: Object) -> None:
+    def _observe_pod(self, word: str, pod: Object) -> None:
         """Note a bound pod, and plan its next state."""
         uid = pod["metadata"]["uid"]
         if word == "DELETED" or not self._serves(pod.get("spec", {}).get("nodeName", "")):
@@ -144,7 +144,7 @@ class Kubelet:
         self._unpulled.add(pod["metadata"]["uid"])
         return None if next_ is not None and next_.to is PodState.RUNNING else next_
 
-    async def _move(self, pod: Object, to: PodState) -> None:
+    async def _enter_state(self, pod: Object, to: PodState) -> None:
         """Write the next state of a pod, or delete it. A pod that has changed is left to its next event."""
         meta = pod["metadata"]
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
@@ -168,6 +168,7 @@ class Kubelet:
             self._room.release()
 
     def _status(self, pod: Object, to: PodState) -> Object:
+        """Return the status of a pod in a new state. A pod whose image does not exist cannot be pulled."""
         stamp, host = rfc3339(time.time()), self._host_of(pod)
         if to is PodState.PULLING and (image := missing_image(pod, self._images)):
             return pull_failed(pod, image, stamp, host)

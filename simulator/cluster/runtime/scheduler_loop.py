@@ -92,10 +92,10 @@ class Scheduler:
     async def run(self) -> None:
         """Schedule until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch("/api/v1/nodes", self._see_node))
-            group.create_task(self._watch("/api/v1/pods", self._see_pod))
+            group.create_task(self._watch("/api/v1/nodes", self._observe_node))
+            group.create_task(self._watch("/api/v1/pods", self._observe_pod))
             for dialect, path in HELD.items():
-                group.create_task(self._watch(path, partial(self._see_group, dialect)))
+                group.create_task(self._watch(path, partial(self._observe_group, dialect)))
             group.create_task(self._schedule(group))
             group.create_task(self._complaints.run())
 
@@ -114,7 +114,8 @@ class Scheduler:
                 log.warning("watch_failed", extra={"path": path, "why": str(error)})
                 await asyncio.sleep(0.5)
 
-    def _see_node(self, word: str, raw: bytes) -> None:
+    def _observe_node(self, word: str, raw: bytes) -> None:
+        """Store an observed node, and try waiting pods again."""
         node = _nodes.decode(raw)
         if word == "DELETED":
             self.cluster.drop_node(node.metadata.name)
@@ -122,13 +123,14 @@ class Scheduler:
             self.cluster.put_node(node)
         self.waiting.wake()
 
-    def _see_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
+    def _observe_group(self, dialect: Dialect, word: str, raw: bytes) -> None:
+        """Store an observed PodGroup's minimum, 0 after its deletion, and try waiting pods again."""
         group = msgspec.json.decode(raw)
         least = 0 if word == "DELETED" else int(group.get("spec", {}).get("minMember") or 0)
         self._gangs.put_group(dialect, group["metadata"]["namespace"], group["metadata"]["name"], least)
         self.waiting.wake()
 
-    def _see_pod(self, word: str, raw: bytes) -> None:
+    def _observe_pod(self, word: str, raw: bytes) -> None:
         """Note a pod: it waits, holds room on its node, or is gone."""
         pod = _pods.decode(raw)
         uid = pod.metadata.uid
@@ -154,6 +156,7 @@ class Scheduler:
                 self.waiting.put(pod_info)
 
     def _forget(self, uid: str) -> None:
+        """Remove a pod that is deleted or bound from all tables of the scheduler."""
         self.waiting.drop(uid)
         self._assumed.discard(uid)
         self._complaints.drop(uid)
@@ -264,6 +267,10 @@ class Scheduler:
         self._tell(namespace, name, chosen)
 
     def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:
+        """Record that pods cannot be placed now, and report the reason.
+
+        Unschedulable pods wait until the cluster changes.
+        """
         now_s = asyncio.get_running_loop().time()
         for uid in uids:
             if uid in self._names:
@@ -305,14 +312,14 @@ class WaitReasonWriter:
             while self._due:
                 uid = next(iter(self._due))
                 try:
-                    await self._say(uid, *self._due.pop(uid))
+                    await self._write_reason(uid, *self._due.pop(uid))
                 except ApiError as error:
                     if error.code not in (404, 409):
                         log.warning("pod_not_told", extra={"why": str(error)})
                 except (aiohttp.ClientError, TimeoutError) as error:
                     log.warning("pod_not_told", extra={"why": str(error)})
 
-    async def _say(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
+    async def _write_reason(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
         """Write why a pod waits: its condition PodScheduled, and an Event."""
         at = rfc3339(time.time())
         condition = {
@@ -345,7 +352,8 @@ Object = dict[str, Any]
 PODS, NODES = "pods", "nodes"
 
 
-def _tags(pod: Object) -> list[str]:
+def _lookup_keys(pod: Object) -> list[str]:
+    """Return the keys by which an object of the cache is found: uids of its owners, and its gang as namespace/name."""
     meta = pod["metadata"]
     group = (meta.get("annotations") or {}).get(GROUP)
     return [owner["uid"] for owner in meta.get("ownerReferences") or ()] + (
@@ -377,10 +385,10 @@ class ObjectCache:
             return False
         objects[uid] = obj
         if plural == PODS:
-            for tag in _tags(obj):
+            for tag in _lookup_keys(obj):
                 self._tagged.setdefault(tag, set()).add(uid)
         else:
-            for tag in _tags(obj):
+            for tag in _lookup_keys(obj):
                 self._owned.setdefault((plural, tag), set()).add(uid)
         self._weigh(plural, uid, obj)
         return True
@@ -391,7 +399,7 @@ class ObjectCache:
         if len(self._deleted_uids) > 10_000:
             del self._deleted_uids[next(iter(self._deleted_uids))]
         obj = self._objects.get(plural, {}).pop(uid, None)
-        for tag in _tags(obj) if obj else ():
+        for tag in _lookup_keys(obj) if obj else ():
             of = self._tagged.get(tag) if plural == PODS else self._owned.get((plural, tag))
             (of or set()).discard(uid)
         self._weigh(plural, uid, None)

@@ -37,14 +37,14 @@ def main() -> NoReturn:
         signal.signal(number, lambda received, _: signals.append(received))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    walls = order["walls"] and _walls()
+    walls = order["walls"] and _enter_namespaces()
     if order["needs_walls"] and not walls:
         _not_started(order, "a container with volumes needs mount namespaces, which this machine does not allow")
     if not order["argv"]:  # only its image would know: it stays until it is told to go
         _wait_for_the_end(reader, signals)
     child = os.fork()
     if not child:
-        _become(order, walls)
+        _run_command(order, walls)
     os._exit(_watch(child, reader, signals))
 
 
@@ -52,7 +52,7 @@ def can_have_walls() -> bool:
     """Return True if the kernel allows namespaces. A short-lived child tries it."""
     pid = os.fork()
     if not pid:
-        os._exit(0 if _walls() else 1)
+        os._exit(0 if _enter_namespaces() else 1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -68,6 +68,10 @@ def _line() -> bytes:
 
 
 def _wait_for_the_end(reader: int, signals: list[int]) -> NoReturn:
+    """Wait for a signal or the end of the parent process, then exit.
+
+    reader: pipe that wakes on a signal. signals: received ones.
+    """
     while not signals:
         if 0 in select.select([0, reader], [], [])[0]:
             os._exit(0)
@@ -89,7 +93,7 @@ def _watch(child: int, reader: int, signals: list[int]) -> int:
             if number != signal.SIGCHLD:
                 os.kill(child, signal.SIGTERM if number == signal.SIGTERM else signal.SIGKILL)
         code = _reap(child)
-    _end_the_rest()
+    _kill_orphans()
     return code
 
 
@@ -107,7 +111,7 @@ def _reap(child: int) -> int | None:
             return None
 
 
-def _end_the_rest() -> None:
+def _kill_orphans() -> None:
     """Kill the orphans, which become children of this reaper. With namespaces the kernel has ended them already."""
     while True:
         with open(f"/proc/self/task/{os.getpid()}/children") as file:
@@ -122,7 +126,7 @@ def _end_the_rest() -> None:
 # Walls.
 
 
-def _walls() -> bool:
+def _enter_namespaces() -> bool:
     """Enter new mount, host-name and process namespaces, through a user namespace if needed. False if refused."""
     namespaces = NEWNS | NEWUTS | NEWPID
     if _libc.unshare(namespaces) == 0:
@@ -138,7 +142,7 @@ def _walls() -> bool:
     return True
 
 
-def _become(order: Order, walls: bool) -> NoReturn:
+def _run_command(order: Order, walls: bool) -> NoReturn:
     """Complete the isolation in the child, then run the command."""
     try:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -160,6 +164,7 @@ def _become(order: Order, walls: bool) -> NoReturn:
 
 
 def _not_started(order: Order, why: str) -> NoReturn:
+    """Write why the container cannot be started to its log and note, and exit with NOT_STARTED."""
     print(f"turnout: this container cannot be started: {why}", file=sys.stderr, flush=True)
     try:
         with open(order["note"], "a") as file:
@@ -185,10 +190,10 @@ class Root:
         binds: (source, target, read only).
         """
         _mount("none", "/", flags=MS_REC | MS_PRIVATE)
-        self._open_up("/")
+        self._make_extensible("/")
         for link in self.links:
             self._place_for(os.path.dirname(link))
-            self._open_up(os.path.dirname(link))
+            self._make_extensible(os.path.dirname(link))
         mounts = [
             (source, os.path.join(os.path.realpath(os.path.dirname(target)), os.path.basename(target)), read_only)
             for source, target, read_only in sorted(binds, key=lambda bind: bind[1].count("/"))
@@ -202,6 +207,7 @@ class Root:
             pass  # /proc may be masked by an outer container: ours then shows the processes outside
 
     def _bind(self, source: str, target: str, read_only: bool) -> None:
+        """Bind a file or folder of the host into the container's root."""
         place = self._place_for(target, is_file=not os.path.isdir(source))
         _mount(source, place, flags=MS_BIND | MS_REC)
         if read_only:
@@ -217,7 +223,7 @@ class Root:
         if not os.path.exists(self.root + above):
             self._place_for(above)
         if not self._is_ours(above):
-            self._open_up(above)
+            self._make_extensible(above)
         if is_file:
             os.close(os.open(place, os.O_CREAT, 0o644))
         else:
@@ -228,7 +234,7 @@ class Root:
     def _is_ours(self, folder: str) -> bool:
         return any(folder == each or folder.startswith(f"{each}/") for each in self.ours - {"/"}) or folder in self.ours
 
-    def _open_up(self, folder: str) -> None:
+    def _make_extensible(self, folder: str) -> None:
         """Replace a folder by one in memory with links to its entries, so that other entries can be added."""
         if folder in self.ours:
             return

@@ -47,6 +47,7 @@ class Objects:
         """Return the existing objects of these names. kind: is added to each object where it is not ""."""
 
         async def one(name: str) -> tuple[str, Object | None]:
+            """Return (name, object); None instead of the object if it does not exist. Raises ApiError."""
             try:
                 found: Object = await self._api.call("GET", f"{path}/{name}")
             except ApiError as error:

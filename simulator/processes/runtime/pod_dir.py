@@ -104,9 +104,10 @@ class Folder:
         return str(self.disk / "volumes" / "service-account")
 
     def binds(self, launch: Launch, volumes: Mapping[str, Volume], note: Path) -> list[tuple[str, str, bool]]:
-        """Return what to mount into a container: (source, target, read only). Raises CannotStart.
+        """Return what to mount into a container: (source, target, read only).
 
-        A volume of the pod's own, unless it is read only, does not hide those of PROGRAMS over which it is mounted.
+        Raises CannotStart. The folders of PROGRAMS stay visible below a writable volume of the pod that is mounted over
+        them. note: the file for the termination message.
         """
         over: list[str] = []
         ours = [(str(self.shared), SHARED, True), (str(self.memory / "shm"), "/dev/shm", False)]
@@ -131,6 +132,7 @@ class Folder:
 
 
 def _check_host_path(volume: Volume) -> None:
+    """Create the hostPath of a volume if its type asks for that. Raises CannotStart if the path does not exist."""
     host_path = Path(volume.host_path)
     if volume.make:
         host_path.mkdir(parents=True, exist_ok=True)

@@ -110,6 +110,7 @@ class Runner:
         return None
 
     def _begin(self, uid: str, pod: Object) -> None:
+        """Start the task that runs a new pod. uid: of the pod."""
         folder = Folder(self._folder / uid, self._memory / uid)
         node = KubeletNode(self._api, self._objects, self._env, self._host_ip(pod["spec"]["nodeName"]), self._backoff_s)
         life = self._lives[uid] = RunningPod(pod, self._address(uid), folder, node)
@@ -157,6 +158,7 @@ class Runner:
                 await asyncio.sleep(0.5)
 
     async def _write_hosts(self) -> None:
+        """Rewrite the hosts file of every running pod whenever pods or services change."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -165,6 +167,7 @@ class Runner:
                     await asyncio.to_thread(self._write, life)  # its folder may not be there yet, or no more
 
     def _write(self, life: RunningPod) -> None:
+        """Write the hosts file of one pod."""
         with self._writing:  # else an older text might come to lie over a newer one
             pod = {**life.pod, "status": {**(life.pod.get("status") or {}), "podIP": life.pod_ip}}
             text = hosts(pod, list(self._pods_by_uid.values()), list(self._services.values()))

@@ -61,7 +61,7 @@ class RunningPod:
 
     def __init__(self, pod: Object, pod_ip: str, folder: Folder, node: KubeletNode) -> None:
         self.pod, self.pod_ip, self.folder = pod, pod_ip, folder  # pod: the newest object of the watch
-        self.lifecycle: PodLifecycle = lifecycles.opened(pod, node.backoff_s)
+        self.lifecycle: PodLifecycle = lifecycles.new_lifecycle(pod, node.backoff_s)
         self._node = node
         self._children: dict[str, Child] = {}
         self.last_status: Object = {}  # that was reported
@@ -89,9 +89,9 @@ class RunningPod:
                 await self._do_what_is_due(time.time())
                 if self._can_be_deleted() and await self._delete_object():
                     return
-                await self._rest()
+                await self._wait()
         finally:
-            await self._end()
+            await self._remove()
 
     def log_of(self, container: str, previous: bool) -> Path | None:
         """Return the file with a container's output; None when there is none."""
@@ -102,15 +102,16 @@ class RunningPod:
     # One look.
 
     async def _do_what_is_due(self, now_s: float) -> None:
+        """Send the due signals, start the due containers, and report the pod's status."""
         meta = self.pod["metadata"]
         if self._deleted:
-            self.lifecycle = lifecycles.leaves(self.lifecycle, now_s, 0.0)
+            self.lifecycle = lifecycles.begin_end(self.lifecycle, now_s, 0.0)
         elif meta.get("deletionTimestamp"):
-            self.lifecycle = lifecycles.leaves(
+            self.lifecycle = lifecycles.begin_end(
                 self.lifecycle, now_s, float(meta.get("deletionGracePeriodSeconds") or 0)
             )
         for name, number in lifecycles.to_stop(self.lifecycle, now_s):
-            self.lifecycle = lifecycles.signalled(self.lifecycle, name, number)
+            self.lifecycle = lifecycles.record_signal(self.lifecycle, name, number)
             self._children[name].tell(number)
         if not self.last_status:
             await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
@@ -119,28 +120,34 @@ class RunningPod:
         await self._report(time.time())
 
     async def _start(self, name: str) -> None:
+        """Start a container, and tasks that await its end and run its probe.
+
+        A failure becomes the container's waiting reason.
+        """
         try:
             order, out = await self._order(name)
             child = await start(order, out)
         except CannotStart as error:
-            self.lifecycle = lifecycles.not_started(self.lifecycle, name, BAD_CONFIG, str(error), time.time())
+            self.lifecycle = lifecycles.record_failed_start(self.lifecycle, name, BAD_CONFIG, str(error), time.time())
             return
         except (OSError, aiohttp.ClientError, ApiError, TimeoutError) as error:
-            self.lifecycle = lifecycles.not_started(self.lifecycle, name, "RunContainerError", str(error), time.time())
+            self.lifecycle = lifecycles.record_failed_start(
+                self.lifecycle, name, "RunContainerError", str(error), time.time()
+            )
             return
         probe = probe_of(self._container(name))
-        self.lifecycle = lifecycles.started(self.lifecycle, name, time.time(), probe is None)
+        self.lifecycle = lifecycles.record_start(self.lifecycle, name, time.time(), probe is None)
         self._children[name] = child
         _begin(self._wait_for(name, child), self._waiting)
         if probe is not None:
-            _begin(self._ask(name, child, probe), self._asking)
+            _begin(self._run_probe(name, child, probe), self._asking)
 
     def _container(self, name: str) -> Object:
         containers = [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
         found: Object = next(each for each in containers if each["name"] == name)
         return found
 
-    async def _ask(self, name: str, child: Child, probe: ReadinessProbe) -> None:
+    async def _run_probe(self, name: str, child: Child, probe: ReadinessProbe) -> None:
         """Ask a container whether it is ready, for as long as it runs."""
         found, pause_s = Readiness(), probe.delay_s
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=probe.timeout_s)) as session:
@@ -169,9 +176,9 @@ class RunningPod:
         launch = launch_of(pod, container, base, sources)
         volumes = {each["name"]: volume_of(pod, each, sources) for each in pod["spec"].get("volumes") or ()}
         tokens = await self._node.objects.tokens(pod, volumes.values())
-        return await asyncio.to_thread(self._laid_out, name, pod, launch, volumes, tokens, config, own)
+        return await asyncio.to_thread(self._prepare_container, name, pod, launch, volumes, tokens, config, own)
 
-    def _laid_out(
+    def _prepare_container(
         self,
         name: str,
         pod: Object,
@@ -181,6 +188,11 @@ class RunningPod:
         config: bytes | None,
         own: InCluster | None,
     ) -> tuple[ContainerOrder, Path]:
+        """Write the files of a container's volumes.
+
+        Return how the container is started, and its log file. tokens: volume -> files with tokens. config: kubeconfig,
+        None for none. own: service account, None for none.
+        """
         folder = self.folder
         folder.fill(volumes.values())
         if config is not None:
@@ -208,13 +220,18 @@ class RunningPod:
         return order, folder.log(name, was.restarts + bool(was.end))
 
     async def _wait_for(self, name: str, child: Child) -> None:
+        """Wait until a container ends, and record its exit code and message."""
         code = await child.ended()
-        message = await asyncio.to_thread(self._message, name, code)
+        message = await asyncio.to_thread(self._termination_message, name, code)
         self._children.pop(name, None)
-        self.lifecycle = lifecycles.ended(self.lifecycle, name, code, time.time(), message)
+        self.lifecycle = lifecycles.record_end(self.lifecycle, name, code, time.time(), message)
         self._news.set()
 
-    def _message(self, name: str, code: int) -> str:
+    def _termination_message(self, name: str, code: int) -> str:
+        """Return the termination message of a container, "" for none.
+
+        A failed container may use the end of its log instead.
+        """
         words = self.folder.last_words(name)
         policy = self._container(name).get("terminationMessagePolicy")
         if not words and code and policy == "FallbackToLogsOnError" and (file := self.log_of(name, False)):
@@ -224,6 +241,7 @@ class RunningPod:
     # Telling.
 
     async def _report(self, now_s: float) -> None:
+        """Write the pod's status to the API if it has changed. A failed write is repeated later."""
         if self._deleted:
             return
         status = status_of(
@@ -267,8 +285,8 @@ class RunningPod:
             return False
         return True
 
-    async def _rest(self) -> None:
-        """Wait until an event, or until something is due."""
+    async def _wait(self) -> None:
+        """Wait until something happens to the pod, or until a probe, restart or signal is due."""
         now_s = time.time()
         next_s = lifecycles.next_look_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
@@ -278,7 +296,8 @@ class RunningPod:
             async with asyncio.timeout(pause_s):
                 await self._news.wait()
 
-    async def _end(self) -> None:
+    async def _remove(self) -> None:
+        """Kill all containers, end their tasks, and remove the pod's folders."""
         await asyncio.gather(*(child.kill() for child in self._children.values()))
         for task in self._asking:
             task.cancel()

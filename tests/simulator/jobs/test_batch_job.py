@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tests.simulator.jobs.world import NOW_S, Hand
 from tests.simulator.jobs.world import batch_job as job
 from turnout.simulator.cluster.controllers import batch_job
-from turnout.simulator.cluster.controllers.batch_job import folded, index_of, spread
+from turnout.simulator.cluster.controllers.batch_job import format_indexes, index_of, spread
 
 
 def hand(made):
-    return Hand(lambda at: batch_job.look(at.job, list(at.pods.values()), at.now_s), made).settle()
+    return Hand(lambda at: batch_job.reconcile_job(at.job, list(at.pods.values()), at.now_s), made).settle()
 
 
 def indexes(at):
@@ -125,12 +125,12 @@ def test_one_without_indexes_counts_heads():
 @pytest.mark.parametrize(("text", "found"), [("", []), ("0", [0]), ("0,1", [0, 1]), ("0,2-4,9", [0, 2, 3, 4, 9])])
 def test_indexes_are_told_in_runs(text, found):
     assert sorted(spread(text)) == found
-    assert folded(found) == text
+    assert format_indexes(found) == text
 
 
 @given(st.frozensets(st.integers(0, 60)))
 def test_telling_indexes_loses_none(indexes):
-    assert spread(folded(indexes)) == indexes
+    assert spread(format_indexes(indexes)) == indexes
 
 
 @given(st.data())

@@ -13,7 +13,7 @@ GROUPS = volcano_job.GROUPS
 def hand(made, queued=True):
     def look(at):
         others = {plural: [at.others[plural]] for plural in ("services", "configmaps") if plural in at.others}
-        return volcano_job.look(at.job, list(at.pods.values()), at.others.get(GROUPS), at.now_s, others)
+        return volcano_job.reconcile_job(at.job, list(at.pods.values()), at.others.get(GROUPS), at.now_s, others)
 
     at = Hand(look, made).settle()
     return let_in(at) if queued else at
@@ -162,7 +162,7 @@ def test_plugins_give_names_and_variables():
 def test_it_goes_when_its_time_after_the_end_is_over():
     made = job(phase="Completed", ttlSecondsAfterFinished=5)
     made["status"]["state"]["lastTransitionTime"] = "2027-01-15T08:00:00Z"
-    at = Hand(lambda at: volcano_job.look(at.job, [], None, at.now_s), made)
+    at = Hand(lambda at: volcano_job.reconcile_job(at.job, [], None, at.now_s), made)
     assert at.once().again_s == NOW_S + 5
     at.now_s += 5
     at.once()
@@ -215,6 +215,6 @@ def test_the_phases_of_a_pod_group(phases, free, was, word):
     group = {**GROUP, "status": {"phase": was}}
     told = [
         write.change["status"].get("phase", was)
-        for write in pod_group.look(group, pods, {"nvidia.com/gpu": free * 1000}).writes
+        for write in pod_group.reconcile_group(group, pods, {"nvidia.com/gpu": free * 1000}).writes
     ]
     assert (told or [was]) == [word]

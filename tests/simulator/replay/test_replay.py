@@ -9,7 +9,7 @@ from tests.simulator.replay.world import POLICY, job
 from turnout.simulator.replay import trace_files
 from turnout.simulator.replay.model import ReplayRules, Submission
 from turnout.simulator.replay.run import Compared, p99, replay
-from turnout.simulator.replay.traces import BadTrace, Labels, TraceRow, drawn, labelled, rows_of, tables_of
+from turnout.simulator.replay.traces import BadTrace, Labels, TraceRow, draw_trace, labelled, rows_of, tables_of
 
 LINEAR = ((1, 1.0), (2, 2.0), (4, 4.0), (8, 8.0))
 TRACE = "job_id,submission_time,duration,num_gpu\nb,50,700,16\na,10,600.5,1\nc,60,700,0\n"
@@ -157,7 +157,7 @@ def test_rows_become_jobs_of_whole_nodes_with_a_seed():
 
 
 def test_a_drawn_stream_asks_for_its_load():
-    rows = drawn(500, 64, 0.7, Random(3))
+    rows = draw_trace(500, 64, 0.7, Random(3))
     asked = sum(row.gpus * row.took_s for row in rows)
     assert 0.65 < asked / (64 * (rows[-1].at_s - rows[0].at_s)) < 0.75
     assert [row.at_s for row in rows] == sorted(row.at_s for row in rows)

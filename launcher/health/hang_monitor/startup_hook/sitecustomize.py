@@ -16,6 +16,10 @@ _PID = "TURNOUT_PROCESS"  # copied from launcher/health/hang_monitor/prepare_pro
 
 
 def _begin() -> None:
+    """Prepare this process for stack capture, remove this hook from the paths, and run the user's own sitecustomize.
+
+    Only the process with the pid in the environment is prepared, none of its children.
+    """
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != folder]
     rest = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.abspath(each) != folder]
