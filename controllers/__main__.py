@@ -49,8 +49,7 @@ async def serve(settings: Settings) -> None:
     open_ = Client.open(settings.kubeconfig, settings.context, max_in_flight=MAX_IN_FLIGHT, qps=settings.qps or None)
     async with await open_ as client:
         backoff = Backoff(first_s=0.05, max_s=60.0)
-        queue = WorkQueue(clock, backoff, rng.random)
-        leading: list[bool] = []
+        queue, leading = WorkQueue(clock, backoff, rng.random), list[bool]()
 
         def changed(key: JobKey) -> None:
             if leading:  # else all are looked at when the term begins
@@ -58,8 +57,8 @@ async def serve(settings: Settings) -> None:
 
         cache = ChildCache(changed, kinds)
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, settings.namespace)
-        elector, site = _elector(client, settings, clock, rng), settings.docs_base_url
-        events = EventRecorder(client, "turnout-controller", socket.gethostname(), clock=clock, docs=site)
+        elector, host = _elector(client, settings, clock, rng), socket.gethostname()
+        events = EventRecorder(client, "turnout-controller", host, clock=clock, docs=settings.docs_base_url)
         metrics = Metrics(queue.__len__, settings.kinds)
         metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
         calls = LeasedCalls(client, lambda: elector.is_leading)
@@ -70,7 +69,7 @@ async def serve(settings: Settings) -> None:
         controller = JobController(cache, queue, *acts, SteadyTime(clock, client.server_ahead_s))
 
         async def term() -> None:
-            """Run the controller while this process leads, and report that it leads."""
+            """Run the controller and report that this process leads."""
             leading.append(True)
             metrics.leading.set(1)
             try:
@@ -79,8 +78,8 @@ async def serve(settings: Settings) -> None:
                 leading.clear()
                 metrics.leading.set(0)
 
-        pages = probe_pages(informers.unready_reason, metrics.page)
-        async with serve_pages(*parse_address(settings.metrics_bind, "--metrics-bind"), pages) as port:
+        address = parse_address(settings.metrics_bind, "--metrics-bind")
+        async with serve_pages(*address, probe_pages(informers.unready_reason, metrics.page)) as port:
             log.info("serving", extra={"metrics_port": port, "kinds": ",".join(settings.kinds)})
             await run_until_signal(informers.run(), lead(elector, informers.wait_for_sync, term), events.run())
 

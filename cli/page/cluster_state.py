@@ -230,12 +230,12 @@ def gang_items(
 ) -> tuple[JobItem, ...]:
     """Return the gangs and lone pods that run and are of no job of a known kind, by name."""
     decided_keys = {state.job.key for state in observation.jobs}
-    placed: dict[str, list[PlacedPod]] = {}
+    pods_by_job: dict[str, list[PlacedPod]] = {}
     for pod in pods:
-        placed.setdefault(pod.job, []).append(pod)
+        pods_by_job.setdefault(pod.job, []).append(pod)
     items = []
     for key, gang in sorted(gangs.items()):
-        own_pods = placed.get(str(key), [])
+        own_pods = pods_by_job.get(str(key), [])
         if key in decided_keys or not own_pods:
             continue
         items.append(

@@ -460,11 +460,8 @@ def _send_assignments(transition: Transition, world: World, base: int) -> None:
     transition.state = replace(transition.state, checkpoints=checkpoints)
     for member in world.members:
         assignment, known = world.assignments[member.id], transition.members[member.id]
-        base_now = LastWorld(world.round, size, True)
-        transition.set_member(
-            member.id,
-            replace(known, base=base_now, busy=world.round, step=-1, reached=None, stored_step=None),
-        )
+        known = replace(known, base=LastWorld(world.round, size, True), busy=world.round)
+        transition.set_member(member.id, replace(known, step=-1, reached=None, stored_step=None))
         formed = Formed(
             world.round,
             base,

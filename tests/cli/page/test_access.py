@@ -97,7 +97,7 @@ def test_many_requests_at_once_are_one_review():
     assert asyncio.run(asked()) == 1
 
 
-def test_an_api_server_that_does_not_answer_is_no_refusal_and_is_asked_again():
+def test_no_answer_of_the_api_server_is_no_refusal():
     async def asked():
         reviews = Reviews({"t1": "ann"})
         access = ClusterAccess(reviews, Clock())

@@ -162,7 +162,7 @@ async def test_a_viewer_sees_what_the_cluster_lets_them_list(tmp_path):
             assert (cells["jobs"], cells["counts"]) == ([], [])
 
 
-async def test_the_user_of_an_authenticating_proxy_is_believed_only_if_configured(tmp_path):
+async def test_the_user_of_a_proxy_is_believed_only_if_configured(tmp_path):
     access = ClusterAccess(Reviews({}, {("ann", "pods", "")}), Clock())
     header = {"X-User": "ann"}
     async with page(tmp_path, access, user_header="X-User") as (address, _, _), asking(address, "", **header) as ask:
