@@ -1,6 +1,7 @@
 """A page on an embedded API server, for the tests of the server and of the browser."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
@@ -83,3 +84,11 @@ async def asking(address, token=SECRET, **headers):
                 return response.status, await response.json() if response.status != 304 else None
 
         yield ask
+
+
+async def next_event(response):
+    """Return the data of the next event of a stream."""
+    async with asyncio.timeout(20):
+        while not (line := await response.content.readline()).startswith(b"data: "):
+            assert line
+    return json.loads(line.removeprefix(b"data: "))

@@ -6,7 +6,7 @@ import json
 import aiohttp
 import pytest
 
-from tests.cli.page.served import SECRET, asking, page, pod
+from tests.cli.page.served import SECRET, asking, next_event, page, pod
 from tests.cli.page.test_access import Clock, Reviews
 from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.open_api import PATHS
@@ -178,20 +178,12 @@ async def test_the_stream_tells_each_new_version(tmp_path):
         aiohttp.ClientSession() as session,
         session.get(f"{address}/api/v1/stream", headers={"Authorization": f"Bearer {SECRET}"}) as response,
     ):
-        first = await _event(response)
+        first = await next_event(response)
         await client.create("/api/v1/namespaces/team-a/pods", pod("team-a", "more", "n1"))
         later = first
         while later["version"] == first["version"]:
-            later = await _event(response)
+            later = await next_event(response)
         assert (later["silent_s"], later["error"]) == (0.0, "")
-
-
-async def _event(response):
-    """Return the data of the next event."""
-    async with asyncio.timeout(20):
-        while not (line := await response.content.readline()).startswith(b"data: "):
-            assert line
-    return json.loads(line.removeprefix(b"data: "))
 
 
 async def test_before_the_first_observation_the_page_says_what_it_waits_for(tmp_path):
