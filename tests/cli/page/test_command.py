@@ -15,12 +15,6 @@ from turnout.kube.client.api_client import Client
 from turnout.simulator.api.server.serve import serve
 
 
-def typed(test):
-    """Return what the page in docs types after `turnout page`."""
-    (block,) = run_by(test)
-    return block.text.split()[2:]
-
-
 async def start(kubeconfig, *words):
     """Start the command; give the process and the first line that it prints."""
     argv = (sys.executable, "-m", "turnout.cli", "page", *words, "--kubeconfig", str(kubeconfig))
@@ -40,10 +34,10 @@ async def observed(address, token):
 
 @pytest.mark.asyncio
 async def test_the_command_prints_an_address_that_shows_the_cluster(tmp_path):
-    words = typed("tests/cli/page/test_command.py::test_the_command_prints_an_address_that_shows_the_cluster")
+    (block,) = run_by("tests/cli/page/test_command.py::test_the_command_prints_an_address_that_shows_the_cluster")
     async with serve(tmp_path / "kubeconfig"), await Client.open(str(tmp_path / "kubeconfig")) as client:
         await fill(client)
-        child, line = await start(tmp_path / "kubeconfig", *words, "--port", "0")
+        child, line = await start(tmp_path / "kubeconfig", *block.text.split()[2:], "--port", "0")
         try:
             address, _, token = line.partition("/#token=")
             assert address.startswith("http://127.0.0.1:")
@@ -95,8 +89,8 @@ def test_viewers_see_what_a_real_api_server_lets_them_list(control_plane):
     tokens = SimpleNamespace(
         ann=plane.service_account_token("default", "ann"), eve=plane.service_account_token("default", "eve")
     )
-    words = typed("tests/cli/page/test_command.py::test_viewers_see_what_a_real_api_server_lets_them_list")
-    assert asyncio.run(_seen(plane.kubeconfig, words, tokens)) == {
+    (block,) = run_by("tests/cli/page/test_command.py::test_viewers_see_what_a_real_api_server_lets_them_list")
+    assert asyncio.run(_seen(plane.kubeconfig, block.text.split()[2:], tokens)) == {
         "ann": ["Pod/team-a/waits"],
         "eve": [],
         "a token of nobody": 401,
