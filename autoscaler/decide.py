@@ -39,7 +39,7 @@ Jobs = tuple[JobState, ...]
 Decide = Callable[[Observation, Policy, float], list[Step]]
 
 
-def decided(
+def decide_safely(
     decide: Decide, observation: Observation, policy: Policy, now_s: float
 ) -> tuple[list[Step], dict[JobKey, Exception]]:
     """Return one step for each job, and the error of each job on which nothing can be decided.

@@ -65,9 +65,9 @@ def encode(memory: Memory, now_s: float) -> dict[str, str]:
 
 def read(data: Mapping[str, str], now_s: float) -> Memory:
     """Return what a leader has written. A part that cannot be read counts as absent."""
-    terms = _decoded(data.get("terms", "{}"), dict[str, tuple[int, int, bool, bool, tuple[str, str, str]]]) or {}
-    strikes = _decoded(data.get("strikes", "[]"), list[tuple[str, int, float, float]]) or []
-    since_s = max(0.0, now_s - (_decoded(data.get("at", ""), float) or now_s))
+    terms = _decode_or_none(data.get("terms", "{}"), dict[str, tuple[int, int, bool, bool, tuple[str, str, str]]]) or {}
+    strikes = _decode_or_none(data.get("strikes", "[]"), list[tuple[str, int, float, float]]) or []
+    since_s = max(0.0, now_s - (_decode_or_none(data.get("at", ""), float) or now_s))
     return Memory(
         {
             uid: Terms(least, Sizes(unit, doubles), _words(texts), able)
@@ -101,7 +101,7 @@ def _first(items: Iterable[Any], most: int) -> Iterable[Any]:
     return (each for each, _ in zip(items, range(most), strict=False))
 
 
-def _decoded(text: str, type_: Any) -> Any:
+def _decode_or_none(text: str, type_: Any) -> Any:
     """Return the value of JSON text; None if it is not of this type."""
     try:
         return msgspec.json.decode(text, type=type_)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.cli.why import count, lasting
+from turnout.cli.why import count, duration_text
 from turnout.controllers import conditions
 from turnout.controllers.kinds.colossalaijob import ANSWER_S
 from turnout.controllers.model import ControlledJob, ControlledKind, Object, Reason, RefusedJob, Role
@@ -126,7 +126,7 @@ def _unhandled_account(kind: ControlledKind, view: ControlledJob | RefusedJob, m
     wrong = f"; it will be refused: {view.why}" if isinstance(view, RefusedJob) else ""
     if age_s < SILENT_S:
         return Account(f"no controller has looked at it yet{wrong}", "wait for a few seconds")
-    text = f"no controller has written its status in {lasting(age_s)}{wrong}"
+    text = f"no controller has written its status in {duration_text(age_s)}{wrong}"
     return Account(text, f"see that turnout-controller runs with --kinds {kind.kind}, or that kind's own operator")
 
 
@@ -166,7 +166,7 @@ def _refusal(events: Iterable[JobEvent], view: ControlledJob, now_s: float) -> A
     last = max((each for each in events if each.reason in words), key=lambda each: each.at_s, default=None)
     if last is None:
         return None
-    when = f"{lasting(now_s - last.at_s)} ago"
+    when = f"{duration_text(now_s - last.at_s)} ago"
     if last.reason == Reason.NAME_TAKEN.value:
         return Account(f"{last.text} ({when})", "delete that object, or give this job another name")
     text = f"the API server refuses what it needs, last {when}: {last.text}"
@@ -199,7 +199,7 @@ def _waiting(
         if late:
             last = max(late, key=lambda index: (late[index], -index))
             times = count(back_off.failures[last], "time")
-            text = f"{role.name} {last} has failed {times} in a row and is made anew in {lasting(late[last])}"
+            text = f"{role.name} {last} has failed {times} in a row and is made anew in {duration_text(late[last])}"
             more = f"; {len(late) - 1} more wait" if len(late) > 1 else ""
             return Account(f"{text}{more}", f"turnout logs {name} --rank {last} while it runs; kubectl get events")
         if (lacking and role.name in (LAUNCHER, SCHEDULER)) or (lacking and kind.kind == MINDSPORE):
@@ -235,13 +235,13 @@ def _running_account(view: ControlledJob, status: Object, children: JobChildren,
         text += f"; its launcher begins once every sshd answers, after {ANSWER_S} s it gives up"
     if (begun_s := unix_s(status.get("startTime"))) is not None and view.policy.deadline_s is not None:
         left_s = begun_s + view.policy.deadline_s - now_s
-        text += f"; it fails in {lasting(left_s)} by its activeDeadlineSeconds"
+        text += f"; it fails in {duration_text(left_s)} by its activeDeadlineSeconds"
     return Account(text)
 
 
 def _since(moment: Any, now_s: float) -> str:
     at_s = unix_s(moment) if isinstance(moment, str) else None
-    return "" if at_s is None else f", {lasting(now_s - at_s)} ago"
+    return "" if at_s is None else f", {duration_text(now_s - at_s)} ago"
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -149,7 +149,7 @@ def age(seconds: float | None) -> str:
     return f"{int(seconds)}s"
 
 
-def described(
+def describe_job(
     kind: ControlledKind, raw: Object, pods: Sequence[Object], events: Sequence[Object], now_s: float
 ) -> list[str]:
     """Return a job at length: its state and why, its pods with their nodes, and what was told of it, newest last."""

@@ -27,7 +27,7 @@ class Write:
     message: str
 
 
-def until(moment: str | None, for_: str | None, now_s: float) -> str:
+def pause_end(moment: str | None, for_: str | None, now_s: float) -> str:
     """Return when a pause ends, as RFC 3339; "" for no end.
 
     moment: as typed, None if not given. for_: a duration from now, None if not given. Raises BadWish.
@@ -56,7 +56,7 @@ def path_of(key: JobKey) -> str:
     return f"{base}/namespaces/{key.namespace}/{plural}/{key.name}"
 
 
-def of_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
+def override_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
     """Return the write that pauses one job, or resumes it if `direction` is None.
 
     direction: which changes are paused: true (both), grow or shrink. ends: RFC 3339, "" for no end.
@@ -67,7 +67,7 @@ def of_job(key: JobKey, direction: str | None, ends: str = "") -> Write:
     return Write(path_of(key), {"metadata": {"annotations": notes}}, message)
 
 
-def of_all(configmap: str, override: AdminOverride, ends: str = "") -> Write:
+def override_all(configmap: str, override: AdminOverride, ends: str = "") -> Write:
     """Return the write that sets an override for all jobs at once.
 
     configmap: namespace/name, as the autoscaler's --orders has it. ends: RFC 3339, "" for no end.

@@ -29,7 +29,7 @@ def check(text: str) -> Reading:
     return reading
 
 
-def report(name: str, reading: Reading) -> list[str]:
+def report_lines(name: str, reading: Reading) -> list[str]:
     """Return lines for a person. Faults have the form `file:line: text`, so that an editor can jump to them."""
     if reading.faults:
         lines = [

@@ -57,7 +57,7 @@ def _is(kind: str, word: str) -> bool:
 
 def title(chain: Chain) -> str:
     """Return the job, how it stands, and the word for it."""
-    since = "" if chain.since_s is None else f" for {lasting(chain.now_s - chain.since_s)}"
+    since = "" if chain.since_s is None else f" for {duration_text(chain.now_s - chain.since_s)}"
     state = {"waiting": f"has waited{since}", "running": f"has run{since}", "suspended": "is suspended"}[chain.state]
     return f"{chain.job} {state}: {chain.reason.value}"
 
@@ -71,7 +71,7 @@ def rows(chain: Chain) -> list[Row]:
     queue_rows.append(("decision", _decision(chain)))
     queue_rows.append(("next", chain.advice))
     if chain.start is not None:
-        queue_rows.append(("start", start(chain.start, chain.now_s)))
+        queue_rows.append(("start", start_text(chain.start, chain.now_s)))
     return queue_rows
 
 
@@ -174,11 +174,11 @@ def _size(size: SizeLink, least: int, most: int) -> list[Row]:
         text += f"; somebody has set {size.manual_size} by hand, its most until turnout.dev/wish-workers is taken away"
     if size.changed_s is None:
         return [("size", text), ("bank", "its size has never been changed by the autoscaler")]
-    balance = lasting(abs(size.balance_s))
+    balance = duration_text(abs(size.balance_s))
     won = f"lending has won it {balance}, restarts taken off"
     if size.balance_s < 0:
         won = f"restarts have cost it {balance} more than lending has won it"
-    left = f"{lasting(size.cooldown_s)} of its cooldown are left" if size.cooldown_s else "its cooldown is over"
+    left = f"{duration_text(size.cooldown_s)} of its cooldown are left" if size.cooldown_s else "its cooldown is over"
     return [("size", text), ("bank", f"{won}; last changed at {rfc3339(size.changed_s)}, {left}")]
 
 
@@ -194,20 +194,20 @@ def _decision(chain: Chain) -> str:
     return text
 
 
-def start(estimate: Estimate, now_s: float) -> str:
+def start_text(estimate: Estimate, now_s: float) -> str:
     """Return when a waiting job may start, in words: earliest, likely and latest time."""
     early, likely, late = (max(0.0, at_s - now_s) for at_s in (estimate.early_s, estimate.likely_s, estimate.late_s))
     if estimate.early_s == NEVER:
         return estimate.because
     if not estimate.known:
-        soonest = f", not before {lasting(early)}" if 0 < early < NEVER else ""
+        soonest = f", not before {duration_text(early)}" if 0 < early < NEVER else ""
         return f"not known{soonest}: {estimate.because}"
-    first = f"{lasting(early)} at the earliest" if early >= 1 else "at once at the earliest"
-    last = f"{lasting(late)} at the latest" if late < NEVER else "with no bound"
-    return f"likely in {lasting(likely)} ({rfc3339(estimate.likely_s)}), {first}, {last}: {estimate.because}"
+    first = f"{duration_text(early)} at the earliest" if early >= 1 else "at once at the earliest"
+    last = f"{duration_text(late)} at the latest" if late < NEVER else "with no bound"
+    return f"likely in {duration_text(likely)} ({rfc3339(estimate.likely_s)}), {first}, {last}: {estimate.because}"
 
 
-def lasting(s: float) -> str:
+def duration_text(s: float) -> str:
     """Return a time in seconds in words, such as 5 min."""
     s = max(0.0, s)
     if s < 120:
@@ -281,7 +281,7 @@ def refusal(pod: Pod) -> str:
 def limited_title(view: LimitedView) -> str:
     """Return the job, and how it stands as far as its own pods tell."""
     state = "waits for its min" if view.placed_pods < view.min_workers else "runs"
-    since = "" if view.waited_s is None else f", for {lasting(view.waited_s)}"
+    since = "" if view.waited_s is None else f", for {duration_text(view.waited_s)}"
     return f"{view.job} {state}{since}, as far as you may see"
 
 

@@ -40,7 +40,7 @@ def rate_limited(
     told_s: dict[str, float] = {}
     left_out: dict[str, int] = {}
 
-    def rarely(what: str, fields: Mapping[str, object]) -> None:
+    def log_rarely(what: str, fields: Mapping[str, object]) -> None:
         """Log an event at most once per period for each event name.
 
         The next logged event says how many were left out.
@@ -52,4 +52,4 @@ def rate_limited(
         since = left_out.pop(what, 0)
         log_event(what, {**fields, "left_out": since} if since else fields)
 
-    return rarely
+    return log_rarely

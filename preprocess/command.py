@@ -59,10 +59,10 @@ def run(arguments: argparse.Namespace, program: str) -> int:
         return _check(arguments.prefix, arguments.output, f"{program} check")
     from turnout.preprocess.local_runner import run_local
 
-    return make(arguments, program, run_local)
+    return make_dataset(arguments, program, run_local)
 
 
-def make(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
+def make_dataset(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
     """Create the dataset that a command line describes, and print a summary.
 
     Return the exit code. runner: works on one machine or on Spark.

@@ -16,7 +16,7 @@ from turnout.preprocess.errors import LostWorker
 from turnout.preprocess.model import ShardNote, TextChunk
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import ProgressLine
-from turnout.preprocess.run import PreprocessRun, Totals, finish, prepared
+from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
 from turnout.preprocess.shards import ShardSettings, process
 from turnout.preprocess.tokenizers.encoders import encoder
 
@@ -30,7 +30,7 @@ _settings: ShardSettings | None = None  # of this worker process
 
 def run_local(options: Options) -> Totals | None:
     """Make the dataset that the options describe. Gives None while other processes of the same run are at work."""
-    with prepared(options) as run:
+    with prepare_run(options) as run:
         if isinstance(run, Totals):
             log.info("already_complete", extra={"prefix": options.output_prefix})
             return run
@@ -57,16 +57,16 @@ def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardNote]:
 
     waiting: Sequence[TextChunk] = run.pending
     while waiting:
-        suspects, waiting = _in_pool(run.settings, min(run.options.workers, len(waiting)), waiting, take)
+        suspects, waiting = _run_in_pool(run.settings, min(run.options.workers, len(waiting)), waiting, take)
         for chunk in suspects:  # one at a time, so that the chunk that ends its worker is known
-            if _in_pool(run.settings, 1, [chunk], take)[0]:
+            if _run_in_pool(run.settings, 1, [chunk], take)[0]:
                 raise LostWorker(_lost_text(run.settings, chunk))
     if records:
         report(progress.text(time.monotonic()))
     return records
 
 
-def _in_pool(
+def _run_in_pool(
     settings: ShardSettings, workers: int, todo: Sequence[TextChunk], take: Callable[[TextChunk, ShardNote], None]
 ) -> tuple[list[TextChunk], list[TextChunk]]:
     """Do chunks in a pool of processes until all are done or a worker ends.
@@ -76,7 +76,7 @@ def _in_pool(
     waiting = deque(todo)
     running: dict[Future[ShardNote], TextChunk] = {}
     context = multiprocessing.get_context("spawn")  # threads of a tokenizer do not survive a fork
-    with ProcessPoolExecutor(workers, context, _set_up, (settings,)) as pool:
+    with ProcessPoolExecutor(workers, context, _prepare_worker, (settings,)) as pool:
         try:
             while waiting or running:
                 while waiting and len(running) < workers * (1 + QUEUED_CHUNKS):
@@ -90,10 +90,10 @@ def _in_pool(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return _without(running, take), list(waiting)
+    return _take_finished(running, take), list(waiting)
 
 
-def _without(
+def _take_finished(
     running: dict[Future[ShardNote], TextChunk], take: Callable[[TextChunk, ShardNote], None]
 ) -> list[TextChunk]:
     """Pass on the results that were finished before a worker process ended.
@@ -109,7 +109,7 @@ def _without(
     return sorted(lost, key=lambda chunk: chunk.index)
 
 
-def _set_up(settings: ShardSettings) -> None:
+def _prepare_worker(settings: ShardSettings) -> None:
     """Prepare a worker process: keep the settings, ignore Ctrl-C, and load the tokenizer."""
     global _settings
     _settings = settings

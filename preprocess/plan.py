@@ -182,7 +182,7 @@ def _parts(number: int, source: InputFile, start: int, end: int, division: Divis
     place = text_parts.text_range(read, start, end, LineReader(division.keys, division.max_document_bytes))
     if place is None:
         return ()
-    places = text_parts.cuts(read, *place, division.chunk_bytes)
+    places = text_parts.cut_offsets(read, *place, division.chunk_bytes)
     if not places:
         return ()
     borders = [start, *places, end]

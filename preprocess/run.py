@@ -99,7 +99,7 @@ def run_record_path(prefix: str) -> str:
 
 
 @contextmanager
-def prepared(options: Options) -> Iterator[PreprocessRun | Totals]:
+def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
     """Plan a run or continue an earlier one, and hold the lock on its output while the block runs.
 
     Yields the totals instead if the output exists and was made from the same inputs with the same options. Raises
@@ -120,7 +120,7 @@ def prepared(options: Options) -> Iterator[PreprocessRun | Totals]:
         if (totals := _complete_output(options, identity)) is not None:  # another process has finished it meanwhile
             yield totals
             return
-        yield _resumed(options, sources, tokenizer, identity)
+        yield _resume_or_plan(options, sources, tokenizer, identity)
 
 
 def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
@@ -152,7 +152,7 @@ def _plan_path(options: Options) -> str:
     return f"{shards_folder(options.output_prefix)}/plan.json"
 
 
-def _resumed(
+def _resume_or_plan(
     options: Options, sources: tuple[InputFile, ...], tokenizer: EncoderSettings, identity: RunIdentity
 ) -> PreprocessRun:
     """Read the plan of an earlier run, or make one, and find out which shards are finished."""

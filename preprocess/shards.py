@@ -162,7 +162,7 @@ class _Shard:
             for key in range(len(settings.keys)):
                 path = tokens_path(settings.folder, chunk.index, key)
                 self._outputs.append(_Output(files.enter_context(storage.whole_file(path))))
-            lines = tuple(self._take_piece(number, piece) for number, piece in enumerate(chunk.pieces))
+            lines = tuple(self._append_piece(number, piece) for number, piece in enumerate(chunk.pieces))
             totals = tuple(output.finish() for output in self._outputs)
         if self._rejected:
             with storage.whole_file(shard_path(settings.folder, chunk.index, "rejected")) as file:
@@ -182,26 +182,26 @@ class _Shard:
             storage.write_all(file, msgspec.json.encode(record))
         return record
 
-    def _take_piece(self, number: int, piece: Piece) -> int:
+    def _append_piece(self, number: int, piece: Piece) -> int:
         """Write a piece's documents, and return how many lines it has."""
         source = self._settings.sources[piece.source]
         if source.form is not Form.JSON_LINES:
-            return self._take_archive(number, piece, source)
+            return self._append_archive(number, piece, source)
         raw = storage.read_range(source.path, piece.start, piece.end)
         self._digests.append(xxhash.xxh3_128_hexdigest(raw))
         if self._chunk.part is not None:
-            self._take_part(raw, piece, self._chunk.part)
+            self._append_part(raw, piece, self._chunk.part)
             return 1 if self._chunk.part.is_last else 0
         if not piece.start and raw.startswith(BYTE_ORDER_MARK):
             raw = raw[len(BYTE_ORDER_MARK) :]
         lines = 0
         for block in _blocks(raw):
             documents = self._reader.read(block, number, lines)
-            self._take(documents, number)
+            self._append_documents(documents, number)
             lines += documents.lines
         return lines
 
-    def _take_archive(self, number: int, piece: Piece, source: InputFile) -> int:
+    def _append_archive(self, number: int, piece: Piece, source: InputFile) -> int:
         """Tokenize all documents of an archive and return its number of lines.
 
         A fault in the archive rejects its rest. number: of the piece.
@@ -215,14 +215,14 @@ class _Shard:
                         documents = read_text(block.raw, number, lines + 1)
                     else:
                         documents = self._reader.read(block.raw, number, lines)
-                    self._take(documents, number)
+                    self._append_documents(documents, number)
                     lines += documents.lines
             except archives.ArchiveFault as error:
                 self._reject([RejectedDocument(DocumentFault(error.reason, number, lines + 1, str(error)[:200]), b"")])
         self._digests.append(_digest(source.path, 0, source.size_bytes))
         return lines
 
-    def _take(self, documents: Documents, piece: int) -> None:
+    def _append_documents(self, documents: Documents, piece: int) -> None:
         """Tokenize documents and reject those that cannot be tokenized. piece: number of the piece they come from."""
         self._reject(documents.rejected)
         eod = self._settings.tokenizer.eod if self._settings.append_eod else None
@@ -245,7 +245,7 @@ class _Shard:
             sequences.out_of_range, FaultReason.TOKEN_OUT_OF_RANGE
         )
 
-    def _take_part(self, raw: bytes, piece: Piece, part: TextPart) -> None:
+    def _append_part(self, raw: bytes, piece: Piece, part: TextPart) -> None:
         """Tokenize one part of a long document. Only the last part ends it, with the end-of-document token."""
         text = raw[max(0, part.text_start - piece.start) : max(0, part.text_end - piece.start)]
         try:

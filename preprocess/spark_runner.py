@@ -29,7 +29,7 @@ from turnout.preprocess.errors import LostWorker, PreprocessError
 from turnout.preprocess.model import ShardNote, TextChunk
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import ProgressLine
-from turnout.preprocess.run import PreprocessRun, Totals, finish, prepared
+from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
 from turnout.preprocess.shards import ShardSettings, process, record_path
 
 log = logging.getLogger("turnout.preprocess")
@@ -91,11 +91,11 @@ class SparkTask:
         """Do the chunks of a partition, whose only element they are. Spark's `mapPartitions` calls this."""
         yield from process_chunks(self.settings.value, chain.from_iterable(partition), self.results.add)
         if os.environ.get("SPARK_REUSE_WORKER"):
-            shorten_next_tasks()
+            skip_needless_work()
 
 
 @cache
-def shorten_next_tasks() -> None:
+def skip_needless_work() -> None:
     """Switch off work that Spark does before and after every task in this process and that our tasks do not need.
 
     Spark drops the caches of imports before a task: Python reads the directory of Spark's own zip archive 16 times, in
@@ -183,14 +183,14 @@ def work(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[
     broadcast = context.broadcast(for_executors(run.settings, os.getcwd()))
     rdd = context.parallelize(parts, len(parts))
     try:
-        with _reported(context, accumulator, report, show):
+        with _show_progress(context, accumulator, report, show):
             results: list[Result] = rdd.mapPartitions(SparkTask(broadcast, accumulator)).collect()
     except Exception as error:
         if (failure := first_failure(accumulator.value)) is not None:
             raise failure.error from None
         if not hasattr(error, "java_exception"):
             raise
-        raise LostWorker(given_up(str(error), run, parts)) from error
+        raise LostWorker(task_failure_text(str(error), run, parts)) from error
     finally:
         broadcast.destroy()
     if (failure := first_failure(results)) is not None:
@@ -207,7 +207,7 @@ def with_faults(folder: str, record: ShardNote) -> ShardNote:
     return msgspec.json.decode(storage.read_bytes(record_path(folder, record.index)), type=ShardNote)
 
 
-def given_up(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChunk]]) -> str:
+def task_failure_text(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChunk]]) -> str:
     """Return what a user has to know of Spark's message on a failed job: the inputs of the task, and the cause."""
     lines = [line.strip().lstrip(": ") for line in message.splitlines()]
     python = [line for line in lines if _PYTHON_ERROR.match(line)]
@@ -223,7 +223,7 @@ def given_up(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChun
 
 
 @contextmanager
-def _reported(context: Any, accumulator: Any, report: SparkReport, show: Callable[[str], None]) -> Iterator[None]:
+def _show_progress(context: Any, accumulator: Any, report: SparkReport, show: Callable[[str], None]) -> Iterator[None]:
     """Show progress while the block waits for Spark, and cancel Spark's jobs at the first failure."""
     ended = threading.Event()
 
@@ -276,7 +276,7 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
     The session is there only while tasks run: a wrong command starts none, and the merge keeps no executors waiting.
     Source: DL-67, DL-79
     """
-    with prepared(run_options) as run:
+    with prepare_run(run_options) as run:
         if isinstance(run, Totals):
             log.info("already_complete", extra={"prefix": run_options.output_prefix})
             return run
@@ -299,4 +299,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog=PROGRAM, allow_abbrev=False, description=command.DESCRIPTION, epilog=command.EPILOG
     )
     options.add_arguments(parser)
-    return command.make(parser.parse_args(argv), PROGRAM, run_spark)
+    return command.make_dataset(parser.parse_args(argv), PROGRAM, run_spark)

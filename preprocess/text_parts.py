@@ -34,7 +34,7 @@ def text_range(read: ReadRange, start: int, end: int, reader: LineReader) -> tup
     return (first, last) if [*documents.texts[0]] == [""] else None
 
 
-def cuts(read: ReadRange, start: int, end: int, part_bytes: int) -> list[int]:
+def cut_offsets(read: ReadRange, start: int, end: int, part_bytes: int) -> list[int]:
     """Return the offsets at which a JSON string is cut into parts, without its start.
 
     start, end: of the string in the file. part_bytes: about the size of a part.

@@ -102,7 +102,7 @@ def heaviest_within(mesh: Mesh, ranks_a_pod: int) -> tuple[int, ...]:
     return (*sorted(range(outer), key=lambda axis: WEIGHTS[mesh[axis][0]]), *range(outer, len(mesh)))
 
 
-def in_order(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_a_pod: int) -> list[int]:
+def hosts_by_rank(mesh: Mesh, order: Sequence[int], hosts: Sequence[int], ranks_a_pod: int) -> list[int]:
     """Return the host of each pod by rank, if the mesh is laid along the ring with its axes in another order.
 
     hosts: of each pod along the ring. order: numbers of the axes, the one that changes slowest first.
@@ -129,7 +129,7 @@ def cheapest_order(fabric: Fabric, mesh: Mesh, hosts: Sequence[int], ranks_a_pod
 def _axis_orders(mesh: Mesh, hosts: Sequence[int], ranks_a_pod: int) -> Iterator[list[int]]:
     outer = outer_axes(mesh, ranks_a_pod)
     for order in permutations(range(outer)):
-        yield in_order(mesh, (*order, *range(outer, len(mesh))), hosts, ranks_a_pod)
+        yield hosts_by_rank(mesh, (*order, *range(outer, len(mesh))), hosts, ranks_a_pod)
 
 
 def place_mesh(

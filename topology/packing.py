@@ -262,7 +262,7 @@ class Spread:
         if tier <= 2:
             shares = self._shares(tier, switch, need)
         else:
-            shares = self._weighed(tier, switch, need)
+            shares = self._shares_by_price(tier, switch, need)
         return [slot for child, pods in shares for slot in self.fill(tier - 1, child, pods)]
 
     def _shares(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
@@ -294,7 +294,7 @@ class Spread:
             (first + rest[at], pods) for at, pods in pick([holes[at] for at in rest], need - anchored_need)
         ]
 
-    def _weighed(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
+    def _shares_by_price(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) for a switch above the spines, so that the pods use the fewest switches.
 
         The prices and pods of each child come from `_table`; a child that holds anchors costs nothing itself.
@@ -315,12 +315,12 @@ class Spread:
         for reached, child, cost in paid:
             if need <= reached:
                 used = {child for child, _ in shares}
-                return [*shares, (self._last(tier, table, used, child, cost, need), need)]
+                return [*shares, (self._last_child(tier, table, used, child, cost, need), need)]
             shares.append((child, reached))
             need -= reached
         return shares
 
-    def _last(self, tier: int, table: _Table, used: set[int], child: int, cost: int, need: int) -> int:
+    def _last_child(self, tier: int, table: _Table, used: set[int], child: int, cost: int, need: int) -> int:
         """Return the child that takes the remaining pods: the tightest unused one that holds them for this price.
 
         A child that holds anchors is kept. child, cost: the child and price that the table chose.

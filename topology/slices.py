@@ -169,7 +169,7 @@ def in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
 
 def ways_of_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement]:
     """Yield the places that in_layers() chooses among, for who judges them by another price."""
-    for each in _each_way(fabric, room, ask):
+    for each in _placements(fabric, room, ask):
         if isinstance(each, Placement):
             yield each
 
@@ -194,7 +194,7 @@ def _narrower(fabric: Fabric, ask: Ask) -> Ask:
     return replace(ask, layers=tuple(layer for layer in ask.layers if 0 < layer[0] < widest))
 
 
-def _each_way(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
+def _placements(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | Refusal]:
     """Yield the result of each way to place a gang: by its layers if it has any, else in multiples."""
     ask = _narrower(fabric, ask)
     if ask.layers:
@@ -211,19 +211,19 @@ def _place_layers(fabric: Fabric, room: Room, ask: Ask) -> Iterator[Placement | 
     by_runs = None if ask.anchors else by_whole_runs(fabric, room, ask)
     if by_runs is not None:
         yield by_runs
-    shared = _shared(fabric, room, ask, capacity(fabric, room, ask))
+    shared = _place_by_shares(fabric, room, ask, capacity(fabric, room, ask))
     yield shared
     inner = [ask.multiple, *(size for _, size in ask.layers[1:])]
     if by_runs is None and isinstance(shared, Refusal) and any(ask.pods % size for size in inner):
         switch_room = np.add.reduceat(room, fabric.starts[ask.layers[0][0]]).astype(np.int32)
-        yield _shared(fabric, room, ask, switch_room)
+        yield _place_by_shares(fabric, room, ask, switch_room)
 
 
 def _price(fabric: Fabric, placement: Placement) -> tuple[int, int, int]:
     return -placement.pods, placement.tier, cost(fabric, [host for host, _ in placement.slots]).total
 
 
-def _shared(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) -> Placement | Refusal:
+def _place_by_shares(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) -> Placement | Refusal:
     """Share the pods among the switches of the outermost layer, then place each share under its switch.
 
     switch_room: pods that each switch of that layer holds, in whole runs if cut runs are not allowed.
@@ -268,7 +268,7 @@ def _place_inside_switch(
     inner = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], liking)
     # Within a switch the first way is as good, and both would be tried for each of many.
     found: Placement | Refusal = Refusal(RefusalReason.NO_ROOM)
-    for found in _each_way(_under(fabric, tier, switch), room[first:end], inner):
+    for found in _placements(_under(fabric, tier, switch), room[first:end], inner):
         if isinstance(found, Placement):
             break
     return found if isinstance(found, Refusal) else [(host + first, count) for host, count in found.slots]

@@ -14,7 +14,7 @@ from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_refusals
-from turnout.autoscaler.decide import decide, decided
+from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.memory import Memory
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
 from turnout.autoscaler.observe.room_history import IdleRoom, Promises, UnusedRoom
@@ -101,7 +101,7 @@ class AutoscalerController:
         observation = self._observe(now_s, steady_s, jumped_s)
         self._report_faults()
         with self._metrics.decide_s.time():
-            steps, undecided = decided(decide, observation, self._policy, now_s)
+            steps, undecided = decide_safely(decide, observation, self._policy, now_s)
         for key, error in undecided.items():
             log.error("job_undecided", extra={"job": str(key), "why": repr(error)}, exc_info=error)
         self._unused.record_decision(observation, steps, steady_s)

@@ -21,7 +21,7 @@ from turnout.autoscaler.node_faults.model import (
     TaintRules,
 )
 from turnout.autoscaler.node_faults.model import PassedOver as NodePassedOver
-from turnout.autoscaler.reporting.decision_log import as_record, sentence
+from turnout.autoscaler.reporting.decision_log import log_record, sentence
 from turnout.jobs.annotations import unknown_names_text
 from turnout.jobs.model import JobKey
 from turnout.kube.client.events import EventRecorder, ObjectRef
@@ -90,7 +90,7 @@ class DecisionEvents:
 
     def report_decision(self, step: Step) -> None:
         """Report a decision that differs from the last one on the job."""
-        log.info("decided", extra=as_record(step))
+        log.info("decided", extra=log_record(step))
         if step.reason in _EVENT_REASONS:
             self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")
 
@@ -109,7 +109,7 @@ class DecisionEvents:
         self._last_outcomes[step.key] = step, word
         while len(self._last_outcomes) > _MAX_REMEMBERED:
             del self._last_outcomes[next(iter(self._last_outcomes))]
-        log.info("resized" if word == "Written" else "not_resized", extra={**as_record(step), "outcome": word})
+        log.info("resized" if word == "Written" else "not_resized", extra={**log_record(step), "outcome": word})
         if word != "Written":
             return
         self._emit(step, "Normal")

@@ -72,7 +72,7 @@ def _is_same(one: Step | None, other: Step) -> bool:
     return one is other or (one is not None and one.reason is other.reason and one.target == other.target)
 
 
-def as_record(step: Step) -> dict[str, Any]:
+def log_record(step: Step) -> dict[str, Any]:
     """Return a decision as a log line has it."""
     record: dict[str, Any] = {
         "job": str(step.key),

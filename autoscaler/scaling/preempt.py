@@ -41,7 +41,7 @@ def preempt(before: Decision, observation: Observation, policy: Policy, now_s: f
             detail = f"its queue is strict, and {head.job.key} comes first"
             steps[waiter.token] = waiter.hold(Reason.OTHERS_WAIT, detail)
             continue
-        for each, step in _serve(waiter, preemptor, expected, free):
+        for each, step in _steps_for_waiting_job(waiter, preemptor, expected, free):
             steps[each.token] = _with_others(step, steps.get(each.token))
         if (
             queue in observation.queues
@@ -62,7 +62,7 @@ def request_of(state: JobState) -> CapacityRequest:
     )
 
 
-def _serve(
+def _steps_for_waiting_job(
     waiter: JobState, preemptor: Preemptor, expected: Reservations, free: Reservations
 ) -> Iterator[tuple[JobState, Step]]:
     """Yield the steps for a waiting job: why it waits, and the shrinks of the jobs that make room for it.

@@ -44,7 +44,7 @@ def lines(facts: ClusterFacts) -> list[CheckLine]:
         _nodes_offered,
         _certificate,
         _controllers,
-        _clocks,
+        _check_clocks,
     )
     return [line for part in parts for line in part(facts)]
 
@@ -235,7 +235,7 @@ def _controllers(facts: ClusterFacts) -> Iterator[CheckLine]:
                 )
 
 
-def _clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
+def _check_clocks(facts: ClusterFacts) -> Iterator[CheckLine]:
     """Yield a line if the API server's clock differs too much from this one, and the lines about the nodes' clocks."""
     if facts.ahead_s is not None and abs(facts.ahead_s) > MOST_CLOCK_SKEW_S:
         way = "ahead of" if facts.ahead_s > 0 else "behind"

@@ -77,7 +77,7 @@ async def perform(show: Show, screen: Screen) -> Tally:
         performance = _Performance(show, play, stage, extender, screen)
         with screen.acts():
             for act in play.acts:
-                await performance.happen(act)
+                await performance.play_act(act)
             await performance.finale()
         calls = tuple(ExtenderCall(a.verb.value, a.names, a.took_s, a.failed) for a in asked_extender.requests)
         tally = performance.tally(calls, await extender.neutral_answers())
@@ -117,7 +117,7 @@ class _Performance:
         self._ours: dict[str, Score] = {}
         self._theirs: dict[str, Score] = {}
 
-    async def happen(self, act: Act) -> None:
+    async def play_act(self, act: Act) -> None:
         """Carry out one arrival or departure of a gang in both clusters, and show the result."""
         known = self._ours.keys() & self._theirs.keys()
         if act.word is ActKind.ARRIVES:
@@ -166,7 +166,7 @@ class _Performance:
         self._play = replace(self._play, places=change.places)
         self._fabric = _fabric(self._play)
         self._screen.recabled(change, clock.time() - began)
-        await self.happen(Act(ActKind.ARRIVES, change.gang))
+        await self.play_act(Act(ActKind.ARRIVES, change.gang))
 
     def _scores(self) -> Pair:
         return Pair(self._ours, self._theirs)
@@ -264,7 +264,7 @@ class Baseline:
         for place in sorted(play.places, key=lambda place: place.name):
             self._cluster.put_node(msgspec.convert(node(place), Node))
         for number, (name, gpus) in enumerate(play.busy):
-            self._cluster.place(_want(busy_pod(number, name, gpus), OTHERS), name)
+            self._cluster.place(_pod_info(busy_pod(number, name, gpus), OTHERS), name)
 
     def play(self, act: Act) -> Mapping[int, str]:
         """Carry out one act, and let all waiting pods try again. Return the gang's members that have a node."""
@@ -277,7 +277,7 @@ class Baseline:
         else:
             self.placements[gang.name] = {}
             for raw in members(gang):
-                want = _want(raw, NAMESPACE)
+                want = _pod_info(raw, NAMESPACE)
                 self._waiting[want.uid] = want
         for uid, want in list(self._waiting.items()):
             outcome = schedule_without_extender(self._cluster, want, self._cursor, self._dice)
@@ -293,7 +293,7 @@ def _uid(gang: DemoGang, index: int) -> str:
     return f"{gang.name}-{index}"
 
 
-def _want(raw: Raw, namespace: str) -> PodInfo:
+def _pod_info(raw: Raw, namespace: str) -> PodInfo:
     """Return a pod as the extender reads it, with its name as its uid."""
     pod = msgspec.convert(raw, Pod)
     pod.metadata.uid = pod.metadata.name

@@ -143,7 +143,7 @@ class Screen:
         )
         self._console.print()
         self._console.print(Text(sentence(tally), style="bold"))
-        self._console.print(asked_sentence(tally))
+        self._console.print(requests_sentence(tally))
 
 
 def _gang_line(gang: DemoGang, score: Score | None, placements: Placed) -> str:
@@ -311,7 +311,7 @@ def sentence(tally: Tally) -> str:
     return f"{theirs / ours:.1f} times fewer crossings: {rings}."
 
 
-def asked_sentence(tally: Tally) -> str:
+def requests_sentence(tally: Tally) -> str:
     """Return how many requests the extender answered, and how fast."""
     if not tally.calls:
         return "The extender was not asked at all."

@@ -15,12 +15,12 @@ from turnout.cli.local_cluster.daemon import (
     LOG,
     NO_WALLS,
     LocalClusterFailed,
-    ask,
     condition,
     end,
     fault,
     found,
     home,
+    pods_and_nodes,
     start,
     welcome,
 )
@@ -124,7 +124,7 @@ def _status(args: argparse.Namespace) -> int:
         print(f"no local cluster is up{why}; turnout local up starts one", file=sys.stderr)
         return ExitCode.FAILED
     try:
-        print("\n".join(condition(note, *ask(home()))))
+        print("\n".join(condition(note, *pods_and_nodes(home()))))
     except LocalClusterFailed as error:
         print(f"turnout local status: {error}", file=sys.stderr)
         return ExitCode.FAILED
@@ -162,7 +162,7 @@ def _serve(args: argparse.Namespace, folder: Path) -> int:
 
 def _read_map(file: Path) -> Any:
     """Return the map in a file and the ConfigMap's data that it is. Raises LocalClusterFailed with every fault."""
-    from turnout.cli.topo_check import check, data_of, report
+    from turnout.cli.topo_check import check, data_of, report_lines
     from turnout.simulator.cluster.node_builder import MOST_NODES, places_of, unusable
 
     try:
@@ -171,7 +171,7 @@ def _read_map(file: Path) -> Any:
         raise LocalClusterFailed(str(error)) from error
     reading = check(text)
     if reading.faults:
-        raise LocalClusterFailed("\n".join(report(str(file), reading)))
+        raise LocalClusterFailed("\n".join(report_lines(str(file), reading)))
     nodes = places_of(reading.entries)
     if not 0 < len(nodes) <= MOST_NODES:
         raise LocalClusterFailed(f"{file} names {len(nodes)} hosts; a local cluster has from 1 to {MOST_NODES} nodes")

@@ -45,7 +45,7 @@ def check() -> None:
 
 
 @asynccontextmanager
-async def plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
+async def control_plane(extender: str, kwok: bool) -> AsyncIterator[Plane]:
     """Run a real control plane until the block ends, and yield it once it is ready.
 
     Raises LocalClusterFailed. extender: the URL that its scheduler asks, "" for none. kwok: also simulate the kubelets.

@@ -120,7 +120,7 @@ def end(folder: Path, note: Note) -> None:
     (folder / NOTE).unlink(missing_ok=True)
 
 
-def ask(folder: Path) -> tuple[dict[str, int], int]:
+def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
     """Return the number of pods by phase, and how many nodes are ready. Raises LocalClusterFailed."""
     from turnout.simulator.cluster.kubeconfig import NoAccess
     from turnout.simulator.cluster.kubeconfig import read as read_access

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnout.cli.commands.child_programs import extender_command, free_port, running_extender, wait_until_ready
-from turnout.cli.local_cluster.control_plane import plane
+from turnout.cli.local_cluster.control_plane import control_plane
 from turnout.cli.local_cluster.daemon import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, begun_at, encoded
 from turnout.cli.local_cluster.prestart import Prestarted
 from turnout.simulator.cluster import kubeconfig
@@ -109,7 +109,7 @@ async def _real(
     """Return a real control plane, whose scheduler asks our extender; with processes, our kubelet in place of kwok."""
     port = free_port() if request.extender else 0
     asks = f"http://{HOST}:{port}" if port else ""
-    below = await stack.enter_async_context(plane(asks, kwok=not request.processes))
+    below = await stack.enter_async_context(control_plane(asks, kwok=not request.processes))
     config = await asyncio.to_thread(below.kubeconfig.read_bytes)
     await asyncio.to_thread(_put, request.folder / KUBECONFIG, config)
     cluster = await stack.enter_async_context(attached(kubeconfig.read(config)))

@@ -73,7 +73,7 @@ def gate_of(
     return Gate(len(gated), placer, reason, detail, at_s)
 
 
-def told_of(gate: Gate) -> str:
+def gate_sentence(gate: Gate) -> str:
     """Return one to three sentences about gated pods: how many, why they wait, and whether a nominator runs."""
     text = f"{gate.pods} pod{'' if gate.pods == 1 else 's'} behind the scheduling gate {PLACEMENT_GATE}"
     if gate.reason:
@@ -102,7 +102,7 @@ def with_gate(rows: Sequence[tuple[str, str]], gate: Gate | None) -> list[tuple[
         return list(rows)
     remedy = what_next(gate)
     found = [(label, text) for label, text in rows if not remedy or label != "next"]
-    return [*found, ("gate", told_of(gate)), *([("next", remedy)] if remedy else [])]
+    return [*found, ("gate", gate_sentence(gate)), *([("next", remedy)] if remedy else [])]
 
 
 def _report_of(raw: Object, uids: set[str]) -> tuple[float, str, str] | None:

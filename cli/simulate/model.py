@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from turnout.autoscaler.model import Policy
-from turnout.cli.why import count, lasting
+from turnout.cli.why import count, duration_text
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayRules, Submission, Tape
 from turnout.simulator.replay.run import Compared, p99, replay
@@ -148,9 +148,9 @@ def lines(found: Figures) -> list[str]:
     rows = [
         ("", "without", "with lending"),
         ("GPU time with progress", f"{found.busy_without:.1%}", f"{found.busy:.1%}"),
-        ("mean wait", lasting(found.mean_wait_without_s), lasting(found.mean_wait_s)),
-        ("p99 wait", lasting(found.p99_wait_without_s), lasting(found.p99_wait_s)),
-        ("mean completion", lasting(found.mean_completion_without_s), lasting(found.mean_completion_s)),
+        ("mean wait", duration_text(found.mean_wait_without_s), duration_text(found.mean_wait_s)),
+        ("p99 wait", duration_text(found.p99_wait_without_s), duration_text(found.p99_wait_s)),
+        ("mean completion", duration_text(found.mean_completion_without_s), duration_text(found.mean_completion_s)),
         ("jobs that won, lost", "", f"{found.gained:,}, {found.lost:,}"),
         ("more than 60 s worse", "", f"{found.worse:.2%}"),
         ("latest start", "", f"{max(0.0, found.worst_delay_s):.0f} s later"),

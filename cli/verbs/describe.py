@@ -36,12 +36,12 @@ def _describe(args: argparse.Namespace) -> int:
 
     async def look(client: Client) -> None:
         """Print a job with its pods and events."""
-        from turnout.cli.jobs import described
+        from turnout.cli.jobs import describe_job
 
         job = await found_job(client, job_name)
         pods = await objects(client, f"{job.core}/pods", {"labelSelector": f"{job.kind.child_labels.job}={job.name}"})
         selector = f"involvedObject.name={job.name},involvedObject.kind={job.kind.kind}"
         events = await objects(client, f"{job.core}/events", {"fieldSelector": selector})
-        print("\n".join(described(job.kind, job.raw, pods, events, time.time())))
+        print("\n".join(describe_job(job.kind, job.raw, pods, events, time.time())))
 
     return run_verb("describe", args, look)

@@ -61,7 +61,7 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
     import asyncio
 
     from turnout.cli.commands.listing import items
-    from turnout.cli.views.history import in_order, listing, of_events, of_notes
+    from turnout.cli.views.history import in_order, listing, rows_of_annotations, rows_of_events
     from turnout.cli.why import resolve_job
     from turnout.jobs.kinds.registry import KINDS
 
@@ -70,10 +70,10 @@ async def history_of(client: Client, job_name: JobName, log: Path | None) -> Lis
     events, pods = await asyncio.gather(
         items(client, f"/api/v1/{place}/events", {}), items(client, f"/api/v1/{place}/pods", {})
     )
-    key = resolve_job(job_name, jobs or _told_of(events, job_name.namespace))
+    key = resolve_job(job_name, jobs or _objects_in_events(events, job_name.namespace))
     kind = (KINDS[key.kind].object_kind or key.kind) if key.kind in KINDS else key.kind
-    event_rows = of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
-    event_rows += of_notes(jobs[key], kind) if key in jobs else []
+    event_rows = rows_of_events(events, frozenset(_pods_of(pods, kind, key.name)), kind, key.name)
+    event_rows += rows_of_annotations(jobs[key], kind) if key in jobs else []
     notes = [] if key in jobs or key.kind not in KINDS else [f"{key} is gone; this is what Events still tell of it"]
     if log is not None:
         more, unread = await asyncio.to_thread(_read, log, key)
@@ -104,7 +104,7 @@ def _in(place: str, path: str) -> str:
     return f"{group}/{place}/{plural}"
 
 
-def _told_of(events: list[Any], namespace: str) -> set[JobKey]:
+def _objects_in_events(events: list[Any], namespace: str) -> set[JobKey]:
     """Return the jobs, PodGroups and pods that Events name, also those that no longer exist."""
     from turnout.cli.views.cluster_events import read_event
     from turnout.jobs.kinds.registry import KINDS
@@ -137,10 +137,10 @@ def _pods_of(pods: list[Any], kind: str, name: str) -> Iterator[str]:
 
 def _read(log: Path, key: JobKey) -> tuple[list[HistoryRow], int]:
     """Read a decision log, the previous file first."""
-    from turnout.cli.views.history import of_log
+    from turnout.cli.views.history import rows_of_log
 
     previous = log.with_name(log.name + ".1")
     with ExitStack() as files:
         paths = [previous, log] if previous.exists() else [log]
         lines = [files.enter_context(path.open("rb")) for path in paths]
-        return of_log(chain.from_iterable(lines), key)
+        return rows_of_log(chain.from_iterable(lines), key)

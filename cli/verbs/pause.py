@@ -59,10 +59,10 @@ def _target(parser: argparse.ArgumentParser) -> None:
 def _pause(args: argparse.Namespace) -> int:
     """Pause the autoscaler for a job or for all jobs. Return the exit code."""
     from turnout.autoscaler.model import AdminOverride
-    from turnout.cli.pause import BadWish, of_all, until
+    from turnout.cli.pause import BadWish, override_all, pause_end
 
     try:
-        ends = until(args.until, args.for_, time.time())
+        ends = pause_end(args.until, args.for_, time.time())
     except BadWish as error:
         raise BadArgument(str(error)) from error
     if not args.all:
@@ -72,16 +72,20 @@ def _pause(args: argparse.Namespace) -> int:
     if args.only:
         raise BadArgument("--only goes with one job, not with --all")
     return _all(
-        "pause", args, of_all(args.orders, AdminOverride.RELEASE if args.release else AdminOverride.PAUSE, ends)
+        "pause", args, override_all(args.orders, AdminOverride.RELEASE if args.release else AdminOverride.PAUSE, ends)
     )
 
 
 def _resume(args: argparse.Namespace) -> int:
     """Let the autoscaler resize a job again, or all jobs. Returns the exit code."""
     from turnout.autoscaler.model import AdminOverride
-    from turnout.cli.pause import of_all
+    from turnout.cli.pause import override_all
 
-    return _all("resume", args, of_all(args.orders, AdminOverride.RUN)) if args.all else _one("resume", args, None, "")
+    return (
+        _all("resume", args, override_all(args.orders, AdminOverride.RUN))
+        if args.all
+        else _one("resume", args, None, "")
+    )
 
 
 def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) -> int:
@@ -93,12 +97,12 @@ def _one(verb: str, args: argparse.Namespace, direction: str | None, ends: str) 
 
     async def write(client: Client) -> None:
         """Write the override to the job and print what changed. Raises NoSuch if the job does not exist."""
-        from turnout.cli.pause import of_job
+        from turnout.cli.pause import override_job
         from turnout.kube.client.apply import MERGE
         from turnout.kube.errors import NotFound
 
         key = await _found(client, job_name)
-        change = of_job(key, direction, ends)
+        change = override_job(key, direction, ends)
         try:
             await client.patch(change.path, change.body, MERGE, _MANAGER)
         except NotFound as error:

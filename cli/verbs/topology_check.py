@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
 
 def _check(args: argparse.Namespace) -> int:
     """Check the map in a file, or on stdin for "-". Return the exit code."""
-    from turnout.cli.topo_check import check, report
+    from turnout.cli.topo_check import check, report_lines
 
     try:
         text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
@@ -37,5 +37,5 @@ def _check(args: argparse.Namespace) -> int:
         return ExitCode.FAILED
     reading = check(text)
     name = "stdin" if args.file == "-" else args.file
-    print("\n".join(report(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
+    print("\n".join(report_lines(name, reading)), file=sys.stderr if reading.faults else sys.stdout)
     return ExitCode.FOUND_WRONG if reading.faults else ExitCode.DONE

@@ -72,8 +72,8 @@ def _why(args: argparse.Namespace) -> int:
         key = _job_key(name, cluster_view)
         account = await account_of(client, key)
         gate = await gate_facts(client, _pods(cluster_view, key))
-        answer = found(settings, cluster_view, key)
-        _tell(args, cluster_view, answer, account, gate, _repair(cluster_view, key, answer))
+        answer = explanation_of(settings, cluster_view, key)
+        _print_explanation(args, cluster_view, answer, account, gate, _repair(cluster_view, key, answer))
 
     return run_verb("why", args, work, NoSuchJob)
 
@@ -91,7 +91,7 @@ def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
         raise NoSuchJob(f"{error}; {may_not(cluster_view.missing)}" if cluster_view.missing else str(error)) from None
 
 
-def found(settings: Settings, cluster_view: AutoscalerSnapshot, key: JobKey) -> Chain | LimitedView | str:
+def explanation_of(settings: Settings, cluster_view: AutoscalerSnapshot, key: JobKey) -> Chain | LimitedView | str:
     """Return why a job is as it is: its chain of causes, or less if lists were forbidden.
 
     A sentence says why nothing is decided on the job.
@@ -162,7 +162,7 @@ def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, answer: Told) -> str 
     return repair_of_job(_pods(cluster_view, key), answer.gang.least) if isinstance(answer, Chain) else None
 
 
-def _tell(
+def _print_explanation(
     args: argparse.Namespace,
     cluster_view: AutoscalerSnapshot,
     found: Told,

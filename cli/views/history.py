@@ -43,7 +43,7 @@ class HistoryRow:
     since: str = ""
 
 
-def of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: str) -> list[HistoryRow]:
+def rows_of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: str) -> list[HistoryRow]:
     """Return what Events tell of an object, and those of our components on its pods. kind: as Events have it."""
     found = []
     for event in map(read_event, events):
@@ -55,7 +55,7 @@ def of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: s
     return found
 
 
-def of_notes(raw: Object, kind: str) -> list[HistoryRow]:
+def rows_of_annotations(raw: Object, kind: str) -> list[HistoryRow]:
     """Return the rows of a job's history that its annotations contain: the last resize, and pauses.
 
     kind: of the job.
@@ -76,7 +76,7 @@ def of_notes(raw: Object, kind: str) -> list[HistoryRow]:
     return found
 
 
-def of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
+def rows_of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], int]:
     """Return the changed decisions on a job in a decision log, and how many lines cannot be read."""
     job, rows, unread = str(key), list[HistoryRow](), 0
     before: tuple[str, int] | None = None  # a new file and a new leader tell a decision again

@@ -125,7 +125,7 @@ def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapp
 
 def listing(branches: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Branch]:
     """Return the tree in all forms."""
-    drawn = dict(zip((each.path for each in branches), _drawn(branches), strict=True))
+    drawn = dict(zip((each.path for each in branches), _tree_texts(branches), strict=True))
     return Listing(
         (
             Column("SWITCH", lambda row: drawn[row.path]),
@@ -146,7 +146,7 @@ def listing(branches: Sequence[Branch], notes: Sequence[str] = ()) -> Listing[Br
     )
 
 
-def _drawn(branches: Sequence[Branch]) -> Iterator[str]:
+def _tree_texts(branches: Sequence[Branch]) -> Iterator[str]:
     """Yield the text of each line of the tree: the branches drawn as lines, then the name."""
     for at, each in enumerate(branches):
         name = each.path.rsplit("/", 1)[-1]

@@ -306,10 +306,10 @@ def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: 
     steps = min(replica.memory_kills, MOST_STEPS) if view.spec["more_memory"] else 0
     if not steps or not isinstance(given := container.get("resources"), Mapping):
         return changed
-    return {**changed, "resources": {key: _with_more_memory(each, steps) for key, each in given.items()}}
+    return {**changed, "resources": {key: _raise_memory(each, steps) for key, each in given.items()}}
 
 
-def _with_more_memory(amounts: Any, steps: int) -> Any:
+def _raise_memory(amounts: Any, steps: int) -> Any:
     """Return requests or limits with half of the memory added for each step.
 
     steps: how often the pod ran out of memory. Invalid or missing memory is left as it is.

@@ -110,7 +110,7 @@ def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
     return order, parents.keys() - order
 
 
-def added_up(order: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]) -> dict[str, Amounts]:
+def sum_subtrees(order: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]) -> dict[str, Amounts]:
     """Return for each queue the sum of its own amounts and those of its subtree. order: each parent before its
     children.
     """
@@ -156,7 +156,7 @@ def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int,
     for before, after, slope in zip(levels, levels[1:], slopes, strict=False):
         sums.append(sums[-1] + slope * (after - before))
     level = _level(levels, slopes, sums, total)
-    return [(_down(each.at(level)), _down(_most(each, levels, slopes, sums, total, level))) for each in claims]
+    return [(_down(each.at(level)), _down(_most_of_claim(each, levels, slopes, sums, total, level))) for each in claims]
 
 
 def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int) -> float:
@@ -167,7 +167,7 @@ def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float]
     return levels[last] + (total - sums[last]) / slopes[last] if slopes[last] > 0 else inf
 
 
-def _most(
+def _most_of_claim(
     claim: QueueClaim, levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int, level: float
 ) -> float:
     """Return what a claim would get if it requested everything and the others what they request now.

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnout.jobs.fields import ObjectPart
-from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, added_up, share_by_weight, top_down
+from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 
 LABEL = "quota.scheduling.koordinator.sh/"
@@ -65,7 +65,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     parents = {name: queue.parent for name, queue in known.items() if name not in (ROOT, *_OUTSIDE_TREE)}
     order, circle = top_down(parents)
     limit = _limits(order, parents, known, demand)
-    used = added_up(order, parents, demand.used)
+    used = sum_subtrees(order, parents, demand.used)
     found = {name: _share(known[name], limit, used[name]) for name in order}
     for name in known.keys() & set(_OUTSIDE_TREE):
         other_quota, mine = known[name], demand.used.get(name, NOTHING)

@@ -94,9 +94,9 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     nodes = {name: _Node(known[name], parents[name]) for name in order}
     _lend_upwards(order, nodes)
     for name in order:
-        _bound(nodes[name], nodes)
+        _set_limit(nodes[name], nodes)
     _use_upwards(order, nodes, demand)
-    exposed = _exposed(order, nodes)
+    exposed = _queues_exposed_to_eviction(order, nodes)
     found = {name: _share(node, demand, name in exposed) for name, node in nodes.items()}
     return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
 
@@ -123,7 +123,7 @@ def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
                 above[key] = above.get(key, 0) + amount - node.local.get(key, 0)
 
 
-def _bound(node: _Node, nodes: Mapping[str, _Node]) -> None:
+def _set_limit(node: _Node, nodes: Mapping[str, _Node]) -> None:
     """Set the limit of a node: what it could use if no other queue used anything. Its parent's limit is set first.
 
     That is its own quota that is not lent plus the limit of its parent, at most its subtree plus its borrowing limit.
@@ -158,7 +158,7 @@ def _use_upwards(order: Sequence[str], nodes: Mapping[str, _Node], demand: Deman
                 above[key] = above.get(key, 0) + max(0, amount - node.local.get(key, 0))
 
 
-def _exposed(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
+def _queues_exposed_to_eviction(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
     """Return the queues from which another queue of the cohort tree may reclaim quota by evicting whole jobs."""
     root, reclaimers = dict[str, str](), Counter[str]()
     for name in order:

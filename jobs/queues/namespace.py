@@ -60,7 +60,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     found: dict[str, Queue] = {}
     for queue in queues:
         share = _share(queue, demand)
-        found[queue.name] = _both(found[queue.name], share) if queue.name in found else share
+        found[queue.name] = _combine_shares(found[queue.name], share) if queue.name in found else share
     elastic = {queue.name for queue in queues if queue.pool is not None}
     if elastic:
         pool_total, used = Counter[str](), Counter[str]()
@@ -98,7 +98,7 @@ def _share(queue: QueueSpec, demand: Demand) -> Queue:
     return Queue(queue.capability, queue.deserved, used, parent, headroom=queue.headroom, faults=queue.faults)
 
 
-def _both(one: Queue, other: Queue) -> Queue:
+def _combine_shares(one: Queue, other: Queue) -> Queue:
     """Return the share under two quotas of one namespace: the smaller amounts and the larger headroom."""
     return Queue(
         _joined(min, one.limit, other.limit),

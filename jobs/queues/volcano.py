@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from turnout.jobs.fields import MAX_INT32, ObjectPart
-from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, added_up, share_by_weight, top_down
+from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 from turnout.kube import labels
 
@@ -54,7 +54,7 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
     real = _real_capability(order, known, parents, demand.total)
     capacity = any(queue.deserved or queue.parent not in ("", ROOT) for queue in queues)
     own = _deserved(known, order, real) if capacity or not demand.needed else _by_weight(known, real, demand)
-    used, is_open = added_up(order, parents, demand.used), dict[str, bool]()
+    used, is_open = sum_subtrees(order, parents, demand.used), dict[str, bool]()
     for name in order:
         is_open[name] = known[name].open and is_open.get(parents[name], True)
     found = {

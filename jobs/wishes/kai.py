@@ -73,7 +73,7 @@ def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, 
     leaves = [each for each in known.values() if each.name not in parents]
     if known and not leaves:
         unkept.append("spec.subGroups is not kept: each subgroup is the parent of another")
-    subset_rule = _some_of(known, leaves, min_subgroup) if len(entries) <= MAX_SUBGROUPS else None
+    subset_rule = _rule_for_some_subgroups(known, leaves, min_subgroup) if len(entries) <= MAX_SUBGROUPS else None
     if subset_rule is None:
         _tell_elastic(known, min_subgroup, unkept)
     rules = (subset_rule,) if subset_rule is not None else _rules(known, leaves, unkept)
@@ -129,7 +129,9 @@ def _place(constraint: object, where: str, unkept: list[str]) -> _Place:
     return _Place(annotation_level(texts, f"{where}.requiredTopologyLevel", unkept), names_level, bool(texts))
 
 
-def _some_of(known: Mapping[str, _Subgroup], leaves: list[_Subgroup], min_subgroup: object) -> GroupRule | None:
+def _rule_for_some_subgroups(
+    known: Mapping[str, _Subgroup], leaves: list[_Subgroup], min_subgroup: object
+) -> GroupRule | None:
     """Return the rule for a number of equal subgroups that start as a whole, None if the subgroups are not equal."""
     needed = _count(min_subgroup)
     if not 0 < needed < len(leaves) or len(leaves) < len(known):

@@ -137,13 +137,15 @@ _APART = ("given_options", "notes")
 
 def explain(settings: Settings) -> str:
     """Write the explanation: first the given words, then changed fields, last the notes."""
-    usual = dict(flat(Settings(Command("script"))))
+    usual = dict(flatten_settings(Settings(Command("script"))))
     lines = [f"given: {' '.join(settings.given_options) or 'nothing'}"]
-    lines += [f"{name} = {value}" for name, value in flat(settings) if value != usual[name] and name != "explain"]
+    lines += [
+        f"{name} = {value}" for name, value in flatten_settings(settings) if value != usual[name] and name != "explain"
+    ]
     return "\n".join([*lines, *(f"note: {note}" for note in settings.notes)])
 
 
-def flat(settings: Settings) -> Iterator[tuple[str, str]]:
+def flatten_settings(settings: Settings) -> Iterator[tuple[str, str]]:
     """Give every field as text with its dotted name, except the given words and the notes."""
     for field in fields(settings):
         value = getattr(settings, field.name)

@@ -95,7 +95,7 @@ KEYS = (
 _BY_NAME = {key.name: key for key in KEYS}
 
 
-def understand(text: str, source: str) -> tuple[Mapping[str, object], tuple[StartNote, ...]]:
+def parse_rdzv_conf(text: str, source: str) -> tuple[Mapping[str, object], tuple[StartNote, ...]]:
     """Read the keys with an effect; return their values and a note for each other key. Raises BadCommand.
 
     text: k=v,… An extra comma is ignored. source: the option or variable that gave it.

@@ -107,18 +107,18 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
     chosen: Chosen = {name: each.value for name, each in given.items()}
     bounds = _bounds(chosen, environ)
     conf = given.get("rdzv-conf")
-    keys, conf_notes = parser.understand(conf.text, conf.source) if conf else ({}, ())
+    keys, conf_notes = parser.parse_rdzv_conf(conf.text, conf.source) if conf else ({}, ())
     settings = Settings(
         command=_command(line, chosen, environ),
-        elastic_spec=_terms(chosen, keys, bounds),
+        elastic_spec=_elastic_spec(chosen, keys, bounds),
         processes=_processes(chosen),
         rendezvous=rdzv_endpoint.rendezvous_settings(chosen, keys, bounds, environ),
-        place=_place(chosen, environ),
-        timing=_timing(chosen, keys),
-        start=_start(chosen),
-        output=_output(chosen),
-        checks=_checks(chosen),
-        hangs=_hangs(chosen),
+        place=_place_settings(chosen, environ),
+        timing=_timing_settings(chosen, keys),
+        start=_start_settings(chosen),
+        output=_output_settings(chosen),
+        checks=_node_checks(chosen),
+        hangs=_hang_policy(chosen),
         strategy=chosen.get("strategy", ""),
         explain=chosen.get("explain", False),
         coordinates=chosen.get("coordinator-only", False),
@@ -166,7 +166,7 @@ def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
     )
 
 
-def _terms(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
+def _elastic_spec(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> ElasticSpec:
     """Return the elastic terms of the job.
 
     bounds: (min, max) workers. keys: those of --rdzv-conf, used where no option is given.
@@ -183,7 +183,7 @@ def _terms(chosen: Chosen, keys: Mapping[str, Any], bounds: tuple[int, int]) -> 
     )
 
 
-def _place(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings:
+def _place_settings(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings:
     """Return the settings that describe where this worker runs."""
     return PlaceSettings(
         name=chosen.get("name", ""),
@@ -195,7 +195,7 @@ def _place(chosen: Chosen, environ: Mapping[str, str]) -> PlaceSettings:
     )
 
 
-def _timing(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
+def _timing_settings(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
     """Return the intervals and time limits, in seconds. keys: those of --rdzv-conf, used where no option is given."""
     default = Timing()
     heartbeat_s = chosen.get("heartbeat-s", keys.get("keep_alive_interval", default.heartbeat_s))
@@ -207,7 +207,7 @@ def _timing(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
     )
 
 
-def _start(chosen: Chosen) -> StartSettings:
+def _start_settings(chosen: Chosen) -> StartSettings:
     """Return the settings that say how worker processes are started."""
     default = StartSettings()
     return StartSettings(
@@ -219,7 +219,7 @@ def _start(chosen: Chosen) -> StartSettings:
     )
 
 
-def _output(chosen: Chosen) -> Output:
+def _output_settings(chosen: Chosen) -> Output:
     """Return the settings for logs, worker output and metrics."""
     return Output(
         log_dir=chosen.get("log-dir", ""),
@@ -234,7 +234,7 @@ def _output(chosen: Chosen) -> Output:
     )
 
 
-def _checks(chosen: Chosen) -> NodeChecks:
+def _node_checks(chosen: Chosen) -> NodeChecks:
     """Return which node checks run before training, and their limits.
 
     Options that are not given keep their defaults.
@@ -263,7 +263,7 @@ def _checks(chosen: Chosen) -> NodeChecks:
     )
 
 
-def _hangs(chosen: Chosen) -> HangPolicy:
+def _hang_policy(chosen: Chosen) -> HangPolicy:
     """Return when a process counts as hanging, what follows, and where its stacks are written."""
     return HangPolicy(
         at_most_s=chosen.get("hang-timeout"),

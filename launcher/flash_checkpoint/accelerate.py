@@ -73,7 +73,7 @@ class FlashState:
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
         parts: dict[str, object] = {_RANDOM: rng.encode_state(self._parts.rank)}
         own: dict[str, object] = {}
-        for name, each in self._each():
+        for name, each in self._named_objects():
             state = _state_of(each)
             parts[name] = plain(state, {}, name)
             if isinstance(each, Module):
@@ -90,14 +90,14 @@ class FlashState:
         found = self._parts.load(lambda name: name != _RANDOM)
         if found is None:
             return None
-        missing = sorted({name for name, _ in self._each()} - {*found.parts})
+        missing = sorted({name for name, _ in self._named_objects()} - {*found.parts})
         if missing:
             raise BadCheckpoint(f"step {found.step} has no {', '.join(missing)}: prepare and register what was saved")
-        for name, each in self._each():
+        for name, each in self._named_objects():
             state = decode_object(found.parts[name], {})
             if own := decode_object(found.parts.get(f"{name}{_BUFFERS}"), {}):
                 state = {**state, **own}
-            _take_up(each, state)
+            _load_object(each, state)
         counts = found.parts.get("accelerator")
         if isinstance(counts, dict):
             self._accelerator.step = counts["step"]
@@ -113,7 +113,7 @@ class FlashState:
         """
         self._parts.wait(timeout)
 
-    def _each(self) -> Iterator[tuple[str, Any]]:
+    def _named_objects(self) -> Iterator[tuple[str, Any]]:
         """Give each saved object with its name, numbered in the order of preparing, as in Accelerate's own files."""
         own = self._accelerator
         kinds = {
@@ -161,7 +161,7 @@ def _state_of(each: Any) -> dict[str, Any]:
     return named(each) if isinstance(each, Module) else each.state_dict()
 
 
-def _take_up(each: Any, state: Any) -> None:
+def _load_object(each: Any, state: Any) -> None:
     """Load a saved state into a module, or into any object with load_state_dict."""
     if isinstance(each, Module):
         load_module(each, state)

@@ -130,7 +130,7 @@ class DeepSpeedCheckpointer:
         self._only(save_dir)
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
-        with self._lent() as (files, root):
+        with self._with_own_engine() as (files, root):
             files.step, files.disk = self._engine.global_steps, storage_type is StorageType.DISK
             return bool(self._engine.save_checkpoint(root, tag, dict(client_state or {}), save_latest=False))
 
@@ -151,7 +151,7 @@ class DeepSpeedCheckpointer:
         saved_tag, rng_state = str(parts.pop(_TAG, "")), parts.pop(_RANDOM, None)
         if tag not in (None, saved_tag):
             raise BadCheckpoint(f"the newest step is {saved_tag}: only that one can be loaded, not {tag}")
-        with self._lent() as (files, root):
+        with self._with_own_engine() as (files, root):
             files.found = parts
             for name in parts:  # DeepSpeed lists the files before it reads them
                 path = Path(root, name)
@@ -173,7 +173,7 @@ class DeepSpeedCheckpointer:
             raise ValueError(f"{folder} is not {self.checkpoint_dir}, which this checkpointer is for")
 
     @contextmanager
-    def _lent(self) -> Iterator[tuple[FlashCheckpointEngine, str]]:
+    def _with_own_engine(self) -> Iterator[tuple[FlashCheckpointEngine, str]]:
         """Lend the engine our checkpoint engine in place of its own, with an empty folder, for the length of
         a block.
         """

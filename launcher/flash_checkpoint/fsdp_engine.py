@@ -144,10 +144,10 @@ class FsdpShardCheckpointer:
         """
         world = process_info(str(self.checkpoint_dir), self._environ).world
         return choose_on_rank_0(
-            world, self._newest, lambda found: (0, found.step or 0), lambda _, step: self._reader_of(step)
+            world, self._newest_reader, lambda found: (0, found.step or 0), lambda _, step: self._reader_of(step)
         )
 
-    def _newest(self) -> FlashStorageReader | None:
+    def _newest_reader(self) -> FlashStorageReader | None:
         """Return a reader of the newest readable step; None if there is no step.
 
         Unreadable steps are logged. Raises the first BadCheckpoint if no step can be read, and NewerFormat at once.
@@ -175,14 +175,14 @@ class FsdpShardCheckpointer:
 
     def _candidates(self) -> Iterator[tuple[int, Path]]:
         """Give steps and their folders: the one in memory, then those that may be in storage, newest first."""
-        stored = sorted(self._stored(), key=lambda each: (-each[0], each[1]))
+        stored = sorted(self._stored_steps(), key=lambda each: (-each[0], each[1]))
         rank = process_info(str(self.checkpoint_dir), self._environ)
         restore = rank.restore_step if rank.resharded_step is None else rank.resharded_step.step
         if restore is not None and restore >= 0:
             yield restore, next((folder for step, folder in stored if step == restore), self._folder(restore, ""))
         yield from stored
 
-    def _stored(self) -> Iterator[tuple[int, Path]]:
+    def _stored_steps(self) -> Iterator[tuple[int, Path]]:
         """Yield (step, folder that holds the step's folder) of all steps in storage, in no order."""
         if not self.checkpoint_dir.is_dir():
             return

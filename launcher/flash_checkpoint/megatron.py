@@ -252,7 +252,7 @@ def save_checkpoint(
     replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none; the same at each save.
     comm_backend: ignored. megatrons: Megatron's own. Raises BadState, NoMemory, NotUsable, NotImplementedError.
     """
-    _refuse(megatrons, _IDLE)
+    _check_arguments(megatrons, _IDLE)
     if not isinstance(storage_type, StorageType):
         raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
     megatron = Megatron.of_process()
@@ -290,14 +290,14 @@ def load_checkpoint(
     The sizes of tensor, pipeline and expert parallelism must equal the save's; with a distributed optimizer, data too.
     Raises BadCheckpoint, StorageFailed, NotUsable, NotImplementedError.
     """
-    _refuse(megatrons, _IDLE_AT_LOAD)
+    _check_arguments(megatrons, _IDLE_AT_LOAD)
     megatron = Megatron.of_process()
     arguments = megatron.arguments()
     files = _of(checkpoint_dir or getattr(arguments, load_arg, None), f"--{load_arg}", copies_of(replica_count))
     found = files.load(lambda name: name == "common" or name in megatron.names())
     if found is None:
         return 0, 0
-    common = _common(found.parts, megatron)
+    common = _common_part(found.parts, megatron)
     megatron.load_models(model, found.parts, strict)
     if getattr(arguments, "finetune", False):
         return 0, 0
@@ -313,7 +313,7 @@ def load_checkpoint(
     return common["iteration"], common["operations"] if counts_operations(megatron.version) else 0
 
 
-def _common(parts: Mapping[str, object], megatron: Megatron) -> dict[str, Any]:
+def _common_part(parts: Mapping[str, object], megatron: Megatron) -> dict[str, Any]:
     """Return the part that all ranks of a Megatron checkpoint share.
 
     Raises BadCheckpoint if it is missing, or if it was saved with other parallel sizes.
@@ -340,7 +340,7 @@ def _of(folder: str | os.PathLike[str] | None, option: str, copies: int) -> Part
     return _parts.setdefault((absolute_folder(folder), copies), Parts(folder, replicas=copies))
 
 
-def _refuse(megatrons: dict[str, Any], idle: Iterable[str]) -> None:
+def _check_arguments(megatrons: dict[str, Any], idle: Iterable[str]) -> None:
     """Raise an error for arguments of Megatron's own function that have no effect here.
 
     idle: names that may have any value.

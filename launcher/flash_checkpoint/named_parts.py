@@ -76,7 +76,7 @@ def decode_object(value: object, kinds: Kinds) -> Any:
     kind.
     """
     if isinstance(value, dict) and _MARK in value:
-        return _object(value[_MARK], decode_object(value.get("fields"), kinds), kinds)
+        return _create_object(value[_MARK], decode_object(value.get("fields"), kinds), kinds)
     if isinstance(value, dict):
         return type(value)((key, decode_object(each, kinds)) for key, each in value.items())
     if type(value) is list or type(value) is tuple:
@@ -85,7 +85,7 @@ def decode_object(value: object, kinds: Kinds) -> Any:
     return value
 
 
-def _object(name: object, fields: Any, kinds: Kinds) -> object:
+def _create_object(name: object, fields: Any, kinds: Kinds) -> object:
     """Create the object that a marked dictionary describes: a dictionary, a set, or an instance of one of `kinds`.
 
     No constructor runs. Raises BadCheckpoint for another kind.

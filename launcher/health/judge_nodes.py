@@ -334,9 +334,12 @@ def verdict(evidence: Evidence) -> Verdict:
     """Make the verdict from all measurements."""
     return Verdict(
         bad_nodes=tuple(_bad(evidence, node) for node in evidence.check.nodes if node in evidence.bad),
-        bad_links=_links(evidence, Judgement.FAILED, FaultCause.LINK_FAILED),
-        slow_nodes=(*_slow(evidence, FaultCause.COMPUTE_SLOW), *_slow(evidence, FaultCause.NETWORK_SLOW)),
-        slow_links=_links(evidence, Judgement.SLOW, FaultCause.LINK_SLOW),
+        bad_links=_link_findings(evidence, Judgement.FAILED, FaultCause.LINK_FAILED),
+        slow_nodes=(
+            *_slow_findings(evidence, FaultCause.COMPUTE_SLOW),
+            *_slow_findings(evidence, FaultCause.NETWORK_SLOW),
+        ),
+        slow_links=_link_findings(evidence, Judgement.SLOW, FaultCause.LINK_SLOW),
         undecided=_undecided(evidence),
     )
 
@@ -351,7 +354,7 @@ def _bad(evidence: Evidence, node: str) -> Finding:
     )
 
 
-def _links(evidence: Evidence, outcome: Judgement, cause: FaultCause) -> tuple[Finding, ...]:
+def _link_findings(evidence: Evidence, outcome: Judgement, cause: FaultCause) -> tuple[Finding, ...]:
     """Return a finding for each link that failed, or was slow, while both of its ends are good.
 
     outcome: FAILED or slow.
@@ -363,7 +366,7 @@ def _links(evidence: Evidence, outcome: Judgement, cause: FaultCause) -> tuple[F
     return tuple(Finding(link, cause, f"it {how} each time, and both ends are good with others") for link in found)
 
 
-def _slow(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]:
+def _slow_findings(evidence: Evidence, cause: FaultCause) -> tuple[Finding, ...]:
     """List slow nodes, compared with the best times of the others; computation and network are separate."""
     limits = evidence.check.limits
     if cause is FaultCause.COMPUTE_SLOW:
@@ -414,10 +417,10 @@ def next_groups(check: Check) -> Groups | Verdict:
     evidence = Evidence(check)
     round_ = _Round(evidence)
     round_.links()
-    round_.suspects()
+    round_.pair_suspects()
     if evidence.fast or len(check.rounds) <= most_searches(len(check.nodes)):
         round_.search()
-    round_.times()
+    round_.measure_again()
     return tuple(round_.groups) or verdict(evidence)
 
 
@@ -452,7 +455,7 @@ class _Round:
                 if len(self._evidence.pairs.get((one, other), ())) < runs and self._free(one) and self._free(other):
                     yield one, other
 
-    def suspects(self) -> None:
+    def pair_suspects(self) -> None:
         """Pair each suspect with a fast node, else with a working one. Of a failed group, one member goes before the
         others.
 
@@ -488,7 +491,7 @@ class _Round:
             if self._free(node) and (partner := self._nearest(node, those - partners.keys())):
                 self._take(node, partner)
 
-    def times(self) -> None:
+    def measure_again(self) -> None:
         """Measure nodes again whose computation was slow once or unknown, with a free node or alone."""
         evidence = self._evidence
         best = {node: min(times) for node, times in evidence.compute.items()}

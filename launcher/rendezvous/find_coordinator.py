@@ -93,7 +93,7 @@ def next_move(seek: Search, now_s: float) -> Move:
 def _moves_of_lap(seek: Search, now_s: float) -> Iterator[Move]:
     """Yield the moves of one lap of the search for a coordinator, in the order in which they are tried."""
     endpoint = None if seek.host else seek.endpoint
-    yield from _last_world(seek)
+    yield from _moves_to_last_world(seek)
     if not seek.base.round and endpoint is not None:
         yield ConnectTo(endpoint)
     if seek.arbiter and not seek.arbiter_asked:
@@ -106,7 +106,7 @@ def _moves_of_lap(seek: Search, now_s: float) -> Iterator[Move]:
         yield Lead()
 
 
-def _last_world(seek: Search) -> Iterator[Move]:
+def _moves_to_last_world(seek: Search) -> Iterator[Move]:
     """Try what is known of the last world: its coordinator, and the successors in their order."""
     if seek.hint is not None:
         yield ConnectTo(seek.hint)

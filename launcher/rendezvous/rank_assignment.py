@@ -73,7 +73,7 @@ def rank_members(
         crossed = crossings(ranked)
         if limit.allows(crossed, least):
             return Ranking(tuple(ranked), crossed, least, _moved(ranked, before), is_new=False)
-    ranked = _in_order(members)
+    ranked = _sort_by_rank(members)
     return Ranking(tuple(ranked), crossings(ranked), least, _moved(ranked, before))
 
 
@@ -118,7 +118,7 @@ def _staying_ranks(members: Sequence[Member], before: Sequence[Member]) -> dict[
     return stay
 
 
-def _in_order(members: Sequence[Member], others: Sequence[Member] = ()) -> list[Member]:
+def _sort_by_rank(members: Sequence[Member], others: Sequence[Member] = ()) -> list[Member]:
     """Sort members, given by index, into rank order.
 
     others: members that count when dense and sparse switches are told apart, but are not returned.
@@ -142,7 +142,7 @@ def _replace_missing(members: Sequence[Member], before: Sequence[Member], stay: 
     own = {**stay, **_former_ranks(new, before, free)}
     if len(new) < 2:
         return [own[rank] for rank in range(len(members))]
-    pool = _in_order(new, tuple(stay.values()))
+    pool = _sort_by_rank(new, tuple(stay.values()))
     by_fabric = {**stay, **_keep_under_leaf(_fill_by_fabric(pool, free, stay), before)}
     in_old, in_near = ([seats[rank] for rank in range(len(members))] for seats in (own, by_fabric))
     return min(in_old, in_near, key=_crossed_switches)

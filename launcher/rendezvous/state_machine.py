@@ -130,7 +130,7 @@ def begin(
     )
 
 
-def succeed(
+def replace_coordinator(
     state: State,
     base: LastWorld,
     budget: RestartBudget,

@@ -142,7 +142,7 @@ def bind(on: Machine, how: Binding, local_rank: int, processes: int) -> CpuSet |
         case Binding.SOCKET:
             chosen = _in_socket(on, min(node_cpus, key=lambda cpu: cpu.number).socket)
         case Binding.EXCLUSIVE:
-            return _exclusive(node_cpus, mine, sharers.index(local_rank), len(sharers))
+            return _exclusive_cpus(node_cpus, mine, sharers.index(local_rank), len(sharers))
         case Binding.CORE_COMPLEX:
             groups = _grouped(node_cpus, lambda cpu: cpu.cache)
             caches = sorted(groups, key=lambda cache: (-len(groups[cache]), cache))
@@ -168,7 +168,7 @@ def _first(on: Machine, node: int) -> Cpu:
     return min((cpu for cpu in on.cpus if cpu.node == node), key=lambda cpu: cpu.number)
 
 
-def _exclusive(node_cpus: Sequence[Cpu], node: int, at: int, sharers: int) -> CpuSet | NotBound:
+def _exclusive_cpus(node_cpus: Sequence[Cpu], node: int, at: int, sharers: int) -> CpuSet | NotBound:
     """Return the cores of a NUMA node that belong to one of its processes alone.
 
     at: index of the process among `sharers` processes on the node. NotBound if there are fewer cores than processes.

@@ -52,11 +52,11 @@ def error_file(attempt: str, local_rank: int) -> str:
 def streams_of(outputs: Outputs, attempt: str, local_rank: int, *, rank: int, hostname: str) -> tuple[Stream, Stream]:
     """Return stdout and stderr of one process. attempt: its folder, "" if no files are kept (`--log-dir=/dev/null`)."""
     prefix = _prefix(outputs, local_rank, rank, hostname)
-    out = _stream(outputs, attempt, local_rank, Std.OUT, prefix)
-    return out, _stream(outputs, attempt, local_rank, Std.ERR, prefix)
+    out = _output_stream(outputs, attempt, local_rank, Std.OUT, prefix)
+    return out, _output_stream(outputs, attempt, local_rank, Std.ERR, prefix)
 
 
-def _stream(outputs: Outputs, attempt: str, local_rank: int, std: Std, prefix: str) -> Stream:
+def _output_stream(outputs: Outputs, attempt: str, local_rank: int, std: Std, prefix: str) -> Stream:
     """Return where one output of a process goes: terminal, file, both, or nowhere.
 
     attempt: folder of this attempt's logs, "" for none. prefix: of each repeated line.

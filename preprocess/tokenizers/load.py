@@ -80,10 +80,10 @@ def _hugging_face_folder(
 
 def _tokenizer_json(path: str, read: ReadBytes) -> EncoderSettings:
     content = _content(path, "--vocab-file", read)
-    return _from_tokenizer(_parsed(path, content), content)
+    return _from_tokenizer(_parse_tokenizer(path, content), content)
 
 
-def _parsed(path: str, content: bytes) -> Any:
+def _parse_tokenizer(path: str, content: bytes) -> Any:
     """Return the tokenizer in a tokenizer.json. Raises BadOption if the content is not one."""
     from tokenizers import Tokenizer
 

@@ -30,11 +30,11 @@ def ignored_wishes(view: ClusterView, member: GangMember) -> Iterator[str]:
         yield f"{wish.source} is not kept: the pod belongs to no gang, and has no index among pods of one owner"
     if gang is not None:
         yield from gang.ignored_terms()
-        yield from _overruled(gang)
+        yield from _overruled_wishes(gang)
         yield from _outside(view, gang)
 
 
-def _overruled(gang: Gang) -> Iterator[str]:
+def _overruled_wishes(gang: Gang) -> Iterator[str]:
     """Yield a sentence for each wish that gives way to a hard term of another source, with both sources."""
     yield from _overruled_preferences(gang)
     grouped, together = _first(gang, attrgetter("groups")), _first(gang, attrgetter("together"))

@@ -37,7 +37,7 @@ def anti_affinity_ports(pod: Pod) -> tuple[tuple[str, int], ...]:
     rules = (affinity.pod_anti_affinity if affinity else None) or {}
     found = set()
     for term in _dicts(rules.get("requiredDuringSchedulingIgnoredDuringExecution")):
-        scope = _scope(term, pod.metadata.namespace)
+        scope = _namespaces_of_term(term, pod.metadata.namespace)
         if term.get("topologyKey") == labels.HOSTNAME and scope and _selects(term.get("labelSelector"), pod):
             text = json.dumps([scope, term["labelSelector"]], sort_keys=True)
             if len(text) <= _MAX_SELECTOR_CHARACTERS:
@@ -73,7 +73,7 @@ def _with_ports(shape: PodShape, ports: tuple[tuple[str, int], ...]) -> PodShape
     return replace(shape, host_ports=(*shape.host_ports, *ports))
 
 
-def _scope(term: Mapping[str, Any], namespace: str) -> object:
+def _namespaces_of_term(term: Mapping[str, Any], namespace: str) -> object:
     """Return the namespaces that a term is about; None when the pod's own is not surely among them."""
     names, selector = term.get("namespaces") or [], term.get("namespaceSelector")
     if selector == {}:
@@ -93,10 +93,10 @@ def _selects(selector: object, pod: Pod) -> bool:
     match_labels = selector.get("matchLabels") or {}
     if not isinstance(match_labels, dict) or any(pod_labels.get(key) != value for key, value in match_labels.items()):
         return False
-    return all(_meets(pod_labels, expression) for expression in _dicts(selector.get("matchExpressions")))
+    return all(_meets_expression(pod_labels, expression) for expression in _dicts(selector.get("matchExpressions")))
 
 
-def _meets(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
+def _meets_expression(have: Mapping[str, str], expression: Mapping[str, Any]) -> bool:
     """Return True if labels meet a matchExpression. False for an operator that Kubernetes does not have."""
     value, values = have.get(str(expression.get("key"))), expression.get("values") or []
     match expression.get("operator"):

@@ -154,11 +154,11 @@ class _Search:
 
     # Searching.
 
-    def improve(self, everybody: Mask) -> Mask:
+    def improve(self, all_pods: Mask) -> Mask:
         """Find a set of victims, then leave out each of its gangs in turn while that makes the set cheaper."""
         start = self.add_stopped_gangs(self.terminating.copy())
         found = self._reach_need(start, -1)
-        best = self._drop_unneeded(everybody if found is None else found)
+        best = self._drop_unneeded(all_pods if found is None else found)
         better = True
         while better and self.moves.left > 0:
             better = False
@@ -500,7 +500,7 @@ def choose_victims(
     dearest = sorted(
         by_gang, key=lambda key: (-max(m.priority for m in by_gang[key]), -_lost_gpu_s(view, key, wall_s), key)
     )
-    victim_uids = _spare(view, ledger, {key: by_gang[key] for key in dearest}, leaving_uids)
+    victim_uids = _needed_victims(view, ledger, {key: by_gang[key] for key in dearest}, leaving_uids)
     chosen = [m for m in lower if m.uid in victim_uids]
     removed_uids = victim_uids | leaving_uids
     for key in dearest:
@@ -510,7 +510,7 @@ def choose_victims(
     return tuple(sorted(chosen, key=lambda m: (row_of.get(m.node) in rows, m.namespace, m.name)))
 
 
-def _spare(
+def _needed_victims(
     view: ClusterView,
     ledger: _RoomLedger,
     by_gang: Mapping[GangKey, Sequence[GangMember]],

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
-from turnout.autoscaler.decide import decide, decided
+from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.model import NODES, UNKNOWN_NODE, AdminOverride, Reason, Step, TerminatingPod
 from turnout.autoscaler.scaling.free_room import lacking_pods
 from turnout.autoscaler.scaling.resize_cost import after_change_s, balance_s, conditions, is_overruled, pays_off
@@ -366,7 +366,7 @@ def test_a_fault_that_only_several_jobs_bring_about_together_is_nobodys():
         return decide(at, policy, now_s)
 
     with pytest.raises(ZeroDivisionError):
-        decided(tried, world([8], seen(job("a"), [0]), seen(job("bb"), [0])), POLICY, NOW_S)
+        decide_safely(tried, world([8], seen(job("a"), [0]), seen(job("bb"), [0])), POLICY, NOW_S)
 
 
 def test_a_queue_that_gave_back_its_loan_keeps_no_other_from_giving():

@@ -15,7 +15,7 @@ from tests.jobs.kinds.manifests import SAMPLES
 from tests.support.examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_notes
-from turnout.autoscaler.decide import decide, decided
+from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.model import Policy, Reason, Step
 from turnout.autoscaler.reporting.forecast import run_time_s
 from turnout.autoscaler.scaling.resize_cost import is_overruled, notes_of
@@ -208,7 +208,7 @@ AT = world([8], *(seen(small(name), [0]) for name in "abcde"))
 
 @pytest.mark.parametrize("names", ["", "a", "c", "bd", "abcde"], ids=["none", "the first", "one", "two", "all"])
 def test_a_job_that_breaks_deciding_keeps_its_size_and_others_go_on(names):
-    steps, faults = decided(faulty(*names), AT, POLICY, NOW_S)
+    steps, faults = decide_safely(faulty(*names), AT, POLICY, NOW_S)
     assert [step.key for step in steps] == [each.job.key for each in AT.jobs]
     assert [step.key.name for step in steps if step.reason is Reason.REFUSED] == sorted(names)
     assert sorted(key.name for key in faults) == sorted(names)
@@ -221,4 +221,4 @@ def test_a_fault_that_no_job_brings_about_is_nobodys():
         raise KubeError("whoever is there")
 
     with pytest.raises(KubeError):
-        decided(tried, world([8]), Policy(), NOW_S)
+        decide_safely(tried, world([8]), Policy(), NOW_S)

@@ -11,7 +11,7 @@ import yaml
 
 from tests.controllers.jobs import NOW_S, job, merged, role
 from turnout.cli.__main__ import main
-from turnout.cli.jobs import BadSubmission, JobRequest, age, described, listing, rows, state, submission, suspension
+from turnout.cli.jobs import BadSubmission, JobRequest, age, describe_job, listing, rows, state, submission, suspension
 from turnout.cli.views.listing import text
 from turnout.controllers.kinds.registry import KINDS
 from turnout.controllers.model import ControlledJob
@@ -77,7 +77,7 @@ def test_a_job_at_length_has_its_conditions_pods_and_events():
     raw = job(worker=role(1), status={"conditions": [{"type": "Failed", "status": "True", "message": "why"}]})
     pod = {"metadata": {"name": "bert-worker-0"}, "spec": {"nodeName": "gpu-7"}, "status": {"phase": "Running"}}
     event = {"reason": "NameTaken", "message": "Pod x exists", "lastTimestamp": "2026-01-01T00:00:00Z"}
-    text = "\n".join(described(KINDS["PyTorchJob"], raw, [pod], [event], NOW_S))
+    text = "\n".join(describe_job(KINDS["PyTorchJob"], raw, [pod], [event], NOW_S))
     for words in ("Failed=True  why", "bert-worker-0  Running  gpu-7  0 restarts", "NameTaken: Pod x exists"):
         assert words in text
 
@@ -87,7 +87,7 @@ def test_what_others_wrote_moves_no_cursor():
     escape = "\x1b[2Jall is well\r"
     raw = job(worker=role(1), status={"phase": escape, "conditions": [{"type": escape, "message": escape}]})
     event = {"reason": escape, "message": f"{escape}\nsecond"}
-    for line in described(KINDS["PyTorchJob"], raw, [], [event], NOW_S):
+    for line in describe_job(KINDS["PyTorchJob"], raw, [], [event], NOW_S):
         assert line.isprintable(), line
 
 

@@ -10,7 +10,7 @@ from tests.autoscaler.local_cluster import JOBS, local_cluster_with_jobs
 from tests.jobs.test_kinds import indexed
 from turnout.autoscaler.model import AdminOverride, read_admin_override
 from turnout.cli.__main__ import main
-from turnout.cli.pause import BadWish, of_all, of_job, until
+from turnout.cli.pause import BadWish, override_all, override_job, pause_end
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -28,7 +28,7 @@ NOW_S = 1_800_000_000.0  # 2027-01-15T08:00:00Z
     ],
 )
 def test_when_a_pause_ends(moment, for_, ends):
-    assert until(moment, for_, NOW_S) == ends
+    assert pause_end(moment, for_, NOW_S) == ends
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_when_a_pause_ends(moment, for_, ends):
 )
 def test_an_end_that_makes_no_sense_is_refused(moment, for_):
     with pytest.raises(BadWish):
-        until(moment, for_, NOW_S)
+        pause_end(moment, for_, NOW_S)
 
 
 def test_what_is_written_on_a_job_is_what_the_autoscaler_reads():
     for direction, ends in (("true", ""), ("grow", "2027-01-15T09:00:00Z"), (None, "")):
-        write = of_job(JobKey("Job", "ns", "j"), direction, ends)
+        write = override_job(JobKey("Job", "ns", "j"), direction, ends)
         notes = {key: value for key, value in write.body["metadata"]["annotations"].items() if value is not None}
         job = KINDS["Job"].read(indexed(notes={labels.MIN_WORKERS: "2", labels.MAX_WORKERS: "8", **notes}))
         assert job.pause.value == {"true": "both", "grow": "grow", None: "none"}[direction]
@@ -59,7 +59,7 @@ def test_what_is_written_on_a_job_is_what_the_autoscaler_reads():
 
 @pytest.mark.parametrize("standing", list(AdminOverride))
 def test_what_is_written_of_all_is_what_the_autoscaler_reads(standing):
-    write = of_all("ns/name", standing)
+    write = override_all("ns/name", standing)
     assert read_admin_override(write.body["data"]) == (standing, None)
 
 

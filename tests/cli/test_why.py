@@ -10,7 +10,7 @@ from turnout.autoscaler.model import NODES, Reason
 from turnout.autoscaler.reporting.forecast import Estimate, RuntimeStats, forecast
 from turnout.autoscaler.reporting.why import chain
 from turnout.cli.job_names import BadJobName, read
-from turnout.cli.why import NoSuchJob, known_words, lasting, resolve_job, rows, start, title, with_account
+from turnout.cli.why import NoSuchJob, duration_text, known_words, resolve_job, rows, start_text, title, with_account
 from turnout.jobs.model import JobKey, Life, Pause
 from turnout.kube.reasons import AUTOSCALER
 
@@ -132,14 +132,14 @@ def test_one_that_could_not_start_even_on_an_empty_cluster_is_told_so():
     ],
 )
 def test_a_start_is_told_with_how_sure_it_is(times, text):
-    assert start(Estimate(*(NOW_S + each for each in times), "so"), NOW_S) == text
+    assert start_text(Estimate(*(NOW_S + each for each in times), "so"), NOW_S) == text
 
 
 @pytest.mark.parametrize(
     ("s", "text"), [(-3, "0 s"), (119, "119 s"), (600, "10 min"), (9000, "2.5 h"), (200_000, "2.3 days")]
 )
 def test_times_are_told_as_people_say_them(s, text):
-    assert lasting(s) == text
+    assert duration_text(s) == text
 
 
 def test_what_its_controller_waits_for_goes_before_the_autoscalers_advice():

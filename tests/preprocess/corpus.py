@@ -16,7 +16,7 @@ import numpy as np
 
 from turnout.preprocess.merge import dataset_path
 from turnout.preprocess.options import Options, TokenizerType
-from turnout.preprocess.run import Totals, finish, prepared
+from turnout.preprocess.run import Totals, finish, prepare_run
 from turnout.preprocess.shards import process
 
 WORDS = [
@@ -125,7 +125,7 @@ def options(folder: Path, *inputs: str, **changes: object) -> Options:
 
 def run(of: Options) -> Totals | None:
     """Make a dataset in this process, one chunk after the other: a runner as thin as can be."""
-    with prepared(of) as prepared_run:
+    with prepare_run(of) as prepared_run:
         if isinstance(prepared_run, Totals):
             return prepared_run
         return finish(prepared_run, [process(prepared_run.settings, chunk) for chunk in prepared_run.pending])

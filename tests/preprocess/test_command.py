@@ -187,7 +187,7 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, capsys):
 
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
-    assert command.make(parser.parse_args(arguments(tmp_path)), "preprocess", interrupted) == 130
+    assert command.make_dataset(parser.parse_args(arguments(tmp_path)), "preprocess", interrupted) == 130
     assert "the same command goes on from the finished shards" in capsys.readouterr().err
 
 

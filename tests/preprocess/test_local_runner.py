@@ -14,7 +14,7 @@ from turnout.preprocess.errors import LostWorker
 from turnout.preprocess.local_runner import work
 from turnout.preprocess.model import TextChunk
 from turnout.preprocess.options import Engine
-from turnout.preprocess.run import finish, prepared
+from turnout.preprocess.run import finish, prepare_run
 
 DOCUMENTS = corpus.texts(120)
 
@@ -65,7 +65,7 @@ def options(tmp_path):
 
 
 def test_a_worker_that_dies_takes_no_document_with_it(options, tmp_path, caplog):
-    with prepared(options) as run:
+    with prepare_run(options) as run:
         records = work(trapped(run, 2, end_worker_once, tmp_path / "marker"), lambda line: None)
         assert sorted(record.index for record in records) == [chunk.index for chunk in run.chunks]
         finish(run, records)
@@ -74,7 +74,7 @@ def test_a_worker_that_dies_takes_no_document_with_it(options, tmp_path, caplog)
 
 
 def test_a_chunk_that_always_ends_its_worker_is_named(options):
-    with prepared(options) as run:
+    with prepare_run(options) as run:
         piece = run.chunks[1].pieces[0]
         with pytest.raises(
             LostWorker, match=rf"a\.jsonl, bytes {piece.start} to {piece.end}: the worker ended each time"
@@ -83,9 +83,9 @@ def test_a_chunk_that_always_ends_its_worker_is_named(options):
 
 
 def test_an_interrupted_run_goes_on(options):
-    with prepared(options) as run, pytest.raises(KeyboardInterrupt):
+    with prepare_run(options) as run, pytest.raises(KeyboardInterrupt):
         work(trapped(run, 3, interrupt_run), lambda line: None)
-    with prepared(options) as run:
+    with prepare_run(options) as run:
         assert run.finished
         finish(run, work(run, lambda line: None))
     assert corpus.output(options) == corpus.reference(DOCUMENTS)

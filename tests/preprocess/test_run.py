@@ -16,7 +16,7 @@ from turnout.preprocess import storage
 from turnout.preprocess.dataset import Dataset, check
 from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.options import Engine, OnError, TokenizerType
-from turnout.preprocess.run import Totals, finish, prepared
+from turnout.preprocess.run import Totals, finish, prepare_run
 from turnout.preprocess.run_lock import LockHolder, renew, run_lock
 from turnout.preprocess.shards import LINES_BYTES, process, record_path
 
@@ -140,7 +140,7 @@ def test_a_document_in_parts_is_one_document(append_eod, tmp_path):
     documents = [*DOCUMENTS[:5], LONG, *DOCUMENTS[5:9], LONG[::-1], LONG]
     (tmp_path / "a.jsonl").write_bytes(corpus.lines(documents))
     of = corpus.options(tmp_path, "a.jsonl", chunk_bytes=700, append_eod=append_eod)
-    with prepared(of) as run:
+    with prepare_run(of) as run:
         assert sum(chunk.part is not None and chunk.part.is_last for chunk in run.plan.chunks) == 3
         totals = finish(run, [process(run.settings, chunk) for chunk in run.pending])
     assert totals.documents == len(documents)
@@ -243,7 +243,7 @@ def test_a_broken_part_leaves_its_document_out(tmp_path):
 def test_ids_beyond_the_vocabulary_are_left_out(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(corpus.lines(["the fox", "the\0", "a dog"]))
     of = corpus.options(tmp_path, "a.jsonl", on_error=OnError.SKIP, engine=Engine.REFERENCE, chunk_bytes=10**6)
-    with prepared(of) as run:
+    with prepare_run(of) as run:
         import msgspec
 
         highest = 256  # of the ids of "the fox" and "a dog" none is the NUL's
@@ -260,14 +260,14 @@ class TestResume:
         """A run that ended after two of its shards."""
         (folder / "a.jsonl").write_bytes(corpus.lines(DOCUMENTS))
         of = corpus.options(folder, "a.jsonl")
-        with prepared(of) as run:
+        with prepare_run(of) as run:
             for chunk in run.pending[:2]:
                 process(run.settings, chunk)
         return of
 
     def test_finished_shards_are_not_made_again(self, tmp_path):
         of = self._begun(tmp_path)
-        with prepared(of) as run:
+        with prepare_run(of) as run:
             assert [chunk.index for chunk in run.chunks if chunk not in run.pending] == [0, 1]
             finish(run, [process(run.settings, chunk) for chunk in run.pending])
         assert corpus.output(of) == corpus.reference(DOCUMENTS)
@@ -324,7 +324,7 @@ class TestResume:
 
     def test_a_second_run_is_refused_with_the_name_of_the_first(self, tmp_path):
         of = self._begun(tmp_path)
-        with prepared(of), pytest.raises(RunInProgress, match=r"held by process \d+ on "), prepared(of):
+        with prepare_run(of), pytest.raises(RunInProgress, match=r"held by process \d+ on "), prepare_run(of):
             pass
 
 
@@ -358,7 +358,7 @@ class TestShares:
 
     def test_shares_work_side_by_side(self, tmp_path):
         shares = self._options(tmp_path)
-        with prepared(shares[0]) as one, prepared(shares[1]) as other:
+        with prepare_run(shares[0]) as one, prepare_run(shares[1]) as other:
             assert finish(one, [process(one.settings, chunk) for chunk in one.pending]) is None
             assert finish(other, [process(other.settings, chunk) for chunk in other.pending]) is None
         assert corpus.run(shares[2]) is not None
@@ -411,16 +411,16 @@ class TestObjectStorage:
 
     def test_a_run_goes_on(self, tmp_path):
         of, memory = self._options(tmp_path)
-        with prepared(of) as run:
+        with prepare_run(of) as run:
             process(run.settings, run.pending[0])
-        with prepared(of) as run:
+        with prepare_run(of) as run:
             assert len(run.finished) == 1
             finish(run, [process(run.settings, chunk) for chunk in run.pending])
         assert memory.cat_file("/data/out_text_document.bin") == corpus.reference(DOCUMENTS)[0]
 
     def test_a_second_run_is_refused(self, tmp_path):
         of, _ = self._options(tmp_path)
-        with prepared(of), pytest.raises(RunInProgress, match="held by process"), prepared(of):
+        with prepare_run(of), pytest.raises(RunInProgress, match="held by process"), prepare_run(of):
             pass
 
     def test_a_lock_that_nobody_renews_is_taken(self, tmp_path):

@@ -23,7 +23,7 @@ from turnout.preprocess import pyspark_preprocess
 from turnout.preprocess.errors import BadDocument, BadOption, LostWorker
 from turnout.preprocess.model import KeyTotals, Piece, ShardNote, TextChunk
 from turnout.preprocess.options import OnError
-from turnout.preprocess.run import prepared, shards_folder
+from turnout.preprocess.run import prepare_run, shards_folder
 from turnout.preprocess.shards import process
 from turnout.preprocess.spark_runner import (
     Failure,
@@ -168,7 +168,7 @@ def test_a_task_that_spark_runs_twice_changes_nothing(folder):
 
 def test_only_the_chunks_that_are_missing_become_tasks(folder):
     of, context = options(folder, "good.jsonl"), Context()
-    with prepared(of) as first:
+    with prepare_run(of) as first:
         done = [process(first.settings, chunk) for chunk in first.pending[:10]]
     on_spark(of, context)
     asked = sorted(chunk.index for partition in context.partitions for chunk in partition)
@@ -293,7 +293,7 @@ def test_an_error_of_the_storage_is_left_to_sparks_own_retries():
 
 
 def test_progress_counts_a_chunk_once_though_two_tasks_did_it(folder):
-    with prepared(options(folder, "good.jsonl")) as made:
+    with prepare_run(options(folder, "good.jsonl")) as made:
         report = SparkReport(made, 0.0)
     results = []
     assert not report.take(results)
@@ -312,7 +312,7 @@ def test_the_first_failure_is_that_of_the_lowest_chunk():
 
 
 def test_executors_get_paths_that_hold_in_any_working_folder(folder):
-    with prepared(options(folder, "good.jsonl")) as made:
+    with prepare_run(options(folder, "good.jsonl")) as made:
         (source,) = made.settings.sources
     paths = ("a/b.jsonl", "/c.jsonl", "s3://bucket/d.jsonl")
     sources = tuple(replace(source, path=path) for path in paths)
@@ -353,13 +353,13 @@ WORKER = """
 import gc, sys, zipimport
 sys.path.insert(0, "modules.zip")
 import from_a_zip
-from turnout.preprocess.spark_runner import shorten_next_tasks
+from turnout.preprocess.spark_runner import skip_needless_work
 
 def archives():
     return sum(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())
 
 before = archives(), gc.get_freeze_count() > 0
-shorten_next_tasks()
+skip_needless_work()
 print(before, (archives(), gc.get_freeze_count() > 0))
 import also_from_a_zip
 """

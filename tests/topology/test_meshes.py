@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hack.bench.placement.mesh import gangs
 from tests.support.examples import scaled
 from turnout.topology.fabric import build
-from turnout.topology.mesh import cheapest_order, crossing_gb, in_order, layouts, outer_axes
+from turnout.topology.mesh import cheapest_order, crossing_gb, hosts_by_rank, layouts, outer_axes
 from turnout.topology.model import Entry
 
 SIXTEEN = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(16))
@@ -36,8 +36,8 @@ def test_dlrovers_rule_restated_crosses_as_its_authors_say():
 
 def test_each_pod_has_one_place_in_any_order_of_the_axes():
     mesh = (("dp", 4), ("pp", 2), ("ep", 2), ("tp", 8))
-    assert sorted(in_order(mesh, (2, 0, 1, 3), list(range(16)), 8)) == list(range(16))
-    assert in_order(mesh, (0, 1, 2, 3), list(range(16)), 8) == list(range(16))
+    assert sorted(hosts_by_rank(mesh, (2, 0, 1, 3), list(range(16)), 8)) == list(range(16))
+    assert hosts_by_rank(mesh, (0, 1, 2, 3), list(range(16)), 8) == list(range(16))
 
 
 def test_pipelines_that_run_outermost_may_be_laid_along_a_leaf():

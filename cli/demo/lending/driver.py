@@ -18,7 +18,7 @@ from turnout.cli.commands.child_programs import (
     running_autoscaler,
 )
 from turnout.cli.commands.child_programs import running_extender as extending
-from turnout.cli.demo.lending.model import MomentKind, Player, Story, StoryMoment, missing, running_gpus
+from turnout.cli.demo.lending.model import MomentKind, Player, Story, StoryMoment, missing_parts, running_gpus
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import GPUS, PLAYERS, A, B, C, D, LendingTestbed, StoryFailed
 from turnout.cli.demo.scenario import MAP_NAME, MAP_NAMESPACE
@@ -74,7 +74,7 @@ async def lend(loan: Loan, screen: LendingScreen) -> Story:
             except StoryFailed as error:
                 raise StoryFailed(f"{error}\nThe autoscaler's last words:\n{autoscaler.last_words}") from error
         lending_story = story(stage.moments)
-    if faults := missing(lending_story, lends=A.letter, served=B.letter, too_large=C.letter, refused=D.letter):
+    if faults := missing_parts(lending_story, lends=A.letter, served=B.letter, too_large=C.letter, refused=D.letter):
         raise StoryFailed("the story did not happen as it is told: " + "; ".join(faults))
     screen.close(lending_story)
     return lending_story

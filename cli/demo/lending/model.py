@@ -168,7 +168,7 @@ class LendingSums:
         return max(self.waiting_times, key=lambda wait: wait.whole_s, default=None)
 
 
-def added_up(story: Story) -> LendingSums:
+def sum_up(story: Story) -> LendingSums:
     """Return the sums of a story.
 
     They are GPU-seconds up to the mins, above them and idle, the numbers of resizes, and the waits of jobs.
@@ -261,16 +261,16 @@ def sentence(story: Story, sums: LendingSums) -> str:
 _STAMP_S = 1.0  # the moment of a change stands on the job in whole seconds
 
 
-def missing(story: Story, lends: str, served: str, too_large: str, refused: str) -> tuple[str, ...]:
+def missing_parts(story: Story, lends: str, served: str, too_large: str, refused: str) -> tuple[str, ...]:
     """Return a sentence for each part of the story that did not happen. The arguments are signs of jobs."""
     claims = (
         _grew(story, lends),
-        _just_enough(story, served),
-        _undisturbed(story, too_large),
-        _just_enough(story, too_large),
+        _check_gave_enough(story, served),
+        _check_undisturbed(story, too_large),
+        _check_gave_enough(story, too_large),
         _grew_again(story, lends),
-        _left_alone(story, refused),
-        _in_bounds(story),
+        _check_left_alone(story, refused),
+        _check_bounds(story),
     )
     return tuple(fault for claim in claims for fault in claim)
 
@@ -279,12 +279,12 @@ def _grew(story: Story, letter: str) -> Iterator[str]:
     """Before it gives anything, it has all that it can use."""
     less = _shrinks(story, letter)
     if less:
-        yield from _uses_all_room(story, letter, 0.0, less[0].at_s)
+        yield from _check_uses_all_room(story, letter, 0.0, less[0].at_s)
     else:
         yield f"{letter} never gave anything back"
 
 
-def _uses_all_room(story: Story, letter: str, after_s: float, before_s: float) -> Iterator[str]:
+def _check_uses_all_room(story: Story, letter: str, after_s: float, before_s: float) -> Iterator[str]:
     """Yield a fault unless the player's job grew to its maximum into idle room between two times.
 
     letter: of the player. after_s, before_s: since the start of the story.
@@ -296,7 +296,7 @@ def _uses_all_room(story: Story, letter: str, after_s: float, before_s: float) -
         yield f"{letter} did not grow to {most} {when}, with the reason {Reason.IDLE_ROOM.value}"
 
 
-def _just_enough(story: Story, letter: str) -> Iterator[str]:
+def _check_gave_enough(story: Story, letter: str) -> Iterator[str]:
     """Yield a fault unless exactly as many workers were told to leave for a job as it was short of.
 
     Workers that were leaving already count as gone. letter: of the job.
@@ -313,7 +313,7 @@ def _just_enough(story: Story, letter: str) -> Iterator[str]:
         yield f"{given} workers left for {letter}, which was short of {short}"
 
 
-def _undisturbed(story: Story, letter: str) -> Iterator[str]:
+def _check_undisturbed(story: Story, letter: str) -> Iterator[str]:
     """Yield a fault if any job was resized while this job needed more than others could give. letter: of the job."""
     moment = _decision_moment(story, letter, Reason.NEEDS_MORE)
     rests = story.first(MomentKind.RESTS, letter)
@@ -330,13 +330,13 @@ def _grew_again(story: Story, letter: str) -> Iterator[str]:
     """After it has given, it grows to its most once more, and no sooner than it may."""
     if not (less := _shrinks(story, letter)):
         return
-    yield from _uses_all_room(story, letter, less[-1].at_s, float("inf"))
+    yield from _check_uses_all_room(story, letter, less[-1].at_s, float("inf"))
     waited = [m.at_s - less[-1].at_s for m in story.changes(letter) if m.at_s > less[-1].at_s]
     if waited and waited[0] < story.cooldown_s - _STAMP_S:
         yield f"{letter} grew {waited[0]:.1f} s after its last change, within its cooldown of {story.cooldown_s:g} s"
 
 
-def _left_alone(story: Story, letter: str) -> Iterator[str]:
+def _check_left_alone(story: Story, letter: str) -> Iterator[str]:
     """Yield a sentence if a paused job was resized, got no reason, or if no GPU was idle beside it."""
     moment = _decision_moment(story, letter, Reason.REFUSED)
     if moment is None or moment.decision is None or not moment.decision.detail:
@@ -348,7 +348,7 @@ def _left_alone(story: Story, letter: str) -> Iterator[str]:
         yield f"no GPU was idle beside {letter}"
 
 
-def _in_bounds(story: Story) -> Iterator[str]:
+def _check_bounds(story: Story) -> Iterator[str]:
     """Yield a fault for each job that had more workers than its max, or fewer than its min once it ran."""
     ran: set[str] = set()
     for moment in story.moments:

@@ -26,10 +26,10 @@ from turnout.cli.demo.lending.model import (
     Seats,
     Story,
     StoryMoment,
-    added_up,
     held_gpus,
     running_gpus,
     sentence,
+    sum_up,
     wait_of,
     waited,
 )
@@ -108,7 +108,7 @@ class LendingScreen:
 
     def close(self, story: Story) -> None:
         """Print the whole story as a picture, in numbers and in a sentence."""
-        drawn, sums = chart(story, min(_CHART_COLUMNS, self._console.width - 2)), added_up(story)
+        drawn, sums = chart(story, min(_CHART_COLUMNS, self._console.width - 2)), sum_up(story)
         self._console.print()
         self._console.print(Text(f"The {story.gpus} GPUs from beginning to end:", style="bold"))
         for row in drawn.rows:
@@ -206,20 +206,20 @@ def line(story: Story, moment: StoryMoment) -> str:
     """Give the caption of a moment; "" for one without. story: up to this moment."""
     match moment.word:
         case MomentKind.ARRIVES:
-            return f"{moment.letter} arrives: {_asks(story.player(moment.letter))}"
+            return f"{moment.letter} arrives: {_request_words(story.player(moment.letter))}"
         case MomentKind.LEAVES:
             return f"{moment.letter} is done and leaves"
         case MomentKind.SAYS:
-            return _decided(moment.decision) if moment.decision else ""
+            return _decision_caption(moment.decision) if moment.decision else ""
         case MomentKind.RUNS:
-            return _runs(story, moment)
+            return _run_caption(story, moment)
         case MomentKind.RESTS:
-            return _rests(story, moment)
+            return _rest_caption(story, moment)
         case MomentKind.MOVES:
             return ""
 
 
-def _asks(player: Player) -> str:
+def _request_words(player: Player) -> str:
     """Return how many workers a player asks for, in words."""
     if not player.elastic:
         return f"{_workers(player.least)}, no fewer"
@@ -231,7 +231,7 @@ def _workers(count: int) -> str:
     return f"{count} worker{'s' if count > 1 else ''}"
 
 
-def _decided(decision: LoggedDecision) -> str:
+def _decision_caption(decision: LoggedDecision) -> str:
     """Return a decision in words; "" for one that says nothing new."""
     if decision.is_written:
         verb = "grows" if decision.workers > decision.workers_before else "shrinks"
@@ -245,7 +245,7 @@ def _decided(decision: LoggedDecision) -> str:
     return f"{text}: {decision.detail}" if decision.detail else text
 
 
-def _runs(story: Story, moment: StoryMoment) -> str:
+def _run_caption(story: Story, moment: StoryMoment) -> str:
     """Return the caption of a job that runs: its workers, and the time since its wait or the last arrival."""
     letter, changes = moment.letter, story.changes(moment.letter)
     text = f"{letter} runs with {_workers(running_gpus(moment.seats, letter))}"
@@ -261,7 +261,7 @@ def _runs(story: Story, moment: StoryMoment) -> str:
     return text
 
 
-def _rests(story: Story, moment: StoryMoment) -> str:
+def _rest_caption(story: Story, moment: StoryMoment) -> str:
     """Return how many GPUs each job has, and how long ago the autoscaler decided on this job."""
     words = [m for m in story.moments if m.decision and m.decision.letter == moment.letter]
     gpus_by_letter = {player.letter: held_gpus(moment.seats, player.letter) for player in story.players}

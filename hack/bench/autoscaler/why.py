@@ -28,7 +28,7 @@ from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.settings import Settings
 from turnout.cli.__main__ import COMMANDS
 from turnout.cli.commands.autoscaler_view import AutoscalerView, look
-from turnout.cli.verbs.why import found
+from turnout.cli.verbs.why import explanation_of
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 from turnout.kube.client.api_client import Client
@@ -147,7 +147,7 @@ async def _look(client: Client, job: str) -> float:
     settings = Settings()
     view = await look(client, settings, "default")
     kind, namespace, name = job.split("/")
-    told = found(settings, view, JobKey(kind, namespace, name))
+    told = explanation_of(settings, view, JobKey(kind, namespace, name))
     if isinstance(told, str):
         raise RuntimeError(f"{job} does not wait: {told}")
     return time.perf_counter() - began_s

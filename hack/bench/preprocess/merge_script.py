@@ -19,7 +19,7 @@ from hack.bench.preprocess.sides import WORKERS
 from turnout.preprocess.local_runner import work
 from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
 from turnout.preprocess.options import Engine, Options, TokenizerType
-from turnout.preprocess.run import PreprocessRun, prepared
+from turnout.preprocess.run import PreprocessRun, prepare_run
 from turnout.preprocess.shards import tokens_path
 
 
@@ -35,7 +35,7 @@ def main(text: str, vocabulary: str, folder: str, rounds: str) -> None:
         engine=Engine.GIGATOKEN,
     )
     found = []
-    with prepared(options) as run:
+    with prepare_run(options) as run:
         assert isinstance(run, PreprocessRun)
         records = {record.index: record for record in work(run, lambda line: None)}
         shards = complete_documents([(chunk, records[chunk.index]) for chunk in run.plan.chunks])

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.decide import decide, decided
+from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.memory import Memory, encode, read
 from turnout.autoscaler.model import Policy, Step
 from turnout.autoscaler.observe import unmanaged_gangs
@@ -252,7 +252,7 @@ class LendingStory:
         seen = self._view.observation(self._now_s, steady_s=steady_s)
         for part in (*self._parts, self._unused):
             seen = part.update(seen, steady_s)
-        steps, undecided = decided(decide, seen, self._policy, self._now_s)
+        steps, undecided = decide_safely(decide, seen, self._policy, self._now_s)
         self.told.faults += len(undecided)
         self._unused.record_decision(seen, steps, steady_s)
         states = {each.job.key: each.job for each in seen.jobs}

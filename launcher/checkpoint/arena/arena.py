@@ -88,9 +88,9 @@ class Arena:
 
     def slots(self) -> tuple[Slot, ...]:
         """Read the tables of all generations. A generation that is not pinned may change at any time."""
-        return tuple(self._slot(generation) for generation in range(self.identity.count))
+        return tuple(self._read_slot(generation) for generation in range(self.identity.count))
 
-    def _slot(self, generation: int) -> Slot:
+    def _read_slot(self, generation: int) -> Slot:
         """Read the table of one generation, without a lock.
 
         Reads again when the state or the epoch changed during the read.
@@ -244,7 +244,7 @@ class Arena:
         with self._guard:
             self._store(generation, PINS, self._word(generation, PINS) + 1)
         linux.fence()
-        slot = self._slot(generation)
+        slot = self._read_slot(generation)
         if slot.record is None or epoch not in (None, slot.epoch):
             self.unpin(generation)
             return None
@@ -274,7 +274,7 @@ class Arena:
 
     def set_hashed(self, generation: int, sums: Sequence[int]) -> None:
         """Write the checksums of the chunks after the data, and mark a pinned SEALED generation HASHED."""
-        record = self._slot(generation).record
+        record = self._read_slot(generation).record
         data = struct.pack(f"<{len(sums)}Q", *sums)
         if record is None or len(data) != record.sums_bytes:
             raise ValueError(f"{len(sums)} sums are not those of generation {generation}")
@@ -285,7 +285,7 @@ class Arena:
 
     def sums(self, generation: int) -> tuple[int, ...]:
         """Return the chunk checksums of a HASHED generation. Raises BadCheckpoint if they are not what was written."""
-        slot = self._slot(generation)
+        slot = self._read_slot(generation)
         if slot.record is None or slot.sums_sum is None:
             raise BadCheckpoint(f"generation {generation} has no sums{slot.fault and ': '}{slot.fault}")
         at = slot.record.sums_at

@@ -199,21 +199,21 @@ class TrainerClient:
 
     def drop_oldest(self) -> int:
         """Drop the oldest save that waits for storage. Return its step, or -1 if there is none."""
-        answer = self._answer(DropOldestSave(), ANSWER_S, SaveDropped)
+        answer = self._ask(DropOldestSave(), ANSWER_S, SaveDropped)
         return answer.step if isinstance(answer, SaveDropped) else -1
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until no save is in flight. Raises TimeoutError."""
-        self._answer(Wait(), timeout_s, Done)
+        self._ask(Wait(), timeout_s, Done)
 
     def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """List the steps that all local ranks below `ranks` hold, hashed, newest first."""
-        answer = self._answer(GetHeldSteps(ranks), ANSWER_S, HeldSteps)
+        answer = self._ask(GetHeldSteps(ranks), ANSWER_S, HeldSteps)
         return answer.held_steps if isinstance(answer, HeldSteps) else ()
 
     def stats(self) -> Stats:
         """Return the daemon's statistics for this process."""
-        answer = self._answer(GetStats(), ANSWER_S, Stats)
+        answer = self._ask(GetStats(), ANSWER_S, Stats)
         assert isinstance(answer, Stats)
         return answer
 
@@ -222,13 +222,13 @@ class TrainerClient:
 
         Raises NoMemory or DaemonLost if the daemon refuses.
         """
-        answer = self._answer(message, ANSWER_S, (ArenaPath, RequestRefused))
+        answer = self._ask(message, ANSWER_S, (ArenaPath, RequestRefused))
         if isinstance(answer, RequestRefused):
             raise NoMemory(answer.detail) if answer.reason == "no_memory" else DaemonLost(answer.detail)
         assert isinstance(answer, ArenaPath)
         return answer.path
 
-    def _answer(
+    def _ask(
         self, message: ToDaemon, timeout_s: float | None, kinds: type[object] | tuple[type[object], ...]
     ) -> ToClient:
         """Send a request and return the first answer of these kinds.

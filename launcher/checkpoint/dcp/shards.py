@@ -154,7 +154,7 @@ class InMemory:
         for rank, shard in self._shards.items():
             if shard.table is not None:
                 with self.open_shard(rank) as verified:
-                    return _table(shard, verified)
+                    return _read_table(shard, verified)
         raise BadCheckpoint(f"no shard of step {self.step} in this memory tells what the others are")
 
 
@@ -196,7 +196,7 @@ class InStorage:
     def table(self) -> Table:
         """Return the table of this save. Raises BadCheckpoint, StorageFailed."""
         with self.open_shard(0) as verified:
-            table = _table(self.shard(0, verified), verified)
+            table = _read_table(self.shard(0, verified), verified)
         if table.world != self._manifest.world:
             raise BadCheckpoint(f"step {self.step} was saved by {table.world} ranks, its manifest says otherwise")
         return table
@@ -302,7 +302,7 @@ def shard_of(verified: VerifiedReader) -> DcpShard:
     raise BadCheckpoint("the shard was not saved through torch.distributed.checkpoint")
 
 
-def _table(shard: DcpShard, verified: VerifiedReader) -> Table:
+def _read_table(shard: DcpShard, verified: VerifiedReader) -> Table:
     """Return the table of all ranks' tensors that this shard carries.
 
     Raises BadCheckpoint if it has none, or a table of another save.

@@ -157,7 +157,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         table = torch.frombuffer(bytearray(order.table), dtype=torch.uint8) if order.table else None
         state = {"dcp": 1, "save": order.save, "chunks": chunks, "values": values, "table": table}
         target = Save(0, 0, self.step, self.folder, keep=self._keep, every=self._every, later=not self.disk)
-        self._memory = memories.of(self._rank(order), self._environ, self.generations, self._replicas)
+        self._memory = memories.of(self._own_process_info(order), self._environ, self.generations, self._replicas)
         try:
             self._memory.save(self.step, state, target)
         except BadState as error:
@@ -167,7 +167,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         done.set_result(results[: len(plan.items)])
         return done
 
-    def _rank(self, order: _SaveOrder) -> ProcessInfo:
+    def _own_process_info(self, order: _SaveOrder) -> ProcessInfo:
         """Return the process info under which this rank saves.
 
         Without an agent, each rank of a larger world gets a worker name and a daemon of its own.

@@ -59,7 +59,7 @@ class PinnedPages:
         self._mapped_bytes = size
         self._requested_bytes = self._requested_bytes if registrar is None else size
         self._making = threading.Thread(
-            target=self._make, args=(arena, size, registrar), name="turnout-pages", daemon=True
+            target=self._populate, args=(arena, size, registrar), name="turnout-pages", daemon=True
         )
         self._making.start()
 
@@ -85,7 +85,7 @@ class PinnedPages:
         for generation in list(self._registered):
             self._forget(generation)
 
-    def _make(self, arena: Arena, size: int, registrar: PageRegistrar | None) -> None:
+    def _populate(self, arena: Arena, size: int, registrar: PageRegistrar | None) -> None:
         """Populate the pages of all generations with memory, then register them with the accelerator's driver.
 
         size: bytes of one generation. registrar: None without an accelerator.

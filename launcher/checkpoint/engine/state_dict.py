@@ -50,7 +50,7 @@ def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
     value.
     """
     same = _TensorIdentity()
-    text, found = state_tree.flatten(state, _is_tensor, _plain, same)
+    text, found = state_tree.flatten(state, _is_tensor, _encode_value, same)
     tensors = cast(dict[str, torch.Tensor], found)
     if same.odd:
         for name, tensor in tensors.items():
@@ -66,7 +66,7 @@ def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
 
 def cache_tree_of(state: object) -> TreeCache | None:
     """Cache the tree of a state that `flatten` accepted, for the next save; None if it cannot be cached."""
-    return cache_tree(state, _is_tensor, _plain, _TensorIdentity())
+    return cache_tree(state, _is_tensor, _encode_value, _TensorIdentity())
 
 
 class TensorSpecs(NamedTuple):
@@ -103,7 +103,7 @@ def specs_of(tensors: Sequence[torch.Tensor]) -> AddressedTensors | None:
             list(map(kind.is_contiguous, tensors)),
             list(map(kind.is_neg, tensors)),
             list(map(kind.is_conj, tensors)) if any(each.is_complex for each in set(dtypes)) else [],
-            _shared(tensors, addresses),
+            _shared_tensors(tensors, addresses),
         )
     except (RuntimeError, NotImplementedError):  # its layout has no storage
         return None
@@ -111,7 +111,7 @@ def specs_of(tensors: Sequence[torch.Tensor]) -> AddressedTensors | None:
     return None if any(not cpu[at] or tensors[at].numel() for at in nowhere) else AddressedTensors(addresses, specs)
 
 
-def _shared(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> list[tuple[int, int]]:
+def _shared_tensors(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> list[tuple[int, int]]:
     """Return (place, place of the first) of each tensor that may share its memory with another.
 
     addresses: of the tensors, in the same order; 0 when unknown. Empty if all addresses differ.
@@ -206,7 +206,7 @@ def unflatten(text: str, tensors: Mapping[str, torch.Tensor]) -> object:
     return state_tree.unflatten(text, tensors, _MADE)
 
 
-def _plain(value: object) -> tuple[str, object] | None:
+def _encode_value(value: object) -> tuple[str, object] | None:
     """Return the type word and content with which a non-tensor value is stored.
 
     None for a value of a type that is not known here.

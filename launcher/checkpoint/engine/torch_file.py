@@ -255,7 +255,7 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
     region = arena.map(generation, record.head_bytes + record.data_bytes)
     if tuple(sums_of(region)) != arena.sums(generation):
         raise BadCheckpoint(f"step {record.step} in memory is not what was hashed")
-    state = _own_storage(state_of(region), {})
+    state = _copy_to_own_storage(state_of(region), {})
     write_file(folder, file, record.step, lambda target: torch.save(state, target))
     return record.step
 
@@ -268,7 +268,7 @@ def retire(folder: Path, keep: int, every: int, just_written: int) -> None:
         remove_old_files(folder, rule(keep, every), just_written)
 
 
-def _own_storage(value: object, copies: dict[int, object]) -> object:
+def _copy_to_own_storage(value: object, copies: dict[int, object]) -> object:
     """Copy every tensor of a value into storage of its own.
 
     The tensors are views of one storage, and torch.save writes the whole storage of a view. `copies` maps the id of a
@@ -281,9 +281,9 @@ def _own_storage(value: object, copies: dict[int, object]) -> object:
             copies[id(value)] = value.clone()
         return copies[id(value)]
     if isinstance(value, dict):
-        return type(value)((key, _own_storage(each, copies)) for key, each in value.items())
+        return type(value)((key, _copy_to_own_storage(each, copies)) for key, each in value.items())
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
-        return type(value)(_own_storage(each, copies) for each in value)
+        return type(value)(_copy_to_own_storage(each, copies) for each in value)
     return value
 
 

@@ -169,7 +169,7 @@ def complete(notes: Iterable[ShardNote], step: int, round: int, world: int) -> M
 
 def write(manifest: Manifest) -> bytes:
     """Encode a manifest for storage. Raises BadCheckpoint if it would be too large to be read again."""
-    return _sealed(b"manifest", msgspec.json.encode(manifest))
+    return _seal_text(b"manifest", msgspec.json.encode(manifest))
 
 
 def read(data: bytes | bytearray | memoryview) -> Manifest:
@@ -182,7 +182,7 @@ def write_note(note: ShardNote) -> bytes:
     plain = msgspec.json.encode(note)
     if note.blocks is None:  # written before blocks were introduced
         plain = plain.removesuffix(b',"blocks":null}') + b"}"
-    return _sealed(b"note", plain)
+    return _seal_text(b"note", plain)
 
 
 def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
@@ -210,7 +210,7 @@ def _text(what: bytes, plain: bytes, version: int = VERSION) -> bytes:
     return _SUM % (sum_of(b"%b %d %b" % (what, version, plain)), version, what, plain)
 
 
-def _sealed(what: bytes, plain: bytes) -> bytes:
+def _seal_text(what: bytes, plain: bytes) -> bytes:
     """Return the text of a file with its checksum.
 
     what: kind of file. plain: its content. Raises BadCheckpoint if it is too long.

@@ -213,10 +213,10 @@ def read_head(data: Buffer) -> tuple[Layout, dict[str, str], int]:
     metadata = head.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(_is_text(text) for pair in metadata.items() for text in pair):
         raise BadCheckpoint("the metadata is not text by text")
-    return _laid_out(head), metadata, size
+    return _layout_of(head), metadata, size
 
 
-def _laid_out(head: Mapping[str, object]) -> Layout:
+def _layout_of(head: Mapping[str, object]) -> Layout:
     """Return the layout that the head of a shard describes.
 
     Raises BadCheckpoint unless the tensors follow each other without gaps, widest type first.

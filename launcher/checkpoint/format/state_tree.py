@@ -259,7 +259,7 @@ class _Reader:
             case ["made", str(word), payload] if word in self._makers:
                 return self._make(word, payload, depth)
             case [str(word), str(text)]:
-                return _atom(word, text)
+                return _decode_atom(word, text)
         raise BadCheckpoint(f"the skeleton holds {str(skeleton[0])[:64]!r}, which is not there or not whole")
 
     def _filled(self, state: dict[object, object], items: list[object], depth: int) -> dict[object, object]:
@@ -295,7 +295,7 @@ class _Reader:
             raise BadCheckpoint(f"the skeleton has a {word} that cannot be made: {error}") from error
 
 
-def _atom(word: str, text: str) -> object:
+def _decode_atom(word: str, text: str) -> object:
     """Return the bytes, large integer, inf or nan that a skeleton holds as text.
 
     word: bytes, int or float. Raises BadCheckpoint.

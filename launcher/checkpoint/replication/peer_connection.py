@@ -397,14 +397,14 @@ class PeerConnection:
         """Receive the next message. Raises PeerUnavailable and BadFrame."""
         try:
             async with asyncio.timeout(within_s):
-                head = await self._exactly(HEAD_BYTES)
-                return read(head, await self._exactly(body_bytes(head, MOST_BYTES + MAC_BYTES)), self.auth)
+                head = await self._receive_exactly(HEAD_BYTES)
+                return read(head, await self._receive_exactly(body_bytes(head, MOST_BYTES + MAC_BYTES)), self.auth)
         except TimeoutError as error:
             raise PeerSilent(f"no word within {within_s:g} s") from error
         except OSError as error:
             raise PeerUnavailable(str(error)) from error
 
-    async def _exactly(self, size: int) -> bytes:
+    async def _receive_exactly(self, size: int) -> bytes:
         """Receive exactly `size` bytes. Raises ConnectionResetError if the peer closes before."""
         loop, data, at = asyncio.get_running_loop(), bytearray(size), 0
         with memoryview(data) as view:

@@ -58,9 +58,9 @@ class WritebackFile:
         if self._at - self._sent < WINDOW_BYTES:
             return
         before = max(0, self._sent - WINDOW_BYTES)
-        if not _range(self._file, self._sent, self._at - self._sent, _SEND):
+        if not _start_writeback(self._file, self._sent, self._at - self._sent, _SEND):
             os.fdatasync(self._file)
-        if before < self._sent and _range(self._file, before, self._sent - before, _SEND_AND_WAIT):
+        if before < self._sent and _start_writeback(self._file, before, self._sent - before, _SEND_AND_WAIT):
             self._forget(before, self._sent - before)
         self._sent = self._at
 
@@ -82,7 +82,7 @@ def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
             raise
 
 
-def _range(file: int, start: int, size_bytes: int, flags: int) -> bool:
+def _start_writeback(file: int, start: int, size_bytes: int, flags: int) -> bool:
     """Call sync_file_range(2) on a byte range.
 
     Returns False where the kernel or the file system does not support it. Raises OSError for another failure.
@@ -150,7 +150,9 @@ class PosixStore:
             try:
                 with self._step(step) as at:
                     return {
-                        name: FileInfo(*found) for name in os.listdir(at) if (found := _plain(at, name, private=False))
+                        name: FileInfo(*found)
+                        for name in os.listdir(at)
+                        if (found := _regular_file(at, name, private=False))
                     }
             except FileNotFoundError:
                 self._look()
@@ -232,14 +234,14 @@ class PosixStore:
         swept = []
         with self._storage_errors(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as at:
             for name in sorted({*os.listdir(at)} - self._writing):
-                found = _plain(at, name, private=True)
-                if found and (now_s - found[1] > older_than_s or self._dead(name, ranks)):
+                found = _regular_file(at, name, private=True)
+                if found and (now_s - found[1] > older_than_s or self._is_abandoned(name, ranks)):
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=at)
                         swept.append(name)
         return tuple(swept)
 
-    def _dead(self, name: str, ranks: Mapping[int, int]) -> bool:
+    def _is_abandoned(self, name: str, ranks: Mapping[int, int]) -> bool:
         """Return True if an earlier writer of these ranks, in another boot or round, left this unfinished file."""
         found = _PRIVATE.fullmatch(name)
         rank = rank_of(found[1]) if found else None
@@ -359,7 +361,7 @@ class _StoredFile:
         forget(self._file, offset, size_bytes)
 
 
-def _plain(at: int, name: str, *, private: bool) -> tuple[int, float] | None:
+def _regular_file(at: int, name: str, *, private: bool) -> tuple[int, float] | None:
     """Return size and time of a regular file, None for anything else. private: only unfinished files, or only finished
     ones.
     """

@@ -128,7 +128,7 @@ class VerifiedReader:
         """Do reads one by one, as the other threads do, until none is left or one fails."""
         room = _NONE  # buffer for a block that is not read straight into its place
         try:
-            while (job := _next(jobs)) is not None:
+            while (job := _take_next(jobs)) is not None:
                 if not job.parts:
                     self._read(job.number, job.into)
                 elif job.number == 0 and self._first.nbytes:
@@ -158,7 +158,7 @@ class VerifiedReader:
         return f"{kind} {number}, at byte {number * self.block_bytes},"
 
 
-def _next(jobs: deque[_BlockRead]) -> _BlockRead | None:
+def _take_next(jobs: deque[_BlockRead]) -> _BlockRead | None:
     """Take the next block to read; None if no block is left. Safe for several threads."""
     try:
         return jobs.popleft()

@@ -47,7 +47,7 @@ class HangMonitor:
     def begin(self, crew: RunningWorkers) -> None:
         """Start to watch a round's processes."""
         self._workers, self._last_capture, self.hanging = crew, None, {}
-        self._looking = asyncio.create_task(self._look(crew))
+        self._looking = asyncio.create_task(self._watch_progress(crew))
 
     async def end(self) -> None:
         """Stop watching, since the processes are stopped or about to be."""
@@ -57,7 +57,7 @@ class HangMonitor:
             with contextlib.suppress(asyncio.CancelledError):
                 await looking
 
-    async def _look(self, crew: RunningWorkers) -> None:
+    async def _watch_progress(self, crew: RunningWorkers) -> None:
         """Check the progress of all worker processes every `look_s` seconds, without end.
 
         Stacks are captured when the first process hangs.

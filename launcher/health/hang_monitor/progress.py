@@ -172,15 +172,15 @@ class ProgressReporter:
 
     def enter(self, name: str) -> None:
         """Begin a phase."""
-        self._turn([*self._phases, name])
+        self._set_phases([*self._phases, name])
 
     def leave(self, name: str) -> None:
         """End a phase if it has begun. Its time does not count for the step that it interrupted."""
         if name in self._phases:
             at = len(self._phases) - 1 - self._phases[::-1].index(name)
-            self._turn([*self._phases[:at], *self._phases[at + 1 :]])
+            self._set_phases([*self._phases[:at], *self._phases[at + 1 :]])
 
-    def _turn(self, phases: list[str]) -> None:
+    def _set_phases(self, phases: list[str]) -> None:
         """Enter or leave a named phase, such as compilation.
 
         Time inside phases does not count as time without progress. phases: the open phases, outermost first.

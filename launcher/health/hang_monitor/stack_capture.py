@@ -176,7 +176,7 @@ def _signal(pid: int, file: Path) -> bool:
     """Signal the process if it has a handler. False if not, since the signal would then kill it."""
     process = os.pidfd_open(pid)
     try:
-        if not _catches(pid, SIGNAL):
+        if not _has_handler(pid, SIGNAL):
             return False
         os.truncate(file, 0)
         signal.pidfd_send_signal(process, SIGNAL)
@@ -185,7 +185,7 @@ def _signal(pid: int, file: Path) -> bool:
     return True
 
 
-def _catches(pid: int, sig: int) -> bool:
+def _has_handler(pid: int, sig: int) -> bool:
     """Return True if the process has a handler for a signal. Raises OSError if the process has ended."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("SigCgt:"):

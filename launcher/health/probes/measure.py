@@ -105,9 +105,9 @@ class PeerCopy:
         """Measure the link between two GPUs in MB/s. Raises ProbeFailed if a GPU is missing or they reach each other
         only through the host.
         """
-        return min(self._copied(one, other), self._copied(other, one))
+        return min(self._measure_copy(one, other), self._measure_copy(other, one))
 
-    def _copied(self, source: int, target: int) -> float:
+    def _measure_copy(self, source: int, target: int) -> float:
         """Return the bandwidth of a copy between two GPUs, in MB/s.
 
         source, target: device indices. Raises ProbeFailed if a GPU is missing, unreachable, or received other bytes.

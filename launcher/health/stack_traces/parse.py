@@ -76,11 +76,11 @@ def read(raw: bytes) -> RankStacks:
         raise BadStacks(f"it has {len(raw)} bytes, and no more than {MOST_BYTES} are read")
     try:
         if raw.lstrip()[:1] != b"{":
-            return _shown(raw.decode(errors="replace"), "")
+            return _parse_text(raw.decode(errors="replace"), "")
         file = _file.decode(raw)
         if not file.stacks:
             raise BadStacks(_printable(file.why[:300]) or "no stack is in it")
-        return _shown(file.stacks, _printable(file.state[:1]))
+        return _parse_text(file.stacks, _printable(file.state[:1]))
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise BadStacks(f"it is not what a tool prints: {str(error)[:200]}") from error
 
@@ -105,7 +105,7 @@ def _threads(text: str) -> Sequence[tuple[Sequence[_Step], bool]]:
     return [(_spy_steps(body), head[1] == pid or head[2] == "MainThread") for head, body in _blocks(_SPY_BLOCK, text)]
 
 
-def _shown(text: str, state: str) -> RankStacks:
+def _parse_text(text: str, state: str) -> RankStacks:
     """Convert captured text to the Python and native stacks of one rank.
 
     state: letter of the process state, as in ps(1). Raises BadStacks if no stack is in the text.

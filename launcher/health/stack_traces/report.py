@@ -113,7 +113,7 @@ class _Box:
     row: int
 
 
-def picture(title: str, lines: Sequence[str], root: StackNode, world: int) -> str:
+def draw_svg(title: str, lines: Sequence[str], root: StackNode, world: int) -> str:
     """Draw an SVG. lines: lines above it. It is well-formed and has no script, whatever the names contain."""
     boxes = list(_boxes(root))
     top = _MARGIN + 24 + _ROW * (len(lines) + 2)
@@ -136,7 +136,7 @@ def picture(title: str, lines: Sequence[str], root: StackNode, world: int) -> st
                 f'<text x="{_MARGIN + 18 + 190 * at}" y="{top - 14}">{word}</text>'
                 for at, (colour, word) in enumerate(legend)
             ),
-            *(_drawn(box, top, world, root.ranks.bit_count()) for box in boxes),
+            *(_box_svg(box, top, world, root.ranks.bit_count()) for box in boxes),
             "</svg>\n",
         ]
     )
@@ -170,7 +170,7 @@ def _stacks(root: StackNode) -> dict[int, int]:
     return counts
 
 
-def _drawn(box: _Box, top: int, world: int, present: int) -> str:
+def _box_svg(box: _Box, top: int, world: int, present: int) -> str:
     """Return the SVG of one box.
 
     Its colour says which share of the ranks is in it. top: y of the first row, pixels. present: number of ranks with
@@ -269,7 +269,7 @@ def files(merged: StackReport) -> dict[str, bytes]:
     for name, title, root in (("py_stack", "Python", merged.python), ("cpp_stack", "C", merged.native)):
         lines = verdict_lines if root.children else [f"no rank shows any {title} frame"]
         head = f"{title} stacks of {merged.world} ranks"
-        content[f"{name}.svg"] = picture(head, lines, root, merged.world).encode()
+        content[f"{name}.svg"] = draw_svg(head, lines, root, merged.world).encode()
         content[name] = flame_lines(root, merged.world).encode()
     return content
 
@@ -283,7 +283,7 @@ def verdict(merged: StackReport) -> list[str]:
     ]
     if len(outliers.suspect_groups) > MOST_GROUPS:
         lines.append(f"and {len(outliers.suspect_groups) - MOST_GROUPS} more groups stand apart")
-    lines += _crowd(outliers.majority)
+    lines += _describe_majority(outliers.majority)
     if outliers.silent:
         lines.append(f"{_ranks(outliers.silent)} of {world}: no stack")
     lines += [f"{_ranks(ranks)}: {reason}" for reason, ranks in merged.why[:MOST_GROUPS]]
@@ -291,7 +291,7 @@ def verdict(merged: StackReport) -> list[str]:
     return lines
 
 
-def _crowd(crowd: tuple[Group, ...]) -> list[str]:
+def _describe_majority(crowd: tuple[Group, ...]) -> list[str]:
     """Return lines that say where the groups of ranks are.
 
     crowd: the group that holds two thirds of the ranks, or all groups if no group does.
@@ -317,11 +317,15 @@ def text(merged: StackReport) -> str:
     parts = [f"stacks of {merged.world} ranks", *verdict(merged)]
     for title, root in (("Python", merged.python), ("C", merged.native)):
         if root.children:
-            parts += ["", f"{title}: {sum(node.threads for node in root.each())} threads", *_tree(root, merged.world)]
+            parts += [
+                "",
+                f"{title}: {sum(node.threads for node in root.each())} threads",
+                *_tree_lines(root, merged.world),
+            ]
     return "\n".join(parts) + "\n"
 
 
-def _tree(root: StackNode, world: int) -> list[str]:
+def _tree_lines(root: StackNode, world: int) -> list[str]:
     """Return the tree of stacks as indented text, at most MOST_TEXT_LINES lines.
 
     Indentation grows only where stacks part.
@@ -366,8 +370,8 @@ def as_json(merged: StackReport) -> bytes:
         "crowd": [_group(group) for group in outliers.majority],
         "states": {odd: rank_set_text(ranks) for odd, ranks in merged.states},
         "why_silent": {reason: rank_set_text(ranks) for reason, ranks in merged.why},
-        "python": [_node(child, merged.world) for child in merged.python.children],
-        "native": [_node(child, merged.world) for child in merged.native.children],
+        "python": [_node_json(child, merged.world) for child in merged.python.children],
+        "native": [_node_json(child, merged.world) for child in merged.native.children],
     }
     return msgspec.json.encode(result)
 
@@ -376,11 +380,11 @@ def _group(group: Group) -> dict[str, Any]:
     return {"ranks": rank_set_text(group.ranks), "frame": str(group.at), "lines": group.lines}
 
 
-def _node(node: StackNode, world: int) -> dict[str, Any]:
+def _node_json(node: StackNode, world: int) -> dict[str, Any]:
     """Return a node and its children as JSON objects. world: number of ranks."""
     return {
         "frame": f"{node.frame}@{label(node.ranks, world)}",
         "lines": node.lines,
         "threads": node.threads,
-        "children": [_node(child, world) for child in node.children],
+        "children": [_node_json(child, world) for child in node.children],
     }

@@ -155,7 +155,7 @@ class SharedDir:
         try:
             self._link(private, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
         except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file
-            if not self._same(at, private, name):
+            if not self._is_same_file(at, private, name):
                 return False
         except FileNotFoundError:  # a faster claimant has swept it away
             return False
@@ -189,7 +189,7 @@ class SharedDir:
             with suppress(OSError):
                 os.unlink(name, dir_fd=at)
 
-    def _same(self, at: int, one: str, other: str) -> bool:
+    def _is_same_file(self, at: int, one: str, other: str) -> bool:
         """Return True if two names in the folder are one file; False if one of them is missing."""
         try:
             files = [os.stat(name, dir_fd=at, follow_symlinks=False) for name in (one, other)]

@@ -20,7 +20,7 @@ from turnout.launcher.rendezvous.arbiter import HOLD_S, HeldRound, LockRefused, 
 from turnout.launcher.rendezvous.find_coordinator import Address, Search
 from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.state import EndpointAnswered, HangState, JobOver, State, StepDown
-from turnout.launcher.rendezvous.state_machine import begin, heartbeat_period_s, succeed
+from turnout.launcher.rendezvous.state_machine import begin, heartbeat_period_s, replace_coordinator
 from turnout.launcher.rendezvous.transport.coordinator_link import is_agent_listening
 from turnout.launcher.rendezvous.transport.coordinator_server import FENCE_S, RENEW_S, Coordinator
 from turnout.launcher.rendezvous.transport.listener import Listener
@@ -187,7 +187,7 @@ class Leadership:
         state = replace(state, job=job, checking=self._node_checks, hanging=self._hanging, ledger=ledger)
         sought_s = None if not self._is_member else 0.0 if seek.host and not seek.base.round else seek.since_s
         fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
-        return succeed(
+        return replace_coordinator(
             state, seek.base, budget, handed_over=seek.handed_over, before=before, fenced_s=fenced_s, sought_s=sought_s
         )
 

@@ -33,7 +33,7 @@ def look() -> dict[signal.Signals, Any]:
     return {sig: signal.getsignal(sig) for sig in signal.valid_signals() if isinstance(sig, signal.Signals)}
 
 
-def part(task: Task, parent: int, agent: int, handlers: Handlers) -> None:
+def leave_parent(task: Task, parent: int, agent: int, handlers: Handlers) -> None:
     """Leave the parent's session, outputs, signal handlers and folder. Signals stay blocked until this is done."""
     try:
         os.setsid()

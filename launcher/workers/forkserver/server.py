@@ -30,7 +30,7 @@ from typing import NoReturn
 
 from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.linux import adopt_orphans, die_with, kill_below, set_process_name
-from turnout.launcher.workers.forkserver.child_main import execute, look, part, run, why_no_script
+from turnout.launcher.workers.forkserver.child_main import execute, leave_parent, look, run, why_no_script
 from turnout.launcher.workers.forkserver.messages import (
     MOST_BYTES,
     READ_BYTES,
@@ -265,7 +265,7 @@ class Parent:
                 continue
             if pid == 0:
                 self._close_files()
-                part(task, parent, self._agent, self._handlers)
+                leave_parent(task, parent, self._agent, self._handlers)
                 if task.spawn:
                     execute(task)
                 return task

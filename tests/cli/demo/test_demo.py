@@ -16,7 +16,7 @@ from rich.console import Console
 from turnout.cli.commands.child_programs import ExtenderFailed
 from turnout.cli.demo.driver import Baseline, Show, perform
 from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, map_text, recable, scene
-from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, asked_sentence, board, score, sentence
+from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, board, requests_sentence, score, sentence
 from turnout.topology.fabric import build
 from turnout.topology.map_yaml import read_map
 from turnout.topology.names import TEXT_KEY
@@ -110,11 +110,11 @@ def test_the_sentence_is_true_whatever_comes_out(ours, theirs, says):
 
 def test_questions_without_an_answer_are_told():
     asked = (ExtenderCall("filter", 3, 0.001, ""), ExtenderCall("filter", 3, 0.002, "down"))
-    told = asked_sentence(Tally((), Pair({}, {}), asked))
+    told = requests_sentence(Tally((), Pair({}, {}), asked))
     assert "2 times (2 filter, 0 prioritize)" in told
     assert "1 went without an answer" in told
     assert "fault" not in told
-    assert "3 got a neutral answer" in asked_sentence(Tally((), Pair({}, {}), asked, neutral=3))
+    assert "3 got a neutral answer" in requests_sentence(Tally((), Pair({}, {}), asked, neutral=3))
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from rich.console import Console
 from turnout.autoscaler.model import Reason
 from turnout.cli.commands.child_programs import AutoscalerFailed
 from turnout.cli.demo.lending.driver import Loan, lend
-from turnout.cli.demo.lending.model import MomentKind, added_up
+from turnout.cli.demo.lending.model import MomentKind, sum_up
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import StoryFailed
 
@@ -66,7 +66,7 @@ async def test_a_queue_lends_and_takes_back_in_the_autoscalers_own_words():
     ]
     sits = {seat.node for seat in story.first(MomentKind.RUNS, "B").seats if seat.letter == "B"}
     assert sits == {"gpu-3", "gpu-4"}  # one leaf: the autoscaler takes back where the extender can place whole
-    sums = added_up(story)
+    sums = sum_up(story)
     assert [wait.letter for wait in sums.waiting_times] == ["B", "C"]
     assert sums.waiting_times[0].whole_s < 5.0  # half a second on an idle machine
     assert sums.lent_gpu_s > 10

@@ -13,9 +13,9 @@ from turnout.cli.demo.lending.model import (
     MomentKind,
     Story,
     StoryMoment,
-    added_up,
-    missing,
+    missing_parts,
     sentence,
+    sum_up,
     wait_of,
     waited,
 )
@@ -85,7 +85,7 @@ def without(at_s):
 
 
 def faults(told):
-    return missing(told, lends="A", served="B", too_large="C", refused="D")
+    return missing_parts(told, lends="A", served="B", too_large="C", refused="D")
 
 
 def test_a_story_as_it_is_told_lacks_nothing():
@@ -140,13 +140,13 @@ def test_gpu_seconds_are_what_was_held_for_how_long():
             at(4.0, MomentKind.MOVES),
         ]
     )
-    sums = added_up(told)
+    sums = sum_up(told)
     assert (sums.own_gpu_s, sums.lent_gpu_s, sums.idle_gpu_s) == (2 * 2 + 8 * 1, 10 * 2, 16 * 4 - 32)
     assert sums.all_gpu_s == 64
 
 
 def test_sums_count_changes_and_the_longest_wait():
-    sums = added_up(story())
+    sums = sum_up(story())
     assert (sums.growths, sums.shrinks, sums.given) == (2, 2, 8)
     assert [wait.letter for wait in sums.waiting_times] == ["B", "C"]
     assert sums.longest.letter == "C"
@@ -177,9 +177,9 @@ def test_nobody_waited_where_nobody_gave():
     assert wait_of(story(), "D") is None
     quiet = story(AS_TOLD[:3])
     assert (
-        sentence(quiet, added_up(quiet)) == "A used 0 GPU-seconds that nobody else needed, and nobody needed them back."
+        sentence(quiet, sum_up(quiet)) == "A used 0 GPU-seconds that nobody else needed, and nobody needed them back."
     )
-    assert sentence(story(AS_TOLD[:1]), added_up(story(AS_TOLD[:1]))) == "Nothing was lent."
+    assert sentence(story(AS_TOLD[:1]), sum_up(story(AS_TOLD[:1]))) == "Nothing was lent."
 
 
 def test_a_leaf_shows_who_sits_where():
@@ -272,4 +272,4 @@ def test_the_autoscalers_log_is_heard(text, heard):
 def test_what_is_no_json_is_not_heard():
     assert decision("Traceback (most recent call last):", PLAYERS) is None
     assert decision("[]", PLAYERS) is None
-    assert not re.search(r"\d", sentence(story(AS_TOLD[:1]), added_up(story(AS_TOLD[:1]))))
+    assert not re.search(r"\d", sentence(story(AS_TOLD[:1]), sum_up(story(AS_TOLD[:1]))))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.world import pod
-from turnout.cli.release.gate import Placer, behind_gate, gate_of, told_of, what_next, with_gate
+from turnout.cli.release.gate import Placer, behind_gate, gate_of, gate_sentence, what_next, with_gate
 from turnout.kube import labels
 from turnout.kube.objects import Lease, LeaseSpec
 from turnout.kube.times import rfc3339, rfc3339_micro
@@ -57,7 +57,7 @@ def test_the_newest_word_of_the_nominator_is_told(events, reason, detail):
     found = gate_of(HELD, events, [lease()], NOW_S)
     assert (found.pods, found.reason, found.detail) == (2, reason, detail)
     said = f": {reason}, {detail}" if reason else ","
-    assert told_of(found).startswith(f"2 pods behind the scheduling gate turnout.dev/placement{said}")
+    assert gate_sentence(found).startswith(f"2 pods behind the scheduling gate turnout.dev/placement{said}")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_newest_word_of_the_nominator_is_told(events, reason, detail):
 def test_whether_somebody_lifts_gates_is_told(leases, placer, says, remedy):
     found = gate_of(HELD, [event()], leases, NOW_S)
     assert found.placer is Placer(placer)
-    assert says in told_of(found)
+    assert says in gate_sentence(found)
     assert remedy in what_next(found)
 
 

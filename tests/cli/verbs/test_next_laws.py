@@ -9,7 +9,7 @@ from tests.cli.verbs.why_world import JOBS, MAPS, QUEUES, Drawn, Served
 from turnout.autoscaler.reporting.why import Chain
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.autoscaler_view import look
-from turnout.cli.verbs.why import found
+from turnout.cli.verbs.why import explanation_of
 from turnout.kube import labels
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
@@ -154,7 +154,7 @@ async def told_of(drawn, wanted):
     settings = Settings()
     view = await look(Served(drawn.items), settings, "default")
     keys = {each.job.key for each in view.observation.jobs} | set(view.gangs)
-    told = {key: found(settings, view, key) for key in sorted(keys) if wanted in (None, key)}
+    told = {key: explanation_of(settings, view, key) for key in sorted(keys) if wanted in (None, key)}
     return {key: each for key, each in told.items() if isinstance(each, Chain) and each.state == "waiting"}
 
 

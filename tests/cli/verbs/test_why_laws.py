@@ -9,7 +9,7 @@ from tests.cli.verbs.why_world import Drawn, Served, events_of, viewer_may
 from turnout.autoscaler.reporting.why import Chain
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.autoscaler_view import look
-from turnout.cli.verbs.why import found
+from turnout.cli.verbs.why import explanation_of
 from turnout.jobs.kinds.registry import KINDS
 
 TOGETHER = 10  # clusters of one test
@@ -25,7 +25,7 @@ async def answers(source):
     settings = Settings()
     view = await look(source, settings, "default")
     keys = {each.job.key for each in view.observation.jobs} | set(view.gangs)
-    told = {key: found(settings, view, key) for key in sorted(keys)}
+    told = {key: explanation_of(settings, view, key) for key in sorted(keys)}
     return {key: _still(each) if isinstance(each, Chain) else each for key, each in told.items()}
 
 

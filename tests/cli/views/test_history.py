@@ -5,7 +5,7 @@ import pytest
 from tests.autoscaler.world import NOW_S
 from turnout.autoscaler.model import Reason, Step
 from turnout.autoscaler.reporting.decision_log import encode
-from turnout.cli.views.history import in_order, listing, of_events, of_log, of_notes
+from turnout.cli.views.history import in_order, listing, rows_of_annotations, rows_of_events, rows_of_log
 from turnout.cli.views.listing import text
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -35,11 +35,11 @@ def event(reason="MakesRoom", about="Job/bert", source="turnout-autoscaler", las
     ],
 )
 def test_events_on_a_job_and_ours_on_its_pods_are_told(made, told):
-    assert bool(of_events([made], frozenset(["bert-w-0"]), "Job", "bert")) is told
+    assert bool(rows_of_events([made], frozenset(["bert-w-0"]), "Job", "bert")) is told
 
 
 def test_an_event_tells_when_by_whom_how_often():
-    (row,) = of_events([event(count=3, firstTimestamp="2026-01-01T00:00:01Z")], frozenset(), "Job", "bert")
+    (row,) = rows_of_events([event(count=3, firstTimestamp="2026-01-01T00:00:01Z")], frozenset(), "Job", "bert")
     assert (row.at, row.since, row.times) == ("2026-01-01T00:00:02Z", "2026-01-01T00:00:01Z", 3)
     assert (row.source, row.reason, row.text) == ("turnout-autoscaler", "MakesRoom", "8 to 5 workers")
 
@@ -53,7 +53,7 @@ def test_annotations_tell_the_last_change_and_what_holds():
         labels.PAUSED: "grow",
         labels.SUSPENDED: "false",
     }
-    resized, paused = of_notes({"metadata": {"name": "bert", "annotations": notes}}, "Job")
+    resized, paused = rows_of_annotations({"metadata": {"name": "bert", "annotations": notes}}, "Job")
     assert resized.at == "2026-01-01T00:00:05Z"
     assert resized.text == "to 5 workers, submitted with 2; lending had won it -49.1 s"
     assert (paused.at, paused.reason, paused.text) == ("", "Paused", f"{labels.PAUSED}=grow: its size is left alone")
@@ -62,24 +62,24 @@ def test_annotations_tell_the_last_change_and_what_holds():
 def test_a_log_tells_each_changed_decision_once_and_counts_bad_lines():
     grows, full = Step(BERT, 4, 1, Reason.IDLE_ROOM, "3 workers more"), Step(BERT, 4, 4, Reason.AT_MAX)
     log = [*encode([grows], NOW_S).splitlines(), b"cut off", b"", *encode([OTHER, full], NOW_S + 9).splitlines()]
-    rows, unread = of_log([*log, *encode([full], NOW_S + 60).splitlines()], BERT)  # told again by a new leader
+    rows, unread = rows_of_log([*log, *encode([full], NOW_S + 60).splitlines()], BERT)  # told again by a new leader
     assert unread == 1
     assert [(row.at, row.reason) for row in rows] == [(rfc3339(NOW_S), "IdleRoom"), (rfc3339(NOW_S + 9), "AtMax")]
     assert rows[0].text == f"4 workers (3 workers more). {AUTOSCALER['IdleRoom'].means}"
     assert rows[1].text == f"4 workers. {AUTOSCALER['AtMax'].means}"
-    assert of_log(log, JobKey("Job", "ns", "gone")) == ([], 1)
+    assert rows_of_log(log, JobKey("Job", "ns", "gone")) == ([], 1)
 
 
 def test_what_holds_now_comes_after_all_that_has_a_time():
     notes = {"metadata": {"name": "bert", "annotations": {labels.PAUSED: "true"}}}
     late, early = event("AtMax"), event("IdleRoom", last="2026-01-01T00:00:00Z")
-    told = in_order([*of_notes(notes, "Job"), *of_events([late, early], frozenset(), "Job", "bert")])
+    told = in_order([*rows_of_annotations(notes, "Job"), *rows_of_events([late, early], frozenset(), "Job", "bert")])
     assert [row.reason for row in told] == ["IdleRoom", "AtMax", "Paused"]
     assert text(listing(told), "table").split("\n")[3].startswith("now ")
 
 
 def test_what_tenants_wrote_moves_no_cursor():
-    told = of_events([event(message="\x1b[2J\nsecond")], frozenset(), "Job", "bert")
+    told = rows_of_events([event(message="\x1b[2J\nsecond")], frozenset(), "Job", "bert")
     assert all(line.isprintable() for line in text(listing(told), "table").split("\n"))
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, flat, markdown, usage
+from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, flatten_settings, markdown, usage
 from turnout.launcher.cli.options import Effect, Origin
 from turnout.launcher.cli.parser import KEYS, OPTIONS
 from turnout.launcher.cli.to_settings import CommandAnswer, read
@@ -41,8 +41,8 @@ def given(option, string=None):
 
 
 def changed(after, before):
-    usual = dict(flat(before))
-    return {name for name, value in flat(after) if value != usual[name]}
+    usual = dict(flatten_settings(before))
+    return {name for name, value in flatten_settings(after) if value != usual[name]}
 
 
 @by_name(SETTING)
@@ -58,23 +58,23 @@ def test_an_option_changes_the_fields_that_the_table_names_and_no_other(option):
 @by_name(SETTING)
 def test_an_option_is_meant_alike_in_each_of_its_spellings(option):
     base = BASES.get(option.name, THREE)
-    first = dict(flat(settings([*base, *given(option)])))
+    first = dict(flatten_settings(settings([*base, *given(option)])))
     long = [string for string in option.strings if string.startswith("--")]
     lines = [given(option, string) for string in [*option.strings, *(s[:2] + s[2:].replace("-", "_") for s in long)]]
     if not option.flag:
         lines += [[f"{string}={option.example}"] for string in option.strings]
         lines += [[f"-{option.short}{option.example}"]] if option.short else []
-    assert [line for line in lines if dict(flat(settings([*base, *line]))) != first] == []
+    assert [line for line in lines if dict(flatten_settings(settings([*base, *line]))) != first] == []
 
 
 @pytest.mark.contract("DL-113")
 @by_name(SETTING)
 def test_an_option_is_read_from_each_of_its_variables(option):
     base = BASES.get(option.name, THREE)
-    first = dict(flat(settings([*base, *given(option)])))
+    first = dict(flatten_settings(settings([*base, *given(option)])))
     for variable in option.variables:
         # A pod's own name says its number as well.
-        found = dict(flat(settings(base, {variable: option.example or "1"})))
+        found = dict(flatten_settings(settings(base, {variable: option.example or "1"})))
         named = {"POD_NAME": ("place.order", "rendezvous.host")}.get(variable, ())
         assert {name for name in first if found[name] != first[name]} == set(named), variable
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnout.launcher.cli.help import explain, flat
+from turnout.launcher.cli.help import explain, flatten_settings
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.model import Exit
 from turnout.launcher.settings import Command, Devices, ScriptKind, Settings, StartNote, Warned
@@ -24,7 +24,7 @@ def refused(line, environ=None):
 
 
 def said(found, *names):
-    fields = dict(flat(found))
+    fields = dict(flatten_settings(found))
     return {name: fields[name] for name in names}
 
 

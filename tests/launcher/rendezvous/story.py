@@ -29,7 +29,7 @@ from turnout.launcher.rendezvous.state import (
     StepDown,
     Ticked,
 )
-from turnout.launcher.rendezvous.state_machine import begin, step, steps, succeed
+from turnout.launcher.rendezvous.state_machine import begin, replace_coordinator, step, steps
 
 NO_BASE = LastWorld()
 
@@ -50,7 +50,7 @@ class Story:
             member("a"), "job", self.terms, begins_s, worker_count=wanted, granted=granted, sole_coordinator=only
         )
         if base is not None:
-            self.state = succeed(self.state, base, RestartBudget(), **(succeeds or {}))
+            self.state = replace_coordinator(self.state, base, RestartBudget(), **(succeeds or {}))
         self.ids, self.told, self.effects = {"a": "a/0"}, {}, []
 
     def happens(self, *events):

@@ -16,7 +16,7 @@ from turnout.launcher.coordinator_messages import (
 )
 from turnout.launcher.model import RestartBudget
 from turnout.launcher.rendezvous.state import JobOver
-from turnout.launcher.rendezvous.state_machine import begin, succeed
+from turnout.launcher.rendezvous.state_machine import begin, replace_coordinator
 
 
 def next_round(story, names="abc"):
@@ -91,7 +91,9 @@ def test_a_newer_saved_step_refills_the_budget_and_an_older_one_does_not():
 
 
 def test_a_successor_goes_on_with_the_budget_that_anybody_brings():
-    state = succeed(begin(member("a"), "job", running().terms, 0.0), LastWorld(4, 3, True), RestartBudget(0, 1))
+    state = replace_coordinator(
+        begin(member("a"), "job", running().terms, 0.0), LastWorld(4, 3, True), RestartBudget(0, 1)
+    )
     assert state.budget == RestartBudget(0, 1)
     story = Story("1:3", base=LastWorld(4, 3, True)).join(
         "a", "b", base=LastWorld(4, 3, True), budget=RestartBudget(2, 3)

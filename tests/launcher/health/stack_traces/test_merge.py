@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.support.examples import scaled
 from turnout.launcher.health.stack_traces.report import (
     as_json,
+    draw_svg,
     find_outliers,
     flame_lines,
     merge,
-    picture,
     text,
     verdict,
 )
@@ -178,7 +178,7 @@ def test_all_forms_tell_the_same_frames():
 
 
 def drawn(merged):
-    return picture("stacks", verdict(merged), merged.python, merged.world)
+    return draw_svg("stacks", verdict(merged), merged.python, merged.world)
 
 
 evil = st.text(st.characters(), max_size=30) | st.sampled_from(

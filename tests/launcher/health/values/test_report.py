@@ -8,9 +8,9 @@ import pytest
 from turnout.launcher.health.stack_traces.report import (
     MOST_GROUPS,
     MOST_TEXT_LINES,
+    draw_svg,
     files,
     merge,
-    picture,
     text,
     verdict,
 )
@@ -67,16 +67,16 @@ def below(name, count):
 
 def test_a_box_of_half_a_pixel_is_drawn():
     """A picture has room for 1,580."""
-    assert len(titles(picture("", [], fold({0: below("all", 3_160)}), 1))) == 1 + 3_160
+    assert len(titles(draw_svg("", [], fold({0: below("all", 3_160)}), 1))) == 1 + 3_160
 
 
 def test_a_narrower_box_is_not_drawn_and_what_is_beside_it_is():
-    drawn = titles(picture("", [], fold({0: [*below("a", 3_200), stack("z")]}), 1))
+    drawn = titles(draw_svg("", [], fold({0: [*below("a", 3_200), stack("z")]}), 1))
     assert drawn.keys() == {"a"}
 
 
 def test_what_nobody_shows_is_an_empty_picture():
-    drawn = ElementTree.fromstring(picture("none", ["no rank shows any C frame"], fold({}), 3))
+    drawn = ElementTree.fromstring(draw_svg("none", ["no rank shows any C frame"], fold({}), 3))
     assert drawn.attrib["height"] == str(10 + 24 + 18 * 3 + 18 + 10)
     assert not list(drawn.iter(f"{SVG}g"))
 
@@ -95,7 +95,7 @@ def test_what_nobody_shows_is_an_empty_picture():
 )
 def test_a_box_says_as_much_as_there_is_room_for(count, name, words):
     beside = [stack(f"z{at}") for at in range(count - 1)]
-    assert titles(picture("", [], fold({0: [stack(name), *beside]}), 1))[name] == words
+    assert titles(draw_svg("", [], fold({0: [stack(name), *beside]}), 1))[name] == words
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_box_says_as_much_as_there_is_room_for(count, name, words):
 )
 def test_a_box_is_coloured_by_how_many_of_those_that_show_a_stack_have_it(held, colour):
     seen = {rank: [stack("here" if rank in held else "there")] for rank in range(4)}
-    drawn = ElementTree.fromstring(picture("", [], fold(seen), 9))
+    drawn = ElementTree.fromstring(draw_svg("", [], fold(seen), 9))
     (box,) = (each for each in drawn.iter(f"{SVG}g") if each.find(f"{SVG}title").text.startswith("here"))
     assert box.find(f"{SVG}rect").attrib["fill"] == colour
 

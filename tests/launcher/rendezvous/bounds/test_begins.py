@@ -8,7 +8,7 @@ from tests.launcher.rendezvous.story import Story, member
 from turnout.launcher.coordinator_messages import LastWorld
 from turnout.launcher.model import ElasticSpec, Reason, RestartBudget
 from turnout.launcher.rendezvous.state import JobFacts, State, could_grow_by
-from turnout.launcher.rendezvous.state_machine import begin, succeed
+from turnout.launcher.rendezvous.state_machine import begin, replace_coordinator
 
 TERMS = ElasticSpec(2, 4, last_call_s=30.0)
 PARTS = ("job", "cause", "fencing", "gathering", "claiming", "ending", "checkpoints")
@@ -77,14 +77,14 @@ def test_a_job_goes_on_without_its_coordinator(base, more, differs):
         if base.round
         else {}
     )
-    found = known_of(succeed(state, base, RestartBudget(1, 2), **more))
+    found = known_of(replace_coordinator(state, base, RestartBudget(1, 2), **more))
     assert found == known_of(state) | world | {"budget": RestartBudget(1, 2)} | differs
 
 
 def test_the_number_of_the_next_round_is_above_any_that_was_granted():
     state = begin(member("a"), "job", TERMS, 0.0, granted=9)
-    assert succeed(state, LastWorld(4, 3, True), RestartBudget()).round == 9
-    assert succeed(state, LastWorld(12, 3, True), RestartBudget()).round == 12
+    assert replace_coordinator(state, LastWorld(4, 3, True), RestartBudget()).round == 9
+    assert replace_coordinator(state, LastWorld(12, 3, True), RestartBudget()).round == 12
 
 
 # Whom a running world may wait for.

@@ -45,7 +45,7 @@ from turnout.launcher.rendezvous.find_coordinator import (
     record_redirect,
 )
 from turnout.launcher.rendezvous.form_world import may_train
-from turnout.launcher.rendezvous.state_machine import begin, succeed
+from turnout.launcher.rendezvous.state_machine import begin, replace_coordinator
 
 GREET_S, HOLD_S, FAREWELL_S = 5.0, 3.0, 6.0
 PORT = 29400
@@ -382,7 +382,9 @@ class Agent:
         sought_s = 0.0 if seek.host and not seek.base.round else seek.since_s
         only = network.mode == "only"
         state = begin(self.member, "job", network.terms, network.now_s, granted=granted, sole_coordinator=only)
-        return network.wants(succeed(state, self.base, budget, handed_over=seek.handed_over, sought_s=sought_s, **more))
+        return network.wants(
+            replace_coordinator(state, self.base, budget, handed_over=seek.handed_over, sought_s=sought_s, **more)
+        )
 
     def fences(self, held, dead):
         """Until when whoever held the record may train on without us."""
