@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -19,10 +19,9 @@ from turnout.cli.page import answers
 from turnout.cli.page.access import Access, AccessUnknown, Identity, NotLoggedIn, Sessions
 from turnout.cli.page.answers import BadQuery, read_query
 from turnout.cli.page.cluster_state import ClusterState, Rights, visible
-from turnout.cli.page.history import WINDOWS
+from turnout.cli.page.history import WINDOWS, PastSizes
 from turnout.cli.page.messages import JobDetail, LandingAnswer, Problem, QueueHistory, Viewer
 from turnout.cli.page.open_api import document
-from turnout.cli.page.source import PageSource
 
 log = logging.getLogger("turnout.page")
 
@@ -65,6 +64,30 @@ class PageSettings:
     secure_cookie: bool = False  # the browser speaks TLS to the page
 
 
+class StateSource(Protocol):
+    """Gives the state of the cluster, and tells when it has changed."""
+
+    state: ClusterState
+    changed: asyncio.Event  # set, and replaced, at each new version
+    past: PastSizes
+
+    @property
+    def has_synced(self) -> bool:
+        """True after the first observation of everything."""
+
+    def waits_for(self) -> list[str]:
+        """Return the kinds whose first list is not complete."""
+
+    def silent_s(self) -> float:
+        """Return for how long a watch has been interrupted, in seconds; 0 while all are open."""
+
+    def last_error(self) -> str:
+        """Return the error of a watch that is interrupted, "" if all are open."""
+
+    def why(self, job: str) -> tuple[tuple[str, str], ...]:
+        """Return why a job is as it is, link by link; nothing for a job that is gone. job: KIND/NAMESPACE/NAME."""
+
+
 Explain = Callable[[str, str], Awaitable[LandingAnswer]]
 
 
@@ -73,7 +96,7 @@ class PageServer:
 
     def __init__(
         self,
-        source: PageSource,
+        source: StateSource,
         access: Access,
         sessions: Sessions,
         explain: Explain,
