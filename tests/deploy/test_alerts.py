@@ -36,7 +36,7 @@ WELL = {
     'turnout_extender_request_duration_seconds_bucket{verb="filter",le="1"}': "0+60x200",
     'turnout_extender_request_duration_seconds_bucket{verb="filter",le="+Inf"}': "0+60x200",
     "turnout_tls_certificate_expiry_timestamp_seconds": "9999999+0x200",
-    'turnout_gang_pods_violating{rule="tier"}': "0+0x200",
+    'turnout_gang_violation_pods{gang_namespace="ns",gang_name="bert"}': "0+0x200",
     'turnout_nominator_patch_failures_total{what="nomination",error="Rejected"}': "0+0x200",
     "turnout_gated_pods": "9+0x200",
     'turnout_leading{component="nominator"}': "1+0x200",
@@ -105,7 +105,7 @@ WELL = {
             id="a certificate that ends in a day",
         ),
         pytest.param(
-            {'turnout_gang_pods_violating{rule="tier"}': "1+0x200"},
+            {'turnout_gang_violation_pods{gang_namespace="ns",gang_name="bert"}': "1+0x200"},
             "TurnoutGangsAreNotWhole",
             id="a gang lies too wide",
         ),
