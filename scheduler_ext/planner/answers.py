@@ -182,8 +182,8 @@ def gang_states(plans: Plans) -> Mapping[GangState, int]:
     for key, gang in plans.view.gangs.items():
         if key.dialect == Dialect.ALONE.value or not gang.living():
             continue
-        waits = any(member.is_waiting for member in gang.members.values())
-        counts[GangState.PARTIAL if key in partial else GangState.WAITING if waits else GangState.PLACED] += 1
+        is_waiting = any(member.is_waiting for member in gang.members.values())
+        counts[GangState.PARTIAL if key in partial else GangState.WAITING if is_waiting else GangState.PLACED] += 1
     return counts
 
 
