@@ -60,8 +60,7 @@ async def serve(settings: Settings) -> None:
         fault_reports = FaultReportCache(*of_faults) if settings.taint_nodes else None
         watched, hold_large = (settings.configmap, settings.orders), settings.confirm_large_changes
         informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
-        elector, namespace = _elector(client, settings, clock), settings.lease.partition("/")[0]
-        recorder = _recorder(client, settings, clock)
+        elector, recorder = _elector(client, settings, clock), _recorder(client, settings, clock)
         metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(view)
         metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
         events = DecisionEvents(recorder, refs.job, refs.leaving, metrics)
@@ -72,10 +71,11 @@ async def serve(settings: Settings) -> None:
         def term() -> int | None:
             return elector.transitions if elector.is_leading else None
 
-        calls = LeasedCalls(client, lambda: elector.is_leading)
+        calls, namespace = LeasedCalls(client, lambda: elector.is_leading), settings.namespace()
         outcomes = events.report_outcome, not settings.act, elector.confirm, view.note_written
         scale_writer = ScaleWriter(calls, KINDS, term, *outcomes)
         with journal_at(settings.decision_log) as journal:
+            _show_cluster(metrics, view, journal, settings)
             works = []
             if fault_reports is not None:
                 reporter, rules = NodeEvents(recorder, settings.rules(), metrics), settings.rules()
@@ -124,6 +124,12 @@ class ReportSource:
         if self._controller.observation is None or not (self._settings.act and self._settings.mark_pods):
             return ()
         return self._marked.missing(self._controller.observation.jobs, self._refs.notes)
+
+
+def _show_cluster(metrics: Metrics, view: Cache, journal: DecisionLogWriter | None, settings: Settings) -> None:
+    """Show the GPUs of the nodes and the losses of the decision log in the metrics."""
+    gpus_by_state = partial(view.gpus_by_state, settings.gpu_resource, settings.taint_key)
+    metrics.show_cluster(gpus_by_state, lambda: 0 if journal is None else journal.left_out)
 
 
 def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:

@@ -306,6 +306,10 @@ class Cache:
         names = {each.name for each in state.living if each.index >= size} if state is not None else ()
         return [pod for pod in self.pods_of(key) if pod.metadata.name in names]
 
+    def gpus_by_state(self, gpus: Collection[str], fault_taint: str) -> Mapping[str, int]:
+        """Return the GPUs of all nodes by state, as NodeCache does."""
+        return self._nodes.gpus_by_state(gpus, fault_taint)
+
     def nodes(self) -> Sequence[str]:
         """Return the names of the nodes, by their rows in the last observation."""
         return self._nodes.names()

@@ -85,6 +85,10 @@ class Settings:
         if not 0 < self.taint_s <= _MOST_TAINT_S:
             raise BadSetting(f"--taint-s is {self.taint_s}: it must be above 0 and at most {_MOST_TAINT_S:.0f}")
 
+    def namespace(self) -> str:
+        """Return the namespace of the Lease, in which the autoscaler writes its own objects."""
+        return self.lease.partition("/")[0]
+
     def rules(self) -> TaintRules:
         """Return when nodes are tainted."""
         return TaintRules(self.taint_key, self.taint_share, self.taint_verdicts, self.taint_s, slow=self.taint_slow)

@@ -7,11 +7,11 @@ into numbers; `Metrics` also counts over time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from heapq import nsmallest
-from math import isfinite
+from math import inf, isfinite
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,7 +22,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Policy, QueueOrder, Reason, Step, bound, free, total
@@ -76,8 +76,11 @@ class Metrics:
         self._lent = _LentTime(
             counter("queue_elastic_gpu_seconds", "Time for which workers above the min had GPUs.", "queue"), self._clock
         )
+        self._promises = _Promises(counter("start_predictions", _PREDICTIONS_TEXT, "queue", "result"))
         self.leading = _Leading(leading_gauge(registry, "autoscaler"), self._stopped)
         self.nodes = _NodeMetrics(registry)
+        self._cluster_gpus: Callable[[], Mapping[str, int]] = dict
+        self._lost_decisions: Callable[[], int] = int
         self._snapshot: Snapshot | None = None
         self._starts: Mapping[JobKey, Start] = {}
         self._age_s = self._at_s = 0.0
@@ -85,6 +88,7 @@ class Metrics:
         self._dry_run_steps: dict[JobKey, Step] = {}
         self._known_queues: set[str] = set()
         registry.register(_SnapshotCollector(self._samples))
+        registry.register(_LossCollector(lambda: self._lost_decisions()))
 
     def record_decision(
         self, observation: Observation, steps: Iterable[Step], starts: Mapping[JobKey, Start] | None = None
@@ -99,7 +103,10 @@ class Metrics:
             for each in observation.jobs
             if each.is_waiting
         }
-        self._snapshot = Snapshot(now_s, observation.jobs, observation.queues, tuple(steps), since)
+        self._promises.settle(observation.jobs, since, now_s)
+        self._snapshot = Snapshot(
+            now_s, observation.jobs, observation.queues, tuple(steps), since, self._promises.starts
+        )
         if starts is not None:
             self.set_starts(starts)
         self._by_key = {}
@@ -112,6 +119,8 @@ class Metrics:
     def set_starts(self, starts: Mapping[JobKey, Start]) -> None:
         """Set the expected starts of waiting jobs: the earliest, the likely and the latest time of each."""
         self._starts = starts
+        if self._snapshot is not None:
+            self._promises.add(starts, self._snapshot.since)
 
     def count_outcome(self, step: Step, word: str) -> None:
         """Count the outcome of a change.
@@ -135,6 +144,10 @@ class Metrics:
             cost_s = 0.0 if step.at_start else usual_s
             self._restarts.labels(queue).inc(gpus * min(state.bound_workers, step.target) * cost_s)
 
+    def show_cluster(self, gpus_by_state: Callable[[], Mapping[str, int]], lost_decisions: Callable[[], int]) -> None:
+        """Show the GPUs of the nodes by state, and the decisions that the decision log lost."""
+        self._cluster_gpus, self._lost_decisions = gpus_by_state, lost_decisions
+
     def show_client(
         self,
         requests: Callable[[], Mapping[tuple[str, str], int]],
@@ -153,12 +166,15 @@ class Metrics:
         if self._snapshot is not None:
             yield from samples(self._snapshot, self._starts, self._counts)
             yield "autoscaler_observation_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
+            for state, gpus in self._cluster_gpus().items():
+                yield "cluster_gpus", (state,), gpus
 
     def _stopped(self) -> None:
         """Drop the series of queues, jobs and nodes, because another replica leads now."""
         self._lent.set_lent({})
         self.nodes.clear()
         self._snapshot, self._starts, self._by_key, self._dry_run_steps = None, {}, {}, {}
+        self._promises.starts.clear()
 
     def _job(self, key: JobKey) -> JobState | None:
         if not self._by_key and self._snapshot is not None:
@@ -170,6 +186,7 @@ class Metrics:
         self._known_queues.add(queue)
         self._lent.gpu_seconds.labels(queue)
         self._restarts.labels(queue)
+        self._promises.begin(queue)
         for direction, reason in _CHANGES:
             self._resized.labels(queue, direction)
             for word in _OUTCOMES:
@@ -259,6 +276,35 @@ class _LentTime:
         self._at_s = now_s
 
 
+class _Promises:
+    """The first estimates for the waiting jobs."""
+
+    def __init__(self, results: Counter) -> None:
+        """results: counts started jobs by queue and result."""
+        self._results = results
+        self.starts: dict[JobKey, Start] = {}
+
+    def begin(self, queue: str) -> None:
+        """Set the counters of a queue to 0."""
+        for result in _RESULTS:
+            self._results.labels(queue, result)
+
+    def add(self, starts: Mapping[JobKey, Start], waiting: Container[JobKey]) -> None:
+        """Keep the first estimate with an end of each waiting job."""
+        for key, start in starts.items():
+            if isfinite(start[2]) and key in waiting:
+                self.starts.setdefault(key, start)
+
+    def settle(self, jobs: Iterable[JobState], waiting: Container[JobKey], now_s: float) -> None:
+        """Count the jobs that have started since the last decision, and forget the jobs that wait no more."""
+        for state in jobs if self.starts else ():
+            key = state.job.key
+            if key in self.starts and key not in waiting and state.job.life is Life.LIVE:
+                self._results.labels(state.job.queue, prediction_result(self.starts[key], now_s)).inc()
+        for key in [key for key in self.starts if key not in waiting]:
+            del self.starts[key]
+
+
 class _SnapshotCollector(Collector):
     """The samples of the last decision, computed only when the page is read."""
 
@@ -273,8 +319,23 @@ class _SnapshotCollector(Collector):
         yield from found.values()
 
 
+class _LossCollector(Collector):
+    """The decisions that the decision log lost, because its disk was slow."""
+
+    def __init__(self, lost: Callable[[], int]) -> None:
+        self._lost = lost
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the counter."""
+        text = "Decisions that are missing in the decision log, because its disk was slow."
+        yield CounterMetricFamily("turnout_decision_log_lost", text, value=self._lost())
+
+
 MOST_JOBS = 200  # with series of their own: about a thousand lines of a page
 Start = tuple[float, float, float]  # the earliest, the likely and the latest, in seconds since 1970, or infinite
+UNKNOWN_START: Start = (inf, inf, inf)
+_PREDICTIONS_TEXT = "Started jobs, by their place in the interval of the first estimate."
+_RESULTS = ("early", "inside", "late")  # of start predictions
 Sample = tuple[str, tuple[str, ...], float]  # a family of FAMILIES, its labels' values, the number
 
 _QUEUE = ("queue",)
@@ -294,6 +355,16 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         "When a waiting job is expected to start, in seconds since 1970: at the earliest, likely, at the latest.",
         (*_JOB, "bound"),
     ),
+    "job_promised_start_timestamp_seconds": (
+        "Latest start by the first estimate for a waiting job, in seconds since 1970. It does not move with time.",
+        _JOB,
+    ),
+    "job_gpus_ahead": ("GPUs that are missing to the mins of the jobs before a waiting job in its queue.", _JOB),
+    "cluster_gpus": (
+        "GPUs of all nodes: used, or free, faulty and unschedulable by the state of the node.",
+        ("state",),
+    ),
+    "job_info": ("1 for each job: which queue it is in.", _JOB),
     "autoscaler_observation_age_seconds": ("Age of the last message about nodes or pods.", ()),
     "autoscaler_last_decision_timestamp_seconds": ("Time of the last decision, in seconds since 1970.", ()),
 }
@@ -303,7 +374,8 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 class Snapshot:
     """An observation and the decision on it, at `now_s`.
 
-    since: the time since when each waiting job waits, in seconds since 1970.
+    since: the time since when each waiting job waits, in seconds since 1970. promises: the first estimate of each
+    waiting job.
     """
 
     now_s: float = 0.0
@@ -311,6 +383,7 @@ class Snapshot:
     queues: Mapping[str, Queue] = field(default_factory=dict)
     steps: Sequence[Step] = ()
     since: Mapping[JobKey, float] = field(default_factory=dict)
+    promises: Mapping[JobKey, Start] = field(default_factory=dict)
 
     def names(self) -> set[str]:
         """Return the names of all queues that exist or that a job names."""
@@ -349,9 +422,34 @@ def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: in
     yield "autoscaler_last_decision_timestamp_seconds", (), look.now_s
     keys = {each.job.key for each in shown}
     reasons = {step.key: step.reason for step in look.steps if step.key in keys}
+    ahead = gpus_ahead(look.jobs, gpus)
+    for state in look.jobs:
+        yield "job_info", (state.job.queue, *state.job.key), 1
     for each in shown:
         key = each.job.key
         yield from _job_samples(each, gpus, reasons.get(key), look.since.get(key), starts.get(key))
+        if each.is_waiting:
+            yield "job_gpus_ahead", (each.job.queue, *key), ahead[key]
+            if isfinite(latest_s := look.promises.get(key, UNKNOWN_START)[2]):
+                yield "job_promised_start_timestamp_seconds", (each.job.queue, *key), latest_s
+
+
+def gpus_ahead(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[JobKey, int]:
+    """Return, for each waiting job, the GPUs that the waiting jobs before it in its queue miss to their mins."""
+    sums: dict[str, int] = defaultdict(int)
+    found: dict[JobKey, int] = {}
+    for state in sorted((each for each in jobs if each.is_waiting), key=lambda each: each.queue_order):
+        found[state.job.key] = sums[state.job.queue]
+        sums[state.job.queue] += _missing_gpus(state, gpus)
+    return found
+
+
+def prediction_result(promise: Start, started_s: float) -> str:
+    """Return whether a job started early, inside or late of its first estimate. started_s: seconds since 1970."""
+    earliest_s, _, latest_s = promise
+    if started_s < earliest_s:
+        return "early"
+    return "inside" if started_s <= latest_s else "late"
 
 
 @lru_cache(maxsize=4096)

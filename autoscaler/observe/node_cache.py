@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,29 @@ class NodeCache:
             return None
         return self._snapshot.row_of[node] if node in self._nodes else UNKNOWN_NODE
 
+    def gpus_by_state(self, gpus: Collection[str], fault_taint: str) -> Mapping[str, int]:
+        """Return the GPUs of all nodes: used by pods, and the others by the state of their node.
+
+        gpus: the resources that count as a GPU. fault_taint: the key of the taint of faulty nodes. Others are free,
+        faulty on nodes with that taint, and unschedulable on nodes that are cordoned or not ready.
+        """
+        counts = dict.fromkeys(("used", "free", "faulty", "unschedulable"), 0)
+        columns = [(name, self._snapshot.columns.index(name)) for name in gpus if name in self._snapshot.columns]
+        remaining = self._snapshot.free()
+        for name, node in self._nodes.items():
+            offered = sum(_offered(node, resource) for resource in gpus)
+            row = self._snapshot.row_of.get(name)  # None until the next observation
+            used = 0 if row is None else sum(_offered(node, each) - int(remaining[row, at]) for each, at in columns)
+            used = min(max(used, 0), offered)
+            counts["used"] += used
+            if any(taint.key == fault_taint for taint in node.spec.taints or ()):
+                counts["faulty"] += offered - used
+            elif node.spec.unschedulable or name in self._unready:
+                counts["unschedulable"] += offered - used
+            else:
+                counts["free"] += offered - used
+        return counts
+
     def names(self) -> Sequence[str]:
         """Give the nodes' names, by row."""
         return self._snapshot.order
@@ -150,3 +173,12 @@ def _host(fabric: Fabric, node: Node) -> int:
         if at is not None and fabric.mapped[at]:
             return at
     return NOWHERE
+
+
+def _offered(node: Node, resource: str) -> int:
+    """Return what a node offers of a resource; 0 if its quantity cannot be read."""
+    text = (node.status.allocatable or {}).get(resource)
+    try:
+        return amount(resource, text) if text is not None else 0
+    except KubeError:
+        return 0

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.jobs.gang import Dialect
+from turnout.jobs.gang import Dialect, GangKey
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
@@ -167,21 +167,42 @@ class GangRule(Enum):
     WHOLE = "whole"  # the gang has its min, where incomplete gangs are refused
 
 
-def pods_against_rules(plans: Plans, rules: Rules) -> Mapping[GangRule, int]:
-    """Return the number of bound pods that now break each rule. A gang that breaks both counts for WHOLE only.
+class GangState(Enum):
+    """The state of a gang. The values are those of the label `state`."""
 
-    Nothing enforces either rule while the extender is down, or when members leave later.
+    PLACED = "placed"  # no member waits
+    WAITING = "waiting"  # a member waits
+    PARTIAL = "partial"  # some members hold a host, but fewer than must start together, and the others wait
+
+
+def gang_states(plans: Plans) -> Mapping[GangState, int]:
+    """Return the number of gangs in each state. A pod without a gang is none."""
+    partial = {gang.key for gang in partial_gangs(plans)}
+    counts = dict.fromkeys(GangState, 0)
+    for key, gang in plans.view.gangs.items():
+        if key.dialect == Dialect.ALONE.value or not gang.living():
+            continue
+        is_waiting = any(member.is_waiting for member in gang.members.values())
+        counts[GangState.PARTIAL if key in partial else GangState.WAITING if is_waiting else GangState.PLACED] += 1
+    return counts
+
+
+def violations(plans: Plans, rules: Rules) -> Mapping[GangKey, tuple[GangRule, int]]:
+    """Return the gangs whose bound pods now break a rule, with the number of those pods.
+
+    A gang that breaks both rules counts for WHOLE. Nothing enforces the rules while the extender is down, or when
+    members leave later.
     """
-    counts = dict.fromkeys(GangRule, 0)
-    for gang in plans.view.gangs.values():
+    found = {}
+    for key, gang in plans.view.gangs.items():
         bound = [m for m in planned_members(gang) if m.node and not m.terminating and counts_for_tier(m, gang)]
-        if not bound or gang.key.dialect == Dialect.ALONE.value:
+        if not bound or key.dialect == Dialect.ALONE.value:
             continue
         if rules.hold_incomplete and len(gang.living()) < gang.min_pods:
-            counts[GangRule.WHOLE] += len(bound)
+            found[key] = GangRule.WHOLE, len(bound)
         elif _leaves_level(plans.view, gang, bound):
-            counts[GangRule.TIER] += len(bound)
-    return counts
+            found[key] = GangRule.TIER, len(bound)
+    return found
 
 
 def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) -> bool:

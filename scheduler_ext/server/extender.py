@@ -21,10 +21,10 @@ from turnout.scheduler_ext.planner.answers import (
     answer_filter,
     answer_preempt,
     answer_prioritize,
-    partial_gangs,
-    pods_against_rules,
+    gang_states,
     postpone,
     refuse_everywhere,
+    violations,
 )
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
 from turnout.scheduler_ext.planner.request import planned_members
@@ -214,9 +214,12 @@ class Extender:
         self.watches.forget_deleted_gangs()
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
-        self.metrics.gangs.labels("partial", "").set(len(partial_gangs(self.plans)))
-        for rule, pods in pods_against_rules(self.plans, self.rules).items():
-            self.metrics.gang_pods_violating.labels(rule.value).set(pods)
+        for state, gangs in gang_states(self.plans).items():
+            self.metrics.gangs.labels(state.value).set(gangs)
+        self.metrics.set_violations(
+            (key.namespace, key.name, rule.value, pods)
+            for key, (rule, pods) in violations(self.plans, self.rules).items()
+        )
 
     # Inside.
 

@@ -25,6 +25,8 @@ from turnout.topology.map_update import MapOutcome
 
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 UNJUDGED = ("ResourceClaims", "PodLevelGpus", "Unreadable")  # reasons of unjudged answers
+GANG_RULES = ("tier", "whole")  # values of GangRule
+MAX_GANGS = 50  # gangs that a metric names
 NODES = (0, 1, 8, 64, 256, 1024, 4096, 16384, 65536)
 
 
@@ -46,13 +48,7 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
-        self.gangs = Gauge("turnout_gangs", "Gangs, by state and reason.", ["state", "reason"], registry=registry)
-        self.gang_pods_violating = Gauge(
-            "turnout_gang_pods_violating",
-            "Bound pods of gangs that break a rule: the gang is wider than its tier, or it must be whole and is not.",
-            ["rule"],
-            registry=registry,
-        )
+        self._gangs(registry)
         self.unjudged_answers = Counter(
             "turnout_extender_unjudged_answers",
             "Answers without a decision for pods that request GPUs.",
@@ -94,6 +90,22 @@ class Metrics:
         self.in_flight = Gauge(f"{prefix}requests_in_flight", "Requests being read or answered.", registry=registry)
         self.connections = Gauge(f"{prefix}connections", "Open connections to the verbs.", registry=registry)
 
+    def _gangs(self, registry: CollectorRegistry) -> None:
+        """Create the series about gangs."""
+        self.gangs = Gauge("turnout_gangs", "Gangs, by state.", ["state"], registry=registry)
+        self.gang_pods_violating = Gauge(
+            "turnout_gang_pods_violating",
+            "Bound pods of gangs that break a rule: the gang is wider than its tier, or it must be whole and is not.",
+            ["rule"],
+            registry=registry,
+        )
+        self.gang_violation_pods = Gauge(
+            "turnout_gang_violation_pods",
+            f"Bound pods of a gang that breaks a rule; the {MAX_GANGS} gangs with most such pods.",
+            ["gang_namespace", "gang_name"],
+            registry=registry,
+        )
+
     def _map(self, registry: CollectorRegistry) -> None:
         """Create the series about the map of switches."""
         prefix = "turnout_topology_"
@@ -109,6 +121,15 @@ class Metrics:
             "When the map in use was taken, in seconds since 1970.",
             registry=registry,
         )
+
+    def set_violations(self, violations: Iterable[tuple[str, str, str, int]]) -> None:
+        """Set the gangs that break a rule: namespace, name, rule and number of bound pods of each gang."""
+        worst = sorted(violations, key=lambda each: (-each[3], each[:2]))
+        for rule in GANG_RULES:
+            self.gang_pods_violating.labels(rule).set(sum(pods for *_, broken, pods in worst if broken == rule))
+        self.gang_violation_pods.clear()
+        for namespace, name, _, pods in worst[:MAX_GANGS]:
+            self.gang_violation_pods.labels(namespace, name).set(pods)
 
     def certificate_ends(self, expiry_s: float) -> None:
         """Show when the serving certificate ends. Without TLS there is no such series, and so no alert."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from turnout.kube import labels
 from turnout.kube.objects import (
     Container,
     Node,
+    NodeSpec,
     NodeStatus,
     ObjectMeta,
     OwnerReference,
@@ -26,6 +28,7 @@ from turnout.kube.objects import (
     PodSpec,
     PodStatus,
     Resources,
+    Taint,
 )
 
 GPU = "nvidia.com/gpu"
@@ -285,3 +288,24 @@ def test_whatever_came_in_whatever_order_the_end_is_what_counts(changes):
             if what(change)[0] == kind and not change[0].startswith("no "):
                 apply(fresh, change)
     assert told(followed) == told(fresh)
+
+
+FAULT_TAINT = "turnout.dev/faulty"
+
+
+@pytest.mark.parametrize(
+    ("spec", "state"),
+    [
+        pytest.param({}, "free", id="a usable node"),
+        pytest.param({"taints": [Taint(key=FAULT_TAINT, effect="NoSchedule")]}, "faulty", id="a faulty node"),
+        pytest.param({"unschedulable": True}, "unschedulable", id="a cordoned node"),
+    ],
+)
+def test_each_gpu_of_the_nodes_is_counted_once(spec, state):
+    cache = Cache(KINDS)
+    cache.put_node(msgspec.structs.replace(node("n0"), spec=NodeSpec(**spec)))
+    cache.put_node(node("n1", 4))
+    cache.observation(0.0)
+    cache.put_pod(pod(0, on="n0", gpus=3))
+    counts = cache.gpus_by_state((GPU, "amd.com/gpu"), FAULT_TAINT)
+    assert counts == dict.fromkeys(counts, 0) | Counter(used=3, free=4) + Counter({state: 5})

@@ -36,7 +36,7 @@ WELL = {
     'turnout_extender_request_duration_seconds_bucket{verb="filter",le="1"}': "0+60x200",
     'turnout_extender_request_duration_seconds_bucket{verb="filter",le="+Inf"}': "0+60x200",
     "turnout_tls_certificate_expiry_timestamp_seconds": "9999999+0x200",
-    'turnout_gang_pods_violating{rule="tier"}': "0+0x200",
+    'turnout_gang_violation_pods{gang_namespace="ns",gang_name="bert"}': "0+0x200",
     'turnout_nominator_patch_failures_total{what="nomination",error="Rejected"}': "0+0x200",
     "turnout_gated_pods": "9+0x200",
     'turnout_leading{component="nominator"}': "1+0x200",
@@ -105,7 +105,7 @@ WELL = {
             id="a certificate that ends in a day",
         ),
         pytest.param(
-            {'turnout_gang_pods_violating{rule="tier"}': "1+0x200"},
+            {'turnout_gang_violation_pods{gang_namespace="ns",gang_name="bert"}': "1+0x200"},
             "TurnoutGangsAreNotWhole",
             id="a gang lies too wide",
         ),
@@ -149,12 +149,34 @@ WELL = {
 def test_an_alert_fires_when_it_should_and_no_other_does(tmp_path, series, fires):
     inputs = [{"series": name, "values": values} for name, values in {**WELL, **series}.items()]
     told = [{"labels": f'{{alertname="{fires}"}}', "value": 1}] if fires else []
-    asked = {"expr": 'count by (alertname) (ALERTS{alertstate="firing"})', "eval_time": "3h", "exp_samples": told}
-    case = {"interval": "1m", "input_series": inputs, "promql_expr_test": [asked]}
-    (tmp_path / "rules.yaml").write_text(RULES.read_text())
-    (tmp_path / "case.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [case]}))
-    done = promtool("test", "rules", "case.yaml", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    check(tmp_path, inputs, "alertname", told)
+
+
+@pytest.mark.parametrize(
+    ("series", "alert"),
+    [
+        pytest.param('turnout_leading{cluster="west",component="autoscaler"}', "TurnoutNobodyLeads", id="autoscaler"),
+        pytest.param(
+            'turnout_leading{cluster="west",component="controller"}', "TurnoutNobodyControlsJobs", id="controller"
+        ),
+        pytest.param(
+            'turnout_leading{cluster="west",component="nominator"}', "TurnoutNobodyLiftsGates", id="nominator"
+        ),
+        pytest.param('turnout_build_info{cluster="west",component="extender"}', "TurnoutNobodyAdvises", id="extender"),
+    ],
+)
+def test_a_program_that_disappears_in_one_cluster_of_two_is_missed(tmp_path, series, alert):
+    inputs = [{"series": name, "values": values} for name, values in {**WELL, series: "1+0x60 _x140"}.items()]
+    expected = [{"labels": f'{{alertname="{alert}",cluster="west"}}', "value": 1}]
+    check(tmp_path, inputs, "alertname, cluster", expected)
+
+
+def test_a_nominator_does_not_hide_a_missing_extender(tmp_path):
+    of_nominator = {'turnout_build_info{component="nominator"}': "1+0x200", "turnout_topology_hosts": "8+0x200"}
+    series = {**WELL, **of_nominator, 'turnout_build_info{component="extender"}': "_x200"}
+    inputs = [{"series": name, "values": values} for name, values in series.items()]
+    expected = [{"labels": '{alertname="TurnoutNobodyAdvises"}', "value": 1}]
+    check(tmp_path, inputs, "alertname", expected)
 
 
 def test_promtool_accepts_the_alerts_and_each_has_a_test():
@@ -162,6 +184,17 @@ def test_promtool_accepts_the_alerts_and_each_has_a_test():
     assert done.returncode == 0, done.stdout + done.stderr
     (table,) = test_an_alert_fires_when_it_should_and_no_other_does.pytestmark
     assert {case.values[1] for case in table.args[1]} == {None, *ALERTS}
+
+
+def check(folder, inputs, labels, expected):
+    """Fail unless exactly the expected alerts fire after three hours. labels: those by which the alerts are counted."""
+    query = f'count by ({labels}) (ALERTS{{alertstate="firing"}})'
+    asked = {"expr": query, "eval_time": "3h", "exp_samples": expected}
+    case = {"interval": "1m", "input_series": inputs, "promql_expr_test": [asked]}
+    (folder / "rules.yaml").write_text(RULES.read_text())
+    (folder / "case.yaml").write_text(yaml.safe_dump({"rule_files": ["rules.yaml"], "tests": [case]}))
+    done = promtool("test", "rules", "case.yaml", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def promtool(*arguments, cwd=None):

@@ -111,7 +111,7 @@ async def test_a_started_required_gang_that_lost_a_host_is_told_to_be_partial(st
     told = await refused(stage, "bert", 3)
     assert all("GangPartial" in message for message in told.values())
     await stage.events("GangPartial")
-    await stage.eventually(lambda: stage.metric('turnout_gangs{reason="",state="partial"}') == 1)
+    await stage.eventually(lambda: stage.metric('turnout_gangs{state="partial"}') == 1)
     async with stage.plane.api() as api:
         await api.delete(f"{PODS}/intruder")
     assert set(stage.leaves(await stage.landed("bert", 8, within_s=20))) == {whole}

@@ -13,6 +13,7 @@ OPEN = {
     "turnout_queue_resized_gpus": "queues",
     "turnout_queue_assumed_restart_gpu_seconds": "queues",
     "turnout_queue_elastic_gpu_seconds": "queues",
+    "turnout_start_predictions": "queues",
     "turnout_controller_writes": "resources of the kinds that are installed",
     "turnout_controller_events": "reasons of all kinds",
     "turnout_controller_internal_errors": "kinds of the settings",

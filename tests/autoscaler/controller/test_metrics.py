@@ -124,6 +124,10 @@ def test_a_job_is_told_by_name(metrics):
     w, a = ("Job", "w", "ns"), ("Job", "a", "ns")  # kind, name, namespace: as the labels are sorted
     found = {key: value for key, value in samples(metrics).items() if key[0].startswith("job_")}
     assert found == {
+        ("job_info", *a, "q"): 1,
+        ("job_info", *w, "q"): 1,
+        ("job_gpus_ahead", *w, "q"): 0,
+        ("job_promised_start_timestamp_seconds", *w, "q"): 30,
         ("job_gpus", *a, "min", "q"): 4,
         ("job_gpus", *a, "elastic", "q"): 6,
         ("job_gpus", *w, "min", "q"): 0,
@@ -284,3 +288,62 @@ def test_a_job_that_is_gone_leaves_no_series(metrics):
 def test_times_of_jobs_are_read_as_kubernetes_writes_them(metrics):
     look(metrics, short("w", created=rfc3339(123_456)))
     assert samples(metrics)["job_waiting_since_timestamp_seconds", "Job", "w", "ns", "q"] == 123_456
+
+
+def test_the_promised_start_is_the_first_estimate_while_the_job_waits(metrics):
+    waiting = short()
+    promised = "job_promised_start_timestamp_seconds", "Job", "w", "ns", "q"
+    look(metrics, waiting, starts={waiting.job.key: (10.0, 20.0, math.inf)})
+    assert promised not in samples(metrics)
+    look(metrics, waiting, starts={waiting.job.key: (10.0, 20.0, 30.0)})
+    look(metrics, waiting, starts={waiting.job.key: (50.0, 60.0, 70.0)})
+    assert samples(metrics)[promised] == 30
+
+
+@pytest.mark.parametrize(
+    ("promise_s", "result"),
+    [
+        pytest.param((20, 30, 40), "early", id="before the interval"),
+        pytest.param((-20, 0, 20), "inside", id="inside the interval"),
+        pytest.param((-40, -30, -20), "late", id="after the interval"),
+    ],
+)
+def test_a_started_job_is_counted_by_its_first_estimate(metrics, clock, promise_s, result):
+    waiting, now_s = short("a"), clock.wall()
+    look(metrics, waiting, starts={waiting.job.key: tuple(now_s + each for each in promise_s)})
+    look(metrics, waiting)
+    look(metrics, grown("a"))
+    look(metrics, grown("a"))
+    found = samples(metrics)
+    counts = {each: found["start_predictions_total", "q", each] for each in ("early", "inside", "late")}
+    assert counts == dict.fromkeys(counts, 0) | {result: 1}
+
+
+def test_a_job_that_was_deleted_while_it_waited_counts_nowhere(metrics):
+    waiting = short()
+    look(metrics, waiting, starts={waiting.job.key: (10.0, 20.0, 30.0)})
+    look(metrics, grown())
+    found = samples(metrics)
+    assert sum(found["start_predictions_total", "q", each] for each in ("early", "inside", "late")) == 0
+
+
+def test_the_gpus_ahead_are_those_that_the_jobs_before_it_miss(metrics):
+    look(metrics, short("u", 3), short("v", 2), short("w", 4), grown(), short("x", 4, queue="other"))
+    found = samples(metrics)
+    ahead = {name: found["job_gpus_ahead", "Job", name, "ns", "q"] for name in ("u", "v", "w")}
+    assert sorted(ahead.values()) == [0, 3, 5]
+    assert found["job_gpus_ahead", "Job", "x", "ns", "other"] == 0
+
+
+def test_every_job_has_its_queue_also_beyond_the_listed_jobs(metrics):
+    look(metrics, *(grown(f"j{index}") for index in range(MOST_JOBS + 50)))
+    assert sum(name[0] == "job_info" for name in samples(metrics)) == MOST_JOBS + 50
+
+
+def test_the_leader_shows_the_gpus_of_the_cluster(metrics):
+    metrics.show_cluster(lambda: {"used": 6, "free": 2}, lambda: 3)
+    assert ("cluster_gpus", "used") not in samples(metrics)
+    look(metrics, grown())
+    found = samples(metrics)
+    assert (found["cluster_gpus", "used"], found["cluster_gpus", "free"]) == (6, 2)
+    assert found["decision_log_lost_total",] == 3

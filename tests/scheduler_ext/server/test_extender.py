@@ -275,7 +275,7 @@ class TestPartial:
     def test_a_gang_partly_on_hosts_with_too_few_placed_is_counted(self):
         story = Story(2)
         story.show(*world.koordinator("bert", 3, at=["a0"]), world.pod("x", 8, at="a1")).wait(1)
-        assert story.count("turnout_gangs", state="partial", reason="") == 1
+        assert story.count("turnout_gangs", state="partial") == 1
 
     @pytest.mark.parametrize("pods", [
         pytest.param(world.koordinator("bert", 3), id="nobody holds one"),
@@ -286,7 +286,19 @@ class TestPartial:
     def test_others_are_not(self, pods):
         story = Story(2)
         story.show(*pods).wait(1)
-        assert story.count("turnout_gangs", state="partial", reason="") == 0
+        assert story.count("turnout_gangs", state="partial") == 0
+
+
+@pytest.mark.parametrize(("pods", "counts"), [
+    pytest.param(world.koordinator("bert", 2, at=["a0", "a1"]), {"placed": 1}, id="every member has a host"),
+    pytest.param(world.koordinator("bert", 4), {"waiting": 1}, id="no room for the gang"),
+    pytest.param([world.pod("lone")], {}, id="a pod without a gang"),
+])  # fmt: skip
+def test_gangs_are_counted_by_state(pods, counts):
+    story = Story(2)
+    story.show(*pods).wait(1)
+    found = {state: story.count("turnout_gangs", state=state) for state in ("placed", "waiting", "partial")}
+    assert found == {"placed": 0, "waiting": 0, "partial": 0} | counts
 
 
 class TestUnenforced:
@@ -308,6 +320,8 @@ class TestUnenforced:
         story.show(*pods).wait(1)
         counts = {rule: story.count("turnout_gang_pods_violating", rule=rule) for rule in ("tier", "whole")}
         assert counts == {"tier": 0, "whole": 0} | count
+        named = story.count("turnout_gang_violation_pods", gang_namespace="default", gang_name="bert")
+        assert named == (sum(count.values()) or None)
 
     def test_incomplete_gangs_are_nobodys_business_where_they_are_not_held(self):
         story = Story(2)

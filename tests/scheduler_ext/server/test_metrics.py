@@ -34,7 +34,7 @@ async def busy_page():
             lambda: {("get", "2xx"): 1}, lambda: [("nodes", Watched()), ("pods", Watched(object_count=9))], RealClock()
         )
         metrics.refused_answers.labels("NoRoom").inc()
-        metrics.gangs.labels("partial", "").set(1)
+        metrics.gangs.labels("partial").set(1)
         metrics.reloads.labels("taken").inc()
         metrics.hosts.set(64)
         metrics.certificate_ends(2e9)
@@ -127,3 +127,17 @@ def test_two_extenders_in_one_process_count_apart():
     one.refused_answers.labels("NoRoom").inc()
     assert b'turnout_extender_refused_answers_total{reason="NoRoom"} 1.0' in one.page()
     assert b"NoRoom" not in other.page()
+
+
+def test_only_the_gangs_with_most_pods_are_named():
+    metrics = Metrics()
+    metrics.set_violations([("ns", f"gang-{index}", "tier", index) for index in range(1, 61)])
+    metrics.set_violations([("ns", f"gang-{index}", "whole", index) for index in range(1, 60)])
+    named = {
+        sample.labels["gang_name"]: sample.value
+        for family in metrics.gang_violation_pods.collect()
+        for sample in family.samples
+    }
+    assert named == {f"gang-{index}": index for index in range(10, 60)}
+    assert metrics.registry.get_sample_value("turnout_gang_pods_violating", {"rule": "whole"}) == sum(range(60))
+    assert metrics.registry.get_sample_value("turnout_gang_pods_violating", {"rule": "tier"}) == 0
