@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -129,6 +129,14 @@ class RankZero:
     since_step_ns: Amount = 0  # since the newest step was done
     first: StepNumber = -1  # the first step that it has done, -1 for none
     since_first_ns: Amount = 0  # since the first step was done
+
+    def later(self, passed_s: float) -> RankZero:
+        """Return the same report as it has to be sent some seconds after it was read."""
+        if self.first < 0:
+            return self
+        passed_ns = max(round(passed_s * NS), 0)
+        since_step_ns, since_first_ns = self.since_step_ns + passed_ns, self.since_first_ns + passed_ns
+        return replace(self, since_step_ns=since_step_ns, since_first_ns=since_first_ns)
 
     def by_kind(self) -> Mapping[TimeKind, int]:
         """Return the time of each kind, in nanoseconds."""

@@ -107,6 +107,7 @@ class CoordinatorClient(FrameConnection):
         self.step = self.saved = -1
         self.importing_s = 0.0
         self.rank_zero: RankZero | None = None
+        self._reported_s = 0.0  # when these were read
         self._over = False
 
     def on_frame(self, body: bytes) -> None:
@@ -163,13 +164,15 @@ class CoordinatorClient(FrameConnection):
 
     def report(self, step: int, saved: int, importing_s: float, rank_zero: RankZero | None = None) -> None:
         """Set what heartbeats report. The first step and the end of imports are reported at once."""
+        self._reported_s = self._loop.time()
         soon = self.step < 0 <= step or importing_s == 0 < self.importing_s
         self.step, self.saved, self.importing_s, self.rank_zero = step, saved, importing_s, rank_zero
         if soon:
             self.send_message(self._heartbeat())
 
     def _heartbeat(self) -> Heartbeat:
-        return Heartbeat(self.step, self.saved, self.importing_s, self.rank_zero)
+        rank_zero = None if self.rank_zero is None else self.rank_zero.later(self._loop.time() - self._reported_s)
+        return Heartbeat(self.step, self.saved, self.importing_s, rank_zero)
 
     def _beat(self) -> None:
         """Send a heartbeat and plan the next one.

@@ -152,7 +152,9 @@ class Coordinator:
         match message:
             case Heartbeat():
                 self._beats[peer.id] = message
-                if not message.importing_s and could_grow_by(self.state, peer.id, self._loop.time()):
+                if message.rank_zero is not None:
+                    self.event(Ticked())  # its times are those of the moment of the report
+                elif not message.importing_s and could_grow_by(self.state, peer.id, self._loop.time()):
                     self.event(Ticked())  # other work can wait for the next tick
             case GetRoster():
                 world = self.state.world
