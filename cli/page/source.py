@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from turnout.autoscaler.controller.informers import AutoscalerInformers
-from turnout.autoscaler.decide import decide, decided
+from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.model import Observation, Step
 from turnout.autoscaler.reporting.forecast import ForecastCache
 from turnout.autoscaler.reporting.why import ClusterContext, chain
@@ -138,7 +138,7 @@ class PageSource:
         now_s = self._clock.wall()
         observation = self._view.observation(now_s)
         policy = self._settings.policy()
-        steps, _ = await asyncio.to_thread(decided, decide, observation, policy, now_s)
+        steps, _ = await asyncio.to_thread(decide_safely, decide, observation, policy, now_s)
         starts = self._forecasts.starts(observation, steps, self._ended, now_s, True)
         gpus = self._settings.gpu_resource
         pods = placed_pods(self._view.gpu_pods(), observation)

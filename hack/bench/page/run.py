@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from hack.bench.page.synthetic import NEWCOMER, LOGIN
+from hack.bench.page.synthetic import LOGIN, NEWCOMER
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
 
 LISTS = tuple(f"{name}?limit=200" for name in ("queues", "jobs", "nodes"))
