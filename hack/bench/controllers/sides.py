@@ -95,7 +95,7 @@ class Ours(Side):
         argv += [f"--lease={NAMESPACE}/turnout-controller"]
         url = f"http://127.0.0.1:{port}/readyz"
         await asyncio.to_thread(self._plane.start_program, self.name, argv, url)
-        await self._until(lambda page: _sum(page, "turnout_controller_leading") == 1)
+        await self._until(lambda page: _sum(page, "turnout_leading") == 1)
 
 
 def _sum(page: str, series: str) -> float:
