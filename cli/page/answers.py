@@ -134,14 +134,14 @@ def _used_by_node(pods: Iterable[PlacedPod]) -> Counter[str]:
 
 
 def fabric_tree(state: ClusterState) -> FabricTree:
-    """Return the switches and the hosts under them."""
+    """Return the switches and the hosts under them. It changes only with the map and the nodes, not with pods."""
     paths = {each.node: each.path for each in state.hosts if each.path}
     tier_of = heights(paths.values())
     switches = {path[:depth] for path in paths.values() for depth in range(1, len(path) + 1)}
     ordered = sorted(switches, key=lambda path: [natural(name) for name in path])
     return FabricTree(
-        observed_at_s=state.observed_at_s,
-        version=state.version,
+        observed_at_s=state.map_at_s,
+        version=state.map_version,
         tiers=max((tier_of[path] for path in ordered), default=0),
         switches=tuple(SwitchRow("/".join(path), tier_of[path]) for path in ordered),
         hosts=tuple(HostRow(each.node, "/".join(each.path), each.gpus) for each in state.hosts),

@@ -55,6 +55,8 @@ class ClusterState:
 
     observed_at_s: float = 0.0  # since 1970
     version: int = 0  # rises with each observation
+    map_at_s: float = 0.0  # the observation since which the map and its hosts have been as they are
+    map_version: int = 0  # and its version
     hosts: tuple[HostState, ...] = ()  # in the order of the map, nodes that it does not name last
     pods: tuple[PlacedPod, ...] = ()
     jobs: tuple[JobItem, ...] = ()  # those that wait first
@@ -108,6 +110,11 @@ def visible(state: ClusterState, rights: Rights) -> ClusterState:
         ),
         decisions=tuple(each for each in state.decisions if rights.sees(each.namespace)),
     )
+
+
+def map_shape(state: ClusterState) -> object:
+    """Return what the answer with the map is made of. It is equal for two states with the same map and nodes."""
+    return state.map_fault, [(each.node, each.path, each.gpus) for each in state.hosts]
 
 
 def hosts_of(nodes: Iterable[Node], fabric: Fabric, gpus: Gpus) -> tuple[HostState, ...]:

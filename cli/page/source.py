@@ -18,7 +18,15 @@ from turnout.autoscaler.reporting.forecast import ForecastCache
 from turnout.autoscaler.reporting.why import ClusterContext, chain
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.autoscaler_view import AutoscalerView
-from turnout.cli.page.cluster_state import ClusterState, gang_items, hosts_of, job_items, placed_pods, queue_items
+from turnout.cli.page.cluster_state import (
+    ClusterState,
+    gang_items,
+    hosts_of,
+    job_items,
+    map_shape,
+    placed_pods,
+    queue_items,
+)
 from turnout.cli.page.decisions import DecisionStore
 from turnout.cli.page.history import PastSizes
 from turnout.cli.views.history import OURS
@@ -160,7 +168,10 @@ class PageSource:
         self._observation, self._steps = observation, steps
         self.past.add(now_s, queues, jobs)
         if new != self.state:
-            self.state = replace(new, observed_at_s=now_s, version=self.state.version + 1)
+            version = self.state.version + 1
+            if map_shape(new) != map_shape(self.state):
+                new = replace(new, map_at_s=now_s, map_version=version)
+            self.state = replace(new, observed_at_s=now_s, version=version)
             self.changed.set()
             self.changed = asyncio.Event()
 

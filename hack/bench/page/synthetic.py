@@ -87,7 +87,8 @@ def synthetic_state(nodes: int, jobs: int) -> ClusterState:
         for at in range(QUEUES)
     )
     items = tuple(_job(_name(at), "running", 0.0) for at in range(jobs))
-    return ClusterState(time.time(), 1, hosts, pods, items, queues, {}, fabric)
+    now_s = time.time()
+    return ClusterState(now_s, 1, now_s, 1, hosts, pods, items, queues, {}, fabric)
 
 
 def _name(number: int) -> str:

@@ -77,6 +77,21 @@ async def test_a_change_in_the_cluster_comes_by_itself(tmp_path):
         assert said == []
 
 
+async def test_a_change_in_the_cluster_keeps_what_was_zoomed(tmp_path):
+    async with page(tmp_path) as (address, client, _), browser(address) as (tab, _):
+        await tab.get_by_text("Largest free gang").wait_for()
+        canvas = tab.locator("canvas[data-scale]")
+        await canvas.wait_for()
+        await tab.get_by_label("Zoom in").click()
+        await tab.get_by_label("Zoom in").click()
+        await tab.wait_for_function("() => document.querySelector('canvas[data-scale]').dataset.scale > 0")
+        zoomed = await canvas.get_attribute("data-scale")
+        await client.create("/api/v1/namespaces/team-a/pods", pod("team-a", "more", "n1"))
+        await tab.get_by_text("16 50.0 %").wait_for()
+        await tab.evaluate("new Promise(requestAnimationFrame)")
+        assert await canvas.get_attribute("data-scale") == zoomed
+
+
 async def test_the_token_does_not_stay_in_the_address(tmp_path):
     async with page(tmp_path) as (address, _, _), browser(address) as (tab, _):
         await tab.wait_for_selector("h1")

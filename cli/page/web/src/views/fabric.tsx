@@ -132,7 +132,7 @@ function Picture({ tree, cells, colours, legendKey, job, detail, landing, select
   const [theme, setTheme] = useState(0);
   const camera = useRef<Camera>({ x: 0, y: 0, scale: 1 }), frame = useRef({ id: 0, all: false });
   const aspect = size.h > 0 ? Math.round(10 * size.w / size.h) / 10 : 0;
-  const layout = useMemo(() => aspect ? layoutOf(tree, aspect) : null, [tree.version, tree.hosts, aspect]);
+  const layout = useMemo(() => aspect ? layoutOf(tree, aspect) : null, [tree.version, aspect]);
   const marks = useMemo((): Marks => marksOf(layout, cells, job, detail, landing, cursor), [layout, cells, job, detail, landing, cursor]);
   useEffect(() => {
     const element = box.current!;
@@ -159,6 +159,7 @@ function Picture({ tree, cells, colours, legendKey, job, detail, landing, select
         context.setTransform(ratio, 0, 0, ratio, 0, 0);
         return context;
       };
+      over.current.dataset["scale"] = camera.current.scale.toFixed(3);
       if (frame.current.all) drawBase(prepare(base.current), size.w, size.h, camera.current, layout, cells, colours);
       drawMarks(prepare(over.current), size.w, size.h, camera.current, layout, cells, marks, colours);
       frame.current.all = false;
