@@ -54,6 +54,7 @@ async def serve_locally(
     def hosts(port: int) -> PageSettings:
         return _page_settings(args, frozenset(f"{name}:{port}" for name in (LOOPBACK, "localhost")))
 
+    await client.get("/version")  # a person at a terminal is told at once that nobody answers
     async with serving(client, settings, LocalAccess(secret), (LOOPBACK, args.port), hosts) as (source, port):
         say(f"http://{LOOPBACK}:{port}/#token={secret}")
         say("Ctrl-C ends it.")

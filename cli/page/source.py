@@ -111,8 +111,10 @@ class PageSource:
         return self.state.version > 0
 
     def waits_for(self) -> list[str]:
-        """Return the kinds whose first list is not complete."""
-        return self._informers.unsynced_kinds()
+        """Return the kinds whose first list is not complete, each with its error if there is one."""
+        reflectors = self._informers.reflectors
+        errors = {name: reflectors[name].last_error for name in self._informers.unsynced_kinds()}
+        return [f"{name} ({error})" if error else name for name, error in errors.items()]
 
     def silent_s(self) -> float:
         """Return for how long a watch has been interrupted, in seconds; 0 while all are open."""

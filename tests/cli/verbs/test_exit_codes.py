@@ -26,6 +26,7 @@ ASKING = [
     ["pause", JOB],
     ["resume", JOB],
     ["why", "bert"],
+    ["page", "--port", "0"],
     ["queues"],
     ["top"],
     ["topology"],
