@@ -97,13 +97,13 @@ def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Objec
 
 
 def _viewer() -> str:
-    """Everything that the autoscaler sees, what is told of it, and what `turnout check` judges, for a person to list.
+    """Everything that the autoscaler sees, what is told of it, and what `turnout check` judges, for a person to read.
 
     GIVEN has its own ConfigMaps: their names are listed one by one, in whichever namespace they are.
     """
     seen = (rule for rule in OBSERVE if rule.resources != ("events",))
-    rules = [replace(rule, verbs=("list",)) for rule in (Rule("", ("events",), ()), *seen, *CHECKED)]
-    named = [replace(rule, verbs=("get", "list")) for rule in GIVEN]
+    rules = [replace(rule, verbs=("list", "watch")) for rule in (Rule("", ("events",), ()), *seen, *CHECKED)]
+    named = [replace(rule, verbs=("get", "list", "watch")) for rule in GIVEN]
     told = [_rule(rule) for rule in (*_joined(rules), *named)]
     role = {"kind": "ClusterRole", "metadata": {"name": ACCOUNT}, "rules": told}
     return template([{"apiVersion": f"{_RBAC}/v1", **role}], "viewer", ".Values.rbac.viewer")

@@ -25,11 +25,12 @@ async def start(kubeconfig, *words):
 
 
 async def observed(address, token):
-    """Wait until the page has observed the cluster, as its stream tells."""
+    """Wait until the page has observed the cluster, as its stream tells; return that event."""
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession() as session, session.get(f"{address}/api/v1/stream", headers=headers) as response:
-        while not (await next_event(response))["version"]:
+        while not (event := await next_event(response))["version"]:
             pass
+        return event
 
 
 @pytest.mark.asyncio

@@ -1,11 +1,14 @@
 """A person with the ClusterRole turnout-viewer alone, on a real API server, is told what an admin is told."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.cli.page.served import asking
+from tests.cli.page.test_command import observed, start
 from tests.cluster import make_fabric, make_pod
 from turnout.cli.__main__ import main
 from turnout.kube import labels
@@ -88,3 +91,21 @@ def test_check_is_refused_nothing_that_a_viewer_needs(configs, module_plane, cap
     assert not [line for line in told["viewer"] if line["about"] == "rights"]
     assert [line["text"] for line in told["viewer"] if line["about"] == "way"][2].startswith("gates: used; 0 pods wait")
     assert told["viewer"] == told["admin"]
+
+
+def test_the_page_shows_a_viewer_the_cluster_and_keeps_watching(configs):
+    """Its watches are open: none has been refused, so nothing is silent."""
+    assert asyncio.run(_page(configs["viewer"])) == (4, 1, 0.0, "")
+
+
+async def _page(kubeconfig):
+    child, line = await start(kubeconfig, "--port", "0")
+    try:
+        address, _, token = line.partition("/#token=")
+        event = await observed(address, token)
+        async with asking(address, token) as ask:
+            _, summary = await ask("summary")
+        return summary["gpus"] // 8, summary["waiting_jobs"], event["silent_s"], event["error"]
+    finally:
+        child.terminate()
+        await child.wait()
