@@ -300,6 +300,22 @@ def test_every_program_learns_where_the_docs_are():
     assert not any(told(rendered({**values, "docs.baseUrl": ""})).values())
 
 
+@pytest.mark.parametrize(
+    ("base", "address"),
+    [
+        pytest.param("https://docs.example.com/", "https://docs.example.com/runbooks.html#", id="with a docs site"),
+        pytest.param("", None, id="without one"),
+    ],
+)
+def test_an_alert_names_its_runbook(base, address):
+    (found,) = (each for each in rendered({**EVERYTHING, "docs.baseUrl": base}) if each["kind"] == "PrometheusRule")
+    rules = [rule for group in found["spec"]["groups"] for rule in group["rules"]]
+    assert len(rules) > 10
+    for rule in rules:
+        expected = None if address is None else address + rule["alert"].lower()
+        assert rule["annotations"].get("runbook_url") == expected
+
+
 def test_the_extender_and_the_nominator_plan_by_the_same_order_of_queues():
     plain = rendered({"nominator.enabled": "true"})
     values = {"nominator.enabled": "true", "nominator.strictQueues": "{team/train,low}", "nominator.readQueues": "true"}
