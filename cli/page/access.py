@@ -18,7 +18,7 @@ from turnout.kube.errors import CallError
 
 RIGHTS_S = 60.0  # seconds for which an answer of the API server counts
 SESSION_S = 12 * 3_600.0
-MOST_SESSIONS, MOST_CACHED = 1_000, 4_096
+MOST_SESSIONS, MOST_CACHED = 1_000, 50_000
 MOST_REVIEWS = 8  # at the same time
 MOST_TOKEN = 16_384  # characters
 T = TypeVar("T")
@@ -28,8 +28,8 @@ class NotLoggedIn(Exception):
     """The request has no token or session that is valid now. The viewer can log in."""
 
 
-class AccessUnknown(Exception):
-    """The API server does not say whether the token is valid. The viewer can try again later."""
+class Unavailable(Exception):
+    """Something that is needed for the answer is not known now. The viewer can try again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class Access(Protocol):
     """Decides who a request is from, and what they may see."""
 
     async def identity_of(self, token: str) -> Identity:
-        """Return whose token this is. Raises NotLoggedIn and AccessUnknown."""
+        """Return whose token this is. Raises NotLoggedIn and Unavailable."""
 
     async def rights_of(self, identity: Identity, namespaces: Collection[str]) -> Rights:
-        """Return what they may see. namespaces: those that have jobs. Raises AccessUnknown."""
+        """Return what they may see. namespaces: those that have jobs. Raises Unavailable."""
 
 
 class LocalAccess:
@@ -94,7 +94,7 @@ class ClusterAccess:
         self._allowed: _Cache[bool] = _Cache(clock)
 
     async def identity_of(self, token: str) -> Identity:
-        """Return whose token this is. Raises NotLoggedIn and AccessUnknown."""
+        """Return whose token this is. Raises NotLoggedIn and Unavailable."""
         if not 0 < len(token) <= MOST_TOKEN:
             raise NotLoggedIn("the token is empty or too long")
         digest = hashlib.sha256(token.encode()).digest()
@@ -115,7 +115,7 @@ class ClusterAccess:
         return Identity(str(user.get("username", "")), str(user.get("uid", "")), groups)
 
     async def rights_of(self, identity: Identity, namespaces: Collection[str]) -> Rights:
-        """Return what they may see: pods that they may list, and nodes. Raises AccessUnknown."""
+        """Return what they may see: pods that they may list, and nodes. Raises Unavailable."""
         everywhere, nodes = await asyncio.gather(
             self._may_list(identity, "pods", ""), self._may_list(identity, "nodes", "")
         )
@@ -147,9 +147,9 @@ class ClusterAccess:
             try:
                 return msgspec.json.decode(await self._reviews.create(path, body), type=_Review).status
             except CallError as error:
-                raise AccessUnknown(f"the API server does not answer a review: {error}") from error
+                raise Unavailable(f"the API server does not answer a review: {error}") from error
             except msgspec.DecodeError as error:
-                raise AccessUnknown(f"the API server answers a review with what is no review: {error}") from error
+                raise Unavailable(f"the API server answers a review with what is no review: {error}") from error
 
 
 class _Cache(Generic[T]):

@@ -15,13 +15,15 @@ from typing import Any, Protocol
 import msgspec
 from aiohttp import web
 
+from turnout.cli.commands.listing import CannotSee
 from turnout.cli.page import answers
-from turnout.cli.page.access import Access, AccessUnknown, Identity, NotLoggedIn, Sessions
+from turnout.cli.page.access import Access, Identity, NotLoggedIn, Sessions, Unavailable
 from turnout.cli.page.answers import BadQuery, read_query
 from turnout.cli.page.cluster_state import ClusterState, Rights, visible
 from turnout.cli.page.history import WINDOWS, PastSizes
 from turnout.cli.page.messages import JobDetail, LandingAnswer, Problem, QueueHistory, Viewer
 from turnout.cli.page.open_api import document
+from turnout.kube.errors import KubeError
 
 log = logging.getLogger("turnout.page")
 
@@ -47,6 +49,7 @@ AGE_S = 5.0  # between two events of a stream at most
 WRITE_S = 10.0  # a viewer that does not read for so long is disconnected
 CHECK_S = 60.0  # between two checks of a stream's token
 MOST_STREAMS, MOST_ANSWERS = 500, 256
+MOST_QUERY = 2_000  # characters of an address
 SMALL = 1_000  # bytes, below which an answer is not compressed
 MOST_BODY = 32_768  # bytes of a request's body
 
@@ -155,7 +158,7 @@ class PageServer:
             return _problem(400, str(error))
         except NotLoggedIn as error:
             return _problem(401, str(error), "log in with a token that the API server accepts")
-        except AccessUnknown as error:
+        except (Unavailable, CannotSee, KubeError) as error:
             return _problem(503, str(error), "try again later")
         except web.HTTPException as error:
             return _problem(error.status, error.reason)
@@ -190,12 +193,12 @@ class PageServer:
         return await self._access.rights_of(identity, namespaces)
 
     async def _state(self, request: web.Request) -> tuple[ClusterState, Rights]:
-        """Return the state that this viewer may see. Raises HTTPServiceUnavailable before the first observation."""
+        """Return the state that this viewer may see. Raises Unavailable before the first observation."""
         rights = await self._rights(request)
         state = self._source.state
         if not state.version:
             missing = ", ".join(self._source.waits_for()[:5])
-            raise web.HTTPServiceUnavailable(reason=f"the cluster is still being listed: {missing}")
+            raise Unavailable(f"the cluster is still being listed: {missing}")
         if self._visible_states[0] != state.version:
             self._visible_states = state.version, {}
         states = self._visible_states[1]
@@ -208,7 +211,9 @@ class PageServer:
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
             state, rights = await self._state(request)
-            key = request.path_qs[:2_000], rights
+            if len(request.path_qs) > MOST_QUERY:
+                raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
+            key = request.path_qs, rights
             known = self._answers.get(key)
             if known is None or known.version != state.version:
                 known = self._answers[key] = _encoded(make(state, dict(request.query)), state.version)
@@ -343,7 +348,7 @@ class PageServer:
                 except NotLoggedIn as error:
                     await _write(response, "expired", {"error": str(error)}, source.state.version)
                     return
-                except AccessUnknown:
+                except Unavailable:
                     continue
 
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -45,6 +46,7 @@ from turnout.topology.fabric import EMPTY, Fabric
 log = logging.getLogger("turnout.page")
 
 OBSERVE_S = 1.0  # between two observations at least
+QUIET_S = 9.0  # more, without news: curves go on, and a decision may change by time alone
 
 
 class _Event(Struct):
@@ -139,16 +141,18 @@ class PageSource:
         await self._informers.wait_for_sync()
         while True:
             self._informers.news.clear()
-            await self.observe()
+            self.observe()
             await self._clock.sleep(OBSERVE_S)
-            await self._informers.news.wait()
+            with suppress(TimeoutError):
+                async with self._clock.timeout(QUIET_S):
+                    await self._informers.news.wait()
 
-    async def observe(self) -> None:
+    def observe(self) -> None:
         """Make the state of now; wake those who wait for a new version."""
         now_s = self._clock.wall()
         observation = self._view.observation(now_s)
         policy = self._settings.policy()
-        steps, _ = await asyncio.to_thread(decide_safely, decide, observation, policy, now_s)
+        steps, _ = decide_safely(decide, observation, policy, now_s)
         starts = self._forecasts.starts(observation, steps, self._ended, now_s, True)
         gpus = self._settings.gpu_resource
         pods = placed_pods(self._view.gpu_pods(), observation)

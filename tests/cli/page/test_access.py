@@ -9,12 +9,12 @@ from turnout.cli.page.access import (
     MOST_SESSIONS,
     RIGHTS_S,
     SESSION_S,
-    AccessUnknown,
     ClusterAccess,
     Identity,
     LocalAccess,
     NotLoggedIn,
     Sessions,
+    Unavailable,
 )
 from turnout.cli.page.cluster_state import Rights
 from turnout.kube.errors import Unreachable
@@ -102,7 +102,7 @@ def test_no_answer_of_the_api_server_is_no_refusal():
         reviews = Reviews({"t1": "ann"})
         access = ClusterAccess(reviews, Clock())
         reviews.broken = True
-        with pytest.raises(AccessUnknown):
+        with pytest.raises(Unavailable):
             await access.identity_of("t1")
         reviews.broken = False
         return await access.identity_of("t1")

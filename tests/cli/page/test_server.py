@@ -10,6 +10,7 @@ from tests.cli.page.served import SECRET, asking, next_event, page, pod
 from tests.cli.page.test_access import Clock, Reviews
 from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.open_api import PATHS
+from turnout.kube.errors import Unreachable
 
 pytestmark = pytest.mark.asyncio
 
@@ -85,6 +86,7 @@ REFUSED = {
     "a page beyond all bounds": ("jobs?limit=100000", {}, 400),
     "an unknown path": ("secrets", {}, 404),
     "a file outside": ("../../static/%2e%2e/%2e%2e/setup.cfg", {}, 404),
+    "an address without end": (f"jobs?text={'x' * 3_000}", {}, 400),
     "a job that is not there": ("jobs/Job/team-a/gone", {}, 404),
     "a queue that is not there": ("queues/gone/history", {}, 404),
     "a window that is not there": ("queues/default/history?window=1y", {}, 400),
@@ -184,6 +186,20 @@ async def test_the_stream_tells_each_new_version(tmp_path):
         while later["version"] == first["version"]:
             later = await next_event(response)
         assert (later["silent_s"], later["error"]) == (0.0, "")
+
+
+async def test_what_the_planner_may_not_list_is_named(tmp_path):
+    """The account of the page lacks a right, or the API server is gone: the viewer is told, and others go on."""
+    async with page(tmp_path) as (address, client, _), asking(address) as ask:
+
+        async def refused(*_, **__):
+            raise Unreachable("GET", "/api/v1/nodes", 0, "no answer")
+            yield
+
+        client.pages = refused
+        status, answer = await ask("explain?gang=1x8")
+        assert (status, "no answer" in answer["error"]) == (503, True)
+        assert (await ask("summary"))[0] == 200
 
 
 async def test_before_the_first_observation_the_page_says_what_it_waits_for(tmp_path):
