@@ -173,13 +173,13 @@ def _size(size: SizeLink, least: int, most: int) -> list[Row]:
     if size.manual_size is not None:
         text += f"; somebody has set {size.manual_size} by hand, its most until turnout.dev/wish-workers is taken away"
     if size.changed_s is None:
-        return [("size", text), ("bank", "its size has never been changed by the autoscaler")]
+        return [("size", text), ("balance", "its size has never been changed by the autoscaler")]
     balance = duration_text(abs(size.balance_s))
     won = f"lending has won it {balance}, restarts taken off"
     if size.balance_s < 0:
         won = f"restarts have cost it {balance} more than lending has won it"
     left = f"{duration_text(size.cooldown_s)} of its cooldown are left" if size.cooldown_s else "its cooldown is over"
-    return [("size", text), ("bank", f"{won}; last changed at {rfc3339(size.changed_s)}, {left}")]
+    return [("size", text), ("balance", f"{won}; last changed at {rfc3339(size.changed_s)}, {left}")]
 
 
 def _decision(chain: Chain) -> str:

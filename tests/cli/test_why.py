@@ -99,7 +99,7 @@ def test_a_running_job_reads_what_it_has_and_what_comes_next():
     head, text = told("a", world([8], seen(job("a", least=1, most=4, replicas=2, resized_s=NOW_S - 300), [0, 0])))
     assert head == "Job/ns/a has run for 5 s: Cooldown"
     assert text["size"] == "2 workers of 1 to 4, 1 of them elastic; the next size is 3"
-    assert "5 min of its cooldown are left" in text["bank"]
+    assert "5 min of its cooldown are left" in text["balance"]
     assert "start" not in text
 
 
