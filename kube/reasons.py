@@ -43,7 +43,7 @@ AUTOSCALER: Mapping[str, Meaning] = {
     "Cooldown": Meaning(
         "Its size was changed a short while ago.",
         "Wait until the cooldown is over, or set a shorter turnout.dev/cooldown.",
-        "turnout why JOB: the row bank.",
+        "turnout why JOB: the row balance.",
     ),
     "NoFreeRoom": Meaning(
         "There is no room for one more step of it, on the nodes or in its queue.",
@@ -65,12 +65,12 @@ AUTOSCALER: Mapping[str, Meaning] = {
     "MarginalGainTooSmall": Meaning(
         "Its next worker would make it hardly faster, or not pay for the restart.",
         "Make it scale better, or correct turnout.dev/scaling-curve and turnout.dev/restart-cost.",
-        "turnout why JOB: the rows size and bank, and the job's annotation turnout.dev/scaling-curve.",
+        "turnout why JOB: the rows size and balance, and the job's annotation turnout.dev/scaling-curve.",
     ),
     "RestartBudgetSpent": Meaning(
         "Restarts have cost it more time than lending has gained it.",
         "It grows again once that time is made up for. Cheaper restarts (turnout.dev/restart-cost) make it sooner.",
-        "turnout why JOB: the row bank.",
+        "turnout why JOB: the row balance.",
     ),
     "NotReady": Meaning(
         "Its last change is not done yet: not every worker has a node.",

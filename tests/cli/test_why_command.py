@@ -270,12 +270,12 @@ async def test_how_a_job_stands_with_its_controller_is_told(served):
     assert out.startswith("PyTorchJob/team-a/bert has ended: nothing is decided on it any more\ncontroller it has fail")
 
 
-def test_the_role_that_is_named_is_there_and_allows_every_list():
+def test_the_role_that_is_named_is_there_and_allows_every_list_and_watch():
     found = [each for file in MANIFESTS.rglob("*.yaml") for each in yaml.safe_load_all(file.read_text()) if each]
     role, *others = (each for each in found if each["kind"] == "ClusterRole" and each["metadata"]["name"] == VIEWER)
     assert all(other == role for other in others), "two files install it differently: the last one wins"
     named = [rule for rule in role["rules"] if "resourceNames" in rule]
-    assert {verb for rule in role["rules"] if rule not in named for verb in rule["verbs"]} == {"list"}
+    assert {verb for rule in role["rules"] if rule not in named for verb in rule["verbs"]} == {"list", "watch"}
     allowed = {
         (group, each)
         for rule in role["rules"]
@@ -285,7 +285,7 @@ def test_the_role_that_is_named_is_there_and_allows_every_list():
     }
     (own,) = named
     assert (own["resources"], own["resourceNames"]) == (["configmaps"], ["node-topology-config", "turnout-autoscaler"])
-    assert {*own["verbs"]} <= {"get", "list"}
+    assert {*own["verbs"]} <= {"get", "list", "watch"}
     informers = AutoscalerInformers(
         Cache(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders")
     )
