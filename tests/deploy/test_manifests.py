@@ -71,19 +71,21 @@ ALLOWED = {
     "turnout-nominator-topology": MAP,
     "turnout-nominator-switch-path": {("patch", "pods")},
     "turnout-nominator-lease": may("get patch", "leases.coordination.k8s.io/turnout-nominator"),
-    "turnout-viewer": may("list", "events", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io")
-    | may("list", *GROUPS, "queues.scheduling.volcano.sh")
-    | may("get list", "configmaps/node-topology-config", "configmaps/turnout-autoscaler")
-    | may("list", "namespaces", "deployments.apps", "leases.coordination.k8s.io")
-    | may("list", "mutatingadmissionpolicies.admissionregistration.k8s.io")
-    | may("list", "mutatingwebhookconfigurations.admissionregistration.k8s.io")
-    | may("list", "elasticquotas.scheduling.sigs.k8s.io", "elasticquotas.scheduling.x-k8s.io")
-    | may("list", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
-    | may("list", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
-    | may("list", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
-    | may("list", "elasticjobs.elastic.iml.github.io")
-    | may("list", "horizontalpodautoscalers.autoscaling")
-    | may("list", "colossalaijobs.batch.tensorstack.dev", "pytorchjobs.ctyun.cn", "msjobs.mindspore.gitee.com"),
+    "turnout-viewer": may(
+        "list watch", "events", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io"
+    )
+    | may("list watch", *GROUPS, "queues.scheduling.volcano.sh")
+    | may("get list watch", "configmaps/node-topology-config", "configmaps/turnout-autoscaler")
+    | may("list watch", "namespaces", "deployments.apps", "leases.coordination.k8s.io")
+    | may("list watch", "mutatingadmissionpolicies.admissionregistration.k8s.io")
+    | may("list watch", "mutatingwebhookconfigurations.admissionregistration.k8s.io")
+    | may("list watch", "elasticquotas.scheduling.sigs.k8s.io", "elasticquotas.scheduling.x-k8s.io")
+    | may("list watch", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
+    | may("list watch", "jobs.batch", "jobs.batch.volcano.sh", "pytorchjobs.kubeflow.org", "mpijobs.kubeflow.org")
+    | may("list watch", "rayclusters.ray.io", "leaderworkersets.leaderworkerset.x-k8s.io")
+    | may("list watch", "elasticjobs.elastic.iml.github.io")
+    | may("list watch", "horizontalpodautoscalers.autoscaling")
+    | may("list watch", "colossalaijobs.batch.tensorstack.dev", "pytorchjobs.ctyun.cn", "msjobs.mindspore.gitee.com"),
     "turnout-autoscaler": TELLS
     | may("list watch", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io", *GROUPS)
     | may("list watch", "queues.scheduling.volcano.sh", "elasticquotas.scheduling.sigs.k8s.io")
