@@ -176,7 +176,8 @@ class _Stream:
 def _check_advised(pages: Caller) -> None:
     """Raise RuntimeError if an answer was neutral because of a fault: its time would mean nothing."""
     page = pages.call("GET", "/metrics", b"")[0].decode()
-    faults = [line for line in page.splitlines() if line.startswith("turnout_extender_errors_total")]
+    lines = (line for line in page.splitlines() if line.startswith("turnout_extender_errors_total"))
+    faults = [line for line in lines if float(line.rpartition(" ")[2]) > 0]
     if faults:
         raise RuntimeError(f"the extender answered without advice: {faults}")
 
