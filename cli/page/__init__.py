@@ -1,1 +1,1 @@
-"""The page of the cluster: who holds which GPUs, who waits and why, and what was decided."""
+"""The page of the cluster in a browser: GPUs and their holders, jobs that wait and why, and decisions."""

@@ -23,6 +23,9 @@ from turnout.kube.times import unix_s
 from turnout.topology.fabric import EMPTY, Fabric
 from turnout.topology.switch_paths import natural
 
+# Bounds of the GPUs that a pod, a node or a sum is shown with: what others write must fit into JSON and the picture.
+MOST_POD_GPUS, MOST_NODE_GPUS, MOST_SUM_GPUS = 1_000_000, 1_024, 10**12
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedPod:
@@ -149,7 +152,7 @@ def _host_id(node: Node, fabric: Fabric) -> int | None:
 
 def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> HostState:
     offered = node.status.allocatable or {}
-    count = sum(amount(each, offered[each]) for each in gpus if each in offered)
+    count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MOST_NODE_GPUS)
     state, evidence = closed(node) or "ready", ""
     if state == "not ready":
         ready = next((each for each in node.status.conditions or () if each.type == "Ready"), None)
@@ -172,7 +175,8 @@ def placed_pods(pods: Iterable[GpuPod], observation: Observation) -> tuple[Place
     for pod in pods:
         if pod.node:
             rank, elastic = ranks.get((pod.owner.namespace, pod.name), (None, False))
-            found.append(PlacedPod(pod.name, str(pod.owner), pod.queue, pod.node, pod.gpus, elastic, rank))
+            gpus = min(pod.gpus, MOST_POD_GPUS)
+            found.append(PlacedPod(pod.name, str(pod.owner), pod.queue, pod.node, gpus, elastic, rank))
     return tuple(sorted(found, key=lambda each: (each.job, each.rank is None, each.rank or 0, each.name)))
 
 
@@ -198,7 +202,7 @@ def job_items(
         waiting.append(_before(item, before_jobs[queue], before_gpus[queue]))
         before_jobs[queue] += 1
         lacking = max(0, state.job.bounds.least - state.bound_workers - state.finished)
-        before_gpus[queue] += lacking * item.gpus_per_worker
+        before_gpus[queue] = min(before_gpus[queue] + lacking * item.gpus_per_worker, MOST_SUM_GPUS)
     return (*waiting, *sorted(running, key=lambda each: each.job))
 
 
@@ -221,7 +225,7 @@ def _job_item(
         workers=state.bound_workers,
         min_workers=job.bounds.least,
         max_workers=job.bounds.most,
-        gpus_per_worker=job.shape.gpus(gpus),
+        gpus_per_worker=min(job.shape.gpus(gpus), MOST_POD_GPUS),
         gpus=held_gpus,
         elastic_gpus=elastic_gpus,
         since_at_s=since_s,
@@ -279,6 +283,7 @@ def queue_items(
     elastic = Counter[str]()
     for pod in pods:
         elastic[pod.queue] += pod.gpus * pod.elastic
+    rows = [_bounded_row(row) for row in rows]
     borrowed = sum(row.borrowed_gpus for row in rows)
     unused = {row.queue: max(0, (row.share_gpus or 0) - row.used_gpus) for row in rows}
     lent = lent_parts(unused, borrowed)
@@ -301,6 +306,18 @@ def queue_items(
         for row in rows
     ]
     return tuple(items), {row.queue: row.namespaces for row in rows}
+
+
+def _bounded_row(row: QueueRow) -> QueueRow:
+    """Return the row with no amount above MOST_SUM_GPUS."""
+    return replace(
+        row,
+        share_gpus=None if row.share_gpus is None else min(row.share_gpus, MOST_SUM_GPUS),
+        limit_gpus=None if row.limit_gpus is None else min(row.limit_gpus, MOST_SUM_GPUS),
+        used_gpus=min(row.used_gpus, MOST_SUM_GPUS),
+        borrowed_gpus=min(row.borrowed_gpus, MOST_SUM_GPUS),
+        wanted_gpus=min(row.wanted_gpus, MOST_SUM_GPUS),
+    )
 
 
 def lent_parts(unused: Mapping[str, int], borrowed: int) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from turnout.autoscaler.model import Reason
@@ -11,48 +12,83 @@ from turnout.cli.views.cluster_events import ClusterEvent, read_event
 from turnout.cli.views.history import OURS
 from turnout.kube.reasons import without_pointer
 
-MOST_DECISIONS = 2_000
+MOST_DECISIONS, MOST_OF_NAMESPACE = 2_000, 200
+MOST_NAME, MOST_MESSAGE = 253, 1_000  # characters
 _GROWS = frozenset([Reason.IDLE_ROOM.value, Reason.RETURNED.value])
 _SHRINKS = frozenset([Reason.MAKES_ROOM.value, Reason.ROOM_TAKEN.value])
 _HOLDS = frozenset(reason.value for reason in Reason) - _GROWS - _SHRINKS
 
 
 class DecisionStore:
-    """The newest decisions, at most MOST_DECISIONS. One stays when the API server deletes its Event after an hour."""
+    """The newest decisions: MOST_OF_NAMESPACE of each namespace, MOST_DECISIONS in all.
+
+    Anybody who may create Events in a namespace can write one in the name of a component. It counts only in that
+    namespace, and it cannot push out the decisions of others. A decision stays when the API server deletes its Event.
+    """
 
     def __init__(self) -> None:
-        self._events: dict[str, tuple[str, ClusterEvent, bool]] = {}  # by uid: namespace, Event, is a warning
+        # By namespace and uid: the Event, and whether it is a warning. The least recently written comes first.
+        self._events: dict[str, dict[str, tuple[ClusterEvent, bool]]] = {}
+        self._count = 0
 
-    def put(self, uid: str, namespace: str, raw: Mapping[str, Any]) -> None:
-        """Add an Event, or the newer state of one. An Event of another component is left out."""
+    def put(self, uid: str, namespace: str, raw: Mapping[str, Any], now_s: float) -> None:
+        """Add an Event, or the newer state of one. An Event of another component is left out.
+
+        now_s: since 1970; a later time in the Event counts as now.
+        """
         event = read_event(raw)
         if event.component not in OURS:
             return
-        self._events.pop(uid, None)
-        self._events[uid] = namespace, event, raw.get("type") == "Warning"
-        if len(self._events) > MOST_DECISIONS:
-            oldest = min(self._events, key=lambda each: self._events[each][1].last_s or 0.0)
-            del self._events[oldest]
+        own_events = self._events.setdefault(namespace, {})
+        if own_events.pop(uid, None) is None:
+            self._count += 1
+        own_events[uid] = _bounded(event, now_s), raw.get("type") == "Warning"
+        if len(own_events) > MOST_OF_NAMESPACE:
+            self._drop_oldest(namespace)
+        if self._count > MOST_DECISIONS:
+            self._drop_oldest(max(self._events, key=lambda each: len(self._events[each])))
+
+    def _drop_oldest(self, namespace: str) -> None:
+        own_events = self._events[namespace]
+        del own_events[next(iter(own_events))]
+        self._count -= 1
+        if not own_events:
+            del self._events[namespace]
 
     def items(self, queues: Mapping[str, str]) -> tuple[DecisionItem, ...]:
         """Return the decisions, the newest first. queues: the queue of each known job, by KIND/NAMESPACE/NAME."""
-        found = []
-        for namespace, event, warns in self._events.values():
-            name = f"{event.kind}/{namespace}/{event.name}"
-            found.append(
-                DecisionItem(
-                    at_s=event.last_s or 0.0,
-                    times=event.count,
-                    component=event.component,
-                    reason=event.reason,
-                    glyph=glyph_of(event.reason, warns),
-                    object=name,
-                    namespace=namespace,
-                    queue=queues.get(name, ""),
-                    sentence=without_pointer(event.message, event.reason),
-                )
-            )
-        return tuple(sorted(found, key=lambda each: (-each.at_s, each.object, each.reason)))
+        items = []
+        for namespace, own_events in self._events.items():
+            for event, warns in own_events.values():
+                name = f"{event.kind}/{namespace}/{event.name}"
+                items.append(_item(event, warns, namespace, name, queues.get(name, "")))
+        return tuple(sorted(items, key=lambda each: (-each.at_s, each.object, each.reason)))
+
+
+def _bounded(event: ClusterEvent, now_s: float) -> ClusterEvent:
+    """Return the Event with texts that are cut, and with no time after now."""
+    return replace(
+        event,
+        kind=event.kind[:MOST_NAME],
+        name=event.name[:MOST_NAME],
+        reason=event.reason[:MOST_NAME],
+        message=event.message[:MOST_MESSAGE],
+        last_s=min(event.last_s or 0.0, now_s),
+    )
+
+
+def _item(event: ClusterEvent, warns: bool, namespace: str, name: str, queue: str) -> DecisionItem:
+    return DecisionItem(
+        at_s=event.last_s or 0.0,
+        times=event.count,
+        component=event.component,
+        reason=event.reason,
+        glyph=glyph_of(event.reason, warns),
+        object=name,
+        namespace=namespace,
+        queue=queue,
+        sentence=without_pointer(event.message, event.reason),
+    )
 
 
 def glyph_of(reason: str, warns: bool) -> str:

@@ -54,7 +54,7 @@ async def serve_locally(
     def hosts(port: int) -> PageSettings:
         return _page_settings(args, frozenset(f"{name}:{port}" for name in (LOOPBACK, "localhost")))
 
-    await client.get("/version")  # a person at a terminal is told at once that nobody answers
+    await client.get("/version")  # fail at once if the API server does not answer
     async with serving(client, settings, LocalAccess(secret), (LOOPBACK, args.port), hosts) as (source, port):
         say(f"http://{LOOPBACK}:{port}/#token={secret}")
         say("Ctrl-C ends it.")
@@ -129,17 +129,17 @@ def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
             made_s, answer = known.get((gang, namespace), (-EXPLAIN_S, None))
             if answer is not None and time.monotonic() - made_s < EXPLAIN_S:
                 return answer
-            found = await explained(client, settings, asked_gang)
+            explanation = await explained(client, settings, asked_gang)
             landings = tuple(
-                LandingRow(each.node, each.switch or "", ranges(each.ranks), each.gpus) for each in found.landings
+                LandingRow(each.node, each.switch or "", ranges(each.ranks), each.gpus) for each in explanation.landings
             )
             state = source.state
             answer = LandingAnswer(
                 observed_at_s=time.time(),
                 version=state.version,
-                fits=found.fits,
+                fits=explanation.fits,
                 landings=landings,
-                sentences=found.why,
+                sentences=explanation.why,
             )
             known.clear()
             known[gang, namespace] = time.monotonic(), answer

@@ -56,7 +56,7 @@ MOST_BODY = 32_768  # bytes of a request's body
 
 @dataclass(frozen=True, slots=True)
 class PageSettings:
-    """What the server is told at its start."""
+    """The settings of the server."""
 
     cluster: str = ""  # the name that the page shows
     docs_url: str = ""  # the docs site, for runbooks and reasons

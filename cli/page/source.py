@@ -105,7 +105,8 @@ class PageSource:
         self.changed = asyncio.Event()
 
     def _put_event(self, obj: _Event) -> None:
-        self._decisions.put(obj.metadata.uid, obj.metadata.namespace, msgspec.json.decode(msgspec.json.encode(obj)))
+        raw = msgspec.json.decode(msgspec.json.encode(obj))
+        self._decisions.put(obj.metadata.uid, obj.metadata.namespace, raw, self._clock.wall())
 
     @property
     def has_synced(self) -> bool:

@@ -22,7 +22,7 @@ _EXAMPLES = (
 def add(commands: Any) -> None:
     """Add it to the parser's commands."""
     page = add_verb(
-        commands, "page", "who holds which GPUs, who waits and why, and what was decided, in a browser", _EXAMPLES
+        commands, "page", "GPUs and their holders, jobs that wait and why, and decisions, in a browser", _EXAMPLES
     )
     page.add_argument("--port", type=int, default=8765, help="on this machine (%(default)s); 0 for any that is free")
     page.add_argument(

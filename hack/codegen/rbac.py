@@ -97,7 +97,7 @@ def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Objec
 
 
 def _viewer() -> str:
-    """Everything that the autoscaler sees, what is told of it, and what `turnout check` judges, for a person to read.
+    """Return the role of a person who reads what the autoscaler, its status pages and `turnout check` read.
 
     GIVEN has its own ConfigMaps: their names are listed one by one, in whichever namespace they are.
     """

@@ -33,7 +33,7 @@ def load_note() -> str:
 
 
 def progress(line: str) -> None:
-    """Print which part has just been measured, for a person who waits."""
+    """Print the name of the part that was measured, to show progress."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 

@@ -33,14 +33,12 @@ async def browser(address, token=SECRET, theme="light", width=1_440, height=900)
         try:
             size = {"width": width, "height": height}
             tab = await (await chromium.new_context(color_scheme=theme, viewport=size)).new_page()
-            said = []
-            tab.on(
-                "console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None
-            )
-            tab.on("pageerror", lambda error: said.append(str(error)))
-            tab.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
+            console = []
+            tab.on("console", lambda message: console.append(message) if message.type in ("error", "warning") else None)
+            tab.on("pageerror", lambda error: console.append(str(error)))
+            tab.on("dialog", lambda dialog: console.append(f"dialog {dialog.message}"))
             await tab.goto(f"{address}/#token={token}")
-            yield tab, said
+            yield tab, console
         finally:
             await chromium.close()
 
@@ -56,7 +54,7 @@ async def show(tab, place):
 )
 async def test_every_view_answers_its_question_without_an_error(tmp_path, theme, width):
     wanted = {"fabric": "Largest free gang", "queues": "Quota", "jobs": "ocr", "decisions": "Decisions", "nodes": "n3"}
-    async with page(tmp_path) as (address, _, _), browser(address, theme=theme, width=width) as (tab, said):
+    async with page(tmp_path) as (address, _, _), browser(address, theme=theme, width=width) as (tab, console):
         for view in VIEWS:
             await show(tab, f"#/{view}")
             await tab.get_by_text(wanted[view]).first.wait_for()
@@ -66,16 +64,16 @@ async def test_every_view_answers_its_question_without_an_error(tmp_path, theme,
         await show(tab, "#/job?id=Pod%2Fteam-b%2Focr")
         await tab.get_by_text("It waits for 1 workers of 8 GPUs.").wait_for()
         await tab.screenshot(path=SCREENS / f"job-{theme}-{width}.png", full_page=True)
-        assert said == []
+        assert console == []
 
 
 async def test_a_change_in_the_cluster_comes_by_itself(tmp_path):
-    async with page(tmp_path) as (address, client, _), browser(address) as (tab, said):
+    async with page(tmp_path) as (address, client, _), browser(address) as (tab, console):
         await show(tab, "#/jobs")
         await tab.get_by_text("ocr").first.wait_for()
         await client.create("/api/v1/namespaces/team-a/pods", pod("team-a", "newcomer"))
         await tab.get_by_text("newcomer").first.wait_for()
-        assert said == []
+        assert console == []
 
 
 async def test_a_change_in_the_cluster_keeps_what_was_zoomed(tmp_path):
@@ -111,7 +109,7 @@ async def test_who_has_no_token_logs_in(tmp_path):
 
 
 async def test_the_keyboard_reaches_everything(tmp_path):
-    async with page(tmp_path) as (address, _, _), browser(address) as (tab, said):
+    async with page(tmp_path) as (address, _, _), browser(address) as (tab, console):
         await tab.get_by_text("Largest free gang").wait_for()
         for key, view in (("q", "Queues"), ("j", "Jobs"), ("d", "Decisions"), ("n", "Nodes"), ("f", "Fabric")):
             await tab.keyboard.press("g")
@@ -131,15 +129,15 @@ async def test_the_keyboard_reaches_everything(tmp_path):
         await tab.get_by_role("dialog").wait_for()
         await tab.keyboard.press("Escape")
         assert await tab.get_by_role("dialog").count() == 0
-        assert said == []
+        assert console == []
 
 
 async def test_a_planned_gang_is_shown_with_its_nodes(tmp_path):
-    async with page(tmp_path) as (address, _, _), browser(address) as (tab, said):
+    async with page(tmp_path) as (address, _, _), browser(address) as (tab, console):
         await tab.locator("#pods").fill("2")
         await tab.get_by_role("button", name="Plan").click()
         await tab.get_by_text("It lands on the rows in ink colour.").wait_for()
-        assert said == []
+        assert console == []
 
 
 async def test_names_are_text_whatever_they_contain(tmp_path):
@@ -157,22 +155,22 @@ async def test_names_are_text_whatever_they_contain(tmp_path):
         }  # fmt: skip
         await client.create("/api/v1/namespaces/team-a/events", event)
 
-    async with page(tmp_path, filled=filled) as (address, _, _), browser(address, width=390) as (tab, said):
+    async with page(tmp_path, filled=filled) as (address, _, _), browser(address, width=390) as (tab, console):
         await show(tab, "#/decisions")
         await tab.get_by_text(HOSTILE).first.wait_for()
         await show(tab, f"#/jobs?text={long}")
         await tab.locator(f'a[title="Pod/team-a/{long}"]').wait_for()
         assert await tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-        assert said == []
+        assert console == []
 
 
 async def test_of_hidden_jobs_a_viewer_sees_grey_cells_and_no_names(tmp_path):
     grants = {("eve", "pods", "team-b"), ("eve", "nodes", "")}
     access = ClusterAccess(Reviews({SECRET: "eve"}, grants), Clock())
-    async with page(tmp_path, access) as (address, _, _), browser(address) as (tab, said):
+    async with page(tmp_path, access) as (address, _, _), browser(address) as (tab, console):
         await tab.get_by_text("not yours to see").wait_for()
         assert "bert" not in await tab.content()
-        assert said == []
+        assert console == []
 
 
 async def test_an_expired_token_keeps_what_is_shown_and_asks_for_a_new_one(tmp_path):

@@ -91,26 +91,26 @@ def test_viewers_see_what_a_real_api_server_lets_them_list(control_plane):
         ann=plane.service_account_token("default", "ann"), eve=plane.service_account_token("default", "eve")
     )
     (block,) = run_by("tests/cli/page/test_command.py::test_viewers_see_what_a_real_api_server_lets_them_list")
-    assert asyncio.run(_seen(plane.kubeconfig, block.text.split()[2:], tokens)) == {
+    assert asyncio.run(_jobs_by_viewer(plane.kubeconfig, block.text.split()[2:], tokens)) == {
         "ann": ["Pod/team-a/waits"],
         "eve": [],
         "a token of nobody": 401,
     }
 
 
-async def _seen(kubeconfig, words, tokens):
+async def _jobs_by_viewer(kubeconfig, words, tokens):
     """Return the jobs that each viewer is shown, by the page's own process."""
     child, line = await start(kubeconfig, *words, "--listen", "127.0.0.1:0")
     address = f"http://{line.rpartition(' ')[2]}"
     try:
-        found = {}
+        jobs = {}
         for name, token in vars(tokens).items():
             async with asking(address, token) as ask:
                 await observed(address, token)
-                found[name] = [each["job"] for each in (await ask("jobs"))[1]["items"]]
+                jobs[name] = [each["job"] for each in (await ask("jobs"))[1]["items"]]
         async with asking(address, "nobody") as ask:
-            found["a token of nobody"] = (await ask("jobs"))[0]
-        return found
+            jobs["a token of nobody"] = (await ask("jobs"))[0]
+        return jobs
     finally:
         child.terminate()
         await child.wait()

@@ -189,7 +189,7 @@ async def test_the_stream_tells_each_new_version(tmp_path):
 
 
 async def test_what_the_planner_may_not_list_is_named(tmp_path):
-    """The account of the page lacks a right, or the API server is gone: the viewer is told, and others go on."""
+    """The API server does not answer the page's account: this viewer gets the reason, and other answers go on."""
     async with page(tmp_path) as (address, client, _), asking(address) as ask:
 
         async def refused(*_, **__):
@@ -200,6 +200,18 @@ async def test_what_the_planner_may_not_list_is_named(tmp_path):
         status, answer = await ask("explain?gang=1x8")
         assert (status, "no answer" in answer["error"]) == (503, True)
         assert (await ask("summary"))[0] == 200
+
+
+async def test_pods_that_ask_for_absurd_amounts_break_no_answer(tmp_path):
+    """Anybody who may create pods can name a node and any number of GPUs."""
+    async with page(tmp_path) as (address, client, source), asking(address) as ask:
+        changed = source.changed
+        for at in range(4):
+            path = "/api/v1/namespaces/team-a/pods"
+            await client.create(path, pod("team-a", f"absurd-{at}", "n1" if at % 2 else "", gpus=2**63 - 1))
+        await asyncio.wait_for(changed.wait(), 20)
+        for asked in ("summary", "fabric/gpus", "queues", "jobs", "nodes", "fabric/largest"):
+            assert (await ask(asked))[0] == 200, asked
 
 
 async def test_before_the_first_observation_the_page_says_what_it_waits_for(tmp_path):

@@ -33,7 +33,7 @@ export function DecisionsView({ query, version, set }: ViewProps) {
         {more > 0 ? <button onClick={() => setPaused(null)}>{more} new</button> : null}
       </div>
       <State asked={asked} what="the decisions" />
-      {rows.length ? <DecisionTable rows={rows} withObject /> : asked.data ? <p>No decision matches. Events live for an hour; this page keeps the last 2,000 that it has seen.</p> : null}
+      {rows.length ? <DecisionTable rows={rows} withObject /> : asked.data ? <p>No decision matches. Events live for an hour; this page keeps the newest 200 of each namespace, and 2,000 in all.</p> : null}
       {asked.data ? <Pager total={asked.data.total} next={asked.data.continue} shown={rows.length} offset={Number(query.get("continue") ?? 0)} set={(at) => set({ continue: at })} /> : null}
     </>
   );
