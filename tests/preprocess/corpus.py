@@ -19,6 +19,7 @@ from turnout.preprocess.options import Options, TokenizerType
 from turnout.preprocess.run import Totals, finish, prepare_run
 from turnout.preprocess.shards import process
 
+VOCABULARY = "tokenizer.json"
 WORDS = [
     "the",
     "quick",
@@ -109,7 +110,7 @@ def dat(documents: Sequence[str]) -> bytes:
 
 def options(folder: Path, *inputs: str, **changes: object) -> Options:
     """The options of a run in a folder, whose inputs are named without it."""
-    vocabulary = folder / "tokenizer.json"
+    vocabulary = folder / VOCABULARY
     if not vocabulary.exists():
         vocabulary.write_text(tokenizer_json())
     paths = tuple(name if "://" in name else str(folder / name) for name in inputs)

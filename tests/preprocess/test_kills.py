@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(seed, tmp_path):
     ended = subprocess.run(
         [sys.executable, "-m", "tests.preprocess.scripts.killed", str(tmp_path), str(seed)],
         cwd=ROOT,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's threads, which a fork must not meet
         capture_output=True,
         text=True,
         timeout=120,

@@ -3,6 +3,9 @@
 Each run is a forked child. An audit hook counts what the interpreter is about to do to files: open one for writing,
 rename or remove one, make or remove a folder. At its number the child ends at once, as by SIGKILL, half-written files
 and all. The next child, which may be killed too, goes on.
+
+A tokenizer starts threads, and a fork of a process with threads may crash. So this process has one thread: whatever
+needs a tokenizer, the vocabulary and the tokens to compare with too, is done in a child.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import os
 import random
 import shutil
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.preprocess import corpus
@@ -18,12 +23,34 @@ from turnout.preprocess.options import Engine, OnError
 
 WRITES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate")
 FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+KILLED = 9
 
 
-def child(options, kill_at: int | None) -> int:
-    """Run in a child that ends at its kill_at-th write. Return how many writes it came to, or -1 if it was killed."""
+def in_child(work: Callable[[], bytes]) -> bytes | None:
+    """Return what the work returns in a forked child, or None if the child ended itself with the code KILLED."""
+    assert len(os.listdir("/proc/self/task")) == threading.active_count() == 1, "a process with threads cannot fork"
     reader, writer = os.pipe()
     if (number := os.fork()) == 0:
+        try:
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(work())
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            os._exit(1)
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        answer = pipe.read()
+    _, status = os.waitpid(number, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in (0, KILLED), f"a run failed with {code}"
+    return None if code == KILLED else answer
+
+
+def run(options, kill_at: int | None) -> int | None:
+    """Run in a child that ends at its kill_at-th write. Return how many writes it came to, or None if it was killed."""
+
+    def work() -> bytes:
         count = 0
 
         def hook(event: str, arguments: tuple) -> None:
@@ -31,25 +58,14 @@ def child(options, kill_at: int | None) -> int:
             if event in WRITES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & FLAGS):
                 count += 1
                 if count == kill_at:
-                    os._exit(9)
+                    os._exit(KILLED)
 
         sys.addaudithook(hook)
-        try:
-            corpus.run(options)
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            os._exit(1)
-        os.write(writer, b"%d" % count)
-        os._exit(0)
-    os.close(writer)
-    _, status = os.waitpid(number, 0)
-    written = os.read(reader, 100)
-    os.close(reader)
-    code = os.waitstatus_to_exitcode(status)
-    if code == 9:
-        return -1
-    assert code == 0, f"a run failed with {code}"
-    return int(written)
+        corpus.run(options)
+        return b"%d" % count
+
+    count = in_child(work)
+    return None if count is None else int(count)
 
 
 def look(folder: Path) -> dict[str, bytes]:
@@ -64,6 +80,7 @@ def main() -> None:
     raw = corpus.lines(documents) + b'{"broken\n'
     (folder / "a.jsonl").write_bytes(raw)
     (folder / "b.jsonl.gz").write_bytes(corpus.gz(corpus.lines(documents[:9])))
+    (folder / corpus.VOCABULARY).write_bytes(in_child(lambda: corpus.tokenizer_json().encode()))
     options = corpus.options(
         folder,
         "a.jsonl",
@@ -72,16 +89,16 @@ def main() -> None:
         engine=Engine.GIGATOKEN,
         on_error=OnError.QUARANTINE,
     )
-    points = child(options, None)
+    points = run(options, None)
     wanted = look(folder)
-    assert wanted["out_text_document.bin"] == corpus.reference([*documents, *documents[:9]])[0]
+    assert wanted["out_text_document.bin"] == in_child(lambda: corpus.reference([*documents, *documents[:9]])[0])
     killed = set()
     for point in range(1, points + 1):
         for name in wanted:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / "out.shards", ignore_errors=True)
         kill_at: int | None = point
-        while child(options, kill_at) < 0:
+        while run(options, kill_at) is None:
             killed.add(kill_at)
             for name, content in look(folder).items():
                 assert content == wanted[name], f"{name} is torn after a kill at write {point}"
