@@ -17,6 +17,7 @@ OPEN = {
     "turnout_controller_writes": "resources of the kinds that are installed",
     "turnout_controller_events": "reasons of all kinds",
     "turnout_controller_internal_errors": "kinds of the settings",
+    "turnout_controller_restarts": "kinds of the settings",
     "turnout_extender_requests": "the dispatcher",
     "turnout_extender_errors": "the dispatcher",
     "turnout_extender_refused_answers": "the extender",
