@@ -172,7 +172,9 @@ def registries() -> Mapping[str, CollectorRegistry]:
     page.certificate_ends(0.0)
     page.show_client(dict, list, RealClock())
     writer = CollectorRegistry()
-    NominatorMetrics(writer).show_gated_pods(int)
+    gates = NominatorMetrics(writer)
+    gates.show_gated_pods(int)
+    gates.show_oldest_gates(list)
     return {
         "turnout-extender": page.registry,
         "turnout-nominator, besides those of the extender": writer,
