@@ -1,1 +1,1 @@
-"""Makes files of the repository from code: dashboards, roles, policies, lock files."""
+"""Makes files of the repository from code: Grafana boards, roles, policies, lock files."""

@@ -199,7 +199,7 @@ def metrics() -> str:
     ]
     for program, registry in registries().items():
         rows = []
-        for metric, labels in _families(registry):
+        for metric, labels in families(registry):
             name = f"{metric.name}_total" if metric.type == "counter" else metric.name
             if not metric.documentation:
                 raise Undocumented(f"the metric {name} has no help: give it one where it is made")
@@ -208,7 +208,8 @@ def metrics() -> str:
     return "\n\n".join(parts)
 
 
-def _families(registry: CollectorRegistry) -> Iterator[tuple[Metric, Sequence[str]]]:
+def families(registry: CollectorRegistry) -> Iterator[tuple[Metric, Sequence[str]]]:
+    """Yield each metric of ours with the names of its labels."""
     for collector in registry._collector_to_names:
         for metric in collector.collect():
             if metric.name.startswith("turnout_"):

@@ -31,9 +31,20 @@ pytestmark = pytest.mark.real
 
 BOARD = json.loads((MANIFESTS.parent / "grafana/queue.json").read_text())
 PANELS = BOARD["panels"]
+# Panels of what launchers measure, of what happened to nobody in the story, and of rates over days.
+ELSEWHERE = {
+    "Starts inside the forecast",
+    "Return time",
+    "Lent by and lent to",
+    "GPUs returned",
+    "Cost of resizes",
+    "GPU time by kind",
+    "Idle GPU hours by reason",
+}
 TARGETS = [
     pytest.param(panel, target, id=f"{panel['title']}: {target['legendFormat']}")
     for panel in PANELS
+    if panel["type"] != "row" and panel["title"] not in ELSEWHERE
     for target in panel["targets"]
 ]
 VARIABLES = {each["name"]: each for each in BOARD["templating"]["list"]}
@@ -210,17 +221,10 @@ async def test_every_variable_has_a_choice(watched, name, cluster):
 @pytest.mark.parametrize(
     ("title", "shown"),
     [
-        pytest.param("My quota", {"limit": 7, "deserved": 3, "used": 7, "available": 0}, id="my quota"),
+        pytest.param("Quota", {"limit": 7, "deserved": 3, "used": 7, "available": 0}, id="the quota"),
         pytest.param("Jobs", {"running": 2, "waiting": 1, "suspended": 0}, id="jobs"),
-        pytest.param("GPUs that waiting jobs lack", {"lacking": 6}, id="what is missing"),
-        pytest.param("Jobs not listed", {"left out": 0}, id="every job is listed"),
-        pytest.param(
-            "Elastic GPUs by job",
-            {"default/grows": 2},
-            id="who has been lent what",
-        ),
-        pytest.param("Growths and shrinks", {"grow Written": 1, "shrink Written": 1}, id="changes"),
-        pytest.param("Autoscalers that lead", {"lead": 1}, id="one leads"),
+        pytest.param("GPUs missing", {"missing": 6}, id="what is missing"),
+        pytest.param("Jobs not listed", {"jobs": 0}, id="every job is listed"),
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
@@ -231,20 +235,22 @@ async def test_the_board_tells_the_story(watched, title, shown):
         for labels, value in await watched.now(filled(target["expr"], "local")):
             name = re.sub(r"\{\{(\w+)\}\}", lambda label, of=labels: of[label[1]], target["legendFormat"])
             found[name] = value
-    if title == "Growths and shrinks":  # Prometheus estimates between its scrapes
-        found = {name: round(value) for name, value in found.items() if value > 0}
     assert found == shown
 
 
 @pytest.mark.asyncio(loop_scope="module")
 async def test_it_is_told_why_a_job_waits_and_that_time_was_lent(watched):
-    (panel,) = (each for each in PANELS if each["title"].startswith("What waits"))
+    (panel,) = (each for each in PANELS if each["title"].startswith("Who waits"))
     ((labels, waited_s),) = await watched.now(filled(panel["targets"][0]["expr"], "local"))
     assert (labels["job_name"], labels["reason"]) == ("large", "NeedsMore")
     assert 0 < waited_s < time.time() - watched.began_s
-    (panel,) = (each for each in PANELS if each["title"].startswith("What elasticity gave"))
-    ((_, lent_s),) = await watched.now(filled(panel["targets"][0]["expr"], "local"))
-    assert 2 < lent_s < 5 * (time.time() - watched.began_s)  # five at most
+    (panel,) = (each for each in PANELS if each["title"] == "Elastic GPU hours")
+    ((_, lent_hours),) = await watched.now(filled(panel["targets"][0]["expr"], "local"))
+    assert 2 < lent_hours * 3600 < 5 * (time.time() - watched.began_s)  # five at most
+    (panel,) = (each for each in PANELS if each["title"] == "Resizes")
+    resizes = await watched.now(filled(panel["targets"][0]["expr"], "local"))
+    found = {(labels["direction"], labels["outcome"]): round(count) for labels, count in resizes}
+    assert found == {("grow", "Written"): 1, ("shrink", "Written"): 1}  # Prometheus estimates between its scrapes
 
 
 @pytest.mark.asyncio(loop_scope="module")

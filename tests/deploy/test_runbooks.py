@@ -8,7 +8,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((ROOT / "deploy/prometheus/rules.yaml").read_text())["groups"]
-ALERTS = [rule["alert"] for group in RULES for rule in group["rules"]]
+ALERTS = [rule["alert"] for group in RULES for rule in group["rules"] if "alert" in rule]
 PAGE = (ROOT / "docs/runbooks.md").read_text()
 
 

@@ -300,22 +300,6 @@ def test_every_program_learns_where_the_docs_are():
     assert not any(told(rendered({**values, "docs.baseUrl": ""})).values())
 
 
-@pytest.mark.parametrize(
-    ("base", "address"),
-    [
-        pytest.param("https://docs.example.com/", "https://docs.example.com/runbooks.html#", id="with a docs site"),
-        pytest.param("", None, id="without one"),
-    ],
-)
-def test_an_alert_names_its_runbook(base, address):
-    (found,) = (each for each in rendered({**EVERYTHING, "docs.baseUrl": base}) if each["kind"] == "PrometheusRule")
-    rules = [rule for group in found["spec"]["groups"] for rule in group["rules"]]
-    assert len(rules) > 10
-    for rule in rules:
-        expected = None if address is None else address + rule["alert"].lower()
-        assert rule["annotations"].get("runbook_url") == expected
-
-
 def test_the_extender_and_the_nominator_plan_by_the_same_order_of_queues():
     plain = rendered({"nominator.enabled": "true"})
     values = {"nominator.enabled": "true", "nominator.strictQueues": "{team/train,low}", "nominator.readQueues": "true"}
@@ -492,20 +476,6 @@ def test_every_account_has_the_rights_that_the_manifests_give_it():
     writes = {verb for verb, _ in everything["turnout-extender"]} - {"get", "list", "watch"}
     assert writes == {"create", "patch"}  # Events
     assert {of for verb, of in everything["turnout-extender"] if verb in writes} == {"events"}
-
-
-def test_alerts_and_dashboards_are_those_of_the_repository():
-    found = rendered(EVERYTHING)
-    rules = yaml.safe_load((chart.ROOT / "deploy/prometheus/rules.yaml").read_text())
-    assert named(found, "PrometheusRule", "turnout")["spec"] == rules
-    less = rendered({**EVERYTHING, "nominator.enabled": "false", "controller.enabled": "false"})
-    groups = [group["name"] for group in named(less, "PrometheusRule", "turnout")["spec"]["groups"]]
-    assert groups == ["turnout-autoscaler", "turnout-extender"]
-    board = named(found, "ConfigMap", "turnout-dashboard-queue")
-    assert json.loads(board["data"]["queue.json"]) == json.loads((chart.ROOT / "deploy/grafana/queue.json").read_text())
-    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
-    monitored = {each["metadata"]["name"] for each in found if each["kind"] == "PodMonitor"}
-    assert monitored == {f"turnout-{part}" for part in (*TOGGLES, "launchers") if part != "networkPolicy"}
 
 
 @pytest.mark.contract("MS-04", "MS-05")

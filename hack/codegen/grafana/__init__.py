@@ -1,0 +1,1 @@
+"""Makes the Grafana boards of deploy/grafana from tables, and checks what they show."""

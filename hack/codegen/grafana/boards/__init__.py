@@ -1,0 +1,1 @@
+"""The tables of the boards, a module for each audience."""

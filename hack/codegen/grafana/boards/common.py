@@ -1,0 +1,14 @@
+"""What several boards say and ask in the same words."""
+
+from __future__ import annotations
+
+HOUR_S, DAY_S = 3600, 86_400
+RULE_S = 60  # interval of the recording rules: `sum_over_time` counts one value per interval
+KINDS = "Productive is the time of steps whose result was kept. docs/goodput.md explains the other kinds."
+LAUNCHERS = "Only jobs whose launcher is scraped count (monitoring.launchers)."
+
+
+def p99(metric: str, by: str = "le", window: str = "W") -> str:
+    """Return the query of the time that 99 in 100 do not exceed. window: the macro of the range."""
+    function = "rate" if window == "W" else "increase"
+    return f"histogram_quantile(0.99, sum by ({by}) ({function}({metric}_bucket{{C}}[{window}])))"

@@ -1,0 +1,196 @@
+"""Synthetic series of every metric of the registries, with label values of the code's own enums."""
+
+from itertools import product
+
+from hack.codegen import reference
+from hack.codegen.grafana.coverage import PENDING
+from turnout.autoscaler.model import Reason as ScalingReason
+from turnout.autoscaler.node_faults.model import FaultState, NodeReason
+from turnout.controllers.model import Reason as ControllerReason
+from turnout.launcher.goodput.job_time import TimeKind
+from turnout.launcher.model import Reason as RoundReason
+from turnout.scheduler_ext.model import EventReason, LiftReason
+from turnout.scheduler_ext.planner.answers import GangRule, GangState
+from turnout.scheduler_ext.planner.nominations import NominationReason
+from turnout.scheduler_ext.server.metrics import PATCH_ERRORS, UNJUDGED
+from turnout.scheduler_ext.server.requests import Outcome, Verb
+from turnout.scheduler_ext.writers.eviction_writer import EvictionOutcome
+from turnout.topology.map_update import MapOutcome
+from turnout.topology.model import RefusalReason
+
+OUTCOMES = ("Written", "DryRun", "Conflict", "Refused", "NotLeading")  # of changes of jobs and nodes
+BUCKETS = ("0.25", "1", "60", "+Inf")
+QUEUE_OF_JOB = {"bert": "default", "gpt": "team-b"}
+QUEUES = tuple(QUEUE_OF_JOB.values())
+
+
+def values_of(enum):
+    return tuple(each.value for each in enum)
+
+
+# The values of a label wherever it occurs, and those of one metric.
+OF_LABEL = {
+    "queue": QUEUES,
+    "lender": ("default",),
+    "borrower": ("team-b",),
+    "version": ("0.1.0",),
+    "commit": ("c0ffee",),
+    "verb": values_of(Verb),
+    "phase": ("decode", "plan", "encode"),
+    "resource": ("pods",),
+    "direction": ("grow", "shrink"),
+    "kind": values_of(TimeKind),
+    "part": ("min", "elastic"),
+    "bound": ("earliest", "likely", "latest"),
+    "job_kind": ("VolcanoJob",),
+    "job_namespace": ("ns",),
+    "job_name": tuple(QUEUE_OF_JOB),
+    "gang_namespace": ("ns",),
+    "gang_name": ("bert",),
+    "rank": ("3",),
+    "run": ("bert",),
+    "tier": ("1", "2"),
+    "excess": ("0", "1", "2", "3+"),
+    "rule": values_of(GangRule),
+    "as_nominated": ("true", "false"),
+    "what": ("nomination", "gate", "switch_path"),
+    "error": PATCH_ERRORS,
+    "result": ("early", "inside", "late"),
+}
+OF_METRIC = {
+    ("turnout_extender_requests", "outcome"): values_of(Outcome),
+    ("turnout_extender_errors", "reason"): ("late", "failed"),
+    ("turnout_extender_refused_answers", "reason"): values_of(RefusalReason),
+    ("turnout_extender_unjudged_answers", "reason"): UNJUDGED,
+    ("turnout_topology_reloads", "outcome"): values_of(MapOutcome),
+    ("turnout_tls_reloads", "outcome"): ("taken", "refused"),
+    ("turnout_gangs", "state"): values_of(GangState),
+    ("turnout_nominations", "reason"): values_of(NominationReason),
+    ("turnout_gates_lifted", "reason"): values_of(LiftReason),
+    ("turnout_gate_evictions", "outcome"): values_of(EvictionOutcome),
+    ("turnout_gang_repairs", "reason"): (EventReason.GANG_MOVED.value, EventReason.GANG_GIVEN_UP.value),
+    ("turnout_gate_oldest_seconds", "reason"): ("planned",),
+    ("turnout_autoscaler_changes", "reason"): (ScalingReason.IDLE_ROOM.value, ScalingReason.MAKES_ROOM.value),
+    ("turnout_autoscaler_changes", "outcome"): OUTCOMES,
+    ("turnout_node_changes", "reason"): values_of(NodeReason),
+    ("turnout_node_changes", "outcome"): OUTCOMES,
+    ("turnout_node_verdicts_skipped", "reason"): values_of(NodeReason),
+    ("turnout_queue_gpus", "type"): ("limit", "deserved", "used", "available"),
+    ("turnout_queue_jobs", "state"): ("running", "waiting", "suspended"),
+    ("turnout_queue_jobs_by_reason", "reason"): values_of(ScalingReason),
+    ("turnout_job_reason", "reason"): (ScalingReason.NEEDS_MORE.value,),
+    ("turnout_gpu_nodes", "state"): ("all", *values_of(FaultState)),
+    ("turnout_cluster_gpus", "state"): ("used", "free", "faulty", "unschedulable"),
+    ("turnout_idle_gpu_seconds", "reason"): (
+        "nobody_waits",
+        "fragmented",
+        "too_small",
+        "reserved",
+        "headroom",
+        "settling",
+    ),
+    ("turnout_api_requests", "verb"): ("GET", "PATCH"),
+    ("turnout_api_requests", "code"): ("2xx", "403", "409"),
+    ("turnout_controller_writes", "verb"): ("create", "patch", "delete"),
+    ("turnout_controller_events", "reason"): values_of(ControllerReason),
+    ("turnout_controller_restarts", "reason"): ("restarted",),
+    ("turnout_controller_jobs", "phase"): ("Running",),
+    ("turnout_launcher_rounds", "reason"): values_of(RoundReason),
+    ("turnout_launcher_members_lost", "reason"): values_of(RoundReason),
+    ("turnout_launcher_coordinators_lost", "reason"): values_of(RoundReason),
+}
+# The labels of metrics that other work adds now.
+OF_PENDING = {
+    "turnout_gangs_by_excess_leaves": ("excess",),
+    "turnout_gang_excess_leaves": ("gang_namespace", "gang_name"),
+    "turnout_fabric_largest_gang_gpus": ("tier",),
+    "turnout_unmapped_hosts": (),
+    "turnout_gate_oldest_seconds": ("gang_namespace", "gang_name", "reason"),
+    "turnout_controller_jobs": ("job_kind", "phase"),
+    "turnout_controller_restarts_total": ("job_kind", "reason"),
+    "turnout_controller_first_pod_seconds": ("job_kind",),
+    "turnout_idle_gpu_seconds_total": ("queue", "reason"),
+    "turnout_lent_gpu_seconds_total": ("lender", "borrower"),
+    "turnout_returned_gpus_total": ("lender", "borrower"),
+    "turnout_reclaim_seconds": ("queue",),
+    "turnout_page_data_age_seconds": (),
+    "turnout_page_viewers": (),
+}
+GAUGES = {  # of a plausible moment; every other gauge is 1
+    "turnout_autoscaler_observation_age_seconds": 2.0,
+    "turnout_controller_clock_jump_seconds": 0.0,
+    "turnout_job_promised_start_timestamp_seconds": 2e9,
+    "turnout_job_predicted_start_timestamp_seconds": 2e9,
+    "turnout_gpu_nodes_taint_limit": 4.0,
+    "turnout_tls_certificate_expiry_timestamp_seconds": 2e9,
+}
+_JOB = {"job_namespace": "ns", "job_kind": "VolcanoJob", "job_name": "bert"}
+PROGRAM_TARGETS = {
+    "turnout-extender": ({"pod": "extender-1"}, {"pod": "extender-2"}),
+    "turnout-nominator, besides those of the extender": ({"pod": "nominator-1"},),
+    "turnout-autoscaler": ({"pod": "autoscaler-1"},),
+    "turnout-controller": ({"pod": "controller-1"},),
+    "turnout-run": ({**_JOB, "pod": "bert-0"},),
+}
+
+
+def families():
+    """Yield (name without `_total`, type, labels, target's labels) of every metric of every program."""
+    known = set()
+    for program, registry in reference.registries().items():
+        component = program.removeprefix("turnout-").partition(",")[0]
+        for metric, labels in reference.families(registry):
+            known.add(f"{metric.name}_total" if metric.type == "counter" else metric.name)
+            for target in PROGRAM_TARGETS[program]:
+                yield metric.name, metric.type, labels, {**target, "component": component}
+    for name in sorted(PENDING - known):
+        kind = "counter" if name.endswith("_total") else "gauge"
+        kind = "histogram" if name in ("turnout_reclaim_seconds", "turnout_controller_first_pod_seconds") else kind
+        yield name.removesuffix("_total"), kind, OF_PENDING[name], {"pod": "other-1", "component": "other"}
+
+
+def combinations(name, labels, component):
+    """Yield the label values of each series of a metric."""
+    values = [
+        (component,) if label == "component" else OF_METRIC.get((name, label)) or OF_LABEL[label] for label in labels
+    ]
+    for row in product(*values):
+        series = {label: value for label, value in zip(labels, row, strict=True) if label != "run"}
+        if "job_name" not in series or QUEUE_OF_JOB[series["job_name"]] == series["queue"]:
+            yield series
+
+
+def lines(name, kind, series, times_s):
+    """Yield the samples of one series in the text format of OpenMetrics. series: its labels."""
+
+    def line(suffix, labels, value, at_s):
+        text = ",".join(f'{label}="{each}"' for label, each in sorted(labels.items()))
+        return f"{name}{suffix}{{{text}}} {value} {at_s}"
+
+    for at_s in times_s:
+        age_s = at_s - times_s[0]
+        if kind == "counter":
+            yield line("_total", series, age_s / 60, at_s)
+        elif kind == "histogram":
+            for index, le in enumerate(BUCKETS):
+                yield line("_bucket", {**series, "le": le}, age_s / 60 * (index + 1), at_s)
+            yield line("_sum", series, age_s / 60, at_s)
+            yield line("_count", series, age_s / 60 * len(BUCKETS), at_s)
+        else:
+            is_past = name.endswith("_timestamp_seconds") and name not in GAUGES
+            yield line("", series, at_s - 30 if is_past else GAUGES.get(name, 1.0), at_s)
+
+
+def exposition(times_s, cluster):
+    """Return all series at each time, in the text format of OpenMetrics. cluster: a label of all, "" for none."""
+    by_name = {}
+    for name, kind, labels, target in families():
+        fixed = {label: value for label, value in target.items() if label != "component"}
+        for row in combinations(name, labels, target["component"]):
+            series = {**row, **fixed, **({"cluster": cluster} if cluster else {})}
+            by_name.setdefault((name, kind), []).append(series)
+    text = []
+    for (name, kind), rows in by_name.items():
+        text.append(f"# TYPE {name} {kind}")
+        text += [each for series in rows for each in lines(name, kind, series, times_s)]
+    return "\n".join([*text, "# EOF", ""])
