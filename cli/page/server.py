@@ -112,10 +112,14 @@ class PageServer:
         self._visible_states: tuple[int, dict[Rights, ClusterState]] = (0, {})
         self._streams = 0
 
+    @property
+    def viewers(self) -> int:
+        """The number of open streams."""
+        return self._streams
+
     def application(self) -> web.Application:
         """Return the application for aiohttp's runner."""
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
-        app.router.add_get("/healthz", self._healthy)
         for path in FILES:
             app.router.add_get(path, self._file)
         app.router.add_post("/api/v1/session", self._begin_session)
@@ -165,10 +169,6 @@ class PageServer:
         if not response.prepared:
             response.headers.update({name: text for name, text in HEADERS.items() if name not in response.headers})
         return response
-
-    async def _healthy(self, request: web.Request) -> web.Response:
-        waits_for = [] if self._source.has_synced else self._source.waits_for()
-        return web.Response(status=200 if self._source.has_synced else 503, text=", ".join(waits_for) or "ok")
 
     async def _file(self, request: web.Request) -> web.Response:
         name, kind = FILES[request.path]

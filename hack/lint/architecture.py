@@ -111,6 +111,7 @@ IO_ROOMS = (
     "cli.local_cluster.prestart",
     "cli.local_cluster.serve",
     "cli.page.access",
+    "cli.page.metrics",
     "cli.page.serve",
     "cli.page.server",
     "cli.page.source",
