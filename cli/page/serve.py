@@ -80,7 +80,7 @@ async def serve(settings: Settings, args: argparse.Namespace, say: Callable[[str
     opening = Client.open(args.kubeconfig, args.context, max_call_s=args.request_timeout or None, as_user=args.as_user)
     async with (
         await opening as client,
-        serving(client, settings, ClusterAccess(client, time.monotonic), address, lambda _: own) as page,
+        serving(client, settings, ClusterAccess(client, RealClock()), address, lambda _: own) as page,
     ):
         source, server = page.source, page.server
         metrics = PageMetrics(source.data_age_s, lambda: server.viewers)
@@ -125,7 +125,6 @@ async def serving(
         access,
         Sessions(time.monotonic),
         _explain(client, settings, source),
-        time.monotonic,
         page_settings(port),
     )
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
