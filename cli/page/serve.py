@@ -56,6 +56,11 @@ def _page_settings(args: argparse.Namespace, allowed: frozenset[str]) -> PageSet
     )
 
 
+def local_hosts(port: int) -> frozenset[str]:
+    """Return the Host headers of a page on loopback: a foreign site that resolves to this machine has another."""
+    return frozenset(f"{name}:{port}" for name in (LOOPBACK, "localhost"))
+
+
 async def serve_locally(
     client: Client, settings: Settings, args: argparse.Namespace, say: Callable[[str], None]
 ) -> ExitCode:
@@ -63,7 +68,7 @@ async def serve_locally(
     secret = secrets.token_urlsafe(24)
 
     def hosts(port: int) -> PageSettings:
-        return _page_settings(args, frozenset(f"{name}:{port}" for name in (LOOPBACK, "localhost")))
+        return _page_settings(args, local_hosts(port))
 
     await client.get("/version")  # fail at once if the API server does not answer
     async with serving(client, settings, LocalAccess(secret), (LOOPBACK, args.port), hosts) as page:
@@ -112,10 +117,11 @@ async def serving(
     access: Access,
     address: tuple[str, int],
     page_settings: Callable[[int], PageSettings],
+    sessions: Sessions | None = None,
 ) -> AsyncIterator[RunningPage]:
     """Serve the page while the block lasts. Its source does not run yet.
 
-    page_settings: makes the settings, given the port. Raises BadAddress.
+    page_settings: makes the settings, given the port. sessions: those of an earlier page. Raises BadAddress.
     """
     source = PageSource(client, settings, RealClock(), random.Random())
     listening = _listen(*address)
@@ -123,7 +129,7 @@ async def serving(
     server = PageServer(
         source,
         access,
-        Sessions(time.monotonic),
+        sessions or Sessions(time.monotonic),
         _explain(client, settings, source),
         page_settings(port),
     )

@@ -104,6 +104,7 @@ IO_ROOMS = (
     "cli.demo.lending.driver",
     "cli.demo.lending.screen",
     "cli.demo.lending.testbed",
+    "cli.demo.page",
     "cli.demo.screen",
     "cli.local_cluster.commands",
     "cli.local_cluster.control_plane",
