@@ -105,6 +105,7 @@ IO_ROOMS = (
     "cli.demo.lending.driver",
     "cli.demo.lending.screen",
     "cli.demo.lending.testbed",
+    "cli.demo.page",
     "cli.demo.screen",
     "cli.local_cluster.commands",
     "cli.local_cluster.control_plane",
@@ -112,6 +113,7 @@ IO_ROOMS = (
     "cli.local_cluster.prestart",
     "cli.local_cluster.serve",
     "cli.page.access",
+    "cli.page.metrics",
     "cli.page.serve",
     "cli.page.server",
     "cli.page.source",
@@ -273,7 +275,8 @@ def decoders(modules: Sequence[Module]) -> Iterator[Fault]:
         for node in ast.walk(module.tree):
             match node:
                 case ast.Call(
-                    func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="msgspec")), attr="decode"), keywords=options
+                    func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="msgspec")), attr="decode"),
+                    keywords=options,
                 ) if any(each.arg == "type" and not _is_built_in(each.value) for each in options):
                     text = "two threads that decode a type first crash: make a Decoder where the module begins"
                     yield Fault("decoder", module.path, node.lineno, text)
