@@ -19,7 +19,7 @@ from turnout.topology.map_update import MapOutcome
 from turnout.topology.model import RefusalReason
 
 OUTCOMES = ("Written", "DryRun", "Conflict", "Refused", "NotLeading")  # of changes of jobs and nodes
-BUCKETS = ("0.25", "1", "60", "+Inf")
+BUCKETS = ("0.25", "0.5", "1.0", "60.0", "+Inf")
 QUEUE_OF_JOB = {"bert": "default", "gpt": "team-b"}
 QUEUES = tuple(QUEUE_OF_JOB.values())
 
@@ -89,7 +89,7 @@ OF_METRIC = {
         "headroom",
         "settling",
     ),
-    ("turnout_api_requests", "verb"): ("GET", "PATCH"),
+    ("turnout_api_requests", "verb"): ("get", "patch"),
     ("turnout_api_requests", "code"): ("2xx", "403", "409"),
     ("turnout_controller_writes", "verb"): ("create", "patch", "delete"),
     ("turnout_controller_events", "reason"): values_of(ControllerReason),
@@ -132,6 +132,20 @@ PROGRAM_TARGETS = {
     "turnout-controller": ({"pod": "controller-1"},),
     "turnout-run": ({**_JOB, "pod": "bert-0"},),
 }
+
+
+def labels_of(metric):
+    """Return the labels of a metric, by its name with `_total`."""
+    return next(labels for name, _, labels, _ in families() if name == metric.removesuffix("_total"))
+
+
+def values_of_label(metric, label):
+    """Return the values that a label of a metric may have, None for an open set."""
+    if label in ("queue", "lender", "borrower", "job_name", "job_kind", "pod", "cluster", "resource", "rank"):
+        return None
+    if label == "component":
+        return ("autoscaler", "controller", "extender", "nominator")
+    return OF_METRIC.get((metric.removesuffix("_total"), label)) or OF_LABEL.get(label)
 
 
 def families():

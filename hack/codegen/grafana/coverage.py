@@ -57,7 +57,7 @@ def exported() -> Mapping[str, str]:
             parts = ("_bucket", "_sum", "_count") if metric.type == "histogram" else ("",)
             found |= {f"{name}{part}": name for part in parts}
     for name in PENDING - set(found.values()):
-        found |= {f"{name}{part}": name for part in ("", "_bucket")}
+        found |= {f"{name}{part}": name for part in ("", "_bucket", "_count")}
     return found
 
 
