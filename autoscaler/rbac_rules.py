@@ -1,7 +1,8 @@
 """The rights that the autoscaler needs: to observe, for each kind that it resizes, for marks on pods and taints.
 
-The roles and policies of deploy/manifests/autoscaler are rendered from here (`python -m hack.codegen.rbac`). Reading
-is never split by kind: without the jobs of one kind, what is seen of every queue is partial, and nothing is done.
+The page observes the same and writes nothing. The chart's roles and policies are written from here (`python -m
+hack.codegen.rbac`). Reading is never split by kind: without the jobs of one kind, what is seen of every queue is
+partial, and nothing is done.
 """
 
 from __future__ import annotations
@@ -82,3 +83,10 @@ CHECKED = (
     Rule("coordination.k8s.io", ("leases",), ("list",)),
     Rule("admissionregistration.k8s.io", ("mutatingadmissionpolicies", "mutatingwebhookconfigurations"), ("list",)),
 )
+
+# For the page: what its viewers may see is asked of the API server, and a landing is planned with the sizes of sets.
+REVIEWED = (
+    Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+    Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+)
+LANDING = (Rule("apps", ("statefulsets",), ("list",)),)

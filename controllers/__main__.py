@@ -59,7 +59,7 @@ async def serve(settings: Settings) -> None:
         informers = ControllerInformers(cache, client, kinds, setup, clock, rng, settings.namespace)
         elector, host = _elector(client, settings, clock, rng), socket.gethostname()
         events = EventRecorder(client, "turnout-controller", host, clock=clock, docs=settings.docs_base_url)
-        metrics = Metrics(queue.__len__, settings.kinds)
+        metrics = Metrics(queue.__len__, settings.kinds, lambda: cache.count_by_phase() if leading else None)
         metrics.show_client(lambda: client.request_counts, informers.reflectors.items, clock)
         calls = LeasedCalls(client, lambda: elector.is_leading)
         plans = ScalePlans(calls, WorkQueue(clock, backoff, rng.random, one_per_namespace=True), clock, events, metrics)

@@ -9,12 +9,29 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnout.controllers.model import Object, Reason
+from turnout.controllers.model import ControlledKind, JobPhase, Object, Reason
 from turnout.kube.times import rfc3339
 
 Conditions = Sequence[Object]
 _EXCLUDES = {"Running": "Restarting", "Restarting": "Running"}
 _ENDS = (Reason.SUCCEEDED, Reason.FAILED)
+
+
+_PHASES = {
+    Reason.FAILED: JobPhase.FAILED,
+    Reason.SUCCEEDED: JobPhase.SUCCEEDED,
+    Reason.SUSPENDED: JobPhase.SUSPENDED,
+    Reason.RESTARTING: JobPhase.RESTARTING,
+    Reason.RUNNING: JobPhase.RUNNING,
+}  # of conditions, the decisive ones first
+
+
+def job_phase(kind: ControlledKind, status: Object) -> JobPhase:
+    """Return the phase of a job by its status; PENDING for a new job and for a status that says nothing."""
+    if kind.phase is not None:
+        return kind.phase(status)
+    found = valid_conditions(kind.vocabulary.read(status))
+    return next((phase for type_, phase in _PHASES.items() if is_true(found, type_)), JobPhase.PENDING)
 
 
 def is_true(conditions: Conditions, type_: Reason) -> bool:

@@ -34,6 +34,27 @@ class Reason(Enum):
     CLOCK_JUMPED = "ClockJumped"  # an end or a deletion by time is delayed for two readings of the clock
 
 
+class JobPhase(Enum):
+    """The phase of a job of any kind."""
+
+    PENDING = "pending"  # not all of its pods run yet
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    SUSPENDED = "suspended"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+class RestartReason(Enum):
+    """Why a pod is recreated, or a whole job restarted."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    EVICTED = "evicted"  # by the kubelet, a drain, a preemption or a deletion
+    FAULTY_NODE = "faulty_node"  # the pod found its node faulty, by its exit code
+    PROCESS_FAILED = "process_failed"  # any other end of a container
+    TASK_COMPLETED = "task_completed"  # a policy of the job asks for a restart then
+
+
 class JobKey(NamedTuple):
     """The path of its group (`/apis/GROUP/VERSION`), the namespace and the name of a job."""
 
@@ -261,6 +282,7 @@ class ReconcileOutcome:
     status: Object | None = None  # a merge patch of the job's status, None without a change
     status_first: bool = False  # write it before the children, since it counts those that are deleted
     requeue_s: float | None = None  # when to reconcile again at the latest, None for the next change
+    restarts: tuple[RestartReason, ...] = ()  # one for each pod, or for the whole job, that restarts
     delete_job: bool = False
 
 
@@ -372,6 +394,7 @@ class ControlledKind:
     lifecycle: (
         Callable[[ControlledKind, ControlledJob, Object, OwnedObjects, float, Setup], ReconcileOutcome] | None
     ) = None
+    phase: Callable[[Object], JobPhase] | None = None  # reads a status; None to follow the conditions
 
     @property
     def full_name(self) -> str:

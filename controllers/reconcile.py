@@ -248,7 +248,9 @@ def _outcome_of_roles(
     all_writes = [*writes, *(write for decision in decisions.values() for write in decision.writes)]
     requeue_s = soonest(decisions.values(), *left_s, *now.portion.requeue_s())
     restarted = any(decision.restarted for decision in decisions.values())
-    return replace(_outcome(status, all_writes), requeue_s=requeue_s, status_first=restarted)
+    restarts = tuple(reason for decision in decisions.values() for reason in decision.restarts)
+    outcome = _outcome(status, all_writes)
+    return replace(outcome, requeue_s=requeue_s, status_first=restarted, restarts=restarts)
 
 
 def _failed_too_often(view: ControlledJob, status: _Status, known: OwnedObjects) -> bool:

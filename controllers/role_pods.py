@@ -28,6 +28,7 @@ from turnout.controllers.model import (
     PodState,
     Reason,
     Replica,
+    RestartReason,
     Role,
     Setup,
     Write,
@@ -50,6 +51,7 @@ class RoleDecision:
     status_fields: Object  # what the role's part of the status has to remember
     requeue_s: float | None = None  # until the first index in a back-off may have a pod, None if none is
     events: Sequence[EventOnJob] = ()
+    restarts: Sequence[RestartReason] = ()  # one for each failed pod whose recreation was not counted before
 
 
 def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
@@ -104,6 +106,7 @@ def decide_role(now: Reconciliation, role: Role, before: Object) -> RoleDecision
         {**past.status_fields(), **back_off.status_fields(role.replicas)},
         min(waiting_s.values(), default=None),
         _back_off_events(role, waiting_s, fresh),
+        [restart_reason(pod, kind.faulty_node_exit_code) for pod in fresh],
     )
 
 
@@ -193,6 +196,18 @@ def _counts(pods: Iterable[PodState]) -> Counts:
 _MAX_NUMBER = 2**31 - 1  # of a number or a count in a status
 _MOST_NODES = 16  # that are avoided, the newest
 _STARVED = "OOMKilled"
+_EVICTED = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Preempting", "Terminated"})  # of the kubelet
+
+
+def restart_reason(pod: PodState, faulty_node_exit_code: int | None = None) -> RestartReason:
+    """Return why a pod is recreated. faulty_node_exit_code: as in ControlledKind."""
+    if pod.reason == _STARVED:
+        return RestartReason.OUT_OF_MEMORY
+    if pod.deleting or pod.reason in _EVICTED:
+        return RestartReason.EVICTED
+    if faulty_node_exit_code is not None and pod.exit_code == faulty_node_exit_code:
+        return RestartReason.FAULTY_NODE
+    return RestartReason.PROCESS_FAILED
 
 
 @dataclass(frozen=True, slots=True)

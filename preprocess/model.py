@@ -121,6 +121,9 @@ class ShardNote(msgspec.Struct, frozen=True):
     has_rejected_lines: bool = False  # the raw lines of faulty documents lie beside the shard
 
 
+shard_notes = msgspec.json.Decoder(ShardNote)
+
+
 class RejectedDocument(NamedTuple):
     """A faulty document with its raw bytes, as `--on-error quarantine` keeps it."""
 

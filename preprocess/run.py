@@ -21,7 +21,7 @@ from turnout.preprocess import storage
 from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
-from turnout.preprocess.model import InputFile, ShardNote, TextChunk
+from turnout.preprocess.model import InputFile, ShardNote, TextChunk, shard_notes
 from turnout.preprocess.options import Engine, OnError, Options
 from turnout.preprocess.plan import Division, chunks, find_sources
 from turnout.preprocess.run_lock import run_lock
@@ -62,6 +62,9 @@ class RunPlan(msgspec.Struct, frozen=True):
     engine: str
     engine_reason: str
     chunks: tuple[TextChunk, ...]
+
+
+_plans = msgspec.json.Decoder(RunPlan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ def _resume_or_plan(
     path = _plan_path(options)
     if storage.exists(path):
         try:
-            plan = msgspec.json.decode(storage.read_bytes(path), type=RunPlan)
+            plan = _plans.decode(storage.read_bytes(path))
         except msgspec.MsgspecError as error:
             raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
         if (what := difference(plan.identity, identity)) is not None:
@@ -225,7 +228,7 @@ def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardNote | N
     Raises ResumeRefused if its input has changed since.
     """
     try:
-        record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardNote)
+        record = shard_notes.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
     except msgspec.MsgspecError:
         return None
     try:
@@ -268,7 +271,7 @@ def finish(run: PreprocessRun, records: Sequence[ShardNote]) -> Totals | None:
 def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardNote:
     """Return the record of a shard that another process finished. Make the shard again if a power cut has torn it."""
     try:
-        record = msgspec.json.decode(storage.read_bytes(record_path(settings.folder, chunk.index)), type=ShardNote)
+        record = shard_notes.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
     except msgspec.MsgspecError:
         return process(settings, chunk)
     return record if has_whole_shard(settings, record) else process(settings, chunk)

@@ -40,6 +40,9 @@ class LockHolder(msgspec.Struct, frozen=True):
         return f"process {self.process} on {self.host}, started {began}"
 
 
+_holder = msgspec.json.Decoder(LockHolder)
+
+
 @contextmanager
 def run_lock(path: str) -> Iterator[None]:
     """Hold the lock of this name while the block runs. Raises RunInProgress with the name of the run that holds it."""
@@ -107,7 +110,7 @@ def _write_holder(path: str, holder: LockHolder) -> None:
 def _holder_name(content: bytes) -> str:
     """Return the name of the run in a lock file."""
     try:
-        return msgspec.json.decode(content, type=LockHolder).name()
+        return _holder.decode(content).name()
     except msgspec.MsgspecError:
         return "a run that has not written its name yet"
 
@@ -115,6 +118,6 @@ def _holder_name(content: bytes) -> str:
 def _renewed(content: bytes) -> float:
     """Return when a lock was last renewed, in seconds since 1970; 0 if its file cannot be read."""
     try:
-        return msgspec.json.decode(content, type=LockHolder).renewed
+        return _holder.decode(content).renewed
     except msgspec.MsgspecError:
         return 0.0

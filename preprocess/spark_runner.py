@@ -26,7 +26,7 @@ import msgspec
 
 from turnout.preprocess import command, options, storage
 from turnout.preprocess.errors import LostWorker, PreprocessError
-from turnout.preprocess.model import ShardNote, TextChunk
+from turnout.preprocess.model import ShardNote, TextChunk, shard_notes
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import ProgressLine
 from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
@@ -204,7 +204,7 @@ def with_faults(folder: str, record: ShardNote) -> ShardNote:
     """Return a record with the list of its faults, which is read from the folder of the shards."""
     if not record.fault_counts:
         return record
-    return msgspec.json.decode(storage.read_bytes(record_path(folder, record.index)), type=ShardNote)
+    return shard_notes.decode(storage.read_bytes(record_path(folder, record.index)))
 
 
 def task_failure_text(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChunk]]) -> str:

@@ -223,3 +223,19 @@ def test_a_circle_is_told_by_the_names_on_it(tmp_path):
 )
 def test_a_room_that_is_too_large_is_told(tmp_path, files, expected):
     assert told(tmp_path, files) == expected
+
+
+@pytest.mark.parametrize(
+    ("package", "call", "expected"),
+    [
+        pytest.param("launcher", "msgspec.json.decode(raw, type=Note)", ["decoder"], id="a structure in the launcher"),
+        pytest.param("preprocess", "msgspec.msgpack.decode(raw, type=list[Note])", ["decoder"], id="a list of them"),
+        pytest.param("preprocess", "msgspec.json.decode(raw, type=list[str])", [], id="a built-in type"),
+        pytest.param("preprocess", "msgspec.json.decode(raw)", [], id="no type"),
+        pytest.param("preprocess", "NOTES.decode(raw)", [], id="a decoder of the module"),
+        pytest.param("autoscaler", "msgspec.json.decode(raw, type=Note)", [], id="a program without threads"),
+    ],
+)
+def test_threads_meet_no_type_that_is_decoded_first(tmp_path, package, call, expected):
+    files = {f"{package}/a.py": f"def read(raw):\n    return {call}\n"}
+    assert [rule for rule, _, _ in told(tmp_path, files)] == expected

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from heapq import nsmallest
 from math import inf, isfinite
 
@@ -25,12 +24,13 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from turnout.autoscaler.controller.usage_meter import UsageMeter
 from turnout.autoscaler.model import Gpus, JobState, Observation, Policy, QueueOrder, Reason, Step, bound, free, total
 from turnout.autoscaler.node_faults.model import NodeReason
+from turnout.autoscaler.reporting.usage import elastic_gpus, gpus_of, missing_gpus
 from turnout.jobs.model import JobKey, Life
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube.client.clock import Clock, RealClock
-from turnout.kube.pod_shape import PodShape
 from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
 from turnout.kube.server.probes import build_info, leading_gauge
 from turnout.kube.times import unix_s
@@ -79,6 +79,7 @@ class Metrics:
         self._promises = _Promises(counter("start_predictions", _PREDICTIONS_TEXT, "queue", "result"))
         self.leading = _Leading(leading_gauge(registry, "autoscaler"), self._stopped)
         self.nodes = _NodeMetrics(registry)
+        self.usage = UsageMeter(registry, gpus, self._clock)
         self._cluster_gpus: Callable[[], Mapping[str, int]] = dict
         self._lost_decisions: Callable[[], int] = int
         self._snapshot: Snapshot | None = None
@@ -95,7 +96,8 @@ class Metrics:
     ) -> None:
         """Take over an observation and its decision. starts: as for `set_starts`; None keeps the previous ones."""
         self._age_s, self._at_s = observation.age_s, self._clock.monotonic()
-        self._lent.set_lent(lent(observation.jobs, self._counts))
+        self.usage.record_decision(observation, steps := tuple(steps))
+        self._lent.set_lent(elastic_gpus(observation.jobs, self._counts))
         before = self._snapshot.since if self._snapshot is not None else {}
         now_s = self._clock.wall()
         since = {
@@ -104,9 +106,7 @@ class Metrics:
             if each.is_waiting
         }
         self._promises.settle(observation.jobs, since, now_s)
-        self._snapshot = Snapshot(
-            now_s, observation.jobs, observation.queues, tuple(steps), since, self._promises.starts
-        )
+        self._snapshot = Snapshot(now_s, observation.jobs, observation.queues, steps, since, self._promises.starts)
         if starts is not None:
             self.set_starts(starts)
         self._by_key = {}
@@ -143,6 +143,8 @@ class Metrics:
             )
             cost_s = 0.0 if step.at_start else usual_s
             self._restarts.labels(queue).inc(gpus * min(state.bound_workers, step.target) * cost_s)
+            beneficiary = self._job(step.beneficiary) if step.beneficiary is not None else None
+            self.usage.count_resize(state, step, "" if beneficiary is None else beneficiary.job.queue, cost_s)
 
     def show_cluster(self, gpus_by_state: Callable[[], Mapping[str, int]], lost_decisions: Callable[[], int]) -> None:
         """Show the GPUs of the nodes by state, and the decisions that the decision log lost."""
@@ -173,6 +175,7 @@ class Metrics:
         """Drop the series of queues, jobs and nodes, because another replica leads now."""
         self._lent.set_lent({})
         self.nodes.clear()
+        self.usage.clear()
         self._snapshot, self._starts, self._by_key, self._dry_run_steps = None, {}, {}, {}
         self._promises.starts.clear()
 
@@ -401,15 +404,6 @@ def waiting_since_s(state: JobState, now_s: float) -> float:
     return lost if state.bound_workers or state.finished else unix_s(state.job.created) or lost
 
 
-def lent(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[str, int]:
-    """Return the GPUs of workers above the min, by queue."""
-    found: dict[str, int] = defaultdict(int)
-    for each in jobs:
-        if each.evictable_nodes:
-            found[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpus)
-    return found
-
-
 def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: int = MOST_JOBS) -> Iterator[Sample]:
     """Yield all samples of a decision.
 
@@ -440,7 +434,7 @@ def gpus_ahead(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[JobKey, int]:
     found: dict[JobKey, int] = {}
     for state in sorted((each for each in jobs if each.is_waiting), key=lambda each: each.queue_order):
         found[state.job.key] = sums[state.job.queue]
-        sums[state.job.queue] += _missing_gpus(state, gpus)
+        sums[state.job.queue] += missing_gpus(state, gpus)
     return found
 
 
@@ -450,12 +444,6 @@ def prediction_result(promise: Start, started_s: float) -> str:
     if started_s < earliest_s:
         return "early"
     return "inside" if started_s <= latest_s else "late"
-
-
-@lru_cache(maxsize=4096)
-def gpus_of(shape: PodShape, gpus: Gpus) -> int:
-    """Return the GPUs that one pod requests."""
-    return shape.gpus(gpus)
 
 
 def _queue_samples(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
@@ -491,7 +479,7 @@ class _Sums:
         least_gpus, elastic_gpus = _gpus_by_part(state, gpus)
         self.least_gpus += least_gpus
         self.elastic_gpus += elastic_gpus
-        self.missing_gpus += _missing_gpus(state, gpus) if state.is_waiting else 0
+        self.missing_gpus += missing_gpus(state, gpus) if state.is_waiting else 0
         self.without_series += 1
 
     def samples(self, name: str) -> Iterator[Sample]:
@@ -536,7 +524,7 @@ def _job_samples(
         yield "job_reason", (*labels, reason.value), 1
     if not state.is_waiting:
         return
-    yield "job_missing_gpus", labels, _missing_gpus(state, gpus)
+    yield "job_missing_gpus", labels, missing_gpus(state, gpus)
     if since_s is not None:
         yield "job_waiting_since_timestamp_seconds", labels, since_s
     if start is not None:
@@ -580,11 +568,3 @@ def _gpus_by_part(state: JobState, gpus: Gpus) -> tuple[int, int]:
     """Return the GPUs of the running workers up to the min, and above it."""
     worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
     return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))
-
-
-def _missing_gpus(state: JobState, gpus: Gpus) -> int:
-    """Return the GPUs of the pods that are missing to the min, other roles included."""
-    job = state.job
-    workers = max(0, job.bounds.least - state.bound_workers - state.finished) * gpus_of(job.shape, gpus)
-    roles = zip(state.other_pods or (0,) * len(job.other_roles), job.other_roles, strict=False)
-    return workers + sum(max(0, replicas - bound) * gpus_of(shape, gpus) for bound, (shape, replicas) in roles)

@@ -8,7 +8,7 @@ import random
 import string
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from turnout.cli.commands.child_programs import RunningExtender, extender_comman
 from turnout.cli.demo import scenario
 from turnout.cli.demo.lending.driver import Loan, lend
 from turnout.cli.demo.lending.screen import LendingScreen
+from turnout.cli.demo.page import DemoPage, in_browser
 from turnout.cli.demo.scenario import (
     MAP_NAME,
     MAP_NAMESPACE,
@@ -65,15 +66,16 @@ class Show:
     extender: Sequence[str] = field(default_factory=extender_command)
 
 
-async def perform(show: Show, screen: Screen) -> Tally:
+async def perform(show: Show, screen: Screen, page: DemoPage | None = None) -> Tally:
     """Run the whole demo of placement and return its totals.
 
-    show: the choices of the person. Raises ExtenderFailed if the extender does not start.
+    show: the choices of the person. page: shows the cluster in a browser. Raises ExtenderFailed if the extender does
+    not start.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     play = scene(show.seed, show.gangs)
     screen.open(play)
-    async with _stage(show, play, screen) as (stage, asked_extender, extender):
+    async with _stage(show, play, screen, page) as (stage, asked_extender, extender):
         performance = _Performance(show, play, stage, extender, screen)
         with screen.acts():
             for act in play.acts:
@@ -87,23 +89,27 @@ async def perform(show: Show, screen: Screen) -> Tally:
 
 @asynccontextmanager
 async def _stage(
-    show: Show, play: Scene, screen: Screen
+    show: Show, play: Scene, screen: Screen, page: DemoPage | None
 ) -> AsyncIterator[tuple[Testbed, ExtenderClient, RunningExtender]]:
     """Start the API, the extender and the scheduler; end them in the other order."""
-    with tempfile.TemporaryDirectory(prefix="turnout-demo-") as name:
-        folder = Path(name)
-        async with local_cluster(folder / "kubeconfig", pace=_PACE) as cluster:
-            stage = Testbed(cluster.api)
-            cluster.addresses.update({place.name: place.ip for place in play.places})
-            await stage.set_up(play)
-            screen.say(f"A Kubernetes API is up at {cluster.address}; the extender is starting ...")
-            configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
-            async with running_extender(show.extender, folder / "kubeconfig", configmap, folder, cluster.session) as up:
-                screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
-                settings = SchedulerSettings(extender=ExtenderSettings(weight=show.weight), seed=show.seed)
-                asked_extender = ExtenderClient(cluster.session, up.url)
-                cluster.schedule(settings, asked_extender, stage.on_outcome)
-                yield stage, asked_extender, up
+    async with AsyncExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
+        kubeconfig = folder / "kubeconfig"
+        cluster = await ends.enter_async_context(local_cluster(kubeconfig, pace=_PACE))
+        stage = Testbed(cluster.api)
+        cluster.addresses.update({place.name: place.ip for place in play.places})
+        await stage.set_up(play)
+        if page is not None:
+            screen.say(in_browser(await ends.enter_async_context(page.serve(kubeconfig))))
+        screen.say(f"A Kubernetes API is up at {cluster.address}; the extender is starting ...")
+        configmap = f"{MAP_NAMESPACE}/{MAP_NAME}"
+        extending = running_extender(show.extender, kubeconfig, configmap, folder, cluster.session)
+        up = await ends.enter_async_context(extending)
+        screen.say(f"The extender is ready at {up.url} and is asked over HTTP, as kube-scheduler would ask it.")
+        settings = SchedulerSettings(extender=ExtenderSettings(weight=show.weight), seed=show.seed)
+        asked_extender = ExtenderClient(cluster.session, up.url)
+        cluster.schedule(settings, asked_extender, stage.on_outcome)
+        yield stage, asked_extender, up
 
 
 class _Performance:
@@ -313,11 +319,12 @@ _NEXT = (
 
 async def play(part: str, show: Show, fast: bool, console: Console) -> None:
     """Play the demo of placement, of lending, or both. fast: short pauses. Raises ChildFailed and StoryFailed."""
+    page = DemoPage()
     if part != LENDING:
-        await perform(replace(show, pause_s=0.0) if fast else show, Screen(console))
+        await perform(replace(show, pause_s=0.0) if fast else show, Screen(console), page)
     if part != GANGS:
         loan = Loan()
-        await lend(replace(loan, pause_s=_FAST_S) if fast else loan, LendingScreen(console))
+        await lend(replace(loan, pause_s=_FAST_S) if fast else loan, LendingScreen(console), page)
     console.print()
     console.print("Try next:")
     for command, what in _NEXT:

@@ -5,21 +5,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import logging
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Hashable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Hashable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from turnout.cli.page.cluster_state import EVERYTHING, Rights
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.rate_limiter import RateLimiter
 from turnout.kube.errors import CallError
 
+log = logging.getLogger("turnout.page")
+
 RIGHTS_S = 60.0  # seconds for which an answer of the API server counts
+REFUSED_S = 300.0  # seconds after which a namespace that was refused is asked for again
+STALE_S = 300.0  # seconds after which a right in a namespace ends if it could not be asked for again
+WAIT_S = 1.0  # for which a request waits for the rights in namespaces; what is not known then stays hidden
 SESSION_S = 12 * 3_600.0
 MOST_SESSIONS, MOST_CACHED = 1_000, 50_000
 MOST_REVIEWS = 8  # at the same time
+MOST_OF_VIEWER = 2  # reviews of namespaces at the same time for one viewer
+REVIEWS_PER_S = 200.0  # of namespaces, of all viewers together
+MOST_VIEWERS, MOST_NAMESPACES = 500, 5_000  # whose rights in namespaces are remembered, and of how many
 MOST_TOKEN = 16_384  # characters
 T = TypeVar("T")
 
@@ -54,8 +66,8 @@ class Access(Protocol):
     async def identity_of(self, token: str) -> Identity:
         """Return whose token this is. Raises NotLoggedIn and Unavailable."""
 
-    async def rights_of(self, identity: Identity, namespaces: Collection[str]) -> Rights:
-        """Return what they may see. namespaces: those that have jobs. Raises Unavailable."""
+    async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
+        """Return what they may see. namespaces: those that have jobs, sorted. Raises Unavailable."""
 
 
 class LocalAccess:
@@ -70,7 +82,7 @@ class LocalAccess:
             raise NotLoggedIn("this is not the token of the printed address")
         return Identity("")
 
-    async def rights_of(self, identity: Identity, namespaces: Collection[str]) -> Rights:
+    async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
         """Return all rights: the page shows what the person's own kubeconfig may list."""
         return EVERYTHING
 
@@ -85,13 +97,53 @@ class _Review(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-class ClusterAccess:
-    """Access by TokenReview and SubjectAccessReview. Answers count for RIGHTS_S seconds. clock: monotonic seconds."""
+@dataclass(slots=True)
+class _NamespaceRights:
+    """What is known of one viewer's right to list pods, by namespace."""
 
-    def __init__(self, reviews: Reviews, clock: Callable[[], float]) -> None:
-        self._reviews, self._limit = reviews, asyncio.Semaphore(MOST_REVIEWS)
-        self._identities: _Cache[Identity | None] = _Cache(clock)
-        self._allowed: _Cache[bool] = _Cache(clock)
+    granted: dict[str, float] = field(default_factory=dict)  # the time of the last answer, monotonic seconds
+    refused: dict[str, float] = field(default_factory=dict)  # likewise
+    walk: asyncio.Task[None] | None = None  # asks the API server, namespace by namespace
+    patience_ends_s: float = 0.0  # until then requests wait for the walk, monotonic seconds
+
+    def note(self, namespace: str, allowed: bool, now_s: float) -> None:
+        """Note an answer of the API server."""
+        (self.refused if allowed else self.granted).pop(namespace, None)
+        (self.granted if allowed else self.refused)[namespace] = now_s
+
+    def urgent(self, namespaces: Iterable[str], now_s: float) -> list[str]:
+        """Return the namespaces that an answer needs: first rights to be asked for again, then those not known."""
+        expired = [name for name, at_s in self.granted.items() if now_s - at_s >= RIGHTS_S]
+        return expired + [name for name in namespaces if name not in self.granted and name not in self.refused]
+
+    def refused_long_ago(self, now_s: float) -> list[str]:
+        """Return the namespaces that were refused so long ago that they are asked for again."""
+        return [name for name, at_s in self.refused.items() if now_s - at_s >= REFUSED_S]
+
+    def keep(self, namespaces: Iterable[str]) -> None:
+        """Forget all other namespaces."""
+        present = frozenset(namespaces)
+        self.granted = {name: at_s for name, at_s in self.granted.items() if name in present}
+        self.refused = {name: at_s for name, at_s in self.refused.items() if name in present}
+
+    def visible(self, now_s: float) -> frozenset[str]:
+        """Return the namespaces in which the right counts now."""
+        return frozenset(name for name, at_s in self.granted.items() if now_s - at_s < STALE_S)
+
+
+class ClusterAccess:
+    """Access by TokenReview and SubjectAccessReview. Answers count for RIGHTS_S seconds.
+
+    A viewer who may list pods everywhere costs two reviews a minute. For another viewer each namespace is asked for, in
+    the background and at a bounded rate; a request waits for WAIT_S seconds at most.
+    """
+
+    def __init__(self, reviews: Reviews, clock: Clock) -> None:
+        self._reviews, self._clock, self._limit = reviews, clock, asyncio.Semaphore(MOST_REVIEWS)
+        self._rate = RateLimiter(clock, REVIEWS_PER_S)
+        self._identities: _Cache[Identity | None] = _Cache(clock.monotonic)
+        self._allowed: _Cache[bool] = _Cache(clock.monotonic)
+        self._viewers: OrderedDict[Identity, _NamespaceRights] = OrderedDict()
 
     async def identity_of(self, token: str) -> Identity:
         """Return whose token this is. Raises NotLoggedIn and Unavailable."""
@@ -114,21 +166,63 @@ class ClusterAccess:
         groups = tuple(map(str, user.get("groups") or ()))
         return Identity(str(user.get("username", "")), str(user.get("uid", "")), groups)
 
-    async def rights_of(self, identity: Identity, namespaces: Collection[str]) -> Rights:
+    async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
         """Return what they may see: pods that they may list, and nodes. Raises Unavailable."""
-        everywhere, nodes = await asyncio.gather(
-            self._may_list(identity, "pods", ""), self._may_list(identity, "nodes", "")
-        )
+        everywhere, nodes = await asyncio.gather(self._may_list(identity, "pods"), self._may_list(identity, "nodes"))
         if everywhere:
             return Rights(True, frozenset(), nodes)
-        names = sorted(namespaces)
-        may = await asyncio.gather(*(self._may_list(identity, "pods", each) for each in names))
-        return Rights(False, frozenset(name for name, yes in zip(names, may, strict=True) if yes), nodes)
+        viewer = self._viewer(identity)
+        names = namespaces[:MOST_NAMESPACES]
+        await self._ask_again(identity, viewer, names)
+        unknown = sum(name not in viewer.granted and name not in viewer.refused for name in names)
+        visible = viewer.visible(self._clock.monotonic())
+        return Rights(False, visible, nodes, unknown + len(namespaces) - len(names))
 
-    async def _may_list(self, identity: Identity, resource: str, namespace: str) -> bool:
-        return await self._allowed.get(
-            (identity, resource, namespace), lambda: self._review_right(identity, resource, namespace)
-        )
+    def _viewer(self, identity: Identity) -> _NamespaceRights:
+        viewer = self._viewers.setdefault(identity, _NamespaceRights())
+        self._viewers.move_to_end(identity)
+        while len(self._viewers) > MOST_VIEWERS:
+            self._viewers.popitem(last=False)
+        return viewer
+
+    async def _ask_again(self, identity: Identity, viewer: _NamespaceRights, names: tuple[str, ...]) -> None:
+        """Ask for what is not known or too old, and wait for the answers of a new walk for WAIT_S seconds."""
+        now_s = self._clock.monotonic()
+        if viewer.walk is None:
+            viewer.keep(names)
+            urgent, later = viewer.urgent(names, now_s), viewer.refused_long_ago(now_s)
+            if not urgent and not later:
+                return
+            viewer.patience_ends_s = now_s + WAIT_S if urgent else now_s
+            viewer.walk = asyncio.create_task(self._walk(identity, viewer, [*urgent, *later]))
+        wait_s = viewer.patience_ends_s - now_s
+        if wait_s > 0:
+            with suppress(TimeoutError):
+                async with self._clock.timeout(wait_s):
+                    await asyncio.shield(viewer.walk)
+
+    async def _walk(self, identity: Identity, viewer: _NamespaceRights, names: list[str]) -> None:
+        """Ask for one namespace after the other. Without an answer of the API server, the rest stays as it is."""
+        left = iter(names)
+
+        async def work() -> None:
+            """Take the next namespace until there is none."""
+            for name in left:
+                await self._rate.acquire()
+                viewer.note(name, await self._review_right(identity, "pods", name), self._clock.monotonic())
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(MOST_OF_VIEWER):
+                    tasks.create_task(work())
+        except* Unavailable as group:
+            log.warning("rights_not_reviewed", extra={"error": str(group.exceptions[0])})
+        finally:
+            viewer.walk = None
+
+    async def _may_list(self, identity: Identity, resource: str) -> bool:
+        """Return whether they may list a resource in all namespaces."""
+        return await self._allowed.get((identity, resource), lambda: self._review_right(identity, resource, ""))
 
     async def _review_right(self, identity: Identity, resource: str, namespace: str) -> bool:
         attributes = {"verb": "list", "resource": resource, "namespace": namespace}

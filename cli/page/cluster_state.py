@@ -77,6 +77,7 @@ class Rights:
     all_namespaces: bool = False  # the viewer may list pods everywhere
     namespaces: frozenset[str] = frozenset()  # where the viewer may list pods
     nodes: bool = False  # the viewer may list nodes
+    unknown_namespaces: int = field(default=0, compare=False)  # those with jobs for which there is no answer yet
 
     def sees(self, namespace: str) -> bool:
         """Return True if the viewer may see the jobs of this namespace."""

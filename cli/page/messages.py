@@ -363,6 +363,8 @@ class Viewer(msgspec.Struct, frozen=True):
     # True if this viewer may see the jobs of all namespaces.
     all_namespaces: bool
     cluster: str
+    # Namespaces with jobs in which this viewer's right is not known yet: their jobs are hidden.
+    unknown_namespaces: int = 0
 
 
 class Problem(msgspec.Struct, frozen=True):

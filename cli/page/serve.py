@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -19,11 +21,17 @@ from turnout.cli.exit_codes import ExitCode
 from turnout.cli.page.access import Access, ClusterAccess, LocalAccess, Sessions
 from turnout.cli.page.answers import BadQuery
 from turnout.cli.page.messages import LandingAnswer, LandingRow
+from turnout.cli.page.metrics import PageMetrics
 from turnout.cli.page.server import Explain, PageServer, PageSettings
 from turnout.cli.page.source import PageSource
 from turnout.cli.views.explain import BadGang, gang_of, ranges
+from turnout.kube.cli_flags import check_url, parse_address
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
+from turnout.kube.client.run_until_signal import run_until_signal
+from turnout.kube.server.probes import probe_pages, serve_pages
+
+log = logging.getLogger("turnout.page")
 
 EXPLAIN_S = 5.0  # for which one landing counts
 LOOPBACK = "127.0.0.1"
@@ -34,6 +42,9 @@ class BadAddress(Exception):
 
 
 def _page_settings(args: argparse.Namespace, allowed: frozenset[str]) -> PageSettings:
+    """Return the settings of the flags. Raises BadSetting."""
+    check_url(args.docs_base_url, "--docs-base-url")
+    check_url(args.grafana_url, "--grafana-url")
     return PageSettings(
         args.cluster or args.context or "",
         args.docs_base_url,
@@ -45,6 +56,11 @@ def _page_settings(args: argparse.Namespace, allowed: frozenset[str]) -> PageSet
     )
 
 
+def local_hosts(port: int) -> frozenset[str]:
+    """Return the Host headers of a page on loopback: a foreign site that resolves to this machine has another."""
+    return frozenset(f"{name}:{port}" for name in (LOOPBACK, "localhost"))
+
+
 async def serve_locally(
     client: Client, settings: Settings, args: argparse.Namespace, say: Callable[[str], None]
 ) -> ExitCode:
@@ -52,28 +68,46 @@ async def serve_locally(
     secret = secrets.token_urlsafe(24)
 
     def hosts(port: int) -> PageSettings:
-        return _page_settings(args, frozenset(f"{name}:{port}" for name in (LOOPBACK, "localhost")))
+        return _page_settings(args, local_hosts(port))
 
     await client.get("/version")  # fail at once if the API server does not answer
-    async with serving(client, settings, LocalAccess(secret), (LOOPBACK, args.port), hosts) as (source, port):
-        say(f"http://{LOOPBACK}:{port}/#token={secret}")
+    async with serving(client, settings, LocalAccess(secret), (LOOPBACK, args.port), hosts) as page:
+        say(f"http://{LOOPBACK}:{page.port}/#token={secret}")
         say("Ctrl-C ends it.")
-        await source.run()
+        await page.source.run()
     return ExitCode.DONE
 
 
-async def serve(client: Client, settings: Settings, args: argparse.Namespace, say: Callable[[str], None]) -> ExitCode:
-    """Serve many viewers, each with the rights of their own token. Return when interrupted. Raises BadAddress."""
-    host, _, port = args.listen.rpartition(":")
-    if not host or not port.isdecimal():
-        raise BadAddress(f"--listen is HOST:PORT, not {args.listen!r}")
-    access = ClusterAccess(client, time.monotonic)
-    allowed = frozenset(each.lower() for each in args.allowed_host)
-    address = host.strip("[]"), int(port)
-    async with serving(client, settings, access, address, lambda _: _page_settings(args, allowed)) as (source, bound):
-        say(f"the page listens on {host}:{bound}")
-        await source.run()
-    return ExitCode.DONE
+async def serve(settings: Settings, args: argparse.Namespace, say: Callable[[str], None]) -> None:
+    """Serve many viewers, each with the rights of their own token, until a signal. Raises BadAddress and BadSetting."""
+    address, probes_at = parse_address(args.listen, "--listen"), parse_address(args.metrics_bind, "--metrics-bind")
+    own = _page_settings(args, frozenset(each.lower() for each in args.allowed_host))
+    opening = Client.open(args.kubeconfig, args.context, max_call_s=args.request_timeout or None, as_user=args.as_user)
+    async with (
+        await opening as client,
+        serving(client, settings, ClusterAccess(client, RealClock()), address, lambda _: own) as page,
+    ):
+        source, server = page.source, page.server
+        metrics = PageMetrics(source.data_age_s, lambda: server.viewers)
+        metrics.show_client(lambda: client.request_counts, source.watches, RealClock())
+        probes = probe_pages(lambda: unready_reason(source), metrics.page)
+        async with serve_pages(*probes_at, probes) as metrics_port:
+            log.info("serving", extra={"port": page.port, "metrics_port": metrics_port})
+            say(f"the page listens on {address[0]}:{page.port}")
+            await run_until_signal(source.run())
+
+
+def unready_reason(source: PageSource) -> str | None:
+    """Return why the page shows nothing yet; None after the first observation, whatever happens then."""
+    return None if source.has_synced else "; ".join(source.waits_for()) or "the first observation is not made yet"
+
+
+class RunningPage(NamedTuple):
+    """A page that is served."""
+
+    source: PageSource
+    server: PageServer
+    port: int
 
 
 @asynccontextmanager
@@ -83,10 +117,11 @@ async def serving(
     access: Access,
     address: tuple[str, int],
     page_settings: Callable[[int], PageSettings],
-) -> AsyncIterator[tuple[PageSource, int]]:
-    """Serve the page while the block lasts; give the source, which does not run yet, and the port.
+    sessions: Sessions | None = None,
+) -> AsyncIterator[RunningPage]:
+    """Serve the page while the block lasts. Its source does not run yet.
 
-    page_settings: makes the settings, given the port. Raises BadAddress.
+    page_settings: makes the settings, given the port. sessions: those of an earlier page. Raises BadAddress.
     """
     source = PageSource(client, settings, RealClock(), random.Random())
     listening = _listen(*address)
@@ -94,16 +129,15 @@ async def serving(
     server = PageServer(
         source,
         access,
-        Sessions(time.monotonic),
+        sessions or Sessions(time.monotonic),
         _explain(client, settings, source),
-        time.monotonic,
         page_settings(port),
     )
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.SockSite(runner, listening).start()
-        yield source, port
+        yield RunningPage(source, server, port)
     finally:
         await runner.cleanup()
 

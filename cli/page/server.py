@@ -8,6 +8,7 @@ import hashlib
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Protocol
@@ -47,7 +48,6 @@ HEADERS = {
 }
 AGE_S = 5.0  # between two events of a stream at most
 WRITE_S = 10.0  # a viewer that does not read for so long is disconnected
-CHECK_S = 60.0  # between two checks of a stream's token
 MOST_STREAMS, MOST_ANSWERS = 500, 256
 MOST_QUERY = 2_000  # characters of an address
 SMALL = 1_000  # bytes, below which an answer is not compressed
@@ -103,19 +103,23 @@ class PageServer:
         access: Access,
         sessions: Sessions,
         explain: Explain,
-        clock: Callable[[], float],
         settings: PageSettings = PageSettings(),
     ) -> None:
         self._source, self._access, self._sessions, self._explain = source, access, sessions, explain
-        self._clock, self._settings = clock, settings
+        self._settings = settings
         self._answers: OrderedDict[tuple[str, Rights], _Encoded] = OrderedDict()
         self._visible_states: tuple[int, dict[Rights, ClusterState]] = (0, {})
+        self._namespaces: tuple[int, tuple[str, ...]] = (0, ())  # of a version of the state: those with jobs
         self._streams = 0
+
+    @property
+    def viewers(self) -> int:
+        """The number of open streams."""
+        return self._streams
 
     def application(self) -> web.Application:
         """Return the application for aiohttp's runner."""
         app = web.Application(middlewares=[self._guard], client_max_size=MOST_BODY)
-        app.router.add_get("/healthz", self._healthy)
         for path in FILES:
             app.router.add_get(path, self._file)
         app.router.add_post("/api/v1/session", self._begin_session)
@@ -166,10 +170,6 @@ class PageServer:
             response.headers.update({name: text for name, text in HEADERS.items() if name not in response.headers})
         return response
 
-    async def _healthy(self, request: web.Request) -> web.Response:
-        waits_for = [] if self._source.has_synced else self._source.waits_for()
-        return web.Response(status=200 if self._source.has_synced else 503, text=", ".join(waits_for) or "ok")
-
     async def _file(self, request: web.Request) -> web.Response:
         name, kind = FILES[request.path]
         body = resources.files("turnout.cli.page").joinpath("static", name).read_bytes()
@@ -187,10 +187,11 @@ class PageServer:
         return await self._access.identity_of(token.strip())
 
     async def _rights(self, request: web.Request) -> Rights:
-        identity = await self._identity(request)
-        namespaces = {job.namespace for job in self._source.state.jobs}
-        namespaces.update(*self._source.state.queue_namespaces.values())
-        return await self._access.rights_of(identity, namespaces)
+        identity, state = await self._identity(request), self._source.state
+        if self._namespaces[0] != state.version:
+            names = {job.namespace for job in state.jobs}.union(*state.queue_namespaces.values())
+            self._namespaces = state.version, tuple(sorted(names))
+        return await self._access.rights_of(identity, self._namespaces[1])
 
     async def _state(self, request: web.Request) -> tuple[ClusterState, Rights]:
         """Return the state that this viewer may see. Raises Unavailable before the first observation."""
@@ -269,7 +270,7 @@ class PageServer:
 
     async def _viewer(self, request: web.Request) -> web.Response:
         identity, rights = await self._identity(request), await self._rights(request)
-        viewer = Viewer(identity.user, rights.all_namespaces, self._settings.cluster)
+        viewer = Viewer(identity.user, rights.all_namespaces, self._settings.cluster, rights.unknown_namespaces)
         return _encoded_response(request, _encoded(viewer, 0))
 
     async def _open_api(self, request: web.Request) -> web.Response:
@@ -326,30 +327,27 @@ class PageServer:
         return response
 
     async def _send_events(self, request: web.Request, response: web.StreamResponse) -> None:
-        checked_s = self._clock()
+        source, unknown = self._source, 0
         while True:
-            changed, source = self._source.changed, self._source
+            changed = source.changed
+            try:
+                unknown = (await self._rights(request)).unknown_namespaces
+            except NotLoggedIn as error:
+                await _write(response, "expired", {"error": str(error)}, source.state.version)
+                return
+            except Unavailable:
+                pass  # the stream tells how old the data is
             data = {
                 "version": source.state.version,
                 "observed_at_s": source.state.observed_at_s,
                 "silent_s": round(source.silent_s(), 1),
                 "error": source.last_error(),
+                "unknown_namespaces": unknown,
             }
             await _write(response, "version", data, source.state.version)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(AGE_S):
                     await changed.wait()
-            except TimeoutError:
-                pass
-            if self._clock() - checked_s >= CHECK_S:
-                checked_s = self._clock()
-                try:
-                    await self._identity(request)
-                except NotLoggedIn as error:
-                    await _write(response, "expired", {"error": str(error)}, source.state.version)
-                    return
-                except Unavailable:
-                    continue
 
 
 async def _write(response: web.StreamResponse, event: str, data: Mapping[str, Any], number: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -40,6 +40,7 @@ from turnout.kube.client.informer_factory import CallbackSink
 from turnout.kube.client.reflector import Source
 from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.objects import ObjectMeta, Struct
+from turnout.kube.server.client_metrics import Watch
 from turnout.kube.watch_events import Key
 from turnout.topology.fabric import EMPTY, Fabric
 
@@ -103,6 +104,7 @@ class PageSource:
         self.past = PastSizes()
         self.state = ClusterState()
         self.changed = asyncio.Event()
+        self._observed_s = clock.monotonic()  # of the last observation; of the start before the first
 
     def _put_event(self, obj: _Event) -> None:
         raw = msgspec.json.decode(msgspec.json.encode(obj))
@@ -128,6 +130,14 @@ class PageSource:
             if each.watching_since_s is None and not each.is_unserved
         ]
         return max(silent, default=0.0)
+
+    def data_age_s(self) -> float:
+        """Return the time since the last observation with all watches open, in seconds."""
+        return max(self._clock.monotonic() - self._observed_s, self.silent_s())
+
+    def watches(self) -> Iterable[tuple[str, Watch]]:
+        """Return the watches, by what they watch."""
+        return self._informers.reflectors.items()
 
     def last_error(self) -> str:
         """Return the error of a watch that is interrupted, "" if all are open."""
@@ -172,7 +182,7 @@ class PageSource:
             map_fault=self._map_fault(),
             decisions=self._decisions.items({job.job: job.queue for job in jobs}),
         )
-        self._observation, self._steps = observation, steps
+        self._observation, self._steps, self._observed_s = observation, steps, self._clock.monotonic()
         self.past.add(now_s, queues, jobs)
         if new != self.state:
             version = self.state.version + 1
@@ -213,7 +223,3 @@ class PageSource:
             ClusterContext(self._view.bare_gangs()),
         )
         return () if found is None else tuple(why_rows(found))
-
-    def about(self) -> Mapping[str, object]:
-        """Return figures of the watches, for the log."""
-        return {"objects": sum(each.object_count for each in self._informers.reflectors.values())}

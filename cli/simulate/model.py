@@ -12,9 +12,10 @@ from random import Random
 
 from turnout.autoscaler.model import Policy
 from turnout.cli.why import count, duration_text
+from turnout.simulator.replay.cluster import ReplayWorld
 from turnout.simulator.replay.job_run import GPU
 from turnout.simulator.replay.model import ReplayRules, Submission, Tape
-from turnout.simulator.replay.run import Compared, p99, replay
+from turnout.simulator.replay.run import Compared, Watch, p99, replay
 from turnout.simulator.replay.traces import Labels, TraceRow, labelled
 
 USUAL_LOAD = 0.65  # of a cluster whose size nobody states
@@ -104,15 +105,26 @@ def simulate(
     rules: ReplayRules,
     options: SimulationOptions,
     ended: Callable[[int], None] = lambda _: None,
+    watches: tuple[Watch, Watch] | None = None,
 ) -> Compared:
-    """Replay without lending and with lending. ended: called with how many jobs have ended, in both runs together."""
+    """Replay without lending and with lending.
+
+    ended: called with how many jobs have ended, in both runs together. watches: called at each event of the run
+    without lending, and of that with it.
+    """
     headroom = {GPU: options.headroom_gpus} if options.headroom_gpus else {}
     policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
-    def run(policy: Policy | None, before: int) -> Tape:
-        return replay(submissions, rules, policy, watch=lambda world: ended(before + len(world.ended)))
+    def run(policy: Policy | None, before: int, watch: Watch | None) -> Tape:
+        def at_event(world: ReplayWorld) -> None:
+            ended(before + len(world.ended))
+            if watch is not None:
+                watch(world)
 
-    return Compared(run(None, 0), run(policy, len(submissions)))
+        return replay(submissions, rules, policy, watch=at_event)
+
+    without, lent = watches or (None, None)
+    return Compared(run(None, 0, without), run(policy, len(submissions), lent))
 
 
 def figures(compared: Compared) -> Figures:
@@ -143,10 +155,21 @@ def figures(compared: Compared) -> Figures:
     )
 
 
+def scene(found: Figures) -> str:
+    """Say how large the replay is."""
+    return f"{found.jobs:,} jobs on {found.nodes:,} nodes, {found.gpus:,} GPUs"
+
+
 def lines(found: Figures) -> list[str]:
     """Return the lines of the table, its heads first."""
-    rows = [
-        ("", "without", "with lending"),
+    rows = [("", "without", "with lending"), *table_rows(found)]
+    widths = [max(len(row[at]) for row in rows) for at in range(3)]
+    return [f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c.rjust(widths[2])}".rstrip() for a, b, c in rows]
+
+
+def table_rows(found: Figures) -> tuple[tuple[str, str, str], ...]:
+    """Return the rows of the table: what is measured, without lending, with lending."""
+    return (
         ("GPU time with progress", f"{found.busy_without:.1%}", f"{found.busy:.1%}"),
         ("mean wait", duration_text(found.mean_wait_without_s), duration_text(found.mean_wait_s)),
         ("p99 wait", duration_text(found.p99_wait_without_s), duration_text(found.p99_wait_s)),
@@ -155,9 +178,7 @@ def lines(found: Figures) -> list[str]:
         ("more than 60 s worse", "", f"{found.worse:.2%}"),
         ("latest start", "", f"{max(0.0, found.worst_delay_s):.0f} s later"),
         ("changes of size a job", "", f"{found.restarts:.2f}"),
-    ]
-    widths = [max(len(row[at]) for row in rows) for at in range(3)]
-    return [f"{a.ljust(widths[0])}  {b.rjust(widths[1])}  {c.rjust(widths[2])}".rstrip() for a, b, c in rows]
+    )
 
 
 def verdict(found: Figures) -> str:

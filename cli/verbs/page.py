@@ -36,6 +36,18 @@ def add(commands: Any) -> None:
     page.add_argument("--user-header", default="", help="in which an authenticating proxy names the user")
     page.add_argument("--group-header", default="", help="in which it names the groups, separated by commas")
     page.add_argument("--secure-cookie", action="store_true", help="viewers reach the page over TLS")
+    page.add_argument(
+        "--metrics-bind",
+        default="127.0.0.1:9095",
+        metavar="HOST:PORT",
+        help="of --serve: where probes and metrics are served (%(default)s)",
+    )
+    page.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="of --serve: what is logged (%(default)s)",
+    )
     add_cluster(page)
     add_flags(page, DECIDING)
     page.set_defaults(run=_page)
@@ -44,12 +56,17 @@ def add(commands: Any) -> None:
 def _page(args: argparse.Namespace) -> int:
     """Serve the page until interrupted. Return the exit code."""
     from turnout.cli.page.serve import BadAddress, serve, serve_locally
+    from turnout.kube.cli_flags import BadSetting
 
     settings = settings_of(args, DECIDING)
+    if args.serve:
+        from turnout.kube.client import logs
+        from turnout.kube.client.run_until_signal import CANNOT_START, run_program
+
+        logs.setup(args.log_level)
+        return run_program("turnout page", lambda: serve(settings, args, say), (*CANNOT_START, BadAddress, BadSetting))
 
     async def work(client: Client) -> ExitCode:
-        if args.serve:
-            return await serve(client, settings, args, say)
         return await serve_locally(client, settings, args, say)
 
-    return run_verb("page", args, work, BadAddress)
+    return run_verb("page", args, work, BadAddress, BadSetting)

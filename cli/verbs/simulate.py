@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,11 @@ from turnout.cli.commands.run_verb import BadArgument, say
 from turnout.cli.exit_codes import ExitCode
 
 if TYPE_CHECKING:
-    from turnout.cli.simulate.model import SimulationOptions
+    from turnout.cli.simulate.model import Figures, SimulationOptions
+    from turnout.cli.simulate.report import UseRecorder
+    from turnout.simulator.replay.cluster import ReplayWorld
+    from turnout.simulator.replay.model import Submission
+    from turnout.simulator.replay.run import Compared, Watch
     from turnout.simulator.replay.traces import TraceRow
 
 DRAWN = "drawn"
@@ -23,6 +28,7 @@ _EXAMPLES = (
     ("simulate drawn --jobs 300 --seed 1", "jobs drawn by chance"),
     ("simulate trace.csv --nodes 32x8", "your own jobs"),
     ("simulate trace.csv --elastic 0.5 -o json", "half of the jobs are elastic; for a program"),
+    ("simulate trace.csv --report report.html", "curves and tables for a browser, too"),
 )
 _MOST_NODES = 10_000
 _DRAWN_JOBS, _DRAWN_GPUS, _DRAWN_LOAD = 500, 64, 0.7
@@ -44,6 +50,7 @@ def add(commands: Any) -> None:
     simulate.add_argument("--headroom-gpus", type=int, default=0, help="GPUs that lending leaves free (%(default)s)")
     simulate.add_argument("--backfill", action="store_true", help="a job may pass an older one that does not fit")
     simulate.add_argument("--seed", type=int, default=0, help="which jobs are elastic, what is drawn (%(default)s)")
+    simulate.add_argument("--report", metavar="FILE", help="write curves and tables of both runs as one HTML file, too")
     simulate.add_argument(
         "-o", "--output", choices=("table", "json", "yaml"), default="table", help="output format (%(default)s)"
     )
@@ -55,7 +62,7 @@ def _simulate(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from turnout.cli.simulate import model
-    from turnout.cli.simulate.model import lines, verdict
+    from turnout.cli.simulate.model import lines, scene, verdict
     from turnout.cli.views.listing import encoded
     from turnout.simulator.replay.traces import BadTrace
 
@@ -67,13 +74,56 @@ def _simulate(args: argparse.Namespace) -> int:
     except (BadTrace, OSError, UnicodeDecodeError) as error:
         print(f"turnout simulate: {args.trace}: {error}", file=sys.stderr)
         return ExitCode.FAILED
+    recorders = _recorders(submissions) if args.report else None
     with _progress(2 * len(submissions)) as ended:
-        found = model.figures(model.simulate(submissions, rules, options, ended))
+        compared = model.simulate(submissions, rules, options, ended, recorders and _watches(recorders))
+    found = model.figures(compared)
     if args.output == "table":
-        scene = f"{found.jobs:,} jobs on {found.nodes:,} nodes, {found.gpus:,} GPUs"
-        say("\n".join([scene, *lines(found), verdict(found)]))
+        say("\n".join([scene(found), *lines(found), verdict(found)]))
     else:
         say(encoded(asdict(found), args.output))
+    if recorders is not None:
+        return _write_report(args, compared, found, recorders)
+    return ExitCode.DONE
+
+
+def _recorders(submissions: Sequence[Submission]) -> tuple[UseRecorder, UseRecorder]:
+    """Return what records the run without lending, and that with it."""
+    from turnout.cli.simulate.report import UseRecorder
+
+    first_s = min(each.at_s for each in submissions)
+    return UseRecorder(first_s), UseRecorder(first_s)
+
+
+def _watches(recorders: tuple[UseRecorder, UseRecorder]) -> tuple[Watch, Watch]:
+    """Return what is called at each event of each run."""
+
+    def watch(recorder: UseRecorder, world: ReplayWorld) -> None:
+        recorder.add(world.now_s, world.rules.gpus - sum(world.free), len(world.waiting))
+
+    without, lent = recorders
+    return partial(watch, without), partial(watch, lent)
+
+
+def _write_report(
+    args: argparse.Namespace, compared: Compared, found: Figures, recorders: tuple[UseRecorder, UseRecorder]
+) -> int:
+    """Write the HTML file. Return the exit code."""
+    from importlib import resources
+
+    from turnout.cli.simulate.report import document, report
+
+    static = resources.files("turnout.cli.page").joinpath("static")
+    names = ("report.js", "page.css", "notices.txt")
+    script, style, notices = (static.joinpath(name).read_text(encoding="utf-8") for name in names)
+    without, lent = recorders
+    values = report(args.trace, compared, found, (without.curve(), lent.curve()))
+    try:
+        Path(args.report).write_text(document(values, script, style, notices), encoding="utf-8")
+    except OSError as error:
+        print(f"turnout simulate: --report: {error}", file=sys.stderr)
+        return ExitCode.FAILED
+    print(f"the report is in {args.report}", file=sys.stderr)
     return ExitCode.DONE
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import SEEING, add_cluster, add_flags, add_verb, settings_of
 from turnout.cli.commands.listing_output import add_namespace, add_output, namespace_of, show
-from turnout.cli.commands.run_verb import run_verb, say
+from turnout.cli.commands.run_verb import BadArgument, run_verb, say
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from turnout.kube.client.api_client import Client
 
 BY = ("job", "queue", "namespace", "node")  # views.top.BY, which is not imported before it is needed
@@ -17,6 +19,7 @@ COLUMNS = ("GPUS", "SHARE", "PODS", "NODES", "WAITING", "QUEUE")
 _EXAMPLES = (
     ("top", "jobs, most GPUs first"),
     ("top --by queue", "what each queue holds"),
+    ("top --by queue --live", "the same on the whole terminal, new every 2 s"),
     ("top --by node --no-headers", "nodes with their free GPUs, for a script"),
     ("top -n team-a --sort-by waiting", "one namespace, those that wait for most last"),
 )
@@ -28,6 +31,9 @@ def add(commands: Any) -> None:
     top.add_argument("--by", choices=BY, default="job", help="what each row is (%(default)s)")
     add_namespace(top, "pods", everywhere=True)
     add_output(top, COLUMNS)
+    top.add_argument(
+        "--live", action="store_true", help="show the rows on the whole terminal, new every 2 s, until Ctrl-C"
+    )
     add_cluster(top)
     add_flags(top, SEEING)
     top.set_defaults(run=_top)
@@ -37,13 +43,15 @@ def _top(args: argparse.Namespace) -> int:
     """Print who uses the GPUs. Return the exit code."""
     from turnout.cli.commands.autoscaler_view import look
     from turnout.cli.commands.listing import may_not
+    from turnout.cli.commands.live_listing import show_live
     from turnout.cli.views.top import Held, listing, offers, rows, summary
     from turnout.kube.client.clock import RealClock
 
     settings, namespace = settings_of(args, SEEING), namespace_of(args)
+    console = _live_console(args) if args.live else None
 
     async def work(client: Client) -> None:
-        """Print who uses the GPUs, repeatedly with --watch."""
+        """Print who uses the GPUs, repeatedly with --watch or --live."""
 
         async def observe() -> Any:
             """Read the cluster and return the listing of used and offered GPUs."""
@@ -61,6 +69,22 @@ def _top(args: argparse.Namespace) -> int:
                 (may_not(missing) if missing else summary(holdings, offered),),
             )
 
-        await show(args, observe, say, RealClock())
+        if console is None:
+            await show(args, observe, say, RealClock())
+        else:
+            heading = f"GPUs by {args.by}{f' in {namespace}' if namespace else ''}"
+            await show_live(observe, heading, RealClock(), console, args.sort_by)
 
     return run_verb("top", args, work)
+
+
+def _live_console(args: argparse.Namespace) -> Console:
+    """Return the terminal to draw on. Raises BadArgument if stdout is none, or an option does not go with it."""
+    from turnout.cli.commands.terminal import terminal
+
+    console = terminal(plain=False)
+    if not console.is_terminal:
+        raise BadArgument("--live draws on a terminal, and stdout is none; use --watch")
+    if args.watch or args.output != "table":
+        raise BadArgument("--live shows a table: it does not go with --watch or another --output")
+    return console

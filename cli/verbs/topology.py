@@ -32,6 +32,7 @@ _EXAMPLES = (
     ("topology", "the map of switches with what is used under each"),
     ("topology --nodes", "down to the nodes"),
     ("topology -o json", "for a program"),
+    ("topology --svg > map.svg", "a picture"),
     ("topology check map.txt", "tell every fault of a map before it is applied; asks no cluster"),
 )
 
@@ -69,6 +70,7 @@ def _add_topology(commands: Any) -> None:
     """Add the verb `topology` with its options."""
     topology = add_verb(commands, "topology", "the switches as a tree, with used and free GPUs under each", _EXAMPLES)
     topology.add_argument("--nodes", action="store_true", help="a line for every node, too")
+    topology.add_argument("--svg", action="store_true", help="draw a picture: an SVG document on stdout")
     add_no_namespace(topology, "switches")
     add_output(topology)
     add_cluster(topology)
@@ -83,9 +85,14 @@ def _topology(args: argparse.Namespace) -> int:
     from turnout.kube.client.clock import RealClock
 
     settings = settings_of(args, SEEING)
+    if args.svg and (args.watch or args.output != "table"):
+        raise BadArgument("--svg is a form of its own: it does not go with --watch and --output")
 
     async def work(client: Client) -> None:
         """Print the tree of switches, repeatedly with --watch."""
+        if args.svg:
+            say(picture_of(await look(client, settings, "default", sizes=False), settings))
+            return
 
         async def observe() -> Listing[Branch]:
             return tree_of(await look(client, settings, "default", sizes=False), settings, args.nodes)
@@ -97,17 +104,35 @@ def _topology(args: argparse.Namespace) -> int:
 
 def tree_of(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listing[Branch]:
     """Return the map with the GPUs on it. Raises CannotSee where nodes or pods may not be listed."""
-    from turnout.cli.commands.listing import CannotSee, may_not
     from turnout.cli.views.topology import listing, rows, tree_nodes
+
+    used = {node: sum(gangs.values()) for node, gangs in _holders(view).items()}
+    found = rows(view.fabric.paths, tree_nodes(view.nodes, used, settings.gpu_resource), with_nodes)
+    return listing(found, (view.map_fault,) if view.map_fault else ())
+
+
+def picture_of(view: SchedulerView, settings: Settings) -> str:
+    """Return the map with the GPUs on it as SVG. Raises CannotSee where nodes or pods may not be listed."""
+    from turnout.cli.views.topology import tree_nodes
+    from turnout.cli.views.topology_svg import svg
+
+    holders = _holders(view)
+    used = {node: sum(gangs.values()) for node, gangs in holders.items()}
+    nodes = tree_nodes(view.nodes, used, settings.gpu_resource)
+    return svg(view.fabric.paths, nodes, holders, (view.map_fault,) if view.map_fault else ())
+
+
+def _holders(view: SchedulerView) -> dict[str, Counter[str]]:
+    """Return the GPUs of each gang on each node. Raises CannotSee where nodes or pods may not be listed."""
+    from turnout.cli.commands.listing import CannotSee, may_not
 
     if view.missing:
         raise CannotSee(may_not(view.missing))
-    used = Counter[str]()
+    holders: dict[str, Counter[str]] = {}
     for member in view.gangs.pods.values():
-        if member.node:
-            used[member.node] += member.gpus
-    found = rows(view.fabric.paths, tree_nodes(view.nodes, used, settings.gpu_resource), with_nodes)
-    return listing(found, (view.map_fault,) if view.map_fault else ())
+        if member.node and member.gpus:
+            holders.setdefault(member.node, Counter())[str(member.membership.key)] += member.gpus
+    return holders
 
 
 def _explain(args: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
-"""Tells what a job's time was spent on: `turnout goodput`. Its source is the totals in the logs of turnout-run.
+"""Tells what the time of a job, or of a queue, was spent on: `turnout goodput`.
 
-Which logs are read is known in cli/verbs/goodput.py, and what each kind means in docs/goodput.md.
+Its source is the totals that turnout-run writes to its log. Which logs are read is known in cli/verbs/goodput.py, and
+what each kind means in docs/goodput.md.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from turnout.launcher.goodput.job_time import KINDS, TimeKind
 
 _PLAIN = re.compile(r"\d\d:\d\d:\d\d info +goodput ")
 _FIELD = re.compile(r"(\w+)=(\S+)")
+_NAMED = 5  # jobs that a note names
 _NUMBER = re.compile(r"\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
@@ -37,7 +39,7 @@ class GoodputRow:
 
     kind: str  # a word of TimeKind, or "undecided"
     seconds: float
-    share: float  # of the wall time, 0 to 1
+    share: float  # of the wall time of a job, or of the GPU time of a queue, 0 to 1
     gpu_hours: float
 
 
@@ -115,10 +117,43 @@ def listing(job: str, newest: Totals, base: Totals | None) -> Listing[GoodputRow
     notes = [f"{job}: goodput {productive:.1%} of {wall_s:.1f} s"]
     if not newest.steps_reported:
         notes = [f"{job}: no steps are reported, so its goodput is unknown; see docs/goodput.md"]
-    columns: tuple[Column[GoodputRow], ...] = (
-        Column("KIND", lambda row: row.kind),
-        Column("SECONDS", lambda row: f"{row.seconds:.1f}", number=True),
-        Column("SHARE", lambda row: f"{row.share:.1%}", number=True),
-        Column("GPU HOURS", lambda row: f"{row.gpu_hours:.2f}", number=True),
-    )
-    return Listing(columns, found, lambda row: row.kind, "no time was measured", notes)
+    return Listing(COLUMNS, found, lambda row: row.kind, "no time was measured", notes)
+
+
+COLUMNS: tuple[Column[GoodputRow], ...] = (
+    Column("KIND", lambda row: row.kind),
+    Column("SECONDS", lambda row: f"{row.seconds:.1f}", number=True),
+    Column("SHARE", lambda row: f"{row.share:.1%}", number=True, share=lambda row: max(row.share, 0.0)),
+    Column("GPU HOURS", lambda row: f"{row.gpu_hours:.2f}", number=True),
+)
+
+
+def sum_listing(
+    owner: str, periods: Sequence[tuple[Totals, Totals | None]], silent: Sequence[str], unread: int
+) -> Listing[GoodputRow]:
+    """Return the listing of several jobs: seconds are summed over jobs, and shares are of their GPU time.
+
+    periods: of each job, as `period` gives them. silent: jobs without totals. unread: jobs beyond those that were read.
+    """
+    by_kind: dict[str, tuple[float, float]] = {}
+    for newest, base in periods:
+        for row in rows(newest, base):
+            seconds, gpu_hours = by_kind.get(row.kind, (0.0, 0.0))
+            by_kind[row.kind] = seconds + row.seconds, gpu_hours + row.gpu_hours
+    total_hours = sum(gpu_hours for _, gpu_hours in by_kind.values())
+    order = [*(kind.value for kind in KINDS), "undecided"]
+    found = [
+        GoodputRow(kind, round(by_kind[kind][0], 3), _share(by_kind[kind][1], total_hours), round(by_kind[kind][1], 3))
+        for kind in order
+        if kind in by_kind
+    ]
+    productive = sum(row.share for row in found if row.kind == TimeKind.PRODUCTIVE)
+    notes = [f"{owner}: goodput {productive:.1%} of {total_hours:.2f} GPU hours of {len(periods)} jobs"]
+    if unreported := sum(not newest.steps_reported for newest, _ in periods):
+        notes.append(f"{unreported} of them report no steps, so their time counts as no goodput; see docs/goodput.md")
+    if silent:
+        more = f" and {len(silent) - _NAMED} more" if len(silent) > _NAMED else ""
+        notes.append(f"without totals in their logs: {', '.join(silent[:_NAMED])}{more}")
+    if unread:
+        notes.append(f"{unread} jobs that hold fewer GPUs were not read")
+    return Listing(COLUMNS, found, lambda row: row.kind, "no time was measured", notes)

@@ -22,7 +22,8 @@ _GAP = "  "
 class Column(Generic[R]):
     """One column of a table. wide: only the wide table has it. number: it is set to the right.
 
-    order: by what its rows are sorted, where that is not the text in its cells.
+    order: by what its rows are sorted, where that is not the text in its cells. share: 0 to 1, drawn as a bar where a
+    listing is live.
     """
 
     head: str
@@ -30,6 +31,7 @@ class Column(Generic[R]):
     wide: bool = False
     number: bool = False
     order: Callable[[R], Any] | None = None
+    share: Callable[[R], float] | None = None
 
     def key(self, row: R) -> Any:
         """Return by what a row is sorted: numbers first, from the least on, then texts."""

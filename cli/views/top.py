@@ -135,10 +135,12 @@ def listing(by: str, top_rows: Sequence[TopRow], notes: tuple[str, ...] = ()) ->
     ]
     if node:
         columns.append(
-            Column("OF", lambda row: "-" if row.offered_gpus is None else str(row.offered_gpus), number=True)
+            Column(
+                "OF", _offered, number=True, share=lambda row: row.gpus / row.offered_gpus if row.offered_gpus else 0.0
+            )
         )
     else:
-        columns.append(Column("SHARE", lambda row: f"{row.share:.1%}", number=True))
+        columns.append(Column("SHARE", lambda row: f"{row.share:.1%}", number=True, share=lambda row: row.share))
     columns.append(Column("PODS", lambda row: str(row.pods), number=True))
     if node:
         columns.append(Column("CLOSED", lambda row: row.why))

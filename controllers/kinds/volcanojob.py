@@ -410,4 +410,5 @@ VOLCANOJOB = ControlledKind(
     notes=notes,
     title=volcanojob.KIND,
     lifecycle=life.lifecycle,
+    phase=life.job_phase,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from turnout.controllers.model import (
     ControlledKind,
     Delete,
     EventOnJob,
+    JobPhase,
     Object,
     OwnedObjects,
     PodPhase,
@@ -29,12 +30,14 @@ from turnout.controllers.model import (
     Reason,
     ReconcileOutcome,
     Replica,
+    RestartReason,
     Role,
     Setup,
     StatusContext,
     Write,
     as_mapping,
 )
+from turnout.controllers.role_pods import restart_reason
 from turnout.jobs.kinds.volcanojob import (
     ABORTED,
     ABORTING,
@@ -46,6 +49,7 @@ from turnout.jobs.kinds.volcanojob import (
     PENDING,
     RESTARTING,
     RUNNING,
+    TERMINATED,
     TERMINATING,
     VolcanoPolicy,
 )
@@ -85,6 +89,7 @@ class DueAction(NamedTuple):
 
     action: str = ""  # a word of ACTIONS; "" for none
     why: str = ""
+    restart: RestartReason = RestartReason.TASK_COMPLETED  # the reason, if the action is a restart
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +134,8 @@ def due_action(policies: Policies, roles: Sequence[Role], known: OwnedObjects) -
         for policy in (*policies.by_role.get(event.pod.role, ()), *policies.of_job):
             if policy.matches(event):
                 code = f" with {event.pod.exit_code}" if event.word == POD_FAILED and event.pod.exit_code else ""
-                return DueAction(policy.action, f"{event.word} of {event.pod.name}{code}")
+                restart = RestartReason.TASK_COMPLETED if event.word == TASK_COMPLETED else restart_reason(event.pod)
+                return DueAction(policy.action, f"{event.word} of {event.pod.name}{code}", restart)
     return DueAction()
 
 
@@ -149,6 +155,24 @@ def _events(roles: Sequence[Role], known: OwnedObjects) -> Iterator[_Event]:
 
 def _succeeded(pod: PodState) -> bool:
     return pod.phase is PodPhase.SUCCEEDED and not pod.deleting
+
+
+_PHASES = {
+    RUNNING: JobPhase.RUNNING,
+    COMPLETING: JobPhase.RUNNING,
+    RESTARTING: JobPhase.RESTARTING,
+    ABORTING: JobPhase.SUSPENDED,
+    ABORTED: JobPhase.SUSPENDED,
+    COMPLETED: JobPhase.SUCCEEDED,
+    TERMINATING: JobPhase.FAILED,
+    TERMINATED: JobPhase.FAILED,
+    FAILED: JobPhase.FAILED,
+}
+
+
+def job_phase(status: Object) -> JobPhase:
+    """Return the phase of a job by its status; PENDING for a new job and for an unknown word."""
+    return _PHASES.get(_phase(status), JobPhase.PENDING)
 
 
 _BY_ACTION = {
@@ -221,7 +245,8 @@ def _carry_out_policy(at: _JobAtPhase, due: DueAction) -> ReconcileOutcome:
     counted = {"version": at.view.spec["version"] + 1}
     if phase == RESTARTING:
         counted["retryCount"] = at.view.spec["retried"] + 1
-    return _outcome(at, phase, f"{due.action}: {due.why}", **counted)
+    outcome = _outcome(at, phase, f"{due.action}: {due.why}", **counted)
+    return replace(outcome, restarts=(due.restart,)) if phase == RESTARTING else outcome
 
 
 def _restart(at: _JobAtPhase) -> ReconcileOutcome:

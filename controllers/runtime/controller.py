@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from prometheus_client import (
@@ -15,8 +15,11 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from turnout.controllers.children import path_prefixes
+from turnout.controllers.conditions import job_phase
 from turnout.controllers.model import (
     JUMP_S,
     ControlledKind,
@@ -24,11 +27,15 @@ from turnout.controllers.model import (
     Delete,
     EventOnJob,
     JobKey,
+    JobPhase,
     Object,
+    OwnedObjects,
     Reason,
     ReconcileOutcome,
+    RestartReason,
     Setup,
     Update,
+    as_mapping,
 )
 from turnout.controllers.reconcile import reconcile
 from turnout.controllers.runtime.owned_objects import ChildCache
@@ -40,6 +47,7 @@ from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import CallError, Conflict, Forbidden, Rejected
 from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
 from turnout.kube.server.probes import build_info, leading_gauge
+from turnout.kube.times import unix_s
 
 log = logging.getLogger("turnout.controllers")
 
@@ -67,6 +75,7 @@ class JobController:
         self._plurals = {child: plural for child, (_, plural) in path_prefixes(setup).items()}
         self._time = time or SteadyTime(clock)
         self._moment, self._looked_s = self._time.now(), clock.monotonic()
+        self._new_jobs: dict[JobKey, str] = {}  # the uids of jobs that this leader saw new, until their first pod
 
     async def run(self) -> None:
         """Reconcile every job once, then each job that changes, until cancelled."""
@@ -113,6 +122,7 @@ class JobController:
             now_s = self._moment.now_s + self._clock.monotonic() - self._looked_s
             outcome = reconcile(kind, raw, replace(known, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
+        self._note_first_pod(key, kind, raw, known)
         self._emit_events(kind, raw, outcome.events)
         try:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
@@ -124,8 +134,28 @@ class JobController:
             raise
         for verb, resource in written_resources(kind, outcome, self._plurals):
             self._metrics.writes.labels(verb, resource).inc()
+        for reason in outcome.restarts:
+            self._metrics.restarts.labels(kind.full_name, reason.value).inc()
         if outcome.requeue_s is not None:
             self._queue.add_after(key, outcome.requeue_s)
+
+    def _note_first_pod(self, key: JobKey, kind: ControlledKind, raw: Object, known: OwnedObjects) -> None:
+        """Observe the time from a job's creation to its first pod, by the API server's clock.
+
+        Jobs that were suspended before, or that had a status when this process began to lead, are not observed.
+        """
+        meta, status = raw["metadata"], as_mapping(raw.get("status"))
+        if not status and not known.pods:
+            self._new_jobs[key] = meta["uid"]
+            if len(self._new_jobs) > len(jobs := self._cache.jobs()):
+                self._new_jobs = {each: uid for each, uid in self._new_jobs.items() if each in jobs}
+        if self._new_jobs.get(key) != meta["uid"]:
+            return
+        if known.pods or job_phase(kind, status) is JobPhase.SUSPENDED:
+            del self._new_jobs[key]
+        created_s, first_s = unix_s(meta.get("creationTimestamp")), min((pod.since_s for pod in known.pods), default=0)
+        if created_s is not None and first_s:
+            self._metrics.first_pod_s.labels(kind.full_name).observe(max(0.0, first_s - created_s))
 
     def _report_fault(self, key: JobKey, error: Exception) -> None:
         """Report a fault of ours that stops a job. The job is retried after its own back-off."""
@@ -174,13 +204,23 @@ def written_resources(
 
 
 _LOOK_S = (0.0005, 0.001, 0.005, 0.02, 0.1, 0.5)
+_FIRST_POD_S = (1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
 class Metrics:
     """The metrics page of the job controllers."""
 
-    def __init__(self, waiting: Callable[[], int], kinds: Iterable[str] = ()) -> None:
-        """Create the page. waiting: returns how many jobs wait for a decision. kinds: names of the controlled kinds."""
+    def __init__(
+        self,
+        waiting: Callable[[], int],
+        kinds: Sequence[str] = (),
+        jobs: Callable[[], Mapping[tuple[str, JobPhase], int] | None] = lambda: None,
+    ) -> None:
+        """Create the page.
+
+        waiting: returns how many jobs wait for a decision. kinds: names of the controlled kinds. jobs: returns the
+        number of jobs by kind and phase; None while this process does not lead.
+        """
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -191,19 +231,7 @@ class Metrics:
         self.writes = Counter(
             "turnout_controller_writes", "Objects created, changed or deleted.", ["verb", "resource"], registry=registry
         )
-        self.internal_errors = Counter(
-            "turnout_controller_internal_errors",
-            "Decisions on a job or a ScalePlan that an error of ours ended.",
-            ["job_kind"],
-            registry=registry,
-        )
-        start_at_zero(self.internal_errors, kinds)
-        self.events = Counter(
-            "turnout_controller_events",
-            "Events on jobs and ScalePlans, by reason.",
-            ["job_kind", "reason"],
-            registry=registry,
-        )
+        self._jobs(kinds, jobs)
         self.jumped_s = Gauge(
             "turnout_controller_clock_jump_seconds",
             "Seconds by which a clock jumped just now; decisions that depend on time wait meanwhile. Else 0.",
@@ -213,6 +241,32 @@ class Metrics:
         Gauge("turnout_controller_workqueue_depth", "Jobs that wait for a decision.", registry=registry).set_function(
             waiting
         )
+
+    def _jobs(self, kinds: Sequence[str], jobs: Callable[[], Mapping[tuple[str, JobPhase], int] | None]) -> None:
+        """Create the series about jobs, by kind."""
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"turnout_controller_{name}", text, labels, registry=self.registry)
+
+        self.internal_errors = counter(
+            "internal_errors", "Decisions on a job or a ScalePlan that an error of ours ended.", "job_kind"
+        )
+        start_at_zero(self.internal_errors, kinds)
+        self.events = counter("events", "Events on jobs and ScalePlans, by reason.", "job_kind", "reason")
+        self.restarts = counter(
+            "restarts", "Pods recreated after a failure, and restarts of whole jobs, by reason.", "job_kind", "reason"
+        )
+        start_at_zero(self.restarts, kinds, (reason.value for reason in RestartReason))
+        self.first_pod_s = Histogram(
+            "turnout_controller_first_pod_seconds",
+            "Time from the creation of a job to its first pod, in whole seconds of the API server's clock.",
+            ["job_kind"],
+            buckets=_FIRST_POD_S,
+            registry=self.registry,
+        )
+        for kind in kinds:
+            self.first_pod_s.labels(kind)
+        self.registry.register(_JobCounts(kinds, jobs))
 
     def show_client(
         self,
@@ -226,3 +280,19 @@ class Metrics:
     def page(self) -> bytes:
         """Return the page as Prometheus reads it."""
         return generate_latest(self.registry)
+
+
+class _JobCounts(Collector):
+    """The jobs by kind and phase, counted only when the page is read."""
+
+    def __init__(self, kinds: Iterable[str], jobs: Callable[[], Mapping[tuple[str, JobPhase], int] | None]) -> None:
+        self._kinds, self._jobs = tuple(kinds), jobs
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauge, zeros included, while this process leads."""
+        gauge = GaugeMetricFamily("turnout_controller_jobs", "Jobs by phase.", labels=["job_kind", "phase"])
+        if (jobs := self._jobs()) is not None:
+            for kind in self._kinds:
+                for phase in JobPhase:
+                    gauge.add_metric([kind, phase.value], jobs.get((kind, phase), 0))
+        yield gauge

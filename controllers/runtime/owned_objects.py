@@ -14,11 +14,13 @@ from typing import Any
 
 import msgspec
 
+from turnout.controllers.conditions import job_phase
 from turnout.controllers.model import (
     ChildKey,
     ChildState,
     ControlledKind,
     JobKey,
+    JobPhase,
     Object,
     OwnedObjects,
     PodPhase,
@@ -40,6 +42,7 @@ class _CachedJob:
     uid: str
     version: int
     raw: bytes
+    phase: JobPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,8 @@ class ChildCache:
             "spec": obj.spec or {},
             "status": obj.status or {},
         }
-        self._jobs[key] = _CachedJob(meta.uid, version, msgspec.json.encode(raw))
+        phase = job_phase(self._kinds[api], obj.status or {})
+        self._jobs[key] = _CachedJob(meta.uid, version, msgspec.json.encode(raw), phase)
         self._keys[meta.namespace, meta.uid] = key
         self._changed(key)
 
@@ -173,6 +177,10 @@ class ChildCache:
     def jobs(self) -> Mapping[JobKey, object]:
         """Return the jobs that are there."""
         return self._jobs
+
+    def count_by_phase(self) -> Mapping[tuple[str, JobPhase], int]:
+        """Return the number of jobs by the full name of their kind and by phase."""
+        return Counter((self._kinds[key.api].full_name, job.phase) for key, job in self._jobs.items())
 
     def _store_version(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, ControlledKind] | None:
         """Note a child, and return its owner and the owner's kind.

@@ -28,7 +28,14 @@ GOLDEN = Path("tests/deploy/chart/golden")
 WHOLE = ("default", "everything")  # profiles whose golden is whole; the others are diffs to the default's
 NAMESPACE, RELEASE = "turnout-system", "turnout"
 KUBERNETES = "1.35.0"
-PROGRAMS = ("extender", "nominator", "autoscaler", "controller", "scheduler")  # each has a Deployment and values
+PROGRAMS = (
+    "extender",
+    "nominator",
+    "autoscaler",
+    "controller",
+    "scheduler",
+    "page",
+)  # each has a Deployment and values
 TABLE = ("<!-- values -->\n", "<!-- end of values -->\n")
 # Manifests are applied as they are, or moved by kustomize; certificates and the map are made beside them.
 ALWAYS = {"guards": "anyNamespace", "extender.tls.create": "false", "topoMapper.create": "false"}
@@ -86,6 +93,7 @@ PROFILES = {
             "controller.gang": "volcano",
             "controller.gatePods": "true",
             "scheduler.enabled": "true",
+            "page.enabled": "true",
             "monitoring.podMonitors": "true",
             "monitoring.rules": "true",
         },
@@ -230,14 +238,14 @@ def _plain(text: str) -> str:
 def table() -> str:
     """Give the table of the values, with what the comments in values.yaml say of them.
 
-    A value that every program has with the same meaning and default is one row, `PROGRAM.key`.
+    A value that all programs but one, at most, have with the same meaning and default is one row, `PROGRAM.key`.
     """
     found = list(values())
     same = Counter((_shared(key), text, default) for key, text, default in found)
     told = {}  # each row once, in order
     for key, text, default in found:
         shared = _shared(key)
-        name = shared if same[(shared, text, default)] == len(PROGRAMS) else key
+        name = shared if same[(shared, text, default)] >= len(PROGRAMS) - 1 else key
         told[f"| `{name}` | {text} | `{default}` |\n"] = name != key
     rows = sorted(told, key=told.__getitem__)  # those of every program last
     return "".join(["| value | meaning | default |\n", "| --- | --- | --- |\n", *rows])

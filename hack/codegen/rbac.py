@@ -1,4 +1,4 @@
-"""Write the autoscaler's roles and policies from autoscaler/rbac_rules.py: `python -m hack.codegen.rbac`.
+"""Write the roles and policies that follow from autoscaler/rbac_rules.py: `python -m hack.codegen.rbac`.
 
 They are templates of the chart. tests/deploy holds that the files are up to date, and what the roles allow.
 """
@@ -19,12 +19,15 @@ from turnout.autoscaler.rbac_rules import (
     CHECKED,
     GIVEN,
     KINDS,
+    LANDING,
     LEAD,
     MARK_PODS,
     MEMORY,
     NOTES,
     OBSERVE,
     POD_NOTES,
+    READ,
+    REVIEWED,
     TAINT_NODES,
     TELL,
     KindRights,
@@ -67,7 +70,15 @@ def files() -> dict[str, str]:
                 f'{_ACTS} (has "{name}" .Values.autoscaler.kinds)',
                 [*_granted(f"-resize-{word}", kind.writes), *_sizes_only(word, kind)],
             )
-    made = {path: template(objects, "autoscaler", condition) for path, (condition, objects) in found.items()}
+    page = [rule for rule in OBSERVE if rule.resources != ("events",)]
+    found["page/roles.yaml"] = (
+        ".Values.page.enabled",
+        [
+            *_granted("", [*page, Rule("", ("events",)), *LANDING, *REVIEWED]),
+            *_granted("-given", [replace(rule, verbs=READ) for rule in GIVEN], NAMESPACE),
+        ],
+    )
+    made = {path: template(objects, path.partition("/")[0], condition) for path, (condition, objects) in found.items()}
     return {path: HEAD + text for path, text in {**made, "viewer.yaml": _viewer()}.items()}
 
 

@@ -20,6 +20,7 @@ from turnout.autoscaler import settings as autoscaler
 from turnout.autoscaler.controller.metrics import Metrics as AutoscalerMetrics
 from turnout.cli import exit_codes
 from turnout.cli.__main__ import parser as cli_parser
+from turnout.cli.page.metrics import PageMetrics
 from turnout.controllers import settings as controllers
 from turnout.controllers.runtime.controller import Metrics as ControllerMetrics
 from turnout.kube.client.clock import RealClock
@@ -171,13 +172,18 @@ def registries() -> Mapping[str, CollectorRegistry]:
     page = ExtenderMetrics()
     page.certificate_ends(0.0)
     page.show_client(dict, list, RealClock())
+    viewed = PageMetrics(float, int)
+    viewed.show_client(dict, list, RealClock())
     writer = CollectorRegistry()
-    NominatorMetrics(writer).show_gated_pods(int)
+    gates = NominatorMetrics(writer)
+    gates.show_gated_pods(int)
+    gates.show_oldest_gates(list)
     return {
         "turnout-extender": page.registry,
         "turnout-nominator, besides those of the extender": writer,
         "turnout-autoscaler": AutoscalerMetrics(("nvidia.com/gpu",)).registry,
         "turnout-controller": ControllerMetrics(int).registry,
+        "turnout page --serve": viewed.registry,
         "turnout-run": _launcher_registry(),
     }
 

@@ -1,4 +1,4 @@
-"""The rules of the architecture, checked: floors, purity, cycles, sizes. `python -m hack.lint.architecture`.
+"""The rules of the architecture, checked: floors, purity, cycles, sizes, decoders. `python -m hack.lint.architecture`.
 
 The rules are those of docs/architecture.md. How files are read is in source_tree.py. What an import statement says of
 floors and rooms is checked by import-linter, whose contracts are in pyproject.toml.
@@ -27,6 +27,7 @@ FLOORS = {
     "simulator": 3,
     "cli": 4,
 }
+THREADED = ("launcher", "preprocess")
 
 # Rooms and modules that may touch clock, network, disk and environment: docs/architecture.md lists them, too.
 IO_ROOMS = (
@@ -104,6 +105,7 @@ IO_ROOMS = (
     "cli.demo.lending.driver",
     "cli.demo.lending.screen",
     "cli.demo.lending.testbed",
+    "cli.demo.page",
     "cli.demo.screen",
     "cli.local_cluster.commands",
     "cli.local_cluster.control_plane",
@@ -111,6 +113,7 @@ IO_ROOMS = (
     "cli.local_cluster.prestart",
     "cli.local_cluster.serve",
     "cli.page.access",
+    "cli.page.metrics",
     "cli.page.serve",
     "cli.page.server",
     "cli.page.source",
@@ -155,7 +158,7 @@ class Fault:
 
 def faults(modules: Sequence[Module]) -> tuple[Fault, ...]:
     """Find every fault of every rule, by place."""
-    rules = (floors, purity, circles, sizes)
+    rules = (floors, purity, circles, sizes, decoders)
     return tuple(sorted((fault for rule in rules for fault in rule(modules)), key=lambda f: (f.path, f.line, f.text)))
 
 
@@ -259,6 +262,30 @@ def sizes(modules: Sequence[Module]) -> Iterator[Fault]:
                 if lines > MOST_FUNCTION_LINES:
                     text = f"{node.name} has {lines} lines, at most {MOST_FUNCTION_LINES}"
                     yield Fault("size", module.path, node.lineno, text)
+
+
+def decoders(modules: Sequence[Module]) -> Iterator[Fault]:
+    """Programs with threads prepare each type that they decode when a module is imported, by a Decoder.
+
+    msgspec prepares a structure at its first use. Two threads that both use it first crash the process.
+    """
+    for module in modules:
+        if module.package not in THREADED:
+            continue
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Attribute(value=ast.Name(id="msgspec")), attr="decode"),
+                    keywords=options,
+                ) if any(each.arg == "type" and not _is_built_in(each.value) for each in options):
+                    text = "two threads that decode a type first crash: make a Decoder where the module begins"
+                    yield Fault("decoder", module.path, node.lineno, text)
+
+
+def _is_built_in(type_: ast.expr) -> bool:
+    """Return True for a type such as `list[str]`, for which msgspec keeps nothing."""
+    names = {node.id for node in ast.walk(type_) if isinstance(node, ast.Name)}
+    return names <= {"str", "bytes", "int", "float", "bool", "list", "dict", "tuple"}
 
 
 def house(root: Path) -> tuple[Module, ...]:

@@ -110,6 +110,9 @@ class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parts: dict[str, str]
 
 
+_decoder = msgspec.json.Decoder(_Index)
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A loaded step. same_world: the world has as many ranks as the one that saved it."""
@@ -281,7 +284,7 @@ def _contents_of(indices: Iterable[torch.Tensor]) -> dict[str, str]:
 def _index(found: torch.Tensor) -> _Index:
     """Return the list of parts that a rank has stored. Raises BadCheckpoint."""
     try:
-        return msgspec.json.decode(bytes(found.numpy()), type=_Index)
+        return _decoder.decode(bytes(found.numpy()))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadCheckpoint(f"not the index of a rank: {error}") from error
 

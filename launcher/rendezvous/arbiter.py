@@ -142,6 +142,9 @@ class _Sealed(msgspec.Struct):
     record: msgspec.Raw
 
 
+_sealed, _record = msgspec.json.Decoder(_Sealed), msgspec.json.Decoder(RoundRecord)
+
+
 def seal(record: RoundRecord, beat: int = 0) -> bytes:
     """Encode a record as one line of JSON with its checksum. beat: counts renewals, so that each text differs.
 
@@ -158,10 +161,10 @@ def unseal(text: bytes) -> RoundRecord:
     if len(text) > MOST_BYTES:
         raise BadRecord(f"{len(text)} bytes: at most {MOST_BYTES} are a record")
     try:
-        sealed = msgspec.json.decode(text, type=_Sealed)
+        sealed = _sealed.decode(text)
         if sealed.sum != _sum(bytes(sealed.record), sealed.beat):
             raise BadRecord("the checksum is wrong")
-        record = msgspec.json.decode(sealed.record, type=RoundRecord)
+        record = _record.decode(sealed.record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadElasticSpec) as error:
         raise BadRecord(f"not a record: {error}") from error
     if not (0 <= record.round <= MOST_ROUND and 0 <= record.port < 65_536):

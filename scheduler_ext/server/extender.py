@@ -26,6 +26,7 @@ from turnout.scheduler_ext.planner.answers import (
     refuse_everywhere,
     violations,
 )
+from turnout.scheduler_ext.planner.fabric_quality import excess_leaves, largest_gang_gpus, unmapped_hosts
 from turnout.scheduler_ext.planner.placement_report import is_whole, placed_notice
 from turnout.scheduler_ext.planner.request import planned_members
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -220,6 +221,9 @@ class Extender:
             (key.namespace, key.name, rule.value, pods)
             for key, (rule, pods) in violations(self.plans, self.rules).items()
         )
+        self.metrics.set_excess(excess_leaves(self.view))
+        gpus = self.rules.gpu_resources
+        self.metrics.set_fabric(largest_gang_gpus(self.view, gpus), unmapped_hosts(self.view, gpus))
 
     # Inside.
 

@@ -5,7 +5,8 @@ Names follow the rules of promtool. Source: docs/facts/ecosystem.md 3.1; CS-21
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -16,11 +17,15 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
+from turnout.jobs.gang import GangKey
 from turnout.kube.client.clock import Clock
 from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
 from turnout.kube.server.probes import build_info, leading_gauge
 from turnout.scheduler_ext.model import EventReason, LiftReason
+from turnout.scheduler_ext.planner.fabric_quality import EXCESS_CLASSES, gangs_by_excess
 from turnout.topology.map_update import MapOutcome
 
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -105,6 +110,20 @@ class Metrics:
             ["gang_namespace", "gang_name"],
             registry=registry,
         )
+        self.gangs_by_excess = Gauge(
+            "turnout_gangs_by_excess_leaves",
+            "Gangs by how many leaves more than the fewest their bound pods use.",
+            ["excess"],
+            registry=registry,
+        )
+        for each in EXCESS_CLASSES:
+            self.gangs_by_excess.labels(each)
+        self.gang_excess_leaves = Gauge(
+            "turnout_gang_excess_leaves",
+            f"Leaves that the bound pods of a gang use above the fewest; the {MAX_GANGS} gangs with most such leaves.",
+            ["gang_namespace", "gang_name"],
+            registry=registry,
+        )
 
     def _map(self, registry: CollectorRegistry) -> None:
         """Create the series about the map of switches."""
@@ -121,6 +140,15 @@ class Metrics:
             "When the map in use was taken, in seconds since 1970.",
             registry=registry,
         )
+        self.unmapped_hosts = Gauge(
+            "turnout_unmapped_hosts", "Nodes that offer GPUs and are not on the map in use.", registry=registry
+        )
+        self.largest_gang_gpus = Gauge(
+            "turnout_fabric_largest_gang_gpus",
+            "GPUs of the largest gang of whole free hosts that fits under one switch of a tier; 1 is the leaves.",
+            ["tier"],
+            registry=registry,
+        )
 
     def set_violations(self, violations: Iterable[tuple[str, str, str, int]]) -> None:
         """Set the gangs that break a rule: namespace, name, rule and number of bound pods of each gang."""
@@ -130,6 +158,24 @@ class Metrics:
         self.gang_violation_pods.clear()
         for namespace, name, _, pods in worst[:MAX_GANGS]:
             self.gang_violation_pods.labels(namespace, name).set(pods)
+
+    def set_excess(self, excess: Mapping[GangKey, int]) -> None:
+        """Set the leaves above the fewest of each gang: the number of gangs in each class, and the worst gangs."""
+        for each, gangs in gangs_by_excess(excess.values()).items():
+            self.gangs_by_excess.labels(each).set(gangs)
+        self.gang_excess_leaves.clear()
+        worst = sorted(
+            (key for key, leaves in excess.items() if leaves), key=lambda key: (-excess[key], key.namespace, key.name)
+        )
+        for key in worst[:MAX_GANGS]:
+            self.gang_excess_leaves.labels(key.namespace, key.name).set(excess[key])
+
+    def set_fabric(self, largest_gang_gpus: Mapping[str, int], unmapped_hosts: int) -> None:
+        """Set the largest gang that fits under a switch of each tier, in GPUs, and the hosts that are off the map."""
+        self.unmapped_hosts.set(unmapped_hosts)
+        self.largest_gang_gpus.clear()
+        for tier, gpus in largest_gang_gpus.items():
+            self.largest_gang_gpus.labels(tier).set(gpus)
 
     def certificate_ends(self, expiry_s: float) -> None:
         """Show when the serving certificate ends. Without TLS there is no such series, and so no alert."""
@@ -209,3 +255,50 @@ class NominatorMetrics:
         """Show the number of gated pods. A nominator that lifts no gates has no such series."""
         gauge = Gauge("turnout_gated_pods", "Pods behind our scheduling gate now.", registry=self._registry)
         gauge.set_function(count)
+
+    def show_oldest_gates(self, gate_waits: Callable[[], Iterable[GateWait]]) -> None:
+        """Show the gangs that have waited longest behind our gate.
+
+        gate_waits: returns the waits of all gated pods; none while this process does not lead.
+        """
+        self._registry.register(_OldestGates(gate_waits))
+
+
+class GateWait(NamedTuple):
+    """A gang behind our scheduling gate."""
+
+    age_s: float  # since the creation of its oldest gated pod, >= 0
+    namespace: str
+    name: str
+    reason: str  # why it waits; PLANNED if it has a plan
+
+
+PLANNED = "planned"  # the reason of a gang whose gates are about to be lifted
+
+
+def oldest(gate_waits: Iterable[GateWait], most: int = MAX_GANGS) -> list[GateWait]:
+    """Return the gangs that have waited longest, the oldest first; one for each name."""
+    by_name: dict[tuple[str, str], GateWait] = {}
+    for each in sorted(gate_waits, key=lambda each: (-each.age_s, each)):
+        by_name.setdefault((each.namespace, each.name), each)
+        if len(by_name) == most:
+            break
+    return list(by_name.values())
+
+
+class _OldestGates(Collector):
+    """The gangs that have waited longest, computed only when the page is read."""
+
+    def __init__(self, gate_waits: Callable[[], Iterable[GateWait]]) -> None:
+        self._gate_waits = gate_waits
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauge."""
+        text = (
+            "Age of the oldest gated pod of a gang, by why the gang waits; planned: the gang has a plan. "
+            f"The {MAX_GANGS} oldest gangs."
+        )
+        gauge = GaugeMetricFamily("turnout_gate_oldest_seconds", text, labels=["gang_namespace", "gang_name", "reason"])
+        for each in oldest(self._gate_waits()):
+            gauge.add_metric([each.namespace, each.name, each.reason], each.age_s)
+        yield gauge

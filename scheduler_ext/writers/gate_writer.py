@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -27,7 +27,7 @@ from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gat
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
-from turnout.scheduler_ext.server.metrics import NominatorMetrics
+from turnout.scheduler_ext.server.metrics import PLANNED, GateWait, NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch, nomination_patch
 from turnout.scheduler_ext.writers.eviction_writer import Evictor
@@ -90,6 +90,7 @@ class GateWriter:
         self._wake = asyncio.Event()
         self._patch_slots = asyncio.Semaphore(MAX_PATCHES)
         metrics.show_gated_pods(lambda: len(self._gated_pods))
+        metrics.show_oldest_gates(self._gate_waits)
         self._view.lifts_gates = True
         watches.follow_pods(self.observe_pod, self.drop)
 
@@ -281,6 +282,17 @@ class GateWriter:
             known.next_report_s = now_s + REPORT_INTERVAL_S
             first = gated[0]
             self._notify(Notice(reason, first.namespace, first.name, first.uid, wait.detail[:500]))
+
+    def _gate_waits(self) -> Iterator[GateWait]:
+        """Yield each gated pod as a wait of its gang. A follower does not know why gangs wait, and yields nothing."""
+        now_s = self._clock.wall()
+        for uid, pod in self._gated_pods.items() if self._leads else ():
+            member, created_s = self._view.pods.get(uid), unix_s(pod.created)
+            if member is None or created_s is None:
+                continue
+            key = member.membership.key
+            reason = wait.reason.value if (wait := self._waiting.get(key)) is not None else PLANNED
+            yield GateWait(max(0.0, now_s - created_s), key.namespace, key.name, reason)
 
     # Writing.
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.autoscaler.observe.test_job_pods import pod, seen, view_of
 from tests.jobs.test_kinds import indexed
-from turnout.autoscaler.controller.metrics import gpus_of
 from turnout.autoscaler.model import bound, free, largest, total
 from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.reporting.usage import gpus_of
 from turnout.autoscaler.settings import read_settings
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels

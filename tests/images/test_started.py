@@ -32,6 +32,7 @@ STARTS = {
     "turnout-nominator": (),
     "turnout-autoscaler": (),
     "turnout-controller": ("--kinds=PyTorchJob,ElasticJob,MSJob,ColossalAIJob",),
+    "turnout": ("page", "--serve", "--listen=127.0.0.1:0"),
 }
 
 
@@ -109,11 +110,11 @@ def test_the_controllers_get_ready_on_a_real_api_server(controllers, control_pla
     (given / "kubeconfig").chmod(0o644)
     for (program, arguments), port in zip(STARTS.items(), free_ports(len(STARTS)), strict=True):
         at = f"127.0.0.1:{port}"
-        started = (program, "--kubeconfig=/run/kube/kubeconfig", f"--metrics-bind={at}", *arguments)
+        started = (program, *arguments, "--kubeconfig=/run/kube/kubeconfig", f"--metrics-bind={at}")
         argv = command(config, root, started, {given: "kube"})
         pid = control_plane.start_program(program, argv, f"http://{at}/readyz")
         with urllib.request.urlopen(f"http://{at}/metrics", timeout=10) as page:
-            component = program.removeprefix("turnout-")
+            component = "page" if program == "turnout" else program.removeprefix("turnout-")
             told = f'turnout_build_info{{commit="{COMMIT}",component="{component}",version="0.1.0"}} 1.0'
             assert told in page.read().decode().splitlines()
         assert Path(f"/proc/{pid}/root").readlink() == root

@@ -4,6 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from turnout.autoscaler.controller.metrics import Metrics as Autoscaler
+from turnout.cli.page.metrics import PageMetrics
 from turnout.controllers.runtime.controller import Metrics as Controller
 from turnout.kube.version import Build, installed_build
 from turnout.scheduler_ext.server.metrics import Metrics as Extender
@@ -15,6 +16,7 @@ from turnout.scheduler_ext.server.metrics import Metrics as Extender
         pytest.param("extender", lambda: Extender().page(), id="the extender"),
         pytest.param("nominator", lambda: Extender("nominator").page(), id="the nominator"),
         pytest.param("autoscaler", lambda: Autoscaler("nvidia.com/gpu").page(), id="the autoscaler"),
+        pytest.param("page", lambda: PageMetrics(float, int).page(), id="the page"),
         pytest.param("controller", lambda: Controller(int).page(), id="the job controllers"),
     ],
 )

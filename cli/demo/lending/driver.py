@@ -21,6 +21,7 @@ from turnout.cli.commands.child_programs import running_extender as extending
 from turnout.cli.demo.lending.model import MomentKind, Player, Story, StoryMoment, missing_parts, running_gpus
 from turnout.cli.demo.lending.screen import LendingScreen
 from turnout.cli.demo.lending.testbed import GPUS, PLAYERS, A, B, C, D, LendingTestbed, StoryFailed
+from turnout.cli.demo.page import DemoPage, in_browser
 from turnout.cli.demo.scenario import MAP_NAME, MAP_NAMESPACE
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.runtime.clients import ExtenderClient
@@ -53,10 +54,11 @@ class Loan:
         return ("--act", "--cooldown-s", f"{self.cooldown_s:g}", "--restart-s", "0")
 
 
-async def lend(loan: Loan, screen: LendingScreen) -> Story:
+async def lend(loan: Loan, screen: LendingScreen, page: DemoPage | None = None) -> Story:
     """Play the story, and return it.
 
-    Raises ChildFailed if a program does not come up, StoryFailed if something else happens than the story says.
+    page: shows the cluster in a browser. Raises ChildFailed if a program does not come up, StoryFailed if something
+    else happens than the story says.
     """
     logging.getLogger("turnout.simulator").setLevel(logging.ERROR)
     screen.open(loan.flags, loan.pace)
@@ -67,7 +69,7 @@ async def lend(loan: Loan, screen: LendingScreen) -> Story:
     def shown(moment: StoryMoment) -> None:
         screen.happened(story(stage.moments), moment)
 
-    async with _stage(loan, screen, shown) as (stage, autoscaler):
+    async with _stage(loan, screen, shown, page) as (stage, autoscaler):
         with screen.acts():
             try:
                 await _Acts(loan, stage).all()
@@ -82,7 +84,7 @@ async def lend(loan: Loan, screen: LendingScreen) -> Story:
 
 @asynccontextmanager
 async def _stage(
-    loan: Loan, screen: LendingScreen, on_moment: Callable[[StoryMoment], None]
+    loan: Loan, screen: LendingScreen, on_moment: Callable[[StoryMoment], None], page: DemoPage | None
 ) -> AsyncIterator[tuple[LendingTestbed, AutoscalerProcess]]:
     """Start the API, the two programs beside one another, and the scheduler; end them in the other order."""
     async with AsyncExitStack() as ends:
@@ -90,6 +92,8 @@ async def _stage(
         cluster = await ends.enter_async_context(local_cluster(folder / "kubeconfig", pace=loan.pace))
         stage = LendingTestbed(cluster, on_moment, loan.patience_s)
         await stage.set_up()
+        if page is not None:
+            screen.say(in_browser(await ends.enter_async_context(page.serve(folder / "kubeconfig"))))
         screen.say(f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ...")
         autoscaler = await ends.enter_async_context(_programs(loan, cluster, folder, stage))
         screen.say("The extender is ready, and the autoscaler leads.")

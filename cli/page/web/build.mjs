@@ -1,4 +1,5 @@
-// Builds the bundle that the wheel holds: ../static/page.js, page.css, index.html, icon.svg and notices.txt.
+// Builds what the wheel holds in ../static: page.js and page.css, report.js of `turnout simulate
+// --report`, index.html, icon.svg and notices.txt.
 import { createHash } from "node:crypto";
 import { copyFileSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -16,7 +17,7 @@ function digest() {
 }
 
 await build({
-  entryPoints: { page: "src/main.tsx" },
+  entryPoints: { page: "src/main.tsx", report: "src/report.tsx" },
   bundle: true,
   minify: true,
   format: "esm",

@@ -128,8 +128,7 @@ async def _no_plan(gang: str, namespace: str) -> LandingAnswer:
 async def serve(nodes: int, jobs: int) -> None:
     """Serve on a free port of loopback until the process is ended."""
     source, rng = SyntheticSource(synthetic_state(nodes, jobs)), random.Random(1)
-    clock, access = time.monotonic, LocalAccess(LOGIN)
-    server = PageServer(source, access, Sessions(clock), _no_plan, clock)
+    server = PageServer(source, LocalAccess(LOGIN), Sessions(time.monotonic), _no_plan)
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     listening = socket.create_server(("127.0.0.1", 0))

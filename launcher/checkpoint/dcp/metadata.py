@@ -97,6 +97,9 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return sum_of(msgspec.json.encode(msgspec.structs.replace(self, save="0" * 32)))
 
 
+_versioned, _table = msgspec.json.Decoder(_Versioned), msgspec.json.Decoder(Table)
+
+
 def chunk_name(key: str, offsets: Iterable[int]) -> str:
     """Make the name of a chunk in its shard, different for any two chunks."""
     return f"{key}[{','.join(map(str, offsets))}]"
@@ -158,10 +161,10 @@ def write(table: Table) -> bytes:
 def read(text: bytes | memoryview) -> Table:
     """Decode a table. Raises NewerFormat, and BadCheckpoint for anything that `write` did not write."""
     try:
-        version = msgspec.json.decode(text, type=_Versioned).version
+        version = _versioned.decode(text).version
         if version > VERSION:
             raise NewerFormat("the metadata of a checkpoint", version, VERSION)
-        table = msgspec.json.decode(text, type=Table)
+        table = _table.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadCheckpoint(f"not the metadata of a checkpoint: {error}") from error
     if table.version != VERSION:

@@ -44,6 +44,9 @@ class RngState(msgspec.Struct, frozen=True, tag=1):
     python: MersenneTwister
 
 
+_state = msgspec.json.Decoder(RngState)
+
+
 def encode_state(rank: int) -> str:
     """Encode the current generators of this process as text. numpy's is left out if the user replaced its
     default kind.
@@ -66,7 +69,7 @@ def restore(text: str, rank: int) -> bool:
     text.
     """
     try:
-        saved = msgspec.json.decode(text, type=RngState)
+        saved = _state.decode(text)
         if saved.rank != rank:
             return False
         random.setstate((3, (*saved.python.numbers(), saved.python.at), saved.python.spare))

@@ -57,6 +57,9 @@ class TorchFileNote(msgspec.Struct, frozen=True):
     versions: tuple[Version, ...]  # newest first
 
 
+_note = msgspec.json.Decoder(TorchFileNote)
+
+
 @dataclass(frozen=True, slots=True)
 class TorchFile:
     """A torch checkpoint file that exists, with what its note says of it."""
@@ -186,7 +189,7 @@ def _notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
     for file in sorted((folder / _NOTES).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             with open(file, "rb") as source:
-                note = msgspec.json.decode(source.read(_MOST_NOTE_BYTES), type=TorchFileNote)
+                note = _note.decode(source.read(_MOST_NOTE_BYTES))
             yield file, note
 
 

@@ -70,6 +70,9 @@ class Identity:
             raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MOST_GENERATIONS} are taken")
 
 
+_identity = msgspec.msgpack.Decoder(Identity)
+
+
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
     """Describes the save that one generation of an arena holds: its step, its rank and its sizes."""
@@ -155,7 +158,7 @@ def read_identity(page: bytes | memoryview) -> Identity:
     at = len(_MAGIC) + _LENGTH.size
     (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
     try:
-        return msgspec.msgpack.decode(data[at : at + length], type=Identity)
+        return _identity.decode(data[at : at + length])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadCheckpoint(f"an arena's identity cannot be read: {error}") from error
 

@@ -132,6 +132,9 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
 
+_manifest, _note = msgspec.json.Decoder(Manifest), msgspec.json.Decoder(ShardNote)
+
+
 def sum_of_sums(sums: Iterable[int]) -> int:
     """Compute the checksum of chunk checksums, as eight bytes little endian each. Each is below 1 << 64."""
     sums = tuple(sums)
@@ -174,7 +177,7 @@ def write(manifest: Manifest) -> bytes:
 
 def read(data: bytes | bytearray | memoryview) -> Manifest:
     """Decode a manifest. Raises NewerFormat, and BadCheckpoint for anything that `write` did not write."""
-    return _unsealed(b"manifest", data, Manifest)
+    return _unsealed(b"manifest", data, _manifest)
 
 
 def write_note(note: ShardNote) -> bytes:
@@ -187,7 +190,7 @@ def write_note(note: ShardNote) -> bytes:
 
 def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
     """Decode a note. Raises NewerFormat, and BadCheckpoint for anything that `write_note` did not write."""
-    return _unsealed(b"note", data, ShardNote)
+    return _unsealed(b"note", data, _note)
 
 
 def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
@@ -221,7 +224,7 @@ def _seal_text(what: bytes, plain: bytes) -> bytes:
     return text
 
 
-def _unsealed(what: bytes, data: bytes | bytearray | memoryview, kind: type[_Noun]) -> _Noun:
+def _unsealed(what: bytes, data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[_Noun]) -> _Noun:
     """Decode a sealed text. It is encoded again and compared as a whole, so no difference goes unnoticed."""
     if memoryview(data).nbytes > MOST_BYTES:
         raise BadCheckpoint(f"more than {MOST_BYTES} bytes are no {what.decode()}")
@@ -234,7 +237,7 @@ def _unsealed(what: bytes, data: bytes | bytearray | memoryview, kind: type[_Nou
     if version > VERSION:
         raise NewerFormat(f"a {what.decode()}", version, VERSION)
     try:
-        return msgspec.json.decode(plain, type=kind)
+        return decoder.decode(plain)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadCheckpoint(f"not a {what.decode()}: {error}") from error
 

@@ -11,6 +11,7 @@ from hack.controlplane.tools import cache
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
 from turnout.autoscaler.controller.metrics import MOST_JOBS, Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
+from turnout.autoscaler.reporting.usage import IdleReason
 from turnout.jobs.model import Life
 from turnout.kube.times import rfc3339, unix_s
 
@@ -347,3 +348,88 @@ def test_the_leader_shows_the_gpus_of_the_cluster(metrics):
     found = samples(metrics)
     assert (found["cluster_gpus", "used"], found["cluster_gpus", "free"]) == (6, 2)
     assert found["decision_log_lost_total",] == 3
+
+
+SHARES = {"q": {"deserved": 4, "limit": 20}, "r": {"deserved": 8}}
+
+
+def test_idle_gpus_are_counted_from_0_by_the_time_between_two_looks(metrics, clock):
+    metrics.usage.follow(lambda: 6, lambda _: "", {})
+    look(metrics, grown(), queues=SHARES)
+    found = samples(metrics)
+    assert {key: value for key, value in found.items() if key[0] == "idle_gpu_seconds_total"} == {
+        ("idle_gpu_seconds_total", queue, reason.value): 0 for queue in ("q", "r", "other") for reason in IdleReason
+    }
+    clock.now_s += 10.0
+    look(metrics, grown(), short(), queues=SHARES)
+    clock.now_s += 5.0
+    found = samples(metrics)
+    assert found["idle_gpu_seconds_total", "r", "nobody_waits"] == 60
+    assert found["idle_gpu_seconds_total", "r", "fragmented"] == 30
+
+
+def test_lent_gpus_are_counted_by_pair_of_queues(metrics, clock):
+    look(metrics, grown(), queues=SHARES)  # 6 elastic GPUs, all above the share; the other queue has 8 unused
+    pair = ("q", "r")  # borrower and lender: as the labels are sorted
+    found = samples(metrics)
+    assert (found["lent_gpu_seconds_total", *pair], found["returned_gpus_total", *pair]) == (0, 0)
+    clock.now_s += 10.0
+    assert samples(metrics)["lent_gpu_seconds_total", *pair] == 60
+
+
+@pytest.mark.parametrize(("beneficiary", "returned"), [
+    pytest.param(None, {"r": 6}, id="to the queues whose share is unused"),
+    pytest.param("w", {"s": 6}, id="to the queue of the job that gets the room"),
+    pytest.param("v", {"q": 6}, id="to another job of its own queue"),
+])  # fmt: skip
+def test_returned_gpus_are_counted(metrics, beneficiary, returned):
+    giver, others = grown(), [short("w", queue="s"), short("v")]
+    look(metrics, giver, *others, queues={**SHARES, "s": {}})
+    to = next((each.job.key for each in others if each.job.key.name == beneficiary), None)
+    metrics.count_outcome(Step(giver.job.key, 2, 5, Reason.MAKES_ROOM, "", to), "Written")
+    found = {key[2]: value for key, value in samples(metrics).items() if key[0] == "returned_gpus_total" and value}
+    assert found == returned
+
+
+def test_only_written_shrinks_return_gpus(metrics):
+    look(metrics, grown(), queues=SHARES)
+    metrics.count_outcome(Step(grown().job.key, 2, 5, Reason.RELEASED), "Refused")
+    metrics.count_outcome(Step(grown().job.key, 8, 5, Reason.IDLE_ROOM), "Written")
+    assert samples(metrics)["returned_gpus_total", "q", "r"] == 0
+
+
+def test_the_time_of_a_reclaim_is_observed_by_queue(metrics, clock):
+    waits = short()
+    look(metrics, waits, steps=[hold(waits, Reason.WAITS_FOR_ROOM)])
+    assert samples(metrics)["reclaim_seconds_count", "q"] == 0
+    clock.now_s += 42.0
+    look(metrics, seen(job("w", least=4), rows=[0] * 4))
+    found = samples(metrics)
+    assert (found["reclaim_seconds_count", "q"], found["reclaim_seconds_sum", "q"]) == (1, 42)
+
+
+def test_usage_is_shown_by_the_leader_only(metrics, clock):
+    metrics.usage.follow(lambda: 6, lambda _: "", {})
+    look(metrics, grown(), queues=SHARES)
+    clock.now_s += 10.0
+    metrics.leading.set(0)
+    clock.now_s += 10.0
+    names = {"idle_gpu_seconds_total", "lent_gpu_seconds_total", "returned_gpus_total", "reclaim_seconds_count"}
+    assert not names & {key[0] for key in samples(metrics)}
+    metrics.leading.set(1)
+    look(metrics, grown(), queues=SHARES)
+    assert samples(metrics)["lent_gpu_seconds_total", "q", "r"] == 0
+
+
+def test_decisions_within_a_second_count_as_one(metrics, clock):
+    metrics.usage.follow(lambda: 6, lambda _: "", {})
+    look(metrics, grown(), queues=SHARES)
+    clock.now_s += 10.0
+    look(metrics, short(), queues=SHARES)
+    clock.now_s += 0.5
+    look(metrics, grown(), short(), queues=SHARES)
+    assert samples(metrics)["idle_gpu_seconds_total", "r", "nobody_waits"] == 60 + 3
+    clock.now_s += 9.5
+    found = samples(metrics)  # the last of them counts since the page was read
+    assert found["lent_gpu_seconds_total", "q", "r"] == 60 + 60
+    assert sum(value for key, value in found.items() if key[0] == "idle_gpu_seconds_total") == 6 * 20

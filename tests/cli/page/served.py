@@ -61,7 +61,8 @@ async def page(folder, access=None, filled=fill, **settings):
         await filled(client)
         chosen = access or LocalAccess(SECRET)
         place = ("127.0.0.1", 0)
-        async with serving(client, Settings(), chosen, place, lambda _: PageSettings(**settings)) as (source, port):
+        async with serving(client, Settings(), chosen, place, lambda _: PageSettings(**settings)) as served:
+            source, port = served.source, served.port
             running = asyncio.create_task(source.run())
             try:
                 while not source.has_synced:

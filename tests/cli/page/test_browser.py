@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.page.served import SECRET, fill, page, pod
-from tests.cli.page.test_access import Clock, Reviews
+from tests.cli.page.test_access import Reviews, SlowReviews
+from tests.kube.world import ManualClock
 from turnout.cli.page.access import ClusterAccess
+from turnout.kube.client.clock import RealClock
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow, pytest.mark.debian("chromium")]
 
@@ -166,15 +168,28 @@ async def test_names_are_text_whatever_they_contain(tmp_path):
 
 async def test_of_hidden_jobs_a_viewer_sees_grey_cells_and_no_names(tmp_path):
     grants = {("eve", "pods", "team-b"), ("eve", "nodes", "")}
-    access = ClusterAccess(Reviews({SECRET: "eve"}, grants), Clock())
+    access = ClusterAccess(Reviews({SECRET: "eve"}, grants), ManualClock())
     async with page(tmp_path, access) as (address, _, _), browser(address) as (tab, console):
         await tab.get_by_text("not yours to see").wait_for()
         assert "bert" not in await tab.content()
         assert console == []
 
 
+async def test_the_page_says_that_rights_are_not_known_yet(tmp_path):
+    reviews = SlowReviews({SECRET: "eve"}, {("eve", "pods", "team-b"), ("eve", "nodes", "")})
+    reviews.open.clear()
+    access = ClusterAccess(reviews, RealClock())
+    async with page(tmp_path, access) as (address, _, _), browser(address) as (tab, console):
+        await tab.get_by_text("not known yet in 2 namespaces").wait_for()
+        await show(tab, "#/jobs")
+        reviews.open.set()
+        await tab.get_by_text("ocr").first.wait_for()
+        await tab.get_by_text("not known yet").wait_for(state="detached")
+        assert console == []
+
+
 async def test_an_expired_token_keeps_what_is_shown_and_asks_for_a_new_one(tmp_path):
-    reviews, clock = Reviews({SECRET: "ann"}, {("ann", "pods", ""), ("ann", "nodes", "")}), Clock()
+    reviews, clock = Reviews({SECRET: "ann"}, {("ann", "pods", ""), ("ann", "nodes", "")}), ManualClock()
     async with page(tmp_path, ClusterAccess(reviews, clock)) as (address, _, _), browser(address) as (tab, _):
         await show(tab, "#/jobs")
         await tab.get_by_text("ocr").first.wait_for()

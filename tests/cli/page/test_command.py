@@ -100,7 +100,7 @@ def test_viewers_see_what_a_real_api_server_lets_them_list(control_plane):
 
 async def _jobs_by_viewer(kubeconfig, words, tokens):
     """Return the jobs that each viewer is shown, by the page's own process."""
-    child, line = await start(kubeconfig, *words, "--listen", "127.0.0.1:0")
+    child, line = await start(kubeconfig, *words, "--listen=127.0.0.1:0", "--metrics-bind=127.0.0.1:0")
     address = f"http://{line.rpartition(' ')[2]}"
     try:
         jobs = {}

@@ -7,7 +7,8 @@ import aiohttp
 import pytest
 
 from tests.cli.page.served import SECRET, asking, next_event, page, pod
-from tests.cli.page.test_access import Clock, Reviews
+from tests.cli.page.test_access import Reviews
+from tests.kube.world import ManualClock
 from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.open_api import PATHS
 from turnout.kube.errors import Unreachable
@@ -152,7 +153,7 @@ async def test_another_site_cannot_begin_a_session(tmp_path, headers, body):
 async def test_a_viewer_sees_what_the_cluster_lets_them_list(tmp_path):
     grants = {("ann", "pods", "team-a"), ("ann", "nodes", "")}
     reviews = Reviews({"t1": "ann", "t2": "eve"}, grants)
-    async with page(tmp_path, ClusterAccess(reviews, Clock())) as (address, _, _):
+    async with page(tmp_path, ClusterAccess(reviews, ManualClock())) as (address, _, _):
         async with asking(address, "t1") as ask:
             assert (await ask("viewer"))[1]["user"] == "ann"
             assert [each["job"] for each in (await ask("jobs"))[1]["items"]] == ["Pod/team-a/bert"]
@@ -165,7 +166,7 @@ async def test_a_viewer_sees_what_the_cluster_lets_them_list(tmp_path):
 
 
 async def test_the_user_of_a_proxy_is_believed_only_if_configured(tmp_path):
-    access = ClusterAccess(Reviews({}, {("ann", "pods", "")}), Clock())
+    access = ClusterAccess(Reviews({}, {("ann", "pods", "")}), ManualClock())
     header = {"X-User": "ann"}
     async with page(tmp_path, access, user_header="X-User") as (address, _, _), asking(address, "", **header) as ask:
         assert (await ask("viewer"))[1]["all_namespaces"]

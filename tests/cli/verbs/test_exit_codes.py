@@ -48,6 +48,7 @@ USAGE = [
     ["why", "bert", "--cooldown-s", "-1"],
     ["jobs", "-o", "xml"],
     ["top", "--by", "colour"],
+    ["topology", "--svg", "-o", "json"],
     ["history"],
     ["pause", JOB, "--for", "soon"],
     ["describe", "Foo/bert"],

@@ -9,14 +9,18 @@ import logging
 import pytest
 
 from hack.lint.code_blocks import run_by
+from tests.cli.verbs.why_world import Drawn, Served
+from turnout.autoscaler.settings import Settings
+from turnout.cli.commands import autoscaler_view
 from turnout.cli.commands.jobs_of_controllers import FoundJob
 from turnout.cli.commands.run_verb import NoSuch
-from turnout.cli.verbs.goodput import goodput_of
-from turnout.cli.views.goodput import Totals, listing, period, read_totals, rows
+from turnout.cli.job_names import JOB_KINDS, JobName
+from turnout.cli.verbs.goodput import goodput_of, goodput_of_jobs, jobs_of_queue
+from turnout.cli.views.goodput import Totals, listing, period, read_totals, rows, sum_listing
 from turnout.cli.views.listing import text
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube.client.logs import JsonFormatter, PlainFormatter
-from turnout.kube.errors import Rejected
+from turnout.kube.errors import NotFound, Rejected
 from turnout.launcher.goodput.job_time import NS, JobTime, TimeKind
 from turnout.launcher.goodput.job_time import Totals as Amounts
 
@@ -125,3 +129,73 @@ def test_the_newest_totals_of_all_pods_count():
 def test_a_job_without_totals_is_an_error():
     with pytest.raises(NoSuch, match="have no totals"):
         asyncio.run(goodput_of(Server({"bert-0": "hello"}), JOB, None, 400.0))
+
+
+HOUR = Totals(3_600, 3_600, 0, {"productive": 1_800, "save": 1_800}, {"productive": 14_400, "save": 14_400})
+SMALL = Totals(7_200, 7_200, 0, {"productive": 7_200}, {"productive": 7_200})
+
+
+def test_the_jobs_of_a_queue_count_by_their_gpu_time():
+    """A job of eight GPUs that was productive for half an hour, and one of one GPU for two hours."""
+    found = sum_listing("queue q", [(HOUR, None), (SMALL, None)], [], 0)
+    assert {row.kind: (row.seconds, row.share, row.gpu_hours) for row in found.rows} == {
+        "productive": (9_000, 0.6, 6),
+        "save": (1_800, 0.4, 4),
+    }
+    assert found.notes == ["queue q: goodput 60.0% of 10.00 GPU hours of 2 jobs"]
+
+
+@pytest.mark.parametrize(
+    ("silent", "unread", "words"),
+    [
+        pytest.param(["a", "b"], 0, "without totals in their logs: a, b", id="jobs without totals"),
+        pytest.param([*"abcdefg"], 0, "a, b, c, d, e and 2 more", id="many jobs without totals"),
+        pytest.param([], 3, "3 jobs that hold fewer GPUs were not read", id="jobs beyond the bound"),
+    ],
+)
+def test_what_the_sum_leaves_out_is_said(silent, unread, words):
+    assert words in text(sum_listing("queue q", [(HOUR, None)], silent, unread), "table")
+
+
+class Cluster(Server):
+    """PyTorchJobs of one namespace, each with one pod. logs: by job."""
+
+    async def get(self, path, params=None):
+        if path.endswith("/log"):
+            return await super().get(path, params)
+        name = path.rpartition("/")[2]
+        if "/pytorchjobs/" not in path or name not in self.logs:
+            raise NotFound("GET", path, 404, "")
+        return json.dumps({"metadata": {"name": name, "namespace": "a"}}).encode()
+
+    async def pages(self, path, params=None, *, limit=500):
+        pod = {
+            "metadata": {"name": params["labelSelector"].rpartition("=")[2]},
+            "spec": {"containers": [{"name": "c"}]},
+        }
+        yield json.dumps({"items": [pod]}).encode()
+
+
+def test_a_job_that_has_gone_and_one_without_totals_do_not_stop_the_sum():
+    server = Cluster({"bert": line(record(100, productive=60)), "gpt": "hello"})
+    names = [JobName("PyTorchJob", "a", name) for name in ("bert", "gpt", "gone")]
+    found = asyncio.run(goodput_of_jobs(server, "queue q", names, None, 200.0))
+    assert {row.kind: row.seconds for row in found.rows} == {"productive": 60, "undecided": 5}
+    assert found.notes[-1] == "without totals in their logs: PyTorchJob/a/gpt, PyTorchJob/a/gone"
+
+
+def test_the_jobs_of_a_queue_are_those_that_the_autoscaler_sees_there():
+    source = Served(Drawn(3).items)
+    states = asyncio.run(autoscaler_view.look(source, Settings(), "default")).observation.jobs
+    for queue in {state.job.queue for state in states}:
+        found = asyncio.run(jobs_of_queue(source, Settings(), queue))
+        wanted = {
+            str(state.job.key) for state in states if state.job.queue == queue and state.job.key.kind in JOB_KINDS
+        }
+        assert len(found) == len(wanted) > 0
+        assert {str(name) for name in found} == wanted
+
+
+def test_an_unknown_queue_is_an_error():
+    with pytest.raises(NoSuch, match="there is no queue 'missing'"):
+        asyncio.run(jobs_of_queue(Served(Drawn(3).items), Settings(), "missing"))

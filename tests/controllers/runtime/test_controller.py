@@ -8,12 +8,13 @@ import pytest
 from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import KEY, KINDS
 from tests.kube.world import ManualClock, running
-from turnout.controllers.model import Create, Reason, Setup
+from turnout.controllers.model import KUBEFLOW, Create, Reason, RestartReason, Setup
 from turnout.controllers.runtime.controller import JobController, Metrics
-from turnout.controllers.runtime.owned_objects import ChildCache, JobObject
+from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, OwnedPod
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import SteadyTime
+from turnout.kube.errors import Conflict
 from turnout.kube.times import rfc3339
 
 pytestmark = pytest.mark.asyncio
@@ -213,3 +214,82 @@ async def test_one_decision_has_one_word_in_log_event_and_metric(raw, reason, ca
     labels = {"job_kind": "PyTorchJob", "reason": reason}
     assert world.metrics.registry.get_sample_value("turnout_controller_events_total", labels) == 1
     assert reason in {each.value for each in Reason}
+
+
+CREATED_S = NOW_S - 60
+
+
+def created(raw):
+    """A job with the time of its creation."""
+    return {**raw, "metadata": {**raw["metadata"], "creationTimestamp": rfc3339(CREATED_S)}}
+
+
+def owned_pod(raw, after_s):
+    """The pod of a job, created so many seconds after the job."""
+    owner = {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "name": "bert", "uid": "uid-bert"}
+    meta = {"name": "bert-worker-0", "namespace": "ns", "uid": "uid-0", "resourceVersion": "5"}
+    meta |= {"creationTimestamp": rfc3339(CREATED_S + after_s), "ownerReferences": [{**owner, "controller": True}]}
+    return msgspec.convert({"metadata": meta}, OwnedPod)
+
+
+@pytest.mark.parametrize(("statuses", "observed"), [
+    pytest.param([{}, BEGAN], [4.0], id="a new job"),
+    pytest.param([BEGAN, BEGAN], [], id="a job that is older than this leader's term"),
+    pytest.param(
+        [{}, {"conditions": [{"type": "Suspended", "status": "True"}]}, BEGAN], [], id="a job that was suspended first"
+    ),
+])  # fmt: skip
+async def test_the_time_to_the_first_pod_is_observed_once(statuses, observed):
+    world = World()
+    async with running(world.controller.run()):
+        for number, status in enumerate(statuses):
+            raw = created(job(worker=role(), status=status))
+            world.put({**raw, "metadata": {**raw["metadata"], "resourceVersion": str(number + 1)}})
+            await world.clock.advance(0.5)
+        for after_s in (4, 9):
+            world.cache.put_pod(owned_pod(raw, after_s))
+            await world.clock.advance(0.5)
+    labels = {"job_kind": "PyTorchJob"}
+    value = world.metrics.registry.get_sample_value
+    name = "turnout_controller_first_pod_seconds"
+    assert (value(f"{name}_count", labels) or 0, value(f"{name}_sum", labels) or 0) == (len(observed), sum(observed))
+
+
+async def test_jobs_are_counted_by_kind_and_phase_while_leading():
+    world = World(*jobs("a", "b"), job("c", worker=role(), status=ENDED))
+    leads = []
+    metrics = Metrics(int, ["PyTorchJob"], lambda: world.cache.count_by_phase() if leads else None)
+
+    def count(phase):
+        labels = {"job_kind": "PyTorchJob", "phase": phase}
+        return metrics.registry.get_sample_value("turnout_controller_jobs", labels)
+
+    assert count("pending") is None
+    leads.append(True)
+    phases = ("pending", "running", "restarting", "suspended", "succeeded", "failed")
+    assert [count(phase) for phase in phases] == [2, 0, 0, 0, 1, 0]
+
+
+async def test_restarts_are_counted_once_they_are_written():
+    raw = job(worker=role(), status=BEGAN)
+    world = World()
+    failed = owned_pod(raw, 4)
+    failed.metadata.labels = {KUBEFLOW.job: "bert", KUBEFLOW.role: "worker", KUBEFLOW.index: "0"}
+    failed.status.phase = "Failed"
+    world.writer.faults["bert"] = Conflict("PATCH", "/", 409, "changed")
+    world.put(raw)
+    world.cache.put_pod(failed)
+    labels = {"job_kind": "PyTorchJob", "reason": "process_failed"}
+    async with running(world.controller.run()):
+        await world.clock.advance(0.5)
+        assert world.metrics.registry.get_sample_value("turnout_controller_restarts_total", labels) is None
+        world.writer.faults.clear()
+        await world.clock.advance(2.0)
+    assert world.metrics.registry.get_sample_value("turnout_controller_restarts_total", labels) >= 1
+
+
+async def test_restarts_start_at_0_for_every_kind_and_reason():
+    registry = Metrics(int, ["PyTorchJob"]).registry
+    for reason in RestartReason:
+        labels = {"job_kind": "PyTorchJob", "reason": reason.value}
+        assert registry.get_sample_value("turnout_controller_restarts_total", labels) == 0

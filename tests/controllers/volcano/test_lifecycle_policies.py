@@ -2,10 +2,12 @@
 
 import pytest
 
-from tests.controllers.volcano.volcanojobs import job, pod, task, view
+from tests.controllers.jobs import NOW_S
+from tests.controllers.volcano.volcanojobs import job, phased, pod, task, view
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import due_action
-from turnout.controllers.model import OwnedObjects, PodPhase, RefusedJob
+from turnout.controllers.model import OwnedObjects, PodPhase, RefusedJob, RestartReason
+from turnout.controllers.reconcile import reconcile
 
 ABORT = {"action": "AbortJob"}
 FAILED = pod(0, PodPhase.FAILED, exit_code=3)
@@ -44,7 +46,32 @@ def test_a_policy_acts_on_its_event(policy, pods, acts):
 def test_a_tasks_own_policy_comes_before_that_of_the_job():
     own = task(policies=[{"event": "PodFailed", "action": "CompleteJob"}])
     raw = job(own, policies=[{"event": "PodFailed", **ABORT}])
-    assert due(raw, FAILED) == ("CompleteJob", "PodFailed of bert-worker-0 with 3")
+    assert due(raw, FAILED)[:2] == ("CompleteJob", "PodFailed of bert-worker-0 with 3")
+
+
+@pytest.mark.parametrize(
+    ("event", "pods", "reason"),
+    [
+        pytest.param("PodFailed", [FAILED], RestartReason.PROCESS_FAILED, id="a process that failed"),
+        pytest.param(
+            "PodFailed", [pod(0, PodPhase.FAILED, reason="OOMKilled")], RestartReason.OUT_OF_MEMORY, id="memory"
+        ),
+        pytest.param("PodEvicted", [pod(0, deleting=True)], RestartReason.EVICTED, id="a deleted pod"),
+        pytest.param("TaskCompleted", done(0, 1), RestartReason.TASK_COMPLETED, id="a task that is complete"),
+    ],
+)
+def test_a_restart_by_a_policy_has_a_reason(event, pods, reason):
+    raw = phased("Running", task(replicas=2), policies=[{"event": event, "action": "RestartJob"}])
+    assert due(raw, *pods).restart is reason
+    outcome = reconcile(VOLCANOJOB, raw, OwnedObjects(tuple(pods)), NOW_S)
+    assert outcome.restarts == (reason,)
+
+
+def test_other_policies_and_a_resumed_job_count_no_restart():
+    abort = phased("Running", task(replicas=2), policies=[{"event": "PodFailed", **ABORT}])
+    assert reconcile(VOLCANOJOB, abort, OwnedObjects((FAILED,)), NOW_S).restarts == ()
+    resumed = phased("Aborted", status={"state": {"phase": "Aborted", "reason": "Suspended"}})
+    assert reconcile(VOLCANOJOB, resumed, OwnedObjects(), NOW_S).restarts == ()
 
 
 @pytest.mark.parametrize(

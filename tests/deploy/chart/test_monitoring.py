@@ -45,7 +45,7 @@ def test_alerts_and_dashboards_are_those_of_the_repository():
         assert json.loads(board["data"][file.name]) == json.loads(file.read_text())
         assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
     monitored = {each["metadata"]["name"] for each in found if each["kind"] == "PodMonitor"}
-    assert monitored == {f"turnout-{part}" for part in (*TOGGLES, "launchers") if part != "networkPolicy"}
+    assert monitored == {f"turnout-{part}" for part in (*TOGGLES, "page", "launchers") if part != "networkPolicy"}
 
 
 def test_the_dashboards_link_to_the_page():

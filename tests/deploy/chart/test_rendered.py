@@ -35,6 +35,7 @@ EVERYTHING = {
     "controller.kinds": "{PyTorchJob,ElasticJob,MSJob,ColossalAIJob}",
     "controller.gang": "volcano",
     "scheduler.enabled": "true",
+    "page.enabled": "true",
     "monitoring.podMonitors": "true",
     "monitoring.launchers.podMonitor": "true",
     "monitoring.rules": "true",
@@ -128,6 +129,7 @@ CHOICES = {
     "autoscaler.taintNodes": "true",
     "controller.crds": "false",
     "monitoring.podMonitors,monitoring.rules,monitoring.dashboards": "true",
+    "page.enabled": "true",
     "certManager.enabled": "true",
     "guards": "anyNamespace",
     "rbac.viewer,rbac.queueAdmin": "false",
@@ -277,6 +279,7 @@ def test_jobs_of_no_kind_are_taken_unless_it_is_named(values):
             {"nominator.enabled": "true", "nominator.gatePods": "true"}, "nobody would lift", id="gates that stay"
         ),
         pytest.param({"docs.baseUrl": "docs"}, "/docs/baseUrl", id="an address that is none"),
+        pytest.param({"page.grafanaUrl": "javascript:x"}, "/page/grafanaUrl", id="an address with a script"),
         pytest.param({"controller.gatePods": "true"}, "nobody would lift", id="gates of the controllers that stay"),
     ],
 )
@@ -292,7 +295,10 @@ def test_every_program_learns_where_the_docs_are():
         text = yaml.safe_dump_all(found)
         return {
             name: sum(name in str(each) and FLAG in str(each) for each in found)
-            for name in ("turnout-extender", "turnout-nominator", "turnout-autoscaler", "turnout-controller", "CronJob")
+            for name in (
+                *(f"turnout-{program}" for program in ("extender", "nominator", "autoscaler", "controller", "page")),
+                "CronJob",
+            )
             if name in text
         }
 

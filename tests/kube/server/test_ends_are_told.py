@@ -14,6 +14,7 @@ PROGRAMS = {
     "turnout-nominator": "turnout.scheduler_ext.nominator",
     "turnout-autoscaler": "turnout.autoscaler.__main__",
     "turnout-controller": "turnout.controllers.__main__",
+    "turnout page": "turnout.cli.__main__",
 }
 BROKEN = """
 import sys
@@ -26,9 +27,12 @@ class Broken(Exception):
 async def fails(*_, **__):
     raise Broken("of ours")
 
-KINDS = ["--kinds", "ElasticJob"]
+ARGUMENTS = {
+    "turnout.controllers.__main__": ["--kinds", "ElasticJob"],
+    "turnout.cli.__main__": ["page", "--serve", "--listen", "127.0.0.1:0"],
+}
 Client.open = fails
-print([import_module(each).main(KINDS if "controllers" in each else []) for each in sys.argv[1:]])
+print([import_module(each).main(ARGUMENTS.get(each, [])) for each in sys.argv[1:]])
 """
 
 
@@ -36,7 +40,7 @@ def test_a_fault_of_ours_ends_none_of_the_programs_in_silence():
     done = subprocess.run(
         [sys.executable, "-c", BROKEN, *PROGRAMS.values()], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout == "[1, 1, 1, 1]\n"
+    assert done.stdout == "[1, 1, 1, 1, 1]\n"
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [(each["event"], each["level"], each["program"]) for each in lines] == [
         ("ended_by_a_fault", "critical", name) for name in PROGRAMS

@@ -301,6 +301,16 @@ def test_gangs_are_counted_by_state(pods, counts):
     assert found == {"placed": 0, "waiting": 0, "partial": 0} | counts
 
 
+def test_the_quality_of_the_fabric_is_shown():
+    story = Story(2, 2)
+    story.view.view.put_node(world.node("x0", 8, "10.99.0.1"))
+    story.show(*world.volcano("bert", 2, at=["a0", "b0"])).wait(1)
+    assert story.count("turnout_gangs_by_excess_leaves", excess="1") == 1
+    assert story.count("turnout_gang_excess_leaves", gang_namespace="default", gang_name="bert") == 1
+    assert story.count("turnout_unmapped_hosts") == 1
+    assert [story.count("turnout_fabric_largest_gang_gpus", tier=tier) for tier in "12"] == [8, 16]
+
+
 class TestUnenforced:
     @pytest.mark.parametrize(("pods", "count"), [
         pytest.param(world.volcano("bert", 2, at=["a0", "b0"], notes=REQUIRED), {"tier": 2}, id="a gang in two leaves"),

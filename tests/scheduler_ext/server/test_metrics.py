@@ -8,8 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hack.controlplane.tools import cache
 from tests.scheduler_ext.server_support import body, opened, preempt_body
+from turnout.jobs.gang import GangKey
 from turnout.kube.client.clock import RealClock
-from turnout.scheduler_ext.server.metrics import Metrics
+from turnout.scheduler_ext.server.metrics import GateWait, Metrics, oldest
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -141,3 +142,33 @@ def test_only_the_gangs_with_most_pods_are_named():
     assert named == {f"gang-{index}": index for index in range(10, 60)}
     assert metrics.registry.get_sample_value("turnout_gang_pods_violating", {"rule": "whole"}) == sum(range(60))
     assert metrics.registry.get_sample_value("turnout_gang_pods_violating", {"rule": "tier"}) == 0
+
+
+def test_only_the_gangs_with_most_excess_leaves_are_named():
+    metrics = Metrics()
+    keys = {index: GangKey("ns", f"gang-{index:02}", "volcano") for index in range(61)}
+    metrics.set_excess(dict.fromkeys(keys.values(), 0))
+    metrics.set_excess({key: index for index, key in keys.items()})
+    (family,) = metrics.gang_excess_leaves.collect()
+    named = {sample.labels["gang_name"]: sample.value for sample in family.samples}
+    assert named == {f"gang-{index}": index for index in range(11, 61)}
+    (family,) = metrics.gangs_by_excess.collect()
+    assert {s.labels["excess"]: s.value for s in family.samples} == {"0": 1, "1": 1, "2": 1, "3+": 58}
+
+
+def test_the_classes_of_excess_leaves_start_at_0():
+    assert b'turnout_gangs_by_excess_leaves{excess="3+"} 0.0' in Metrics().page()
+
+
+@pytest.mark.parametrize(("gate_waits", "named"), [
+    pytest.param([GateWait(5.0, "ns", "a", "NoRoom"), GateWait(9.0, "ns", "b", "planned")], ["b", "a"], id="by age"),
+    pytest.param([GateWait(5.0, "ns", "a", "NoRoom"), GateWait(9.0, "ns", "a", "NoRoom")], ["a"], id="pods of a gang"),
+    pytest.param(
+        [GateWait(float(age), "ns", f"g{age:02}", "NoRoom") for age in range(60)],
+        [f"g{age:02}" for age in range(59, 9, -1)],
+        id="fifty gangs at most",
+    ),
+])  # fmt: skip
+def test_the_oldest_gangs_behind_gates_are_named(gate_waits, named):
+    assert [each.name for each in oldest(gate_waits)] == named
+    assert oldest(gate_waits)[0].age_s == max(each.age_s for each in gate_waits)

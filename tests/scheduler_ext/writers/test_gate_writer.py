@@ -325,3 +325,33 @@ async def test_what_came_of_the_gates_is_counted():
     assert writer.metric("turnout_gated_pods") == 0
     assert writer.metric("turnout_gate_bindings_total", as_nominated="true") == 1
     assert writer.metric("turnout_gate_bindings_total", as_nominated="false") == 1
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("size", "away", "reason"), [
+    pytest.param(9, False, "NoRoom", id="a gang without room"),
+    pytest.param(4, True, "planned", id="a gang with a plan that cannot be written"),
+])  # fmt: skip
+async def test_the_wait_of_a_gated_gang_is_shown_while_leading(size, away, reason):
+    api = Api(*gang("g", size))
+    writer = Writer(api, 4, 4)
+    api.away = away
+    assert waits_shown(writer) == {}
+    work = asyncio.create_task(writer.writer.run())
+    await settle(60)
+    ((name, shown), age_s) = waits_shown(writer).popitem()
+    assert (name, shown) == ("g", reason)
+    assert age_s == writer.clock.wall() - 1_767_225_600 - 41  # since the first pod
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+    assert waits_shown(writer) == {}
+
+
+def waits_shown(writer):
+    """Return the ages of the oldest gated pods by gang and reason."""
+    families = (family for family in writer.registry.collect() if family.name == "turnout_gate_oldest_seconds")
+    return {
+        (sample.labels["gang_name"], sample.labels["reason"]): sample.value
+        for family in families
+        for sample in family.samples
+    }

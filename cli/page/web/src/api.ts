@@ -53,7 +53,7 @@ export interface NodeItem {
   node: string; state: string; evidence: string; switch: string; gpus: number; used_gpus: number; jobs: string[];
 }
 export interface NodeList extends List<NodeItem> { states: Record<string, number> }
-export interface Viewer { user: string; all_namespaces: boolean; cluster: string }
+export interface Viewer { user: string; all_namespaces: boolean; cluster: string; unknown_namespaces: number }
 
 export class Failure extends Error {
   constructor(readonly status: number, message: string, readonly nextStep: string) { super(message); }
@@ -89,7 +89,7 @@ export async function logIn(token: string): Promise<void> {
   if (!response.ok) throw await failure(response);
 }
 
-export interface StreamEvent { version: number; observed_at_s: number; silent_s: number; error: string }
+export interface StreamEvent { version: number; observed_at_s: number; silent_s: number; error: string; unknown_namespaces: number }
 
 /** Read the stream of changes until the signal ends it. EventSource cannot send a token, so it is read by fetch. */
 export async function follow(

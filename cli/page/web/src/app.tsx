@@ -2,7 +2,7 @@
 
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { Failure, ask, follow, logIn, type StreamEvent, type Viewer } from "./api";
-import { duration } from "./format";
+import { amount, duration } from "./format";
 import { DecisionsView } from "./views/decisions";
 import { FabricView } from "./views/fabric";
 import { JobView } from "./views/job";
@@ -80,7 +80,9 @@ export function App() {
     const query = now.query.toString();
     location.hash = `#/${now.view}${query ? `?${query}` : ""}`;
   }, []);
+  const revision = useRevision(stream);
   const silent = stream === null ? 0 : stream.silent_s;
+  const unknown = stream?.unknown_namespaces ?? viewer?.unknown_namespaces ?? 0;
   const stale = lost !== null || silent > STALE_S;
   const View = place.view === "job" ? JobView : VIEWS.find((each) => each.name === place.view)?.view ?? FabricView;
   return (
@@ -99,13 +101,24 @@ export function App() {
         <Theme />
       </header>
       {stale && viewer !== null ? <StaleBanner stream={stream} lost={lost} /> : null}
+      {unknown > 0 ? <p class="banner" role="status">Your right to list pods is not known yet in {amount(unknown)} {unknown === 1 ? "namespace" : "namespaces"}: what is there is hidden until then.</p> : null}
       <main id="main" tabIndex={-1}>
         {problem !== null ? <Login problem={problem} enter={enter} /> : null}
-        {viewer !== null ? <View query={place.query} version={stream?.version ?? 0} set={set} stale={stale} /> : problem === null ? <p class="loading">Asking who you are.</p> : null}
+        {viewer !== null ? <View query={place.query} version={revision} set={set} stale={stale} /> : problem === null ? <p class="loading">Asking who you are.</p> : null}
       </main>
       {help ? <Help close={() => setHelp(false)} /> : null}
     </>
   );
+}
+
+/** A number that rises when the cluster has changed, and when more of it may be seen. */
+function useRevision(stream: StreamEvent | null): number {
+  const known = useRef({ version: 0, unknown: 0, revision: 0 });
+  const { version = 0, unknown_namespaces: unknown = 0 } = stream ?? {};
+  if (known.current.version !== version || known.current.unknown !== unknown) {
+    known.current = { version, unknown, revision: known.current.revision + 1 };
+  }
+  return known.current.revision;
 }
 
 function useStream(

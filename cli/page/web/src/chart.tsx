@@ -31,9 +31,9 @@ export function Chart<T>({ make, data, label }: { make: Make<T>; data: T[]; labe
   return <div class="chart" ref={place} role="img" aria-label={label} />;
 }
 
-function axes(colour: (name: string) => string, unit: string): uPlot.Axis[] {
+function axes(colour: (name: string) => string, unit: string, below = ""): uPlot.Axis[] {
   const look = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
-  return [look, { ...look, label: unit, size: 56 }];
+  return [below ? { ...look, label: below } : look, { ...look, label: unit, size: 56 }];
 }
 
 const stepped = uPlot.paths.stepped!({ align: 1 });
@@ -70,6 +70,40 @@ export function steppedSize(min: number, max: number, nowS: number): Make<[numbe
       options: {
         legend: { show: false }, axes: axes(colour, "workers"), scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
         series: [{}, line("workers", "min"), line("min", "muted", [4, 4]), line("max", "muted", [4, 4])],
+      },
+    };
+  };
+}
+
+type Pair = [number, number, number];
+
+function twoLines(colour: (name: string) => string): uPlot.Series[] {
+  const line = (label: string, name: string, width: number): uPlot.Series => ({ label, stroke: colour(name), width, paths: stepped, points: { show: false } });
+  return [{}, line("without lending", "g9", 2), line("with lending", "min", 1.5)];
+}
+
+/** Two runs over time, in hours since the begin. most: a line at the top, null for none. */
+export function linesOverTime(unit: string, most: number | null): Make<Pair> {
+  return (rows, colour) => ({
+    data: [rows.map(([at]) => at / 3600), rows.map(([, without]) => without), rows.map(([, , lent]) => lent), ...(most === null ? [] : [rows.map(() => most)])] as uPlot.AlignedData,
+    options: {
+      legend: { show: false }, axes: axes(colour, unit, "hours"),
+      scales: { x: { time: false }, y: { range: (_, __, top) => [0, Math.max(1, top * 1.05)] } },
+      series: [...twoLines(colour), ...(most === null ? [] : [{ label: "all", stroke: colour("ink"), width: 1, dash: [4, 4], points: { show: false } }])],
+    },
+  });
+}
+
+/** Durations by percentile, in minutes or hours. */
+export function linesOverPercent(): Make<Pair> {
+  return (rows, colour) => {
+    const longest = Math.max(...rows.flatMap(([, without, lent]) => [without, lent]));
+    const [unit, by] = longest > 3 * 3600 ? ["hours", 3600] as const : ["minutes", 60] as const;
+    return {
+      data: [rows.map(([at]) => at), rows.map(([, without]) => without / by), rows.map(([, , lent]) => lent / by)] as uPlot.AlignedData,
+      options: {
+        legend: { show: false }, axes: axes(colour, unit, "percent of jobs"),
+        scales: { x: { time: false }, y: { range: (_, __, top) => [0, Math.max(1, top * 1.05)] } }, series: twoLines(colour),
       },
     };
   };

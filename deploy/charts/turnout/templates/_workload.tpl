@@ -1,7 +1,8 @@
 {{/*
 The Deployment of one program, its PodDisruptionBudget and its NetworkPolicy: what all of them have in common.
 Call it with a dict: root, component, values (its part of the values), name (of the Deployment), port (of probes and
-metrics), args (a list), and where there is more: labels, volumes, mounts, ports, ingress, sidecars (YAML as text).
+metrics), args (a list), and where there is more: command (a list, of a program of another name), volumes, mounts, ports,
+ingress, sidecars (YAML as text).
 */}}
 {{- define "turnout.workload" -}}
 {{- $root := .root -}}
@@ -33,7 +34,7 @@ spec:
         - name: {{ .component }}
           image: {{ include "turnout.image" (list $root .values.image (.image | default "turnout")) }}
           imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-          command: [turnout-{{ .component }}]
+          command: {{ .command | default (printf "[turnout-%s]" .component) }}
           args:
             {{- range .args }}
             - {{ . }}

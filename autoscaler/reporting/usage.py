@@ -1,0 +1,353 @@
+"""Work out who uses which GPUs, who lends to whom, and why GPUs are idle: at one moment, and summed over time.
+
+Everything here is arithmetic on an observation and its decision. The controller's metrics and the decision log show it.
+Lent GPUs are split among the lenders in proportion to the unused share of each: a convention, because no scheduler
+knows whose GPU a pod runs on. docs/accounting.md states all rules.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+from turnout.autoscaler.model import Gpus, JobState, Observation, Reason, Step, bound, free, largest, total
+from turnout.autoscaler.scaling.free_room import lacking_pods
+from turnout.jobs.model import JobKey, Life
+from turnout.jobs.queues.model import Queue, bounds_several
+from turnout.jobs.scaling_curve import gain
+from turnout.kube.pod_shape import PodShape
+
+OTHER = "other"  # the queue of GPUs that no queue has a share of, and of pairs beyond the bound
+MAX_PAIRS = 500  # pairs of a lender and a borrower that are counted by name
+
+
+class IdleReason(Enum):
+    """Why GPUs are idle."""
+
+    NOBODY_WAITS = "nobody_waits"  # no job wants them, or those that do are at the limit of their queue
+    FRAGMENTED = "fragmented"  # a job wants no more than is idle, and does not fit on the nodes
+    TOO_SMALL = "too_small"  # each job that waits needs more than is idle
+    RESERVED = "reserved"  # promised to a job that starts
+    HEADROOM = "headroom"  # kept free by the admin or the owner of a queue
+    SETTLING = "settling"  # a job may grow into them once its cooldown or the time of idle room is over
+
+
+Pair = tuple[str, str]  # the queue that lends and the queue that borrows
+
+
+class UsedBy(NamedTuple):
+    """A holder of GPUs: a job, or all pods of a queue that belong to no job."""
+
+    queue: str
+    job: str = ""  # KIND/NAMESPACE/NAME; "" for pods without a job
+    owner: str = ""  # the value of the configured label; "" without one
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRates:
+    """The GPUs of one moment, by holder, by lender and by reason."""
+
+    held_gpus: Mapping[UsedBy, float] = field(default_factory=dict)  # GPUs of pods with a node, >= 0
+    elastic: Mapping[UsedBy, float] = field(default_factory=dict)  # GPUs of workers above the min, >= 0
+    won: Mapping[str, float] = field(default_factory=dict)  # by queue: GPUs at the min that would run as fast, >= 0
+    lent: Mapping[Pair, float] = field(default_factory=dict)  # GPUs, >= 0
+    idle: Mapping[tuple[str, str], float] = field(default_factory=dict)  # GPUs by queue and IdleReason, >= 0
+
+
+def usage_rates(
+    observation: Observation,
+    steps: Iterable[Step],
+    free_gpus: int,
+    gpus: Gpus,
+    headroom: Mapping[str, int] | None = None,
+    owner_of: Callable[[JobKey], str] = lambda _: "",
+) -> UsageRates:
+    """Return who uses which GPUs now.
+
+    free_gpus: on ready nodes. gpus: the resources that count as a GPU. headroom: the admin's, by resource. owner_of:
+    returns the owner of a job.
+    """
+    held_gpus: dict[UsedBy, float] = {}
+    elastic: dict[UsedBy, float] = {}
+    won: dict[str, float] = defaultdict(float)
+    in_jobs: dict[str, float] = defaultdict(float)
+    for each in observation.jobs:
+        if not (amount := _held_gpus(each, gpus)):
+            continue
+        job, holder = each.job, UsedBy(each.job.queue, str(each.job.key), owner_of(each.job.key))
+        held_gpus[holder] = amount
+        in_jobs[job.queue] += amount
+        if each.evictable_nodes:
+            worker_gpus, least = gpus_of(job.shape, gpus), job.bounds.least
+            elastic[holder] = len(each.evictable_nodes) * worker_gpus
+            won[job.queue] += gain(job.curve, least, least, max(least, each.bound_workers)).share * least * worker_gpus
+    for name, queue in leaf_queues(observation.queues):
+        if (rest := total(queue.used, gpus) - in_jobs[name]) > 0:
+            held_gpus[UsedBy(name)] = rest
+    lent_pairs = lending(elastic_gpus(observation.jobs, gpus), observation.queues, gpus)
+    idle = idle_gpus(observation, steps, free_gpus, gpus, headroom or {})
+    return UsageRates(held_gpus, elastic, won, lent_pairs, idle)
+
+
+@lru_cache(maxsize=4096)
+def gpus_of(shape: PodShape, gpus: Gpus) -> int:
+    """Return the GPUs that one pod requests."""
+    return shape.gpus(gpus)
+
+
+def elastic_gpus(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[str, int]:
+    """Return the GPUs of workers above the min, by queue."""
+    found: dict[str, int] = defaultdict(int)
+    for each in jobs:
+        if each.evictable_nodes:
+            found[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpus)
+    return found
+
+
+def _held_gpus(state: JobState, gpus: Gpus) -> int:
+    """Return the GPUs of a job's pods with a node, terminating workers included."""
+    workers = sum(worker.row is not None for worker in state.workers) * gpus_of(state.job.shape, gpus)
+    roles = zip(state.other_pods, state.job.other_roles, strict=False)
+    return workers + sum(pods * gpus_of(shape, gpus) for pods, (shape, _) in roles)
+
+
+def leaf_queues(queues: Mapping[str, Queue]) -> Iterator[tuple[str, Queue]]:
+    """Yield the queues whose use is their own: no cohorts, pools and parents."""
+    parents = {queue.parent for queue in queues.values()}
+    return ((name, queue) for name, queue in queues.items() if name not in parents and not bounds_several(name))
+
+
+def unused_shares(queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
+    """Return the GPUs of its share that each queue does not use: of its deserved share, else of its limit."""
+    found = {}
+    for name, queue in leaf_queues(queues):
+        unused = free(queue.deserved, queue.used, gpus)
+        if unused is None:
+            unused = free(queue.limit, queue.used, gpus)
+        if unused:
+            found[name] = unused
+    return found
+
+
+def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
+    """Return the GPUs that each queue borrows: of its elastic workers, what is beyond its deserved share.
+
+    elastic: the GPUs of its workers above the min. All of them are borrowed where no share is given (VE-29).
+    """
+    found = {}
+    for name, amount in elastic.items():
+        queue = queues.get(name)
+        deserved = None if queue is None else bound(queue.deserved, gpus)
+        above = amount if queue is None or deserved is None else max(0, total(queue.used, gpus) - deserved)
+        if borrowed := min(amount, above):
+            found[name] = borrowed
+    return found
+
+
+def lending(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[Pair, float]:
+    """Return the GPUs that are lent now, by lender and borrower. What no queue has a share of is lent by OTHER."""
+    borrowed, unused = borrowed_gpus(elastic, queues, gpus), unused_shares(queues, gpus)
+    all_borrowed = sum(borrowed.values())
+    return {
+        (source, borrower): part
+        for borrower, amount in borrowed.items()
+        for source, part in split(amount, _without(unused, borrower), all_borrowed).items()
+    }
+
+
+def split_return(borrower: str, amount: float, queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, float]:
+    """Return whose GPUs a queue gives back, in the same proportion as they are lent."""
+    return split(amount, _without(unused_shares(queues, gpus), borrower))
+
+
+def split(amount: float, weights: Mapping[str, int], all_amounts: float = 0.0) -> Mapping[str, float]:
+    """Split an amount in proportion to the weights; no queue gets more than its weight, and OTHER gets the rest.
+
+    all_amounts: the sum of all amounts that are split so, if it is more. The parts sum up to the amount.
+    """
+    divisor = max(sum(weights.values()), all_amounts, amount)
+    parts = {name: amount * weight / divisor for name, weight in weights.items() if amount and weight}
+    rest = amount - sum(parts.values())
+    return {**parts, OTHER: rest} if rest > 1e-9 * amount else parts
+
+
+def _without(weights: Mapping[str, int], queue: str) -> Mapping[str, int]:
+    return {name: weight for name, weight in weights.items() if name != queue}
+
+
+# -- idle GPUs
+
+
+def idle_gpus(
+    observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, headroom: Mapping[str, int]
+) -> Mapping[tuple[str, str], float]:
+    """Return the idle GPUs by queue and reason. They are split among the queues in proportion to unused shares."""
+    unused = unused_shares(observation.queues, gpus)
+    amounts = idle_by_reason(observation, steps, free_gpus, gpus, headroom)
+    return {
+        (queue, reason.value): part
+        for reason, amount in amounts.items()
+        for queue, part in split(amount, unused, free_gpus).items()
+    }
+
+
+def idle_by_reason(
+    observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, headroom: Mapping[str, int]
+) -> Mapping[IdleReason, int]:
+    """Return the idle GPUs by reason; the amounts sum up to `free_gpus`. Each reason takes what the one before leaves.
+
+    The order is: reserved, headroom, settling; then one reason for the whole rest.
+    """
+    want = _Wants.read(observation, steps, gpus)
+    headroom_gpus = largest(headroom, gpus) + sum(
+        largest(queue.headroom, gpus) for queue in observation.queues.values()
+    )
+    wishes = (
+        (IdleReason.RESERVED, want.reserved),
+        (IdleReason.HEADROOM, headroom_gpus if want.headroom_kept else 0),
+        (IdleReason.SETTLING, want.settling),
+    )
+    found, rest = {}, max(0, free_gpus)
+    for reason, amount in wishes:
+        if part := min(rest, amount):
+            found[reason] = part
+            rest -= part
+    if rest:
+        found[want.reason_of_rest(rest)] = rest
+    return found
+
+
+@dataclass(slots=True)
+class _Wants:
+    """The GPUs that jobs want, by what keeps the jobs from them."""
+
+    reserved: int = 0  # for waiting jobs that start, without what workers that still leave will free
+    awaited: int = 0  # for waiting jobs for which workers leave
+    settling: int = 0  # for jobs that may grow after a time
+    headroom_kept: bool = False  # a job would grow if no headroom were kept
+    unmet: list[int] = field(default_factory=list)  # of each job without room whose queue would allow it
+
+    @classmethod
+    def read(cls, observation: Observation, steps: Iterable[Step], gpus: Gpus) -> _Wants:
+        """Return the wants of all jobs of a decision."""
+        found, leaving = cls(), 0
+        reasons = {step.key: step for step in steps}
+        for each in observation.jobs:
+            step, worker_gpus = reasons.get(each.job.key), gpus_of(each.job.shape, gpus)
+            leaving += len(each.promised) * worker_gpus
+            if step is None:
+                continue
+            if step.target < step.current:
+                leaving += (step.current - step.target) * worker_gpus
+            found._add(each, step.reason, observation.queues.get(each.job.queue), gpus)
+        found.reserved += max(0, found.awaited - leaving)
+        return found
+
+    def _add(self, each: JobState, reason: Reason, queue: Queue | None, gpus: Gpus) -> None:
+        """Add what one job wants."""
+        worker_gpus = gpus_of(each.job.shape, gpus)
+        match reason:
+            case Reason.SCHEDULERS_TURN:
+                self.reserved += missing_gpus(each, gpus)
+            case Reason.WAITS_FOR_ROOM:
+                self.awaited += missing_gpus(each, gpus)
+            case Reason.ROOM_SETTLES | Reason.COOLDOWN:
+                self.settling += max(0, each.job.most - each.job.replicas) * worker_gpus
+            case Reason.HEADROOM_KEPT:
+                self.headroom_kept = True
+            case Reason.NEEDS_MORE:
+                self._add_unmet(missing_gpus(each, gpus), queue, gpus)
+            case Reason.NO_FREE_ROOM:
+                self._add_unmet((each.next_size - each.job.replicas) * worker_gpus, queue, gpus)
+
+    def _add_unmet(self, amount: int, queue: Queue | None, gpus: Gpus) -> None:
+        """Add the GPUs of a job without room, unless it is the limit of its queue that stops it."""
+        left = None if queue is None else free(queue.limit, queue.used, gpus)
+        if amount and (left is None or amount <= left):
+            self.unmet.append(amount)
+
+    def reason_of_rest(self, rest: int) -> IdleReason:
+        """Return why nobody uses the GPUs that are neither reserved nor kept."""
+        if not self.unmet:
+            return IdleReason.NOBODY_WAITS
+        return IdleReason.FRAGMENTED if min(self.unmet) <= rest else IdleReason.TOO_SMALL
+
+
+def missing_gpus(state: JobState, gpus: Gpus) -> int:
+    """Return the GPUs of the pods that are missing to the min, other roles included."""
+    return sum(pods * gpus_of(shape, gpus) for shape, pods in lacking_pods(state))
+
+
+# -- over time
+
+
+@dataclass(slots=True)
+class UsageSums:
+    """GPU-seconds since a moment, and GPUs that were given back."""
+
+    seconds: float = 0.0  # the time that was measured
+    held_gpu_s: dict[UsedBy, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
+    elastic: dict[UsedBy, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
+    won: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds by queue
+    cost: dict[str, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds by queue, of restarts
+    lent: dict[Pair, float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
+    returned: dict[Pair, float] = field(default_factory=lambda: defaultdict(float))  # GPUs
+    idle: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
+
+    def add(self, rates: UsageRates, seconds: float) -> None:
+        """Add the rates for a time."""
+        self.seconds += seconds
+        parts: tuple[tuple[dict[object, float], Mapping[object, float]], ...] = (
+            (self.held_gpu_s, rates.held_gpus),  # type: ignore[assignment]
+            (self.elastic, rates.elastic),
+            (self.won, rates.won),
+            (self.lent, rates.lent),
+            (self.idle, rates.idle),
+        )
+        for sums, now in parts:
+            for key, amount in now.items():
+                sums[key] += amount * seconds
+
+
+def bounded(amounts: Mapping[Pair, float], known: set[Pair], most: int = MAX_PAIRS) -> Mapping[Pair, float]:
+    """Return the amounts of the pairs that are counted by name, and the sum of all others under OTHER twice.
+
+    known: the pairs that are counted by name; new pairs are added to it until it has `most`.
+    """
+    found: dict[Pair, float] = defaultdict(float)
+    for pair in sorted(amounts):
+        if pair in known or len(known) < most:
+            known.add(pair)
+            found[pair] += amounts[pair]
+        else:
+            found[OTHER, OTHER] += amounts[pair]
+    return found
+
+
+class Reclaims:
+    """The jobs for which lent GPUs come back, and since when."""
+
+    def __init__(self) -> None:
+        self._since: dict[JobKey, float] = {}
+
+    def update(self, jobs: Sequence[JobState], steps: Iterable[Step], now_s: float) -> list[tuple[str, float]]:
+        """Take over a decision. Return the queue and the time, in seconds, of each job that has got its min since.
+
+        now_s: of a clock that never jumps. A job that ends or is deleted before has no time.
+        """
+        for step in steps:
+            if step.reason is Reason.WAITS_FOR_ROOM:
+                self._since.setdefault(step.key, now_s)
+        found = []
+        if self._since:
+            waiting = {each.job.key for each in jobs if each.is_waiting}
+            for each in jobs:
+                since_s = self._since.get(each.job.key)
+                if since_s is not None and each.job.key not in waiting and each.job.life is Life.LIVE:
+                    found.append((each.job.queue, now_s - since_s))
+            self._since = {key: since_s for key, since_s in self._since.items() if key in waiting}
+        return found

@@ -1,0 +1,112 @@
+"""Measure how well the gangs lie on the leaves, and how large a gang the free whole hosts would still take.
+
+The extender shows the numbers as metrics every few seconds. `placement_report.py` describes one gang in words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.topology.fabric import Fabric
+
+EXCESS_CLASSES = ("0", "1", "2", "3+")  # classes of excess leaves
+
+
+def excess_leaves(view: ClusterView) -> Mapping[GangKey, int]:
+    """Return how many leaves more than the fewest the bound pods of each gang use.
+
+    The fewest is the number of leaves that would hold as many pods of each shape if all nodes were empty. A gang with
+    a bound pod off the map has no number, and neither has a pod without a gang.
+    """
+    found: dict[GangKey, int] = {}
+    fabric, fewest = view.fabric, _FewestLeaves(view)
+    for key, gang in view.gangs.items():
+        bound = [] if key.dialect == Dialect.ALONE.value else [each for each in gang.living() if each.node]
+        if not bound:
+            continue
+        rows = [view.snapshot.row_of.get(member.node, -1) for member in bound]
+        if min(rows) < 0 or not fabric.mapped[rows].all():
+            continue
+        leaves = len(set(fabric.switch_of[1, rows].tolist()))
+        shapes = Counter(member.shape for member in bound)
+        found[key] = max(0, leaves - max(fewest.of(shape, pods) for shape, pods in shapes.items()))
+    return found
+
+
+def excess_class(leaves: int) -> str:
+    """Return the class of a number of excess leaves."""
+    return EXCESS_CLASSES[min(leaves, len(EXCESS_CLASSES) - 1)]
+
+
+def gangs_by_excess(excess: Iterable[int]) -> Mapping[str, int]:
+    """Return the number of gangs in each class of excess leaves."""
+    return {**dict.fromkeys(EXCESS_CLASSES, 0), **Counter(map(excess_class, excess))}
+
+
+class _FewestLeaves:
+    """The fewest leaves that hold a number of equal pods, with one table for each shape."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._sums: dict[PodShape, NDArray[np.int64]] = {}  # the pods that the 1, 2, ... largest leaves hold
+
+    def of(self, shape: PodShape, pods: int) -> int:
+        """Return the number of leaves, at least 1; all leaves if they do not hold so many pods."""
+        if shape not in self._sums:
+            fabric = self._view.fabric
+            capacity = np.where(fabric.mapped, self._view.snapshot.capacity(shape), 0).astype(np.int64)
+            self._sums[shape] = np.cumsum(np.sort(np.add.reduceat(capacity, fabric.starts[1]))[::-1])
+        return int(np.searchsorted(self._sums[shape], pods)) + 1
+
+
+def largest_gang_gpus(view: ClusterView, gpu_resources: Collection[str]) -> Mapping[str, int]:
+    """Return, for each tier from the leaves up, the GPUs of the free whole hosts under the best switch of the tier.
+
+    A host counts if no pod uses its GPUs and it admits pods that tolerate the taint of their own GPU resource. The
+    tiers end with the first at which all mapped hosts are under one switch.
+    """
+    fabric, hosts = view.fabric, np.zeros(len(view.fabric.hosts), np.int64)
+    for resource in gpu_resources:
+        gpus, free, admitted = _gpu_columns(view, resource)
+        hosts += np.where(admitted & (free == gpus), gpus, 0)
+    hosts[~fabric.mapped] = 0
+    found: dict[str, int] = {}
+    for tier in _mapped_tiers(fabric):
+        found[str(tier)] = int(np.add.reduceat(hosts, fabric.starts[tier]).max())
+    return found
+
+
+def unmapped_hosts(view: ClusterView, gpu_resources: Collection[str]) -> int:
+    """Return the number of nodes that offer GPUs and are not on the map."""
+    offers = np.zeros(len(view.fabric.hosts), np.bool_)
+    for resource in gpu_resources:
+        offers |= _gpu_columns(view, resource)[0] > 0
+    return int((offers & ~view.fabric.mapped).sum())
+
+
+def _gpu_columns(view: ClusterView, resource: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+    """Return by row the GPUs of a resource, those of them that are free, and whether the node admits pods with them."""
+    shape = PodShape(requests=((resource, 1),), tolerations=((resource, "Exists", "", ""),))
+    admitted, snapshot = view.snapshot.admitted(shape), view.snapshot
+    column = np.flatnonzero(snapshot.vector(shape))
+    if not len(column):
+        nothing = np.zeros(len(snapshot.order), np.int64)
+        return nothing, nothing, admitted
+    return snapshot.allocatable()[:, column[0]], snapshot.free()[:, column[0]], admitted
+
+
+def _mapped_tiers(fabric: Fabric) -> Iterable[int]:
+    """Yield the tiers from the leaves up to the first with one switch above all mapped hosts; none without a map."""
+    if not fabric.mapped_count:
+        return
+    for tier in range(1, fabric.tiers + 1):
+        yield tier
+        if fabric.switch_of[tier, 0] == fabric.switch_of[tier, fabric.mapped_count - 1]:
+            return
