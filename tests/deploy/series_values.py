@@ -113,8 +113,6 @@ OF_PENDING = {
     "turnout_lent_gpu_seconds_total": ("lender", "borrower"),
     "turnout_returned_gpus_total": ("lender", "borrower"),
     "turnout_reclaim_seconds": ("queue",),
-    "turnout_page_data_age_seconds": (),
-    "turnout_page_viewers": (),
 }
 GAUGES = {  # of a plausible moment; every other gauge is 1
     "turnout_autoscaler_observation_age_seconds": 2.0,
@@ -130,6 +128,7 @@ PROGRAM_TARGETS = {
     "turnout-nominator, besides those of the extender": ({"pod": "nominator-1"},),
     "turnout-autoscaler": ({"pod": "autoscaler-1"},),
     "turnout-controller": ({"pod": "controller-1"},),
+    "turnout page --serve": ({"pod": "page-1"},),
     "turnout-run": ({**_JOB, "pod": "bert-0"},),
 }
 
@@ -144,7 +143,7 @@ def values_of_label(metric, label):
     if label in ("queue", "lender", "borrower", "job_name", "job_kind", "pod", "cluster", "resource", "rank"):
         return None
     if label == "component":
-        return ("autoscaler", "controller", "extender", "nominator")
+        return ("autoscaler", "controller", "extender", "nominator", "page")
     return OF_METRIC.get((metric.removesuffix("_total"), label)) or OF_LABEL.get(label)
 
 
@@ -152,7 +151,7 @@ def families():
     """Yield (name without `_total`, type, labels, target's labels) of every metric of every program."""
     known = set()
     for program, registry in reference.registries().items():
-        component = program.removeprefix("turnout-").partition(",")[0]
+        component = program.removeprefix("turnout").strip(" -").partition(",")[0].partition(" ")[0]
         for metric, labels in reference.families(registry):
             known.add(f"{metric.name}_total" if metric.type == "counter" else metric.name)
             for target in PROGRAM_TARGETS[program]:

@@ -100,7 +100,7 @@ ALERTS = (
         "Jobs of queue {{ $labels.queue }} spend {{ $value | humanizePercentage }} of their GPU time without kept "
         "steps.",
         "A quarter of the queue's GPU time in the last hour made no step that was kept.",
-        "The board of queues: *GPU time by kind*. `turnout goodput QUEUE` names the jobs.",
+        "The board of queues: *GPU time by kind*. `turnout goodput queue/NAME` sums its jobs.",
         "By kind: `wasted` and `recovery`: find the fault. `elastic_*`: longer cooldown. `save`, `restore`: faster "
         "storage. `data_stall`: more loaders. [goodput.md](goodput.md)",
         wait="15m",

@@ -36,8 +36,6 @@ PENDING = frozenset(
         "lent_gpu_seconds_total",
         "returned_gpus_total",
         "reclaim_seconds",
-        "page_data_age_seconds",
-        "page_viewers",
     )
 )
 _SERIES = re.compile(r"\bturnout[_:][a-zA-Z0-9_:]+")
