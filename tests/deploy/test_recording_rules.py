@@ -18,8 +18,8 @@ JOB_BOARD = json.loads((MANIFESTS.parent / "grafana/job.json").read_text())
 )
 TIME, GPU_TIME = "turnout_job_time_seconds_total", "turnout_job_gpu_seconds_total"
 INFO = {f'turnout_job_info{{queue="default",{JOB}}}': "1+0x120"}
-# Two hours of a job: of 60 seconds 55 are productive and 5 wasted. After an hour another pod coordinates, and its totals
-# go on where those of the first ended.
+# Two hours of a job: of 60 seconds 55 are productive and 5 wasted. After an hour another pod coordinates, and its
+# totals go on where those of the first ended.
 MOVED = {
     f'{TIME}{{{JOB},pod="a",kind="productive"}}': "0+55x60 _x60",
     f'{TIME}{{{JOB},pod="b",kind="productive"}}': "_x61 3355+55x59",
