@@ -90,7 +90,8 @@ class Watched:
                     await self._rounds.wait()
                     found = await self.now(expr)
         except TimeoutError:
-            logs = "".join(f"\n{name}: {self._children.log(name)[-3000:]}" for name in ("prometheus", "one", "two"))
+            names = sorted(path.stem for path in self._children.folder.glob("*.log"))
+            logs = "".join(f"\n{name}: {self._children.log(name)[-3000:]}" for name in names)
             raise AssertionError(f"{expr} is {found}, not {value}{logs}") from None
 
 
