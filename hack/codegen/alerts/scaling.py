@@ -113,7 +113,8 @@ ALERTS = (
         RECLAIM_OVER_60S.burns(0.01),
         Severity.CRITICAL,
         "Queue {{ $labels.queue }} waits longer than a minute for GPUs that it lent.",
-        "More than one demand in a hundred for lent GPUs takes longer than a minute until pods are bound.",
+        "More than one return of lent GPUs in a hundred takes longer than a minute, from the decision that elastic "
+        "workers leave until the min of the waiting job is bound.",
         "`turnout history` of the elastic jobs: do their workers end in time? `kubectl get pods` shows pods that end "
         "slowly (`Terminating`).",
         "Shorten the grace period or the last save of these jobs. Stop growth meanwhile: `turnout pause`.",

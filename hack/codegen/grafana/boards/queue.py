@@ -194,7 +194,7 @@ QUEUE = Board(
                     ),
                     Unit.SECONDS,
                     Limits(60, 120),
-                    "From its demand until its pods are bound.",
+                    "From the decision that elastic workers leave until the min of the waiting job is bound.",
                     alert="ReclaimSlow",
                 ),
                 Panel(
