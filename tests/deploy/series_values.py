@@ -3,9 +3,10 @@
 from itertools import product
 
 from hack.codegen import reference
-from hack.codegen.grafana.coverage import PENDING
 from turnout.autoscaler.model import Reason as ScalingReason
 from turnout.autoscaler.node_faults.model import FaultState, NodeReason
+from turnout.autoscaler.reporting.usage import IdleReason
+from turnout.controllers.model import JobPhase, RestartReason
 from turnout.controllers.model import Reason as ControllerReason
 from turnout.launcher.goodput.job_time import TimeKind
 from turnout.launcher.model import Reason as RoundReason
@@ -19,7 +20,7 @@ from turnout.topology.map_update import MapOutcome
 from turnout.topology.model import RefusalReason
 
 OUTCOMES = ("Written", "DryRun", "Conflict", "Refused", "NotLeading")  # of changes of jobs and nodes
-BUCKETS = ("0.25", "1", "60", "+Inf")
+BUCKETS = ("0.25", "0.5", "1.0", "60.0", "+Inf")
 QUEUE_OF_JOB = {"bert": "default", "gpt": "team-b"}
 QUEUES = tuple(QUEUE_OF_JOB.values())
 
@@ -81,40 +82,16 @@ OF_METRIC = {
     ("turnout_job_reason", "reason"): (ScalingReason.NEEDS_MORE.value,),
     ("turnout_gpu_nodes", "state"): ("all", *values_of(FaultState)),
     ("turnout_cluster_gpus", "state"): ("used", "free", "faulty", "unschedulable"),
-    ("turnout_idle_gpu_seconds", "reason"): (
-        "nobody_waits",
-        "fragmented",
-        "too_small",
-        "reserved",
-        "headroom",
-        "settling",
-    ),
-    ("turnout_api_requests", "verb"): ("GET", "PATCH"),
+    ("turnout_idle_gpu_seconds", "reason"): values_of(IdleReason),
+    ("turnout_api_requests", "verb"): ("get", "patch"),
     ("turnout_api_requests", "code"): ("2xx", "403", "409"),
     ("turnout_controller_writes", "verb"): ("create", "patch", "delete"),
     ("turnout_controller_events", "reason"): values_of(ControllerReason),
-    ("turnout_controller_restarts", "reason"): ("restarted",),
-    ("turnout_controller_jobs", "phase"): ("Running",),
+    ("turnout_controller_restarts", "reason"): values_of(RestartReason),
+    ("turnout_controller_jobs", "phase"): values_of(JobPhase),
     ("turnout_launcher_rounds", "reason"): values_of(RoundReason),
     ("turnout_launcher_members_lost", "reason"): values_of(RoundReason),
     ("turnout_launcher_coordinators_lost", "reason"): values_of(RoundReason),
-}
-# The labels of metrics that other work adds now.
-OF_PENDING = {
-    "turnout_gangs_by_excess_leaves": ("excess",),
-    "turnout_gang_excess_leaves": ("gang_namespace", "gang_name"),
-    "turnout_fabric_largest_gang_gpus": ("tier",),
-    "turnout_unmapped_hosts": (),
-    "turnout_gate_oldest_seconds": ("gang_namespace", "gang_name", "reason"),
-    "turnout_controller_jobs": ("job_kind", "phase"),
-    "turnout_controller_restarts_total": ("job_kind", "reason"),
-    "turnout_controller_first_pod_seconds": ("job_kind",),
-    "turnout_idle_gpu_seconds_total": ("queue", "reason"),
-    "turnout_lent_gpu_seconds_total": ("lender", "borrower"),
-    "turnout_returned_gpus_total": ("lender", "borrower"),
-    "turnout_reclaim_seconds": ("queue",),
-    "turnout_page_data_age_seconds": (),
-    "turnout_page_viewers": (),
 }
 GAUGES = {  # of a plausible moment; every other gauge is 1
     "turnout_autoscaler_observation_age_seconds": 2.0,
@@ -130,23 +107,32 @@ PROGRAM_TARGETS = {
     "turnout-nominator, besides those of the extender": ({"pod": "nominator-1"},),
     "turnout-autoscaler": ({"pod": "autoscaler-1"},),
     "turnout-controller": ({"pod": "controller-1"},),
+    "turnout page --serve": ({"pod": "page-1"},),
     "turnout-run": ({**_JOB, "pod": "bert-0"},),
 }
 
 
+def labels_of(metric):
+    """Return the labels of a metric, by its name with `_total`."""
+    return next(labels for name, _, labels, _ in families() if name == metric.removesuffix("_total"))
+
+
+def values_of_label(metric, label):
+    """Return the values that a label of a metric may have, None for an open set."""
+    if label in ("queue", "lender", "borrower", "job_name", "job_kind", "pod", "cluster", "resource", "rank"):
+        return None
+    if label == "component":
+        return ("autoscaler", "controller", "extender", "nominator", "page")
+    return OF_METRIC.get((metric.removesuffix("_total"), label)) or OF_LABEL.get(label)
+
+
 def families():
     """Yield (name without `_total`, type, labels, target's labels) of every metric of every program."""
-    known = set()
     for program, registry in reference.registries().items():
-        component = program.removeprefix("turnout-").partition(",")[0]
+        component = program.removeprefix("turnout").strip(" -").partition(",")[0].partition(" ")[0]
         for metric, labels in reference.families(registry):
-            known.add(f"{metric.name}_total" if metric.type == "counter" else metric.name)
             for target in PROGRAM_TARGETS[program]:
                 yield metric.name, metric.type, labels, {**target, "component": component}
-    for name in sorted(PENDING - known):
-        kind = "counter" if name.endswith("_total") else "gauge"
-        kind = "histogram" if name in ("turnout_reclaim_seconds", "turnout_controller_first_pod_seconds") else kind
-        yield name.removesuffix("_total"), kind, OF_PENDING[name], {"pod": "other-1", "component": "other"}
 
 
 def combinations(name, labels, component):

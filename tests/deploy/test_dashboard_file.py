@@ -6,6 +6,7 @@ import re
 import msgspec
 import pytest
 
+from hack.codegen.alerts import __main__ as alert_generator
 from hack.codegen.grafana import __main__ as generator
 from hack.codegen.grafana import coverage
 from hack.codegen.grafana.model import MAX_PANELS, Board, Limits, Panel, Query, Row, Viz, expanded
@@ -82,6 +83,13 @@ def test_a_panel_says_what_it_answers_in_which_unit(panel):
     legends = [target["legendFormat"] for target in panel["targets"]]
     assert len(set(legends)) == len(legends)
     assert all(target["instant"] != target["range"] for target in panel["targets"])
+
+
+def test_a_panel_names_an_alert_that_exists():
+    named = {panel.alert for board in generator.BOARDS for panel in board.panels()} - {""}
+    alerts = {each.name for group in alert_generator.GROUPS for each in group.alerts}
+    assert len(named) > 20
+    assert named <= alerts
 
 
 def test_a_table_names_the_values_of_each_query():

@@ -101,6 +101,7 @@ class Panel:
     limits: Limits = Limits()
     about: str = ""  # what a reader has to know beside the question
     sort: str = ""  # the column by which a table is sorted, largest first
+    alert: str = ""  # the alert that fires where the panel turns red, without "Turnout"
     links: str = "job"  # where the cell of a job leads: "job" for the board, "why" for the page
 
     def __post_init__(self) -> None:
@@ -110,7 +111,8 @@ class Panel:
     @property
     def description(self) -> str:
         """Return the text that Grafana shows beside the title."""
-        return f"{self.question} {self.about}".strip()
+        alert = f"Alert and runbook: Turnout{self.alert}." if self.alert else ""
+        return " ".join(filter(None, (self.question, self.about, alert)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,13 @@ def test_alerts_and_dashboards_are_those_of_the_repository():
     found = rendered(EVERYTHING)
     rules = yaml.safe_load((chart.ROOT / "deploy/prometheus/rules.yaml").read_text())
     assert named(found, "PrometheusRule", "turnout")["spec"] == rules
-    less = rendered({**EVERYTHING, "nominator.enabled": "false", "controller.enabled": "false"})
+    fewer = dict.fromkeys(("nominator.enabled", "controller.enabled", "page.enabled"), "false")
+    less = rendered({**EVERYTHING, **fewer})
     groups = [group["name"] for group in named(less, "PrometheusRule", "turnout")["spec"]["groups"]]
-    assert groups == ["turnout-autoscaler", "turnout-extender", "turnout-goodput"]
+    assert groups == ["turnout-autoscaler", "turnout-extender", "turnout-programs", "turnout-launcher"]
     less = rendered({**EVERYTHING, "monitoring.launchers.podMonitor": "false"})
     groups = [group["name"] for group in named(less, "PrometheusRule", "turnout")["spec"]["groups"]]
-    assert "turnout-goodput" not in groups
+    assert "turnout-launcher" not in groups
     files = sorted((chart.ROOT / "deploy/grafana").glob("*.json"))
     assert len(files) == 7
     for file in files:

@@ -47,6 +47,7 @@ CONTROLLERS = Board(
                     Viz.STAT,
                     (Query("sum(increase(turnout_controller_internal_errors_total{C}[R]))", "errors"),),
                     limits=Limits(red=1),
+                    alert="ControllerErrors",
                 ),
                 Panel(
                     "Age of the view",
@@ -55,6 +56,7 @@ CONTROLLERS = Board(
                     (Query("max(turnout_autoscaler_observation_age_seconds{C})", "age"),),
                     Unit.SECONDS,
                     Limits(60, 150),
+                    alert="AutoscalerViewStale",
                 ),
                 Panel(
                     "Last decision",
@@ -68,6 +70,7 @@ CONTROLLERS = Board(
                     ),
                     Unit.SECONDS,
                     Limits(30, 60),
+                    alert="AutoscalerStuck",
                 ),
             ),
         ),
@@ -79,6 +82,7 @@ CONTROLLERS = Board(
                     "How many jobs wait for a decision of a controller?",
                     Viz.LINES,
                     (Query("max by (cluster) (turnout_controller_workqueue_depth{C})", "jobs {{cluster}}"),),
+                    alert="ControllerBacklog",
                 ),
                 Panel(
                     "Time to decide",
@@ -91,6 +95,7 @@ CONTROLLERS = Board(
                     Unit.SECONDS,
                     Limits(red=1),
                     "99 decisions in 100 are faster.",
+                    alert="DecisionsSlow",
                 ),
                 Panel(
                     "Time to the first pod",
@@ -116,6 +121,7 @@ CONTROLLERS = Board(
                         ),
                     ),
                     Unit.PER_SECOND,
+                    alert="ApiRefused",
                 ),
                 Panel(
                     "Objects written",

@@ -28,6 +28,7 @@ EXTENDER = Board(
                         ),
                     ),
                     limits=Limits(2, 1),
+                    alert="ExtenderGone",
                 ),
                 Panel(
                     "No advice",
@@ -43,6 +44,7 @@ EXTENDER = Board(
                     ),
                     Unit.SHARE,
                     Limits(0.001, 0.01),
+                    alert="ExtenderNoAdvice",
                 ),
                 Panel(
                     "Slowest answers",
@@ -51,6 +53,7 @@ EXTENDER = Board(
                     (Query(p99("turnout_extender_request_duration_seconds", window="R"), "99 in 100"),),
                     Unit.SECONDS,
                     Limits(0.1, 0.5),
+                    alert="ExtenderSlow",
                 ),
                 Panel(
                     "Gated pods",
@@ -61,6 +64,7 @@ EXTENDER = Board(
                         Query('max(turnout_gate_oldest_seconds{C, reason="planned"})', "with a plan", Unit.SECONDS),
                     ),
                     about="Empty unless nominator.gates is on.",
+                    alert="GateStuck",
                 ),
                 Panel(
                     "Certificate",
@@ -70,6 +74,7 @@ EXTENDER = Board(
                     Unit.SECONDS,
                     Limits(14 * DAY_S, 2 * DAY_S),
                     "Empty without TLS.",
+                    alert="CertificateExpires",
                 ),
             ),
         ),
@@ -157,6 +162,7 @@ EXTENDER = Board(
                     ),
                     Unit.SECONDS,
                     Limits(60, 150),
+                    alert="WatchStale",
                 ),
                 Panel(
                     "Watch trouble",
@@ -196,6 +202,7 @@ EXTENDER = Board(
                         Query("sum(rate(turnout_switch_paths_written_total{C}[W]))", "switch paths written"),
                     ),
                     Unit.PER_SECOND,
+                    alert="PatchesRefused",
                 ),
                 Panel(
                     "Time behind the gate",

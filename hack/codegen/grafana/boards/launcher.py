@@ -34,6 +34,7 @@ LAUNCHER = Board(
                         ),
                     ),
                     limits=Limits(red=1),
+                    alert="JobHung",
                 ),
                 Panel(
                     "Nodes tainted",
@@ -53,6 +54,7 @@ LAUNCHER = Board(
                         ),
                     ),
                     limits=Limits(1, 0),
+                    alert="TaintLimit",
                 ),
                 Panel(
                     "Wasted",
@@ -79,6 +81,7 @@ LAUNCHER = Board(
                     Viz.AREA,
                     (Query('sum by (kind) (turnout:queue_gpu_seconds:rate5m{C, kind!="productive"})', "{{kind}}"),),
                     Unit.GPUS,
+                    alert="GoodputBurn",
                 ),
                 Panel(
                     "Rounds by cause",
@@ -110,6 +113,7 @@ LAUNCHER = Board(
                     Viz.TABLE,
                     (Query("topk(20, max by (cluster, JOB) (turnout_launcher_restarts{C}))", "restarts"),),
                     sort="restarts",
+                    alert="JobRestartsOften",
                 ),
                 Panel(
                     "Most unsaved work",
@@ -121,6 +125,7 @@ LAUNCHER = Board(
                         ),
                     ),
                     sort="unsaved",
+                    alert="JobUnsaved",
                 ),
             ),
         ),

@@ -174,6 +174,7 @@ OVERVIEW = Board(
                         Query("sum(turnout_page_viewers{C})", "viewers"),
                     ),
                     about="Empty without the page's Deployment.",
+                    alert="PageStale",
                 ),
                 Panel(
                     "Builds",

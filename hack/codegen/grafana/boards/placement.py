@@ -50,6 +50,7 @@ PLACEMENT = Board(
                     Viz.STAT,
                     (Query("max by (rule) (turnout_gang_pods_violating{C})", "{{rule}}"),),
                     limits=Limits(1),
+                    alert="GangBreaksRule",
                 ),
                 Panel(
                     "Hosts not on the map",
@@ -65,6 +66,7 @@ PLACEMENT = Board(
                     (Query("max(turnout_topology_map_errors{C})", "errors"),),
                     limits=Limits(red=1),
                     about="While it has, the last good map stays in use.",
+                    alert="MapErrors",
                 ),
             ),
         ),
@@ -164,6 +166,7 @@ PLACEMENT = Board(
                         ),
                     ),
                     Unit.GPU_HOURS,
+                    alert="Fragmented",
                 ),
             ),
         ),

@@ -194,7 +194,8 @@ QUEUE = Board(
                     ),
                     Unit.SECONDS,
                     Limits(60, 120),
-                    "From its demand until its pods are bound.",
+                    "From the decision that elastic workers leave until the min of the waiting job is bound.",
+                    alert="ReclaimSlow",
                 ),
                 Panel(
                     "Lent by and lent to",
@@ -237,6 +238,7 @@ QUEUE = Board(
                         Query("sum by (direction) (increase(turnout_queue_resized_gpus_total{Q}[R])) > 0", "GPUs"),
                     ),
                     sort="resizes",
+                    alert="ResizesRefused",
                 ),
             ),
         ),
@@ -260,6 +262,7 @@ QUEUE = Board(
                     ),
                     Unit.GPU_HOURS,
                     about=f"Assumed: by --restart-s. {LAUNCHERS}",
+                    alert="LendingLoses",
                 ),
                 Panel(
                     "GPU time by kind",

@@ -1,0 +1,1 @@
+"""Makes Prometheus' rules and their runbooks from tables."""
