@@ -9,9 +9,9 @@ import logging
 import pytest
 
 from hack.lint.code_blocks import run_by
+from turnout.cli.commands.job_goodput import goodput_of
 from turnout.cli.commands.jobs_of_controllers import FoundJob
 from turnout.cli.commands.run_verb import NoSuch
-from turnout.cli.verbs.goodput import goodput_of
 from turnout.cli.views.goodput import Totals, listing, period, read_totals, rows
 from turnout.cli.views.listing import text
 from turnout.controllers.kinds.registry import KINDS
