@@ -258,6 +258,13 @@ EXTENDER: Mapping[str, Meaning] = {
         "Complete the map, or delete the gang's pods so that all of them start afresh.",
         "turnout topology: the line (not on the map).",
     ),
+    "PlanRejected": Meaning(
+        "The plan that was made breaks a term that the gang requires, so it is not used. This is a fault of Turnout. "
+        "The Event names the term.",
+        "Report it with the Event, the gang's pods and the map. Until then, delete the gang's waiting pods to have the "
+        "gang planned anew.",
+        "turnout_plans_rejected_total, by term.",
+    ),
     "NoMap": Meaning(
         "The gang requires a tier, and the map names no host.",
         "Write the map.",

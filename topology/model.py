@@ -19,6 +19,7 @@ class RefusalReason(Enum):
     NO_MAP = "NoMap"  # a required tier was asked for and no host is on the map
     NO_ROOM = "NoRoom"  # the fabric has not enough room for the least that must start together
     TIER_TOO_NARROW = "TierTooNarrow"  # enough room in all, but in no domain of the widest tier allowed
+    PLAN_REJECTED = "PlanRejected"  # the plan that was made breaks a hard term: a fault of the planner
     OFF_MAP = "OffMap"  # members already run on hosts that the map does not know or outside the tier allowed
 
 

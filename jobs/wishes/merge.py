@@ -1,4 +1,4 @@
-"""The placement terms of a pod or a PodGroup: ours if it has them, else those of the first other dialect that it uses.
+"""The placement terms of a pod or a PodGroup, merged over all dialects that it uses: docs/wishes.md has the table.
 
 Ours are `turnout.dev/topology` and related annotations. A mesh of parallelism is written as in PyTorch's DeviceMesh and
 Megatron: `dp=4,pp=4,ep=8,tp=8`, the outermost axis first; consecutive ranks differ in the innermost axis, and
@@ -11,13 +11,26 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import prod
+from math import lcm, prod
 from typing import Any
 
 from turnout.jobs.fields import annotation_count, annotation_level, annotation_set, annotation_word
 from turnout.jobs.wishes import kai, koordinator, kueue, sets, volcano
-from turnout.jobs.wishes.model import MAX_GROUPS, MAX_TOGETHER, NOTHING, GroupRule, Level, Mode, Wish
+from turnout.jobs.wishes.model import (
+    MAX_GROUPS,
+    MAX_TOGETHER,
+    NOTHING,
+    GroupRule,
+    Layer,
+    Level,
+    Mode,
+    Wish,
+    by_name,
+    nested,
+)
 from turnout.kube import labels
+
+MAX_MULTIPLE = 1_024  # pods on one host of two combined multiples
 
 _PEERS = (kueue, volcano, koordinator, sets, kai)
 
@@ -25,9 +38,7 @@ _PEERS = (kueue, volcano, koordinator, sets, kai)
 def wish_of(notes: Mapping[str, str], faults: list[str]) -> Wish:
     """Return the placement terms in the annotations of a pod.
 
-    Our annotations other than `topology` are combined with another dialect's terms. So is each required level of any
-    dialect. Other terms of a second dialect are ignored and reported. faults: receives a sentence for each unreadable
-    value.
+    Hard terms of all dialects count. faults: receives a sentence for each unreadable value.
     """
     own = _own_terms(notes, faults)
     theirs = [wish for each in _PEERS if (wish := each.read(notes, faults)) is not None]
@@ -52,13 +63,92 @@ def _with_gang_group(first: Wish, rest: list[Wish]) -> tuple[Wish, list[Wish]]:
 
 
 def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
-    """Return the terms with the required levels of other dialects, and a sentence for each term that is ignored."""
-    further = tuple((each.source, each.required) for each in rest if each.required is not None)
-    if further and first.only_prefers:
-        first = replace(first, ignored=(f"{first.source} is not kept beside {further[0][0]}, which requires a level",))
-    unread = [each for each in rest if replace(each, required=None, ignored=()) != Wish(each.source) or not each.levels]
-    unkept = tuple(f"{each.source} is not read beside {first.source}" for each in unread)
-    return replace(first, other_levels=further, ignored=first.ignored + unkept)
+    """Return the terms of all dialects, merged term by term, and a sentence for each term that is ignored.
+
+    Hard terms are never dropped for a soft one. Where two hard terms cannot be kept together, the sentence names both
+    sources.
+    """
+    requiring = next((each.source for each in rest if each.levels or each.groups or each.layers), "")
+    if requiring and first.only_prefers:
+        first = replace(first, ignored=(f"{first.source} is not kept beside {requiring}, which requires a level",))
+    for each in rest:
+        first = merge_terms(first, each)
+    return first
+
+
+def merge_terms(first: Wish, other: Wish) -> Wish:
+    """Return two statements about one gang as one; of two that cannot both be kept the first one's is.
+
+    first: the statement that comes first in the order of sources. Soft terms of the other count where the first has
+    none.
+    """
+    unkept: list[str] = []
+    sentence = f"{other.source} is not kept beside {first.source}"
+    level = other.exclusive_level is not None and first.exclusive_level is not None
+    if level and (other.exclusive_set, other.exclusive_level) != (first.exclusive_set, first.exclusive_level):
+        unkept.append(f"{sentence}: one level for a set of gangs")
+    if other.together and first.together not in ("", other.together):
+        unkept.append(f"{sentence}: one name for gangs that start together")
+    keeps_mesh = not first.mesh and not first.balanced
+    own_levels = () if other.required is None else ((other.source, other.required),)
+    return replace(
+        first,
+        multiple=_common_multiple(first, other, unkept),
+        layers=_merged_layers(first, other, unkept),
+        groups=_merged_groups(first, other, unkept),
+        mesh=other.mesh if keeps_mesh else first.mesh,
+        balanced=first.balanced or (other.balanced and not first.mesh),
+        exclusive_level=other.exclusive_level if first.exclusive_level is None else first.exclusive_level,
+        exclusive_set=first.exclusive_set or other.exclusive_set,
+        together=first.together or other.together,
+        together_of=first.together_of if first.together else other.together_of,
+        one_domain=first.one_domain or other.one_domain,
+        other_levels=(*first.other_levels, *own_levels, *other.other_levels),
+        ignored=(*first.ignored, *other.ignored, *unkept),
+    )
+
+
+def _common_multiple(first: Wish, other: Wish, unkept: list[str]) -> int:
+    """Return the least number of pods that both multiples divide; of two without a usable one the first."""
+    both = lcm(first.multiple, other.multiple)
+    if both <= MAX_MULTIPLE:
+        return both
+    unkept.append(
+        f"{other.source} is not kept beside {first.source}: {both} pods on one host would be the least common multiple"
+    )
+    return first.multiple
+
+
+def _merged_layers(first: Wish, other: Wish, unkept: list[str]) -> tuple[Layer, ...]:
+    """Return the runs of ranks of both statements; of two sizes that do not divide each other the larger."""
+    if not first.layers or not other.layers or other.layers == first.layers:
+        return first.layers or other.layers
+    return nested(f"{other.source} beside {first.source}", dict.fromkeys((*first.layers, *other.layers)), unkept)
+
+
+def _merged_groups(first: Wish, other: Wish, unkept: list[str]) -> tuple[GroupRule, ...]:
+    """Return the rules for groups: where both divide the gang alike, with the lower level; else those of the first."""
+    if not first.groups or not other.groups or other.groups == first.groups:
+        return first.groups or other.groups
+    cuts = ([(rule.marks, rule.keys, rule.size, rule.one_of) for rule in wish.groups] for wish in (first, other))
+    own_cut, other_cut = cuts
+    if own_cut != other_cut:
+        unkept.append(f"{other.source} is not kept beside {first.source}: each divides the pods into other groups")
+        return first.groups
+    return tuple(_merged_rule(one, two) for one, two in zip(first.groups, other.groups, strict=True))
+
+
+def _merged_rule(one: GroupRule, two: GroupRule) -> GroupRule:
+    """Return the stricter of each term of two rules for the same groups."""
+    levels = [level for level in (one.level, two.level) if level is not None]
+    return replace(
+        one,
+        level=min(levels, key=by_name, default=None),
+        exclusive=one.exclusive or two.exclusive,
+        least=max(one.least, two.least),
+        pods=max(one.pods, two.pods),
+        all_or_nothing=one.all_or_nothing or two.all_or_nothing,
+    )
 
 
 def _with_own_terms(first: Wish, own: Wish) -> Wish:
@@ -68,7 +158,9 @@ def _with_own_terms(first: Wish, own: Wish) -> Wish:
     """
     return replace(
         first,
-        multiple=own.multiple if own.multiple > 1 else first.multiple,
+        multiple=lcm(own.multiple, first.multiple)
+        if lcm(own.multiple, first.multiple) <= MAX_MULTIPLE
+        else own.multiple,
         mesh=own.mesh,
         balanced=own.balanced,
         exclusive_level=first.exclusive_level if own.exclusive_level is None else own.exclusive_level,

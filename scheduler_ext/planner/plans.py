@@ -44,6 +44,7 @@ from turnout.scheduler_ext.planner.order import (
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
+    HardTerm,
     build_request,
     count_lost,
     count_missing,
@@ -86,6 +87,7 @@ class Plans:
         self.replanned = 0  # plans made in all
         self.displaced = 0  # plans that were withdrawn for a gang ahead, or because of a change
         self.steps = 0  # steps of planning in all
+        self.rejected_plans = Counter[HardTerm]()  # plans that broke a hard term, and so were refused, by term
         self.rejected_hosts = RejectedHosts()
         self.strict_order = StrictOrder(strict_queues)
         self.reservations = HostReservations()
@@ -158,6 +160,7 @@ class Plans:
         if plan.refusal is not None and growth:
             plan = place(self.view.fabric, request, self._plans.room_beside_plans(own + growth, rows), work)
         self.steps += work.spent_steps
+        self.rejected_plans.update(plan.broken_terms)
         return plan
 
     def request_of(self, gang: Gang, without: Iterable[str] = ()) -> GangRequest:
@@ -343,6 +346,9 @@ class Plans:
         self.steps += _TURN_STEPS + own_work.spent_steps + len(gang.members) * 4 + len(self._plans) // 4
         stored = self._put(gang, plan, position)
         moved = self._take_back_on_rows(stored.seats_by_row)
+        self.rejected_plans.update(plan.broken_terms)
+        if key in moved:  # it took more than was free, though all gangs behind it made room
+            self.rejected_plans[HardTerm.CAPACITY] += 1
         if plan.refusal is not None and not plan.hosts:
             self.strict_order.keep_for(self.view, gang)
         elif self.strict_order.release(key):
@@ -504,6 +510,7 @@ def replace_lost_seats(
     second_plan = place(fabric, lost_request, room_of, work)
     return replace(
         remaining,
+        broken_terms=second_plan.broken_terms,
         hosts={**remaining.hosts, **second_plan.hosts},
         refusal=second_plan.refusal or remaining.refusal,
         shapes={**remaining.shapes, **second_plan.shapes},

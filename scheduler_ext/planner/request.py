@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,21 @@ PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 
 
 RoomOf = Callable[[PodShape, PodsOnRows], Rows]  # pods that each row holds beside some pods, as a new table
+
+
+class HardTerm(StrEnum):
+    """A term that no plan gives up. Log, metric, refusal and test use the same word."""
+
+    CAPACITY = "capacity"  # no resource of a node is taken twice
+    MIN_PODS = "min_pods"  # as many as must start together have a place
+    MIN_BY_ROLE = "min_by_role"  # and as many of each role
+    LEVEL = "level"  # all members are under one switch of the gang's level
+    GROUP_LEVEL = "group_level"  # all members of a group are under one switch of the group's level
+    GROUP_EXCLUSIVE = "group_exclusive"  # an exclusive group shares its switch with no other group
+    GROUP_WHOLE = "group_whole"  # a group that starts whole has a place for all of its waiting members
+    SLICE = "slice"  # each run of ranks is under one switch
+    MULTIPLE = "multiple"  # the pods of one host come in multiples
+    BARRED_HOST = "barred_host"  # no host that is reserved against the gang, or that a filter or a level rules out
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,7 @@ class GangPlan:
     shapes: Mapping[str, PodShape] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
     bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
+    broken_terms: tuple[HardTerm, ...] = ()  # hard terms that the refused plan broke; a fault of the planner
 
     def reserved_pods(self) -> list[tuple[int, PodShape]]:
         """Return one (host id, shape) for each pod for which the plan reserves room."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, GangGroup
+from turnout.scheduler_ext.planner.holds import holds
 from turnout.scheduler_ext.planner.pack import (
     MAX_PODS_PER_HOST,
     domains_of_level,
@@ -37,6 +38,13 @@ from turnout.scheduler_ext.planner.ranks import (
     missing_ranks,
     ranks_of,
     seat_batch,
+)
+from turnout.scheduler_ext.planner.refusals import (
+    refuse_incomplete,
+    refuse_outside_level,
+    refuse_places,
+    refuse_too_few_groups,
+    refuse_too_many_shapes,
 )
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
@@ -106,17 +114,30 @@ _BATCH_STEPS = 200  # for one batch; its hosts and pods count in addition
 
 
 def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
-    """Plan a whole gang. Raises nothing.
+    """Plan a whole gang, and check the plan against every hard term. Raises nothing.
 
     room_of: gives the room that the gang may use. work: counts the steps spent, and limits them.
 
-    When the min finds no place, the plan has a refusal and no hosts.
+    When the min finds no place, the plan has a refusal and no hosts. So has a plan that breaks a hard term: this is a
+    fault of the planner, and nobody is bound by it.
     """
-    work = work or Work()
+    return checked(fabric, request, _place_request(fabric, request, room_of, work or Work()))
+
+
+def checked(fabric: Fabric, request: GangRequest, plan: GangPlan) -> GangPlan:
+    """Return a plan that keeps every hard term as it is, and a refusal in the place of any other."""
+    if not (broken := holds(fabric, request, plan)):
+        return plan
+    refusal = Refusal(RefusalReason.PLAN_REJECTED, "; ".join(map(str, broken))[:200])
+    return GangPlan(request.gang.key, refusal=refusal, broken_terms=tuple(each.term for each in broken))
+
+
+def _place_request(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
+    """Plan a gang with seats to grow, then without them, then without regard to where its pods without GPUs run."""
     if request.lost_pods:
         missing_pods = request.missing_pods + request.lost_pods
         with_lost = replace(request, missing_pods=missing_pods, lost_pods=0, growth_pods=0)
-        plan = place(fabric, with_lost, room_of, work)
+        plan = _place_request(fabric, with_lost, room_of, work)
         return replace(plan, open_seats=plan.open_seats[: request.missing_pods])
     if request.nominated_hosts and nominations_leave_level(fabric, request):
         request = replace(request, nominated_hosts={})
@@ -136,7 +157,7 @@ def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | No
 
 def _place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
     """Place a gang by groups, in one domain, or shape by shape; if that is refused, with fewer pods above the min."""
-    if (refusal := _refuse_incomplete(request) or _refuse_outside_level(request)) is not None:
+    if (refusal := refuse_incomplete(request) or refuse_outside_level(request)) is not None:
         return GangPlan(request.gang.key, refusal=refusal)
     batches = split_into_batches(request)
     if any(batch.gang_group is not None for batch in batches):
@@ -191,38 +212,6 @@ def _place_in_one_domain(
             if plan.refusal is None:
                 return plan
     return None
-
-
-def _refuse_incomplete(request: GangRequest) -> Refusal | None:
-    """Refuse a gang whose PodGroup states groups until its min exists: until then the group of a pod is unknown.
-
-    Also refuse a gang that has enough pods in total but too few of one role. Groups that pods state themselves are not
-    waited for: a LeaderWorkerSet may create its workers after its leader runs.
-    """
-    gang, present = request.gang, len(request.gang.living())
-    if gang.sizing is None or request.placed_members:
-        return None
-    if present < gang.min_pods:
-        if not gang.sizing.wish.groups:
-            return None
-        return Refusal(
-            RefusalReason.NO_ROOM, f"its groups are formed once all are there: {present} of {gang.min_pods} pods"
-        )
-    roles = Counter(member.membership.role for member in gang.living())
-    for role, min_pods in gang.min_by_role:
-        if roles[role] < min_pods:
-            detail = f"of its pods {role} {roles[role]} are there, {min_pods} must start together"
-            return Refusal(RefusalReason.NO_ROOM, detail)
-    return None
-
-
-def _refuse_outside_level(request: GangRequest) -> Refusal | None:
-    """Refuse a gang of which a member runs on a host that is in no domain of the required level."""
-    marks = request.rows_outside_level.get(None)
-    anchors = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
-    if marks is None or not any(marks[host] for host in anchors):
-        return None
-    return Refusal(RefusalReason.OFF_MAP, "members run on hosts that have no label of the required level")
 
 
 def _place_by_groups(
@@ -344,7 +333,7 @@ def _place_batches(
     incomplete_groups: set[GangGroup | None] = set()
     for at, batch in enumerate(batches):
         if at >= MAX_SHAPES_TOGETHER and work.steps_left <= 0:
-            return GangPlan(gang.key, refusal=_refuse_too_many_shapes(batches, at), used_hosts=placed_hosts)
+            return GangPlan(gang.key, refusal=refuse_too_many_shapes(batches, at), used_hosts=placed_hosts)
         work.spend(_BATCH_STEPS + len(fabric.hosts) // 4 + 4 * (len(progress.used_rooms) + len(batch.members)))
         pods_after -= batch.pods
         if batch.is_whole and batch.gang_group in incomplete_groups:
@@ -364,8 +353,10 @@ def _place_batches(
             refusal = refusal or Refusal(RefusalReason.NO_ROOM, detail, len(slots))
         work.spend(8 * len(slots))
         _seat_members(fabric, request, batch, slots, ranks, progress)
-    if (too_few := _refuse_too_few_groups(request, batches, full_batches)) is not None:
-        return GangPlan(gang.key, refusal=too_few, used_hosts=placed_hosts)
+    refused = refuse_too_few_groups(request, batches, full_batches)
+    refused = refused or refuse_places(fabric, request, batches, progress.hosts, progress.open_seats, ranks)
+    if refused is not None:
+        return GangPlan(gang.key, refusal=refused, used_hosts=placed_hosts)
     return _finished_plan(fabric, request, progress, refusal, ranks, bases)
 
 
@@ -416,32 +407,6 @@ def _min_for_roles(request: GangRequest, batch: PodBatch, present_roles: Counter
         return 0
     own = Counter(member.membership.role for member in batch.members)
     return sum(min(own[role], max(0, min_pods - present_roles[role])) for role, min_pods in request.gang.min_by_role)
-
-
-def _refuse_too_few_groups(
-    request: GangRequest, batches: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
-) -> Refusal | None:
-    """Refuse a gang of which fewer groups find a place than its rules state, while no member runs."""
-    rules = request.gang.group_rules
-    if request.placed_members or not any(rule.least for rule in rules):
-        return None
-    shapes, pods = Counter(batch.gang_group for batch in batches), Counter(request.gang.groups_by_uid().values())
-    for at, rule in enumerate(rules):
-        groups = [group for group in shapes if group is not None and group.rule == at]
-        complete = sum(full_batches[group] == shapes[group] and pods[group] >= rule.pods for group in groups)
-        needed = rule.least if rule.pods else min(rule.least, len(groups))
-        if complete < needed:
-            return Refusal(
-                RefusalReason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room"
-            )
-    return None
-
-
-def _refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
-    """Refuse a gang whose planning stopped because its pods have too many shapes."""
-    return Refusal(
-        RefusalReason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}"
-    )
 
 
 def _place_batch(

@@ -215,6 +215,7 @@ class Extender:
         self.watches.forget_deleted_gangs()
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
+        self._count_rejected_plans()
         for state, gangs in gang_states(self.plans).items():
             self.metrics.gangs.labels(state.value).set(gangs)
         self.metrics.set_violations(
@@ -226,6 +227,12 @@ class Extender:
         self.metrics.set_fabric(largest_gang_gpus(self.view, gpus), unmapped_hosts(self.view, gpus))
 
     # Inside.
+
+    def _count_rejected_plans(self) -> None:
+        """Count the plans that broke a hard term since the last call."""
+        for term, count in self.plans.rejected_plans.items():
+            self.metrics.plans_rejected.labels(term.value).inc(count)
+        self.plans.rejected_plans.clear()
 
     def _confirm_pod(self, pod: Pod) -> None:
         """Note that a watch shows a pod."""

@@ -26,6 +26,7 @@ from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_ze
 from turnout.kube.server.probes import build_info, leading_gauge
 from turnout.scheduler_ext.model import EventReason, LiftReason
 from turnout.scheduler_ext.planner.fabric_quality import EXCESS_CLASSES, gangs_by_excess
+from turnout.scheduler_ext.planner.request import HardTerm
 from turnout.topology.map_update import MapOutcome
 
 DURATIONS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -98,6 +99,13 @@ class Metrics:
     def _gangs(self, registry: CollectorRegistry) -> None:
         """Create the series about gangs."""
         self.gangs = Gauge("turnout_gangs", "Gangs, by state.", ["state"], registry=registry)
+        self.plans_rejected = Counter(
+            "turnout_plans_rejected",
+            "Plans that broke a term which the gang requires, by term. They are not used: a fault of the planner.",
+            ["term"],
+            registry=registry,
+        )
+        start_at_zero(self.plans_rejected, (term.value for term in HardTerm))
         self.gang_pods_violating = Gauge(
             "turnout_gang_pods_violating",
             "Bound pods of gangs that break a rule: the gang is wider than its tier, or it must be whole and is not.",

@@ -1,0 +1,133 @@
+"""Why a gang is refused before its pods are placed, or because of the places that were found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from turnout.scheduler_ext.cluster.gang import GangGroup
+from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, Seat, counts_for_tier
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Refusal, RefusalReason
+
+
+def refuse_incomplete(request: GangRequest) -> Refusal | None:
+    """Refuse a gang whose PodGroup states groups until its min exists: until then the group of a pod is unknown.
+
+    Also refuse a gang that has enough pods in total but too few of one role. Groups that pods state themselves are not
+    waited for: a LeaderWorkerSet may create its workers after its leader runs.
+    """
+    gang, present = request.gang, len(request.gang.living())
+    if gang.sizing is None or request.placed_members:
+        return None
+    if present < gang.min_pods:
+        if not gang.sizing.wish.groups:
+            return None
+        return Refusal(
+            RefusalReason.NO_ROOM, f"its groups are formed once all are there: {present} of {gang.min_pods} pods"
+        )
+    roles = Counter(member.membership.role for member in gang.living())
+    for role, min_pods in gang.min_by_role:
+        if roles[role] < min_pods:
+            detail = f"of its pods {role} {roles[role]} are there, {min_pods} must start together"
+            return Refusal(RefusalReason.NO_ROOM, detail)
+    return None
+
+
+def refuse_outside_level(request: GangRequest) -> Refusal | None:
+    """Refuse a gang of which a member runs on a host that is in no domain of the required level."""
+    marks = request.rows_outside_level.get(None)
+    anchors = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
+    if marks is None or not any(marks[host] for host in anchors):
+        return None
+    return Refusal(RefusalReason.OFF_MAP, "members run on hosts that have no label of the required level")
+
+
+def refuse_too_few_groups(
+    request: GangRequest, batches: Sequence[PodBatch], full_batches: Counter[GangGroup | None]
+) -> Refusal | None:
+    """Refuse a gang of which fewer groups find a place than its rules state, while no member runs."""
+    rules = request.gang.group_rules
+    if request.placed_members or not any(rule.least for rule in rules):
+        return None
+    shapes, pods = Counter(batch.gang_group for batch in batches), Counter(request.gang.groups_by_uid().values())
+    for at, rule in enumerate(rules):
+        groups = [group for group in shapes if group is not None and group.rule == at]
+        complete = sum(full_batches[group] == shapes[group] and pods[group] >= rule.pods for group in groups)
+        needed = rule.least if rule.pods else min(rule.least, len(groups))
+        if complete < needed:
+            return Refusal(
+                RefusalReason.NO_ROOM, f"{rule.least} groups {rule.name} must start together, {complete} find room"
+            )
+    return None
+
+
+def refuse_places(
+    fabric: Fabric,
+    request: GangRequest,
+    batches: Sequence[PodBatch],
+    hosts: Mapping[str, int],
+    open_seats: Sequence[Seat],
+    ranks: Mapping[str, int],
+) -> Refusal | None:
+    """Refuse places that cut what running members have begun: a run of ranks, or a multiple on a host.
+
+    hosts: uid -> host of the members that found a place. ranks: uid -> rank of all members.
+    """
+    return _refuse_cut_runs(fabric, request, hosts, ranks) or _refuse_odd_hosts(request, batches, hosts, open_seats)
+
+
+def _refuse_cut_runs(
+    fabric: Fabric, request: GangRequest, hosts: Mapping[str, int], ranks: Mapping[str, int]
+) -> Refusal | None:
+    """Refuse places that cut a run of ranks which running members have begun under one switch.
+
+    The packing counts pods and does not know which run a pod is in. Where the switch of a begun run has no room for the
+    rest of the run, its pods have to wait.
+    """
+    if request.gang.group_rules:
+        return None
+    for tier, size in request.gang.layers:
+        row = fabric.switch_of[min(tier, fabric.tiers)]
+        begun: dict[int, set[int]] = {}
+        for member, host in request.placed_members:
+            begun.setdefault(ranks[member.uid] // size, set()).add(int(row[host]))
+        for uid, host in hosts.items():
+            run = ranks[uid] // size
+            if len(switches := begun.setdefault(run, {int(row[host])})) == 1 and int(row[host]) not in switches:
+                detail = f"the run of ranks {run * size} to {run * size + size - 1} has begun under another switch"
+                return Refusal(RefusalReason.NO_ROOM, detail)
+    return None
+
+
+def _refuse_odd_hosts(
+    request: GangRequest, batches: Sequence[PodBatch], hosts: Mapping[str, int], open_seats: Sequence[Seat]
+) -> Refusal | None:
+    """Refuse places that leave more hosts without a whole multiple than the remainder of the pods needs.
+
+    A host on which running members have begun a multiple may have no room for the rest of it.
+    """
+    multiple, group_of = request.gang.multiple, request.gang.groups_by_uid()
+    if multiple == 1:
+        return None
+    for batch in batches:
+        running = Counter(
+            host
+            for member, host in request.placed_members
+            if member.shape == batch.shape and group_of.get(member.uid) == batch.gang_group
+        )
+        pods = running + Counter(hosts[each.uid] for each in batch.members if each.uid in hosts)
+        if batch.missing_pods:
+            pods += Counter(seat.host for seat in open_seats)
+        odd = sum(count % multiple != 0 for count in pods.values())
+        allowed = max(pods.total() % multiple != 0, sum(count % multiple != 0 for count in running.values()))
+        if odd > allowed:
+            return Refusal(RefusalReason.NO_ROOM, f"no room completes the multiple of {multiple} pods on a host")
+    return None
+
+
+def refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
+    """Refuse a gang whose planning stopped because its pods have too many shapes."""
+    return Refusal(
+        RefusalReason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}"
+    )

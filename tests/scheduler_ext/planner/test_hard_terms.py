@@ -1,0 +1,218 @@
+"""No plan breaks a term that its gang requires, whatever other words its pods carry, and whoever leaves or returns.
+
+The judge knows nothing of the planner: it reads leaves and blocks from the names of the nodes, and the terms from what
+the test has written. Each case also checks that the planner's own check refused no plan: it has nothing to refuse.
+"""
+
+import os
+from collections import Counter, defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests import world
+from tests.world import World
+from turnout.jobs.gang import Dialect
+from turnout.jobs.wishes import kueue, sets
+from turnout.kube import labels
+
+PART = "volcano.sh/partition-id"
+SLICES = {"1": "rack", "2": "block"}
+LONG = int(os.environ.get("TURNOUT_LONG_CASES", "100000"))
+
+# What one gang requires, by dialect: (tier of the gang, tier of its groups, size and tier of its slices, multiple).
+terms = st.fixed_dictionaries(
+    {
+        "size": st.integers(1, 8),
+        "gpus": st.sampled_from([1, 2, 4, 8]),
+        "least": st.integers(1, 8),
+        "tier": st.sampled_from([None, None, 0, 1, 2]),
+        "group_tier": st.sampled_from([None, None, 0, 1, 2]),
+        "groups": st.integers(1, 3),
+        "slice_tier": st.sampled_from([None, None, 1, 2]),
+        "slice_size": st.sampled_from([2, 4]),
+        "multiple": st.sampled_from([1, 1, 1, 2, 4]),
+        "dialect": st.sampled_from(["volcano", "kai", "lws", "native", "ours"]),
+        "soft": st.sampled_from(
+            [{}, {}, {labels.BALANCED: "true"}, {labels.TOPOLOGY: "preferred"}, {labels.TOPOLOGY: "unconstrained"},
+             {kueue.PREFERRED: "rack"}, {labels.MESH: "dp=4,tp=2"}]
+        ),
+    }
+)  # fmt: skip
+events = st.lists(
+    st.tuples(st.sampled_from(["ask", "leave", "return", "cordon", "uncordon"]), st.integers(0, 40)), max_size=8
+)
+fabrics = st.lists(st.integers(0, 4), min_size=2, max_size=4)
+
+
+class Gang:
+    """A gang with what it requires, as its pods and its PodGroup say."""
+
+    def __init__(self, w, name, asked):
+        self.name, self.asked = name, asked
+        self.tier, self.group_tier, self.slices = asked["tier"], None, None
+        self.multiple = asked["multiple"]
+        notes, self.group_of, self.pods = dict(asked["soft"]), {}, []
+        if self.multiple > 1:
+            notes[labels.PODS_PER_HOST_MULTIPLE] = str(self.multiple)
+        if asked["slice_tier"] is not None and asked["dialect"] in ("ours", "volcano"):
+            self.slices = asked["slice_tier"], asked["slice_size"]
+            notes[kueue.SLICE_LEVEL], notes[kueue.SLICE_SIZE] = SLICES[str(self.slices[0])], str(self.slices[1])
+        marks = getattr(self, f"_{asked['dialect']}")(w, notes)
+        for at in range(asked["size"]):
+            meta = {"owner": f"StatefulSet/{name}-0"} if asked["dialect"] == "lws" else {}
+            own = {labels.RANK: str(at)} if asked["dialect"] != "lws" else {}
+            self.pods.append(
+                world.pod(f"{name}-{at}", asked["gpus"], notes={**notes, **own}, marks=marks(at), created=at, **meta)
+            )
+
+    def _part(self, at):
+        return at * self.asked["groups"] // self.asked["size"]
+
+    def _groups(self):
+        """Take the groups: their level, and the group of each pod. Slices are not stated beside groups."""
+        self.group_tier = self.asked["group_tier"]
+        self.group_of = {f"{self.name}-{at}": self._part(at) for at in range(self.asked["size"])}
+
+    def _volcano(self, w, notes):
+        spec = {} if self.tier is None else {"networkTopology": {"highestTierAllowed": self.tier}}
+        if self.asked["group_tier"] is not None and self.slices is None:
+            self._groups()
+            own = {"networkTopology": {"highestTierAllowed": self.group_tier}}
+            spec["subGroupPolicy"] = [{"name": "w", "matchLabelKeys": [PART], **own}]
+        w.put_group(self.name, min(self.asked["least"], self.asked["size"]), **spec)
+        notes[labels.VOLCANO_GROUP] = self.name
+        return lambda at: {PART: str(self._part(at))}
+
+    def _kai(self, w, notes):
+        self._groups()
+
+        def within(tier):
+            return {} if tier is None else {"topologyConstraint": {"requiredTopologyLevel": str(tier)}}
+
+        parts = sorted({*self.group_of.values()})
+        subgroups = [{"name": f"s{part}", "minMember": 1, **within(self.group_tier)} for part in parts]
+        least = min(self.asked["least"], self.asked["size"])
+        w.put_group(self.name, least, Dialect.KAI, subGroups=subgroups, **within(self.tier))
+        notes[labels.KAI_GROUP] = self.name
+        return lambda at: {"kai.scheduler/subgroup-name": f"s{self._part(at)}"}
+
+    def _lws(self, w, notes):
+        self._groups()
+        notes[labels.LWS_SIZE] = str(self.asked["size"])
+        if self.tier is not None:
+            notes[sets.LWS] = str(self.tier)
+        if self.group_tier is not None:
+            notes[sets.LWS_SUBGROUP] = str(self.group_tier)
+        marks = {labels.LWS_NAME: self.name, labels.LWS_GROUP: "0"}
+        return lambda at: {**marks, labels.LWS_WORKER: str(at), sets.LWS_SUBGROUP_INDEX: str(self._part(at))}
+
+    def _native(self, w, notes):
+        return self._volcano(w, notes)
+
+    def _ours(self, w, notes):
+        if self.tier is not None:
+            notes[labels.TOPOLOGY], notes[labels.TOPOLOGY_TIER] = "required", str(self.tier)
+        notes[labels.MIN_WORKERS] = str(min(self.asked["least"], self.asked["size"]))
+        w.put_group(self.name, min(self.asked["least"], self.asked["size"]))
+        notes[labels.VOLCANO_GROUP] = self.name
+        return lambda at: {}
+
+    def faults(self, nodes):
+        """What these places of the gang's pods break. nodes: name -> node, of the pods with a place."""
+        spans = defaultdict(set)
+        for name, node in nodes.items():
+            if self.tier is not None:
+                spans["gang"].add(domain(node, self.tier))
+            if self.group_tier is not None:
+                spans["group", self.group_of[name]].add(domain(node, self.group_tier))
+            if self.slices is not None:
+                spans["slice", int(name.rsplit("-", 1)[1]) // self.slices[1]].add(domain(node, self.slices[0]))
+        return {what: found for what, found in spans.items() if len(found) > 1}
+
+
+def domain(node, tier):
+    """The switch of a tier above a node such as c1: the node itself, leaf c, or the second block of two leaves."""
+    return (node, node[0], (ord(node[0]) - ord("a")) // 2)[tier]
+
+
+class Case:
+    """One cluster with some gangs, and what happens to it."""
+
+    def __init__(self, leaves, asked):
+        self.w = World(*leaves, 1)
+        self.gangs = [Gang(self.w, f"g{at}", each) for at, each in enumerate(asked)]
+        self.nodes = {}
+        self.pods = {pod.metadata.name: pod for gang in self.gangs for pod in gang.pods}
+        self.present = set()
+
+    def ask(self):
+        """Show all pods that are not there, and ask about each that has no place."""
+        names = [name for name in self.pods if name not in self.nodes]
+        self.w.put(*(self.pods[name] for name in names if name not in self.present))
+        self.present |= {*self.pods}
+        self.nodes |= self.w.schedule(*(self.pods[name] for name in names))
+
+    def leave(self, number):
+        """Delete a pod."""
+        name = sorted(self.pods)[number % len(self.pods)]
+        self.w.view.drop_pod(self.pods[name].metadata.uid)
+        self.nodes.pop(name, None)
+        self.present.discard(name)
+
+    def cordon(self, number, closed):
+        """Close a node for new pods, or open it."""
+        node = self.w.nodes[number % len(self.w.nodes)]
+        node.spec.unschedulable = closed
+        self.w.view.put_node(node)
+
+    def check(self):
+        for gang in self.gangs:
+            own = {name: node for name, node in self.nodes.items() if name.startswith(f"{gang.name}-")}
+            assert gang.faults(own) == {}, gang.asked
+        used = Counter()
+        for name, node in self.nodes.items():
+            used[node] += int(dict(self.pods[name].spec.containers[0].resources.requests)["nvidia.com/gpu"])
+        assert max(used.values(), default=0) <= 8
+        assert self.w.plans.rejected_plans == {}
+
+
+def play(leaves, asked, happenings):
+    """Ask about some gangs, let things happen, and judge after each."""
+    case = Case(leaves, asked)
+    case.ask()
+    case.check()
+    for what, number in happenings:
+        if what == "leave":
+            case.leave(number)
+        elif what in ("cordon", "uncordon"):
+            case.cordon(number, what == "cordon")
+        else:
+            case.ask()
+        case.check()
+    case.ask()
+    case.check()
+
+
+gangs = st.lists(terms, min_size=1, max_size=3)
+
+
+@settings(max_examples=100, deadline=None)
+@given(fabrics, gangs, events)
+def test_no_plan_breaks_a_required_term(leaves, asked, happenings):
+    play(leaves, asked, happenings)
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000, deadline=None)
+@given(fabrics, gangs, events)
+def test_no_plan_of_ten_thousand_cases_breaks_one(leaves, asked, happenings):
+    play(leaves, asked, happenings)
+
+
+@pytest.mark.long
+@settings(max_examples=LONG, deadline=None)
+@given(fabrics, gangs, events)
+def test_no_plan_of_a_hundred_thousand_cases_breaks_one(leaves, asked, happenings):
+    play(leaves, asked, happenings)
