@@ -278,20 +278,21 @@ class GateWait(NamedTuple):
     age_s: float  # since the creation of its oldest gated pod, >= 0
     namespace: str
     name: str
-    reason: str  # why it waits; PLANNED if it has a plan
+    reason: str  # why it waits: a word of EventReason, PLANNED or OTHER_GATE
 
 
 PLANNED = "planned"  # the reason of a gang whose gates are about to be lifted
+OTHER_GATE = "other_gate"  # the reason of pods that also wait for a gate that another program lifts
 
 
 def oldest(gate_waits: Iterable[GateWait], most: int = MAX_GANGS) -> list[GateWait]:
-    """Return the gangs that have waited longest, the oldest first; one for each name."""
-    by_name: dict[tuple[str, str], GateWait] = {}
+    """Return the gangs that have waited longest, the oldest first; one for each name and reason."""
+    found: dict[tuple[str, str, str], GateWait] = {}
     for each in sorted(gate_waits, key=lambda each: (-each.age_s, each)):
-        by_name.setdefault((each.namespace, each.name), each)
-        if len(by_name) == most:
+        found.setdefault((each.namespace, each.name, each.reason), each)
+        if len(found) == most:
             break
-    return list(by_name.values())
+    return list(found.values())
 
 
 class _OldestGates(Collector):
@@ -303,7 +304,7 @@ class _OldestGates(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the gauge."""
         text = (
-            "Age of the oldest gated pod of a gang, by why the gang waits; planned: the gang has a plan. "
+            "Age of the oldest gated pod of a gang, by why it waits; planned: the gang has a plan. "
             f"The {MAX_GANGS} oldest gangs."
         )
         gauge = GaugeMetricFamily("turnout_gate_oldest_seconds", text, labels=["gang_namespace", "gang_name", "reason"])

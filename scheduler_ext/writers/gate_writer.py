@@ -27,7 +27,7 @@ from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gat
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
-from turnout.scheduler_ext.server.metrics import PLANNED, GateWait, NominatorMetrics
+from turnout.scheduler_ext.server.metrics import OTHER_GATE, PLANNED, GateWait, NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch, nomination_patch
 from turnout.scheduler_ext.writers.eviction_writer import Evictor
@@ -291,7 +291,9 @@ class GateWriter:
             if member is None or created_s is None:
                 continue
             key = member.membership.key
-            reason = wait.reason.value if (wait := self._waiting.get(key)) is not None else PLANNED
+            reason = OTHER_GATE if pod.other_gates else PLANNED
+            if (wait := self._waiting.get(key)) is not None:
+                reason = wait.reason.value
             yield GateWait(max(0.0, now_s - created_s), key.namespace, key.name, reason)
 
     # Writing.

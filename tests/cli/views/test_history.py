@@ -4,7 +4,7 @@ import pytest
 
 from tests.autoscaler.world import NOW_S
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.reporting.decision_log import encode
+from turnout.autoscaler.reporting.decision_log import UsageLine, encode, encode_usage
 from turnout.cli.views.history import in_order, listing, rows_of_annotations, rows_of_events, rows_of_log
 from turnout.cli.views.listing import text
 from turnout.jobs.model import JobKey
@@ -68,6 +68,12 @@ def test_a_log_tells_each_changed_decision_once_and_counts_bad_lines():
     assert rows[0].text == f"4 workers (3 workers more). {AUTOSCALER['IdleRoom'].means}"
     assert rows[1].text == f"4 workers. {AUTOSCALER['AtMax'].means}"
     assert rows_of_log(log, JobKey("Job", "ns", "gone")) == ([], 1)
+
+
+def test_lines_about_usage_are_no_decisions_and_no_faults():
+    usage = encode_usage([UsageLine(rfc3339(NOW_S), 900.0, "q")]).splitlines()
+    rows, unread = rows_of_log([*usage, *encode([OTHER], NOW_S).splitlines()], OTHER.key)
+    assert ([row.reason for row in rows], unread) == (["AtMax"], 0)
 
 
 def test_what_holds_now_comes_after_all_that_has_a_time():

@@ -164,6 +164,9 @@ def test_the_classes_of_excess_leaves_start_at_0():
     pytest.param([GateWait(5.0, "ns", "a", "NoRoom"), GateWait(9.0, "ns", "b", "planned")], ["b", "a"], id="by age"),
     pytest.param([GateWait(5.0, "ns", "a", "NoRoom"), GateWait(9.0, "ns", "a", "NoRoom")], ["a"], id="pods of a gang"),
     pytest.param(
+        [GateWait(5.0, "ns", "a", "planned"), GateWait(9.0, "ns", "a", "other_gate")], ["a", "a"], id="two reasons"
+    ),
+    pytest.param(
         [GateWait(float(age), "ns", f"g{age:02}", "NoRoom") for age in range(60)],
         [f"g{age:02}" for age in range(59, 9, -1)],
         id="fifty gangs at most",

@@ -347,6 +347,18 @@ async def test_the_wait_of_a_gated_gang_is_shown_while_leading(size, away, reaso
     assert waits_shown(writer) == {}
 
 
+@pytest.mark.asyncio
+async def test_a_pod_with_a_gate_of_others_counts_as_no_gang_with_a_plan():
+    first, second = gang("g", 2, least=1)
+    second["spec"]["schedulingGates"] = [*GATE, {"name": "a/x"}]
+    writer = Writer(Api(first, second), 4)
+    work = asyncio.create_task(writer.writer.run())
+    await settle(60)
+    assert waits_shown(writer).keys() == {("g", "other_gate")}
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
+
+
 def waits_shown(writer):
     """Return the ages of the oldest gated pods by gang and reason."""
     families = (family for family in writer.registry.collect() if family.name == "turnout_gate_oldest_seconds")
