@@ -144,6 +144,12 @@ class Cache:
         if raw := self._unreadable.get(self._uids.get(key, "")) or self.raw.get(key):
             self.put_job(key.kind, raw)
 
+    def label_of(self, label: str, key: JobKey) -> str:
+        """Return the value of a label of a job; "" without one."""
+        labels = (self.raw.get(key) or {}).get("metadata", {}).get("labels") if label else None
+        value = labels.get(label) if isinstance(labels, Mapping) else None
+        return value if isinstance(value, str) else ""
+
     def drop_job(self, uid: str) -> None:
         """Drop a deleted job."""
         self._reader.forget(uid, self._keys.get(uid))

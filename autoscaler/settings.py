@@ -14,7 +14,7 @@ from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 
-_TAINT_KEY = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_QUALIFIED_NAME = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 _MOST_TAINT_S = 365 * 86_400.0
 
 
@@ -44,6 +44,7 @@ class Settings:
     gpu_resource: tuple[str, ...] = GPU_RESOURCES
     schedulers: tuple[str, ...] = SCHEDULERS
     decision_log: str | None = None  # a file, None for no log
+    owner_label: str = ""  # the label of a job that names its owner, for `turnout usage`; "" for none
     docs_base_url: str = ""  # of the docs site, "" where there is none
     log_level: str = "info"
     taint_nodes: bool = False  # taint nodes that pods have proven faulty
@@ -58,6 +59,8 @@ class Settings:
             check_name(name, flag)
         parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
+        if self.owner_label and not re.fullmatch(_QUALIFIED_NAME, self.owner_label):
+            raise BadSetting(f"--owner-label is {self.owner_label!r}: it must be the key of a label, such as a.b/owner")
         if not 2 <= self.lease_seconds <= 3600:
             raise BadSetting(f"--lease-seconds is {self.lease_seconds}: it must be from 2 to 3600")
         for flag, value in (
@@ -76,7 +79,7 @@ class Settings:
 
     def _check_taints(self) -> None:
         """Check the settings about taints. Raises BadSetting."""
-        if not re.fullmatch(_TAINT_KEY, self.taint_key) or len(self.taint_key.rpartition("/")[2]) > 63:
+        if not re.fullmatch(_QUALIFIED_NAME, self.taint_key) or len(self.taint_key.rpartition("/")[2]) > 63:
             raise BadSetting(f"--taint-key is {self.taint_key!r}: it must be the key of a taint, such as a.b/c")
         if not 0 < self.taint_share <= 1:
             raise BadSetting(f"--taint-share is {self.taint_share}: it must be above 0 and at most 1")
@@ -145,13 +148,28 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_policy(parser, default)
     _add_taints(parser, default)
-    parser.add_argument("--decision-log", metavar="FILE", help="changed decisions go here, for `turnout history`")
+    _add_accounting(parser, default)
     add_reporting(parser)
     return parser
 
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for each in text.split(",") if (name := each.strip()))
+
+
+def _add_accounting(parser: argparse.ArgumentParser, default: Settings) -> None:
+    """Add the flags of the decision log."""
+    parser.add_argument(
+        "--decision-log",
+        metavar="FILE",
+        help="changed decisions and the use of GPUs go here, for `turnout history` and `turnout usage`",
+    )
+    parser.add_argument(
+        "--owner-label",
+        default=default.owner_label,
+        metavar="LABEL",
+        help="the label of a job that names its owner in `turnout usage --by user` (none)",
+    )
 
 
 def _add_policy(parser: argparse.ArgumentParser, default: Settings) -> None:

@@ -32,6 +32,7 @@ ROOMS = (
     (("topology", "explain"), "turnout.cli.verbs.topology"),
     (("history",), "turnout.cli.verbs.history"),
     (("goodput",), "turnout.cli.verbs.goodput"),
+    (("usage",), "turnout.cli.verbs.usage"),
     (("nodes",), "turnout.cli.verbs.nodes"),
     (("version",), "turnout.cli.verbs.version"),
     (("simulate",), "turnout.cli.verbs.simulate"),
@@ -46,7 +47,7 @@ OWN = ("completion",)  # it is about all the others
 COMMANDS = frozenset([*OWN, *(name for names, _ in ROOMS for name in names)])
 # How the help of the whole command arranges them.
 GROUPS = (
-    ("See the cluster", ("page", "queues", "top", "topology", "nodes", "version")),
+    ("See the cluster", ("page", "queues", "top", "topology", "nodes", "usage", "version")),
     ("Ask about a job", ("why", "explain", "history", "goodput", "jobs", "describe", "logs", "stacks")),
     ("Change something", ("submit", "suspend", "unsuspend", "pause", "resume", "release", "clear-nominations")),
     ("Prepare training data", ("preprocess",)),

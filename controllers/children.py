@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from turnout.controllers.metrics_port import with_metrics_port
 from turnout.controllers.model import (
     ChildKey,
     ChildState,
@@ -66,7 +67,7 @@ def pod(
     labels = {**(template.get("labels") or {}), **kind.labels(view, role, replica)}
     notes = {**(template.get("annotations") or {}), **kind.notes(view, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
-    spec = {**kind.pod_spec(view, role, replica, known), "restartPolicy": policy}
+    spec = {**with_metrics_port(kind.pod_spec(view, role, replica, known)), "restartPolicy": policy}
     dialect = GangDialect.NONE if role.outside_gang else setup.dialect
     if dialect is not GangDialect.NONE:
         spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])

@@ -89,6 +89,9 @@ class AutoscalerController:
                     continue
                 await self._clock.sleep(min(max(GATHER_S, took_s), MOST_GATHER_S))
         finally:
+            now_s = self._time.now().now_s
+            if (usage := self._metrics.usage.take_lines(now_s)) and self._journal is not None:
+                self._journal.note(now_s, self.steps, usage)
             self._metrics.leading.set(0)
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
@@ -127,9 +130,9 @@ class AutoscalerController:
 
     def _report_news(self, steps: Sequence[Step], now_s: float) -> None:
         """Report the decisions that differ from the last ones."""
-        news = self._decisions.new(steps)
-        if news and self._journal is not None:
-            self._journal.note(now_s, steps)
+        news, usage = self._decisions.new(steps), self._metrics.usage.due_lines(now_s)
+        if (news or usage) and self._journal is not None:
+            self._journal.note(now_s, steps, usage)
         for step in news:
             self._reporter.report_decision(step)
 

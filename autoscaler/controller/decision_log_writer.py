@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.autoscaler.model import Step
-from turnout.autoscaler.reporting.decision_log import Decisions, encode
+from turnout.autoscaler.reporting.decision_log import Decisions, UsageLine, encode, encode_usage
 
 log = logging.getLogger("turnout.autoscaler")
 
 MOST_BYTES = 64 << 20  # of one file; the previous file is stored as well
 _MAX_QUEUED = 16
 _EXIT_TIMEOUT_S = 5.0
-_Entry = tuple[float, Sequence[Step]]  # time, and the decision on every job
+_Entry = tuple[float, Sequence[Step], Sequence[UsageLine]]  # time, the decision on every job, and usage
 
 
 class DecisionLogWriter:
@@ -53,10 +53,13 @@ class DecisionLogWriter:
             return
         self._thread.join(_EXIT_TIMEOUT_S)
 
-    def note(self, now_s: float, steps: Sequence[Step]) -> None:
-        """Queue one decision for writing. now_s: seconds since 1970. steps: the decision on every job."""
+    def note(self, now_s: float, steps: Sequence[Step], usage: Sequence[UsageLine] = ()) -> None:
+        """Queue one decision for writing, and lines about usage.
+
+        now_s: seconds since 1970. steps: the decision on every job.
+        """
         try:
-            self._queue.put_nowait((now_s, steps))
+            self._queue.put_nowait((now_s, steps, usage))
         except queue.Full:
             if not self.left_out:
                 log.warning("decision_log_slow", extra={"path": str(self._path)})
@@ -80,17 +83,18 @@ class DecisionLogWriter:
         if self._file is not None:
             os.close(self._file)
 
-    def _write(self, now_s: float, steps: Sequence[Step]) -> None:
-        """Append the new decisions to the log.
+    def _write(self, now_s: float, steps: Sequence[Step], usage: Sequence[UsageLine]) -> None:
+        """Append the new decisions and usage to the log.
 
         A full file is rotated first, and the new file begins with all decisions.
         """
         if self._file is None:
             self._open()
-        lines = encode(self._decisions.new(steps), now_s)
+        usage_bytes = encode_usage(usage)
+        lines = encode(self._decisions.new(steps), now_s) + usage_bytes
         if self._bytes and self._bytes + len(lines) > self._most_bytes:
             self._rotate()
-            lines = encode(self._decisions.new(steps), now_s)
+            lines = encode(self._decisions.new(steps), now_s) + usage_bytes
         self._put(lines)
 
     def _open(self) -> None:

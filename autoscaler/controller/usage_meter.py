@@ -15,6 +15,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from turnout.autoscaler.model import Gpus, JobState, Observation, Step
+from turnout.autoscaler.reporting.decision_log import UsageLine, usage_lines
 from turnout.autoscaler.reporting.usage import (
     OTHER,
     IdleReason,
@@ -32,6 +33,7 @@ from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import Queue
 from turnout.kube.client.clock import Clock
 
+PERIOD_S = 900.0  # of the lines about usage in the decision log, which end with each quarter of an hour
 RATES_EACH_S = 1.0  # decisions closer in time count as one: working out the rates of 10,000 jobs takes 0.1 s
 _RECLAIM_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 
@@ -42,6 +44,7 @@ class _Pending(NamedTuple):
     since_s: float  # when the first of them was made, of a clock that never jumps
     observation: Observation
     steps: Sequence[Step]
+    free_gpus: int  # on ready nodes, >= 0
 
 
 class UsageMeter(Collector):
@@ -70,6 +73,8 @@ class UsageMeter(Collector):
         self._sums, self._period = UsageSums(), UsageSums()
         self._queues: Mapping[str, Queue] = {}
         self._pairs: set[Pair] = set()
+        self._owners: dict[JobKey, str] = {}
+        self._quarter: float | None = None  # of the hour in which the last decision was made, counted since 1970
         self._reclaims = Reclaims()
         self._reclaim_s.clear()
 
@@ -86,31 +91,34 @@ class UsageMeter(Collector):
         self._queues = observation.queues
         for queue, seconds in self._reclaims.update(observation.jobs, steps, now_s):
             self._reclaim_s.labels(queue).observe(seconds)
+        since_s = now_s if self._pending is None else self._pending.since_s
+        decision = _Pending(since_s, observation, steps, self._free_gpus())
         if self._rates is None:
             self._at_s = now_s
-            self._take_rates(observation, steps)
+            self._take_rates(decision)
         else:
-            since_s = now_s if self._pending is None else self._pending.since_s
-            self._pending = _Pending(since_s, observation, steps)
+            self._pending = decision
 
-    def add_elapsed(self) -> None:
-        """Count the time since the last count."""
+    def add_elapsed(self, least_s: float = RATES_EACH_S) -> None:
+        """Count the time since the last count. least_s: the age of a decision from which its rates are worked out."""
         now_s = self._clock.monotonic()
-        if self._pending is not None and now_s - self._pending.since_s >= RATES_EACH_S:
+        if self._pending is not None and now_s - self._pending.since_s >= least_s:
             pending, self._pending = self._pending, None
             self._add_until(pending.since_s)
-            self._take_rates(pending.observation, pending.steps)
+            self._take_rates(pending)
         self._add_until(now_s)
 
     def _add_until(self, until_s: float) -> None:
         if self._rates is not None and until_s > self._at_s:
-            for sums in (self._sums, self._period):
-                sums.add(self._rates, until_s - self._at_s)
+            self._period.add(self._rates, until_s - self._at_s)
+            shown_rates = UsageRates(lent=self._rates.lent, idle=self._rates.idle)  # jobs would be remembered for ever
+            self._sums.add(shown_rates, until_s - self._at_s)
             self._at_s = until_s
 
-    def _take_rates(self, observation: Observation, steps: Sequence[Step]) -> None:
+    def _take_rates(self, decision: _Pending) -> None:
         """Work out the rates from now on, and begin the series that they need at 0."""
-        rates = usage_rates(observation, steps, self._free_gpus(), self._gpus, self._headroom, self._owner_of)
+        observation, free_gpus = decision.observation, decision.free_gpus
+        rates = usage_rates(observation, decision.steps, free_gpus, self._gpus, self._headroom, self._owner)
         self._rates = rates = replace(rates, lent=bounded(rates.lent, self._pairs))
         for pair in rates.lent:
             self._sums.lent[pair] += 0.0
@@ -132,16 +140,32 @@ class UsageMeter(Collector):
         if not beneficiary_queue:
             parts = split_return(queue, returned, self._queues, self._gpus)
         pairs = bounded({(source, queue): part for source, part in parts.items() if part}, self._pairs)
-        for sums in (self._sums, self._period):
-            sums.cost[queue] += cost
-            for pair, part in pairs.items():
-                sums.returned[pair] += part
+        self._period.cost[queue] += cost
+        for pair, part in pairs.items():
+            self._period.returned[pair] += part
+            self._sums.returned[pair] += part
 
-    def take_period(self) -> UsageSums:
-        """Return the sums since the last call, and begin with new ones."""
-        self.add_elapsed()
+    def due_lines(self, now_s: float) -> list[UsageLine]:
+        """Return the lines of the period that is over; none while it goes on. now_s: seconds since 1970."""
+        quarter = now_s // PERIOD_S
+        if quarter == self._quarter:
+            return []
+        before, self._quarter = self._quarter, quarter
+        return self.take_lines(now_s) if before is not None else []
+
+    def take_lines(self, now_s: float) -> list[UsageLine]:
+        """Return the lines of the period up to now, and begin a new one. now_s: seconds since 1970."""
+        self.add_elapsed(0.0)
         period, self._period = self._period, UsageSums()
-        return period
+        jobs = {holder.job for holder in self._rates.held_gpus} if self._rates is not None else ()
+        self._owners = {key: owner for key, owner in self._owners.items() if str(key) in jobs}
+        return usage_lines(period, now_s)
+
+    def _owner(self, key: JobKey) -> str:
+        """Return the owner of a job as it was when the job began to hold GPUs."""
+        if (owner := self._owners.get(key)) is None:
+            owner = self._owners[key] = self._owner_of(key)
+        return owner
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counters as they are now."""

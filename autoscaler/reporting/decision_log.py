@@ -1,22 +1,25 @@
-"""Decisions as log lines and Events, each reported once for as long as it stays the same.
+"""Decisions as log lines and Events, each reported once for as long as it stays the same; and usage as log lines.
 
-`controller/decision_log_writer.py` decides where the lines of the decision log are stored.
+`controller/decision_log_writer.py` decides where the lines of the decision log are stored. `usage.py` works out what is
+in the lines about usage.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from turnout.autoscaler.model import Step
+from turnout.autoscaler.reporting.usage import UsageSums
 from turnout.jobs.model import JobKey
 from turnout.kube.times import rfc3339, unix_s
 
 
 class BadLine(Exception):
-    """A line that is no decision. Skip the line; the other lines are complete without it."""
+    """A line that cannot be read. Skip the line; the other lines are complete without it."""
 
 
 class DecisionLine(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -31,7 +34,34 @@ class DecisionLine(msgspec.Struct, omit_defaults=True, frozen=True):
     for_job: str = ""  # KIND/NAMESPACE/NAME of the job that gets the room
 
 
+class JobUsage(msgspec.Struct, array_like=True, frozen=True):
+    """The use of one job in one period, as an array: there may be thousands in a line."""
+
+    job: str  # KIND/NAMESPACE/NAME; "" for pods that belong to no job
+    owner: str  # the value of the configured label; "" without one
+    gpu_s: float  # GPU-seconds of its pods, >= 0
+    elastic_gpu_s: float = 0.0  # GPU-seconds of workers above its min, part of gpu_s
+
+
+class UsageLine(msgspec.Struct, tag_field="line", tag="usage", omit_defaults=True, frozen=True):
+    """The use of the GPUs of one queue in one period of at most an hour."""
+
+    at: str  # end of the period, RFC 3339
+    seconds: float  # measured time of the period, >= 0
+    queue: str
+    jobs: tuple[JobUsage, ...] = ()
+    lent_gpu_s: dict[str, float] = {}  # GPU-seconds of its share that others used, by the queue that borrowed them
+    returned_gpus: dict[str, float] = {}  # GPUs that it got back, by the queue that had borrowed them
+    idle_gpu_s: dict[str, float] = {}  # GPU-seconds of its share that nobody used, by reason
+    won_gpu_s: float = 0.0  # GPU-seconds at the min that its elastic workers were worth
+    cost_gpu_s: float = 0.0  # GPU-seconds that resizes are assumed to have cost its jobs
+
+
 _DECODER = msgspec.json.Decoder(DecisionLine)
+_USAGE_DECODER = msgspec.json.Decoder(UsageLine)
+_Line = TypeVar("_Line", DecisionLine, UsageLine)
+_MAX_AMOUNT = 1e15  # of a number in a line
+_USAGE = b'{"line":"usage"'  # how each line about usage begins
 
 
 def encode(decisions: Iterable[Step], now_s: float) -> bytes:
@@ -41,14 +71,69 @@ def encode(decisions: Iterable[Step], now_s: float) -> bytes:
 
 
 def read_line(line: bytes) -> DecisionLine:
-    """Read one line. Raises BadLine."""
+    """Read a line about a decision. Raises BadLine."""
+    return _read(_DECODER, line)
+
+
+def is_usage(line: bytes) -> bool:
+    """Return True if a line is about usage, not about a decision."""
+    return line.startswith(_USAGE)
+
+
+def read_usage_line(line: bytes) -> UsageLine:
+    """Read a line about usage. Raises BadLine."""
+    found = _read(_USAGE_DECODER, line)
+    amounts = [found.seconds, found.won_gpu_s, found.cost_gpu_s]
+    amounts += [number for each in found.jobs for number in (each.gpu_s, each.elastic_gpu_s)]
+    amounts += [
+        number for each in (found.lent_gpu_s, found.returned_gpus, found.idle_gpu_s) for number in each.values()
+    ]
+    if not all(0 <= number < _MAX_AMOUNT for number in amounts):
+        raise BadLine("a number of the line is below 0 or too large")
+    return found
+
+
+def _read(decoder: msgspec.json.Decoder[_Line], line: bytes) -> _Line:
+    """Read a line with a time. Raises BadLine."""
     try:
-        decision = _DECODER.decode(line)
+        found = decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLine(f"the line cannot be read: {error}") from error
-    if unix_s(decision.at) is None:
-        raise BadLine(f"{decision.at!r:.40} is no time")
-    return decision
+    if unix_s(found.at) is None:
+        raise BadLine(f"{found.at!r:.40} is no time")
+    return found
+
+
+def usage_lines(sums: UsageSums, now_s: float) -> list[UsageLine]:
+    """Return a line for each queue that used, lent or left idle any GPUs. now_s: the end of the period, since 1970."""
+    by_queue: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(dict))
+    for holder, gpu_s in sums.held_gpu_s.items():
+        use = JobUsage(holder.job, holder.owner, _rounded(gpu_s), _rounded(sums.elastic.get(holder, 0.0)))
+        by_queue[holder.queue]["jobs"][holder] = use
+    for name, pairs in (("lent_gpu_s", sums.lent), ("returned_gpus", sums.returned)):
+        for (source, borrower), amount in pairs.items():
+            if amount:
+                by_queue[source][name][borrower] = _rounded(amount)
+    for (queue, reason), gpu_s in sums.idle.items():
+        if gpu_s:
+            by_queue[queue]["idle_gpu_s"][reason] = _rounded(gpu_s)
+    for name, amounts in (("won_gpu_s", sums.won), ("cost_gpu_s", sums.cost)):
+        for queue, amount in amounts.items():
+            by_queue[queue][name] = _rounded(amount)
+    at = rfc3339(now_s)
+    return [
+        UsageLine(at, _rounded(sums.seconds), queue, tuple(parts.pop("jobs", {}).values()), **parts)
+        for queue, parts in sorted(by_queue.items())
+    ]
+
+
+def encode_usage(lines: Iterable[UsageLine]) -> bytes:
+    """Return lines about usage as they are written."""
+    return msgspec.json.Encoder().encode_lines(lines)
+
+
+def _rounded(amount: float) -> float:
+    return round(amount, 3)
 
 
 def _line(step: Step, at: str) -> DecisionLine:

@@ -14,7 +14,7 @@ from turnout.cli.job_names import FORMS, BadJobName, JobName, read
 if TYPE_CHECKING:
     from turnout.autoscaler.settings import Settings
 
-_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 Examples = Sequence[tuple[str, str]]
 
 
@@ -154,7 +154,7 @@ def _namespace_by_library(args: argparse.Namespace) -> str:
 
 def duration_s(text: str) -> float:
     """Return a time as kubectl takes it, in seconds."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)?", text)
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h|d)?", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 5, 10s or 1m")
     return float(found[1]) * _UNITS_S[found[2] or ""]

@@ -105,9 +105,12 @@ class _NamespaceRights:
     refused: dict[str, float] = field(default_factory=dict)  # likewise
     walk: asyncio.Task[None] | None = None  # asks the API server, namespace by namespace
     patience_ends_s: float = 0.0  # until then requests wait for the walk, monotonic seconds
+    # The namespaces of the last answer, those visible, and until when it counts; None while some are not known.
+    answer: tuple[tuple[str, ...], frozenset[str], float] | None = None
 
     def note(self, namespace: str, allowed: bool, now_s: float) -> None:
         """Note an answer of the API server."""
+        self.answer = None
         (self.refused if allowed else self.granted).pop(namespace, None)
         (self.granted if allowed else self.refused)[namespace] = now_s
 
@@ -126,9 +129,15 @@ class _NamespaceRights:
         self.granted = {name: at_s for name, at_s in self.granted.items() if name in present}
         self.refused = {name: at_s for name, at_s in self.refused.items() if name in present}
 
-    def visible(self, now_s: float) -> frozenset[str]:
-        """Return the namespaces in which the right counts now."""
-        return frozenset(name for name, at_s in self.granted.items() if now_s - at_s < STALE_S)
+    def visible(self, namespaces: tuple[str, ...], now_s: float) -> tuple[frozenset[str], int]:
+        """Return the namespaces in which the right counts now, and the number of those that are not known."""
+        names = frozenset(name for name, at_s in self.granted.items() if now_s - at_s < STALE_S)
+        unknown = sum(name not in self.granted and name not in self.refused for name in namespaces)
+        ends = [at_s + RIGHTS_S for at_s in self.granted.values()] + [
+            at_s + REFUSED_S for at_s in self.refused.values()
+        ]
+        self.answer = None if unknown else (namespaces, names, min(ends, default=now_s + RIGHTS_S))
+        return names, unknown
 
 
 class ClusterAccess:
@@ -173,10 +182,12 @@ class ClusterAccess:
             return Rights(True, frozenset(), nodes)
         viewer = self._viewer(identity)
         names = namespaces[:MOST_NAMESPACES]
+        more = len(namespaces) - len(names)
+        if viewer.answer is not None and viewer.answer[0] == names and self._clock.monotonic() < viewer.answer[2]:
+            return Rights(False, viewer.answer[1], nodes, more)
         await self._ask_again(identity, viewer, names)
-        unknown = sum(name not in viewer.granted and name not in viewer.refused for name in names)
-        visible = viewer.visible(self._clock.monotonic())
-        return Rights(False, visible, nodes, unknown + len(namespaces) - len(names))
+        visible, unknown = viewer.visible(names, self._clock.monotonic())
+        return Rights(False, visible, nodes, unknown + more)
 
     def _viewer(self, identity: Identity) -> _NamespaceRights:
         viewer = self._viewers.setdefault(identity, _NamespaceRights())

@@ -25,6 +25,7 @@ from turnout.cli.page.messages import (
     JobItem,
     JobList,
     JobRef,
+    JobTime,
     LargestGang,
     LargestGangs,
     NodeItem,
@@ -32,14 +33,19 @@ from turnout.cli.page.messages import (
     QueueList,
     RankRow,
     Ring,
+    RoundItem,
     Summary,
     SwitchRow,
+    TimeItem,
 )
+from turnout.cli.views.goodput import Totals, period, rows
+from turnout.launcher.goodput.job_time import TimeKind
 from turnout.topology.fabric import cost
 from turnout.topology.switch_paths import heights, natural
 
 DEFAULT_LIMIT, MOST_LIMIT = 50, 200
 MOST_RANKS = 1_024
+MOST_ROUNDS = 50
 MOST_TEXT = 253  # characters of one filter: the longest name in Kubernetes
 T = TypeVar("T")
 
@@ -100,7 +106,7 @@ def _sort_key(value: object) -> tuple[int, object]:
     return (1, natural(value)) if isinstance(value, str) else (0, value)
 
 
-def summary(state: ClusterState, docs_url: str = "", grafana_url: str = "") -> Summary:
+def summary(state: ClusterState) -> Summary:
     """Return the cluster in numbers."""
     used = _used_by_node(state.pods)
     open_hosts = [each for each in state.hosts if each.state == "ready"]
@@ -121,8 +127,6 @@ def summary(state: ClusterState, docs_url: str = "", grafana_url: str = "") -> S
         waiting_gpus=sum(queue.waiting_gpus or 0 for queue in state.queues),
         running_jobs=sum(job.state == "running" for job in state.jobs),
         map_fault=state.map_fault,
-        docs_url=docs_url,
-        grafana_url=grafana_url,
     )
 
 
@@ -385,3 +389,22 @@ def sentence_of(job: JobItem) -> str:
         return "It is suspended: it holds no GPUs and waits for nothing."
     elastic = f", {job.elastic_gpus} of them elastic" if job.elastic_gpus else ""
     return f"It runs with {job.workers} of at most {job.max_workers} workers: {job.gpus} GPUs{elastic}."
+
+
+def job_time(state: ClusterState, job: str, totals: Sequence[Totals]) -> JobTime:
+    """Return what the time of a job was spent on. totals: of the lines of its logs, at least one, of any order."""
+    newest, _ = period(totals, None)
+    kinds = rows(newest, None)
+    productive = sum(row.share for row in kinds if row.kind == TimeKind.PRODUCTIVE)
+    rounds = {each.round: each for each in totals if each.round is not None}
+    ended = sorted(rounds.values(), key=lambda each: each.until_s, reverse=True)[:MOST_ROUNDS]
+    return JobTime(
+        observed_at_s=state.observed_at_s,
+        version=state.version,
+        job=job,
+        until_at_s=newest.until_s,
+        wall_s=newest.wall_s,
+        productive=productive if newest.steps_reported else None,
+        kinds=tuple(TimeItem(row.kind, row.seconds, row.share, row.gpu_hours) for row in kinds),
+        rounds=tuple(RoundItem(each.until_s, each.round or 0, each.reason) for each in ended),
+    )

@@ -61,10 +61,6 @@ class Summary(Answer, kw_only=True, frozen=True):
     running_jobs: int
     # Why there is no map of switches, "" if there is one.
     map_fault: str
-    # The address of the docs site, "" if none is configured.
-    docs_url: str
-    # The address of Grafana, "" if none is configured.
-    grafana_url: str
 
 
 class SwitchRow(msgspec.Struct, frozen=True):
@@ -332,6 +328,43 @@ class JobDetail(Answer, kw_only=True, frozen=True):
     decisions: tuple[DecisionItem, ...]
 
 
+class TimeItem(msgspec.Struct, frozen=True):
+    """What was spent on one kind of a job's time."""
+
+    # A kind of docs/goodput.md, or "undecided".
+    kind: str
+    seconds: float
+    # Of the wall time, 0 to 1.
+    share: float
+    gpu_hours: float
+
+
+class RoundItem(msgspec.Struct, frozen=True):
+    """The end of a round: the processes were started again after it, or the job ended."""
+
+    at_s: float
+    round: int
+    # A word of the launcher: process_failed, member_lost and so on.
+    reason: str
+
+
+class JobTime(Answer, kw_only=True, frozen=True):
+    """What the time of a job was spent on, as its launcher has measured it."""
+
+    job: str
+    # Why nothing is known; "" if it is.
+    missing: str = ""
+    # The end of the measured time, in seconds since 1970.
+    until_at_s: float | None = None
+    # The sum of all kinds.
+    wall_s: float | None = None
+    # The share of steps whose result was preserved, 0 to 1; None if the job reports no steps.
+    productive: float | None = None
+    kinds: tuple[TimeItem, ...] = ()
+    # The newest first, at most 50.
+    rounds: tuple[RoundItem, ...] = ()
+
+
 class NodeItem(msgspec.Struct, frozen=True):
     """One node with GPUs."""
 
@@ -363,6 +396,9 @@ class Viewer(msgspec.Struct, frozen=True):
     # True if this viewer may see the jobs of all namespaces.
     all_namespaces: bool
     cluster: str
+    # The docs site and Grafana, for links; "" where an admin has named none.
+    docs_url: str = ""
+    grafana_url: str = ""
     # Namespaces with jobs in which this viewer's right is not known yet: their jobs are hidden.
     unknown_namespaces: int = 0
 

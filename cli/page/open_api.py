@@ -23,6 +23,12 @@ PATHS: tuple[tuple[str, type[msgspec.Struct], tuple[str, ...], str], ...] = (
     ("/api/v1/queues/{queue}/history", messages.QueueHistory, ("queue", "window"), "How was a queue used over time?"),
     ("/api/v1/jobs", messages.JobList, (*JOB_FILTERS, *_LIST), "Which jobs wait and run, and why?"),
     ("/api/v1/jobs/{kind}/{namespace}/{name}", messages.JobDetail, ("kind", "namespace", "name"), "How is this job?"),
+    (
+        "/api/v1/jobs/{kind}/{namespace}/{name}/goodput",
+        messages.JobTime,
+        ("kind", "namespace", "name"),
+        "What was this job's time spent on?",
+    ),
     ("/api/v1/decisions", messages.DecisionList, (*DECISION_FILTERS, *_LIST), "What was decided, for whom and why?"),
     ("/api/v1/nodes", messages.NodeList, (*NODE_FILTERS, *_LIST), "Which nodes need somebody?"),
 )

@@ -9,6 +9,7 @@ import random
 import secrets
 import socket
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -17,14 +18,19 @@ from aiohttp import web
 
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.gang_landing import explained
+from turnout.cli.commands.job_goodput import totals_of
+from turnout.cli.commands.jobs_of_controllers import found_job
+from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.exit_codes import ExitCode
+from turnout.cli.job_names import JobName
 from turnout.cli.page.access import Access, ClusterAccess, LocalAccess, Sessions
-from turnout.cli.page.answers import BadQuery
-from turnout.cli.page.messages import LandingAnswer, LandingRow
+from turnout.cli.page.answers import BadQuery, job_time
+from turnout.cli.page.messages import JobTime, LandingAnswer, LandingRow
 from turnout.cli.page.metrics import PageMetrics
-from turnout.cli.page.server import Explain, PageServer, PageSettings
+from turnout.cli.page.server import Explain, Goodput, PageServer, PageSettings
 from turnout.cli.page.source import PageSource
 from turnout.cli.views.explain import BadGang, gang_of, ranges
+from turnout.controllers.kinds.registry import KINDS
 from turnout.kube.cli_flags import check_url, parse_address
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
@@ -34,6 +40,7 @@ from turnout.kube.server.probes import probe_pages, serve_pages
 log = logging.getLogger("turnout.page")
 
 EXPLAIN_S = 5.0  # for which one landing counts
+GOODPUT_S, MOST_KNOWN = 60.0, 32  # for which the goodput of a job counts, and of how many jobs
 LOOPBACK = "127.0.0.1"
 
 
@@ -71,7 +78,8 @@ async def serve_locally(
         return _page_settings(args, local_hosts(port))
 
     await client.get("/version")  # fail at once if the API server does not answer
-    async with serving(client, settings, LocalAccess(secret), (LOOPBACK, args.port), hosts) as page:
+    place = LOOPBACK, args.port
+    async with serving(client, settings, LocalAccess(secret), place, hosts, reads_logs=True) as page:
         say(f"http://{LOOPBACK}:{page.port}/#token={secret}")
         say("Ctrl-C ends it.")
         await page.source.run()
@@ -118,10 +126,12 @@ async def serving(
     address: tuple[str, int],
     page_settings: Callable[[int], PageSettings],
     sessions: Sessions | None = None,
+    reads_logs: bool = False,
 ) -> AsyncIterator[RunningPage]:
     """Serve the page while the block lasts. Its source does not run yet.
 
-    page_settings: makes the settings, given the port. sessions: those of an earlier page. Raises BadAddress.
+    page_settings: makes the settings, given the port. sessions: those of an earlier page. reads_logs: the client is
+    that of the only viewer, who may see what it may see. Raises BadAddress.
     """
     source = PageSource(client, settings, RealClock(), random.Random())
     listening = _listen(*address)
@@ -132,6 +142,7 @@ async def serving(
         sessions or Sessions(time.monotonic),
         _explain(client, settings, source),
         page_settings(port),
+        _goodput(client, source) if reads_logs else None,
     )
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
@@ -180,3 +191,38 @@ def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
             return answer
 
     return explain
+
+
+def _goodput(client: Client, source: PageSource) -> Goodput:
+    """Return a function that reads what the time of a job was spent on.
+
+    One job is read at a time, and an answer counts for GOODPUT_S seconds.
+    """
+    turn, known = asyncio.Lock(), OrderedDict[str, tuple[float, JobTime]]()
+
+    async def read(job: str) -> JobTime:
+        """Read the logs of the job's pods. Without totals, the answer says why."""
+        kind, namespace, name = job.split("/", 2)
+        kind, state = kind.partition(".")[0], source.state  # a kind of two groups is one kind here
+        if kind not in KINDS:
+            text = f"Goodput is known of jobs of the kinds {', '.join(KINDS)}, not of a {kind}."
+            return JobTime(observed_at_s=state.observed_at_s, version=state.version, job=job, missing=text)
+        try:
+            found = await found_job(client, JobName(kind, namespace, name))
+            return job_time(state, job, await totals_of(client, found))
+        except NoSuch as error:
+            text = f"{str(error)[:1].upper()}{str(error)[1:]}."
+            return JobTime(observed_at_s=state.observed_at_s, version=state.version, job=job, missing=text)
+
+    async def goodput(job: str) -> JobTime:
+        """Return the answer of now, or one that still counts."""
+        async with turn:
+            read_s, answer = known.get(job, (-GOODPUT_S, None))
+            if answer is None or time.monotonic() - read_s >= GOODPUT_S:
+                answer = await read(job)
+                known[job] = time.monotonic(), answer
+                while len(known) > MOST_KNOWN:
+                    known.popitem(last=False)
+            return answer
+
+    return goodput

@@ -22,7 +22,7 @@ from turnout.cli.page.access import Access, Identity, NotLoggedIn, Sessions, Una
 from turnout.cli.page.answers import BadQuery, read_query
 from turnout.cli.page.cluster_state import ClusterState, Rights, visible
 from turnout.cli.page.history import WINDOWS, PastSizes
-from turnout.cli.page.messages import JobDetail, LandingAnswer, Problem, QueueHistory, Viewer
+from turnout.cli.page.messages import JobDetail, JobItem, JobTime, LandingAnswer, Problem, QueueHistory, Viewer
 from turnout.cli.page.open_api import document
 from turnout.kube.errors import KubeError
 
@@ -92,10 +92,16 @@ class StateSource(Protocol):
 
 
 Explain = Callable[[str, str], Awaitable[LandingAnswer]]
+Goodput = Callable[[str], Awaitable[JobTime]]
+NO_LOGS = "This page may not read the logs of pods. `turnout goodput JOB` reads them with your own rights."
 
 
 class PageServer:
-    """Answers the requests of viewers. explain: plans a gang, given PODSxGPUS and a namespace; raises BadQuery."""
+    """Answers the requests of viewers.
+
+    explain: plans a gang, given PODSxGPUS and a namespace; raises BadQuery. goodput: reads what the time of a job was
+    spent on, given KIND/NAMESPACE/NAME; None if the page may not read logs.
+    """
 
     def __init__(
         self,
@@ -104,9 +110,10 @@ class PageServer:
         sessions: Sessions,
         explain: Explain,
         settings: PageSettings = PageSettings(),
+        goodput: Goodput | None = None,
     ) -> None:
         self._source, self._access, self._sessions, self._explain = source, access, sessions, explain
-        self._settings = settings
+        self._settings, self._goodput = settings, goodput
         self._answers: OrderedDict[tuple[str, Rights], _Encoded] = OrderedDict()
         self._visible_states: tuple[int, dict[Rights, ClusterState]] = (0, {})
         self._namespaces: tuple[int, tuple[str, ...]] = (0, ())  # of a version of the state: those with jobs
@@ -130,15 +137,15 @@ class PageServer:
         app.router.add_get("/api/v1/explain", self._explained)
         app.router.add_get("/api/v1/queues/{queue:.+}/history", self._queue_history)
         app.router.add_get("/api/v1/jobs/{kind}/{namespace}/{name}", self._job)
+        app.router.add_get("/api/v1/jobs/{kind}/{namespace}/{name}/goodput", self._job_time)
         for path, make in self._lists().items():
             app.router.add_get(f"/api/v1/{path}", self._list_handler(make))
         return app
 
     def _lists(self) -> Mapping[str, Callable[[ClusterState, Mapping[str, str]], msgspec.Struct]]:
         """Return what makes the answer of each path from the visible state and the parameters of the request."""
-        urls = self._settings.docs_url, self._settings.grafana_url
         return {
-            "summary": lambda state, _: answers.summary(state, *urls),
+            "summary": lambda state, _: answers.summary(state),
             "fabric/tree": lambda state, _: answers.fabric_tree(state),
             "fabric/gpus": lambda state, query: answers.gpu_cells(state, query.get("under", "")),
             "fabric/largest": lambda state, _: answers.largest_gangs(state),
@@ -238,12 +245,26 @@ class PageServer:
         answer = QueueHistory(observed_at_s=state.observed_at_s, version=state.version, queue=queue, samples=samples)
         return _encoded_response(request, _encoded(answer, state.version))
 
-    async def _job(self, request: web.Request) -> web.Response:
+    async def _job_item(self, request: web.Request) -> tuple[ClusterState, JobItem]:
+        """Return the state that the viewer may see, and the job that the address names."""
         state, _ = await self._state(request)
         name = "/".join(request.match_info[part] for part in ("kind", "namespace", "name"))
         item = next((each for each in state.jobs if each.job == name), None)
         if item is None:
             raise web.HTTPNotFound(reason="there is no such job, or you may not list the pods of its namespace")
+        return state, item
+
+    async def _job_time(self, request: web.Request) -> web.Response:
+        state, item = await self._job_item(request)
+        if self._goodput is None:
+            answer = JobTime(observed_at_s=state.observed_at_s, version=state.version, job=item.job, missing=NO_LOGS)
+        else:
+            answer = await self._goodput(item.job)
+        return _encoded_response(request, _encoded(answer, answer.version))
+
+    async def _job(self, request: web.Request) -> web.Response:
+        state, item = await self._job_item(request)
+        name = item.job
         decisions = tuple(each for each in state.decisions if each.object == name)[:100]
         answer = JobDetail(
             observed_at_s=state.observed_at_s,
@@ -269,8 +290,15 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _viewer(self, request: web.Request) -> web.Response:
-        identity, rights = await self._identity(request), await self._rights(request)
-        viewer = Viewer(identity.user, rights.all_namespaces, self._settings.cluster, rights.unknown_namespaces)
+        identity, rights, settings = await self._identity(request), await self._rights(request), self._settings
+        viewer = Viewer(
+            identity.user,
+            rights.all_namespaces,
+            settings.cluster,
+            settings.docs_url,
+            settings.grafana_url,
+            rights.unknown_namespaces,
+        )
         return _encoded_response(request, _encoded(viewer, 0))
 
     async def _open_api(self, request: web.Request) -> web.Response:

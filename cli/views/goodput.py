@@ -1,7 +1,7 @@
 """Tells what the time of a job, or of a queue, was spent on: `turnout goodput`.
 
-Its source is the totals that turnout-run writes to its log. Which logs are read is known in cli/verbs/goodput.py, and
-what each kind means in docs/goodput.md.
+Its source is the totals that turnout-run writes to its log. Which logs are read is known in
+cli/commands/job_goodput.py, and what each kind means in docs/goodput.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from turnout.launcher.goodput.job_time import KINDS, TimeKind
 _PLAIN = re.compile(r"\d\d:\d\d:\d\d info +goodput ")
 _FIELD = re.compile(r"(\w+)=(\S+)")
 _NAMED = 5  # jobs that a note names
+_MOST_REASON = 64  # characters
 _NUMBER = re.compile(r"\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
@@ -31,6 +32,8 @@ class Totals:
     kinds_s: Mapping[str, float] = field(default_factory=dict)  # wall time by kind
     gpu_s: Mapping[str, float] = field(default_factory=dict)  # GPU-seconds by kind
     steps_reported: bool = True
+    round: int | None = None  # the round that ended with this line; None for a line within a round
+    reason: str = ""  # why that round ended, a word of the launcher
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,9 @@ def _totals(fields: Mapping[str, object]) -> Totals | None:
         return None
     kinds_s = {kind.value: _number(fields.get(f"{kind}_s")) or 0.0 for kind in KINDS}
     gpu_s = {kind.value: _number(fields.get(f"{kind}_gpu_s")) or 0.0 for kind in KINDS}
-    return Totals(until_s, wall_s, undecided_s, kinds_s, gpu_s, fields.get("steps") == "reported")
+    reason, number = str(fields.get("reason") or "")[:_MOST_REASON], _number(fields.get("round"))
+    ended = int(number) if reason and number is not None else None
+    return Totals(until_s, wall_s, undecided_s, kinds_s, gpu_s, fields.get("steps") == "reported", ended, reason)
 
 
 def _number(value: object) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from turnout.autoscaler.reporting.decision_log import BadLine, read_line
+from turnout.autoscaler.reporting.decision_log import BadLine, is_usage, read_line
 from turnout.cli.views.cluster_events import read_event
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.model import JobKey
@@ -81,7 +81,7 @@ def rows_of_log(lines: Iterable[bytes], key: JobKey) -> tuple[list[HistoryRow], 
     job, rows, unread = str(key), list[HistoryRow](), 0
     before: tuple[str, int] | None = None  # a new file and a new leader tell a decision again
     for line in lines:
-        if not line.strip():
+        if not line.strip() or is_usage(line):
             continue
         try:
             decision = read_line(line)

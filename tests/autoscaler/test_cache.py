@@ -14,7 +14,7 @@ from turnout.autoscaler.model import UNKNOWN_NODE, Policy, Reason
 from turnout.autoscaler.observe.job_reader import plausible_budget
 from turnout.autoscaler.observe.unmanaged_gangs import PROMISE_S
 from turnout.jobs.kinds.registry import KINDS
-from turnout.jobs.model import ResizeBudget
+from turnout.jobs.model import JobKey, ResizeBudget
 from turnout.jobs.queues.model import QueueSpec
 from turnout.kube import labels
 from turnout.kube.objects import (
@@ -309,3 +309,18 @@ def test_each_gpu_of_the_nodes_is_counted_once(spec, state):
     cache.put_pod(pod(0, on="n0", gpus=3))
     counts = cache.gpus_by_state((GPU, "amd.com/gpu"), FAULT_TAINT)
     assert counts == dict.fromkeys(counts, 0) | Counter(used=3, free=4) + Counter({state: 5})
+
+
+@pytest.mark.parametrize(("labels_", "label", "owner"), [
+    pytest.param({"owner": "ann"}, "owner", "ann", id="a label"),
+    pytest.param({"owner": "ann"}, "team", "", id="another label"),
+    pytest.param({"owner": "ann"}, "", "", id="no label is asked for"),
+    pytest.param({}, "owner", "", id="no labels"),
+    pytest.param(None, "owner", "", id="labels that are null"),
+])  # fmt: skip
+def test_the_label_of_a_job(view, labels_, label, owner):
+    raw = job()
+    raw["metadata"]["labels"] = labels_
+    view.put_job("Job", raw)
+    assert view.label_of(label, JobKey("Job", "ns", "j-u")) == owner
+    assert view.label_of(label, JobKey("Job", "ns", "gone")) == ""

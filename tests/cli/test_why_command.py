@@ -115,6 +115,31 @@ async def test_history_reads_the_decision_log_of_a_working_autoscaler(cluster, t
     assert all(row["object"] == "VolcanoJob/default/lends" and row["at"] for row in logged)
 
 
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_usage_reads_the_decision_log_of_an_autoscaler_that_ended(cluster, tmp_path):
+    log = tmp_path / "decisions"
+    flags = ("--decision-log", str(log), "--owner-label", "owner", "--log-level", "debug")
+    autoscaler = await cluster.autoscaler("--act", *flags)
+    await cluster.submit("lends", 2, 8)
+    await cluster.until(lends=8)
+    await cluster.submit("gets", 3)
+    await cluster.until(lends=5, gets=3)
+    await cluster.says('"job": "VolcanoJob/default/gets", "workers_before": 3, "workers": 3, "reason": "Rigid"')
+    autoscaler.terminate()
+    await autoscaler.wait()
+    code, out, complaint = await turnout("usage", "--decision-log", str(log), "-o", "json", "--by", "job")
+    assert (code, complaint) == (0, "")
+    jobs = {row["job"]: row for row in json.loads(out)}
+    assert jobs.keys() == {"VolcanoJob/default/lends", "VolcanoJob/default/gets"}
+    lends, gets = jobs["VolcanoJob/default/lends"], jobs["VolcanoJob/default/gets"]
+    assert lends["gpu_hours"] > lends["elastic_gpu_hours"] > 0 == gets["elastic_gpu_hours"]
+    _, out, _ = await turnout("usage", "--decision-log", str(log), "-o", "json")
+    (queue,) = (row for row in json.loads(out) if row["queue"] == "default")
+    assert queue["gpu_hours"] == pytest.approx(lends["gpu_hours"] + gets["gpu_hours"], abs=2e-6)
+    assert queue["won_gpu_hours"] > 0
+
+
 def kubeconfig(folder, server):
     """A file that leads to an API server."""
     told = {

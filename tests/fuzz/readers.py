@@ -11,7 +11,7 @@ import msgspec
 from turnout.autoscaler import memory
 from turnout.autoscaler.model import Reason, Step
 from turnout.autoscaler.node_faults import model as node_record
-from turnout.autoscaler.reporting import decision_log
+from turnout.autoscaler.reporting import decision_log, usage
 from turnout.controllers import scale_plan
 from turnout.jobs.model import JobKey, Sizes
 from turnout.kube import node_health
@@ -42,6 +42,9 @@ _GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old
 _JOB = JobKey("Job", "team", "bert")
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
 _TERMS = memory.Terms(2, Sizes(2, doubles=True), {"turnout.dev/min-workers": "2"}, resizable=True)
+_USAGE = usage.UsageSums(
+    900.0, {usage.UsedBy("q", str(_JOB), "ann"): 60.0}, lent={("q", "r"): 4.0}, idle={("q", "reserved"): 2.0}
+)
 _STRIKES = (memory.Strike(_JOB, 2, 10.0, 50.0), memory.Strike("team", 1, 0.0, 9.5))
 _PROOF = node_record.Proof("team/a-0", "u", _NOW)
 _STATE = next(iter(node_record.FaultState))
@@ -245,6 +248,12 @@ READERS = (
         "a line of a decision log",
         (decision_log.encode([Step(_JOB, 2, 4, Reason.MAKES_ROOM, "2 of 4", _JOB)], NOW_S),),
         decision_log.read_line,
+        (decision_log.BadLine,),
+    ),
+    Reader(
+        "a line about usage in a decision log",
+        (decision_log.encode_usage(decision_log.usage_lines(_USAGE, NOW_S)),),
+        decision_log.read_usage_line,
         (decision_log.BadLine,),
     ),
     Reader(

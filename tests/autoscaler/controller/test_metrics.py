@@ -4,6 +4,7 @@ import math
 import subprocess
 from dataclasses import replace
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -433,3 +434,28 @@ def test_decisions_within_a_second_count_as_one(metrics, clock):
     found = samples(metrics)  # the last of them counts since the page was read
     assert found["lent_gpu_seconds_total", "q", "r"] == 60 + 60
     assert sum(value for key, value in found.items() if key[0] == "idle_gpu_seconds_total") == 6 * 20
+
+
+def test_lines_about_usage_end_with_each_quarter_of_an_hour(metrics, clock):
+    metrics.usage.follow(lambda: 6, lambda key: f"of-{key.name}", {})
+    begin_s = 900_000.0
+    due = []
+    for second in (100, 800, 890, 901, 1700, 1810, 5000):
+        clock.now_s = second
+        look(metrics, grown(), queues=SHARES)
+        due.append([line.seconds for line in metrics.usage.due_lines(begin_s + second)])
+    assert due == [[], [], [], [801.0] * 2, [], [909.0] * 2, [3190.0] * 2]
+    clock.now_s = 5010
+    first, _ = metrics.usage.take_lines(begin_s + 5010)
+    ((job, owner, gpu_s, elastic_gpu_s),) = [msgspec.structs.astuple(each) for each in first.jobs]
+    assert (first.queue, job, owner, gpu_s, elastic_gpu_s) == ("q", "Job/ns/a", "of-a", 100.0, 60.0)
+
+
+def test_the_user_of_a_job_is_read_once(metrics, clock):
+    asked = []
+    metrics.usage.follow(int, lambda key: asked.append(key) or "ann", {})
+    for _ in range(3):
+        look(metrics, grown(), queues=SHARES)
+        clock.now_s += 10.0
+        metrics.usage.take_lines(0.0)
+    assert asked == [grown().job.key]

@@ -55,13 +55,16 @@ async def fill(client):
 
 
 @asynccontextmanager
-async def page(folder, access=None, filled=fill, **settings):
+async def page(folder, access=None, filled=fill, reads_logs=False, **settings):
     """Serve the page of an embedded cluster; give its address, a client of the cluster, and the source."""
     async with serve(folder / "kubeconfig"), await Client.open(str(folder / "kubeconfig")) as client:
         await filled(client)
         chosen = access or LocalAccess(SECRET)
         place = ("127.0.0.1", 0)
-        async with serving(client, Settings(), chosen, place, lambda _: PageSettings(**settings)) as served:
+        chosen_settings = PageSettings(**settings)
+        async with serving(
+            client, Settings(), chosen, place, lambda _: chosen_settings, reads_logs=reads_logs
+        ) as served:
             source, port = served.source, served.port
             running = asyncio.create_task(source.run())
             try:

@@ -16,6 +16,7 @@ from turnout.cli.page.answers import (
     fabric_tree,
     gpu_cells,
     job_list,
+    job_time,
     largest_gangs,
     node_list,
     rank_rows,
@@ -25,6 +26,7 @@ from turnout.cli.page.answers import (
 )
 from turnout.cli.page.cluster_state import EVERYTHING, Rights, lent_parts, visible
 from turnout.cli.page.messages import FREE_CELL, HIDDEN_CELL, PART_ELASTIC, PART_MIN, PART_OTHER
+from turnout.cli.views.goodput import Totals
 
 TEAM_B = Rights(False, frozenset(["team-b"]), True)
 
@@ -182,3 +184,28 @@ def test_what_is_lent_is_what_is_borrowed_as_far_as_quota_is_unused(unused, borr
     parts = lent_parts(unused, borrowed)
     assert sum(parts.values()) == min(borrowed, sum(unused.values()))
     assert all(0 <= parts[queue] <= unused[queue] for queue in unused)
+
+
+def totals(until_s, number=None, reason="", steps=True, **kinds_s):
+    gpu_s = {kind: 8 * seconds for kind, seconds in kinds_s.items()}
+    return Totals(until_s, sum(kinds_s.values()) + 5, 5, kinds_s, gpu_s, steps, number, reason)
+
+
+def test_the_kinds_of_a_jobs_time_add_up_to_its_wall_time():
+    lines = [
+        totals(100, 1, "member_lost", startup=10, productive=60),
+        totals(900, 2, "process_failed", startup=10, productive=640, wasted=30, recovery=20),
+        totals(500, startup=10, productive=360),
+    ]
+    time = job_time(state_of(), A, lines)
+    assert sum(each.seconds for each in time.kinds) == time.wall_s == 705
+    assert (time.until_at_s, time.missing) == (900, "")
+    assert time.productive == pytest.approx(640 / 705, abs=1e-4)
+    assert [(each.at_s, each.round, each.reason) for each in time.rounds] == [
+        (900, 2, "process_failed"),
+        (100, 1, "member_lost"),
+    ]
+
+
+def test_the_goodput_of_a_job_without_steps_is_unknown():
+    assert job_time(state_of(), A, [totals(9, steps=False, other=4)]).productive is None

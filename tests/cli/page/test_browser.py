@@ -230,3 +230,66 @@ async def test_axe_finds_nothing_serious(tmp_path, axe, theme):
                 "axe.run().then(found => found.violations.map(each => [each.impact, each.id, each.nodes[0].html]))"
             )
             assert [each for each in found if each[0] in ("serious", "critical")] == [], view
+
+
+GRAFANA, DOCS = "https://grafana.example.com/sub/", "https://docs.example.com/turnout"
+TIME = {
+    "observed_at_s": 1.0, "version": 1, "job": "Pod/team-a/bert", "missing": "", "until_at_s": 1_800_000_000.0,
+    "wall_s": 7_200.0, "productive": 0.931,
+    "kinds": [
+        {"kind": kind, "seconds": 7_200 * share, "share": share, "gpu_hours": round(16 * share, 2)}
+        for kind, share in (("productive", 0.931), ("startup", 0.02), ("wasted", 0.035), ("recovery", 0.014))
+    ],
+    "rounds": [
+        {"at_s": 1_799_999_000.0, "round": 2, "reason": "member_lost"},
+        {"at_s": 1_799_996_000.0, "round": 1, "reason": "process_failed"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_a_job_shows_its_goodput_and_links_to_its_board(tmp_path, theme):
+    settings = {"grafana_url": GRAFANA, "docs_url": DOCS}
+    async with page(tmp_path, **settings) as (address, _, _), browser(address, theme=theme) as (tab, console):
+        await tab.route("**/goodput", lambda route: route.fulfill(json=TIME))
+        await show(tab, "#/job?id=Pod%2Fteam-a%2Fbert")
+        await tab.get_by_text("Goodput 93.1 % of 2 h 0 min.").wait_for()
+        await tab.get_by_text("process_failed").wait_for()
+        boards = tab.get_by_role("link", name="Grafana: this job")
+        address_of_board = "https://grafana.example.com/sub/d/turnout-job?"
+        variables = "var-queue=namespace%2Fteam-a&var-namespace=team-a&var-kind=Pod&var-job=bert"
+        assert await boards.first.get_attribute("href") == address_of_board + variables
+        assert await boards.first.get_attribute("rel") == "noreferrer"
+        reason = tab.locator(f'a[href^="{DOCS}/reference/reasons.html#"]')
+        assert await reason.count() > 0
+        await tab.screenshot(path=SCREENS / f"goodput-{theme}-1440.png", full_page=True)
+        assert await tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert console == []
+
+
+async def test_every_view_links_to_its_boards(tmp_path):
+    found = {}
+    async with page(tmp_path, grafana_url=GRAFANA) as (address, _, _), browser(address) as (tab, _):
+        for view in VIEWS:
+            await show(tab, f"#/{view}")
+            links = tab.locator('main a[href^="https://grafana.example.com/sub/d/"]')
+            await links.first.wait_for() if view != "jobs" else None
+            addresses = [await each.get_attribute("href") for each in await links.all()]
+            found[view] = [each.partition("/d/")[2] for each in addresses]
+            await tab.screenshot(path=SCREENS / f"links-{view}-light-1440.png", full_page=True)
+    assert found == {
+        "fabric": ["turnout-overview", "turnout-placement"],
+        "queues": ["turnout-queue?var-queue=namespace%2Fteam-a"],
+        "jobs": [],
+        "decisions": ["turnout-controllers", "turnout-extender"],
+        "nodes": ["turnout-launcher"],
+    }
+
+
+async def test_without_grafana_and_docs_nothing_links_out(tmp_path):
+    async with page(tmp_path) as (address, _, _), browser(address) as (tab, console):
+        for view in ("fabric", "queues", "decisions", "nodes", "job?id=Pod%2Fteam-a%2Fbert"):
+            await show(tab, f"#/{view}")
+            assert await tab.locator('a[target="_blank"]').count() == 0
+        await tab.get_by_text("may not read the logs").wait_for()
+        assert console == []

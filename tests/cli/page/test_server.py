@@ -6,7 +6,7 @@ import json
 import aiohttp
 import pytest
 
-from tests.cli.page.served import SECRET, asking, next_event, page, pod
+from tests.cli.page.served import SECRET, asking, fill, next_event, page, pod
 from tests.cli.page.test_access import Reviews
 from tests.kube.world import ManualClock
 from turnout.cli.page.access import ClusterAccess
@@ -231,3 +231,41 @@ async def test_the_files_of_the_page_carry_a_policy_without_foreign_code(tmp_pat
                 assert "default-src 'none'" in policy
                 assert "unsafe" not in policy
                 assert b"://" not in await response.read() or path in ("/page.js", "/notices.txt", "/icon.svg")
+
+
+@pytest.mark.parametrize(
+    ("reads_logs", "text"),
+    [
+        pytest.param(False, "may not read the logs", id="a page for many viewers reads no logs"),
+        pytest.param(True, "not of a Pod", id="a pod that is no job's"),
+    ],
+)
+async def test_a_page_that_does_not_know_a_goodput_says_why(tmp_path, reads_logs, text):
+    async with page(tmp_path, reads_logs=reads_logs) as (address, _, _), asking(address) as ask:
+        status, answer = await ask("jobs/Pod/team-a/bert/goodput")
+        assert status == 200
+        assert text in answer["missing"]
+        assert (answer["productive"], answer["kinds"]) == (None, [])
+        assert (await ask("jobs/Pod/team-a/none/goodput"))[0] == 404
+
+
+async def test_a_viewer_is_told_where_grafana_and_the_docs_are(tmp_path):
+    urls = {"docs_url": "https://docs.example.com", "grafana_url": "https://grafana.example.com/sub"}
+    async with page(tmp_path, **urls) as (address, _, _), asking(address) as ask:
+        assert urls.items() <= (await ask("viewer"))[1].items()
+
+
+async def test_a_job_whose_launcher_reports_nothing_has_no_goodput(tmp_path):
+    async def with_a_job(client):
+        await fill(client)
+        containers = pod("team-a", "big")["spec"]["containers"]
+        task = {"name": "worker", "replicas": 1, "template": {"spec": {"containers": containers}}}
+        job = {"metadata": {"name": "big"}, "spec": {"minAvailable": 1, "queue": "default", "tasks": [task]}}
+        version = "batch.volcano.sh/v1alpha1"
+        body = {"apiVersion": version, "kind": "Job", **job}
+        await client.create(f"/apis/{version}/namespaces/team-a/jobs", body)
+
+    async with page(tmp_path, filled=with_a_job, reads_logs=True) as (address, _, _), asking(address) as ask:
+        status, answer = await ask("jobs/VolcanoJob/team-a/big/goodput")
+        assert status == 200
+        assert answer["missing"].startswith("The logs of VolcanoJob/team-a/big have no totals: turnout-run writes")

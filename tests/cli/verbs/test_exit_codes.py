@@ -40,7 +40,7 @@ ASKING = [
     ["release", "--all"],
 ]
 # Verbs that ask none, or start their own.
-ALONE = {"demo", "preprocess", "stacks", "local", "completion", "simulate", "version"}
+ALONE = {"demo", "preprocess", "stacks", "local", "completion", "simulate", "usage", "version"}
 USAGE = [
     ["explain", "2y8"],
     ["explain", "2x8", "--selector", "gpu"],
@@ -74,6 +74,9 @@ USAGE = [
     ["submit", "--image", "i", "--name", "bert", "--workers", "0", "--", "true"],
     ["nodes", "untaint", "GPU 7"],
     ["jobs", "--sort-by", "colour"],
+    ["usage"],
+    ["usage", "--decision-log", "log", "--by", "colour"],
+    ["usage", "--decision-log", "log", "--since", "yesterday"],
     ["jobs", "--request-timeout", "soon"],
 ]
 # Names of a job as kubectl takes them; each is taken by every verb that is about a job.

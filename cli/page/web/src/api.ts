@@ -5,7 +5,7 @@ export interface Summary extends Answer {
   gpus: number; used_gpus: number; elastic_gpus: number; lent_gpus: number; free_gpus: number;
   whole_free_nodes: number; faulty_nodes: number; cordoned_nodes: number; unmapped_nodes: number;
   waiting_jobs: number; waiting_gpus: number; running_jobs: number;
-  map_fault: string; docs_url: string; grafana_url: string;
+  map_fault: string;
 }
 export interface HostRow { node: string; switch: string; gpus: number }
 export interface FabricTree extends Answer {
@@ -49,11 +49,16 @@ export interface JobDetail extends Answer {
   ring: { crossings: number[]; switches: number[]; fewest_leaves: number } | null;
   ranks: RankRow[]; sizes: [number, number][]; decisions: Decision[];
 }
+export interface JobTime extends Answer {
+  job: string; missing: string; until_at_s: number | null; wall_s: number | null; productive: number | null;
+  kinds: { kind: string; seconds: number; share: number; gpu_hours: number }[];
+  rounds: { at_s: number; round: number; reason: string }[];
+}
 export interface NodeItem {
   node: string; state: string; evidence: string; switch: string; gpus: number; used_gpus: number; jobs: string[];
 }
 export interface NodeList extends List<NodeItem> { states: Record<string, number> }
-export interface Viewer { user: string; all_namespaces: boolean; cluster: string; unknown_namespaces: number }
+export interface Viewer { user: string; all_namespaces: boolean; cluster: string; docs_url: string; grafana_url: string; unknown_namespaces: number }
 
 export class Failure extends Error {
   constructor(readonly status: number, message: string, readonly nextStep: string) { super(message); }

@@ -3,6 +3,7 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { Failure, ask, follow, logIn, type StreamEvent, type Viewer } from "./api";
 import { amount, duration } from "./format";
+import { setSite } from "./links";
 import { DecisionsView } from "./views/decisions";
 import { FabricView } from "./views/fabric";
 import { JobView } from "./views/job";
@@ -55,7 +56,9 @@ export function App() {
 
   const enter = useCallback(async () => {
     try {
-      setViewer(await ask<Viewer>("viewer"));
+      const known = await ask<Viewer>("viewer");
+      setSite(known.docs_url, known.grafana_url);
+      setViewer(known);
       setProblem(null);
     } catch (error) {
       setProblem(error as Failure);

@@ -4,6 +4,7 @@ import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { Failure, ask } from "./api";
 import { address, shortened } from "./format";
+import { boardAddress, reasonAddress } from "./links";
 
 export interface Asked<T> { data: T | null; failure: Failure | null; slow: boolean }
 
@@ -24,10 +25,29 @@ export function useAnswer<T>(path: string | null, version: number): Asked<T> {
 }
 
 /** The heading of a view takes the focus when the view opens, so that a screen reader begins there. */
-export function Heading({ children, question }: { children: ComponentChildren; question: string }) {
+export function Heading({ children, question, links }: { children: ComponentChildren; question: string; links?: ComponentChildren }) {
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => heading.current?.focus({ preventScroll: true }), []);
-  return <div class="heading"><h1 ref={heading} tabIndex={-1}>{children}</h1><p class="muted">{question}</p></div>;
+  return <div class="heading"><h1 ref={heading} tabIndex={-1}>{children}</h1><p class="muted">{question}</p>{links ? <p class="outside">{links}</p> : null}</div>;
+}
+
+/** A link to a site of somebody else; nothing without an address. */
+export function Outside({ href, children }: { href: string; children: ComponentChildren }) {
+  return href ? <a href={href} target="_blank" rel="noreferrer">{children}</a> : null;
+}
+
+export function Board({ uid, name, variables = {} }: { uid: string; name: string; variables?: Record<string, string> }) {
+  return <Outside href={boardAddress(uid, variables)}>Grafana: {name}</Outside>;
+}
+
+/** A text, with a link if there is an address. */
+export function Linked({ href, children }: { href: string; children: ComponentChildren }) {
+  return href ? <Outside href={href}>{children}</Outside> : <>{children}</>;
+}
+
+/** The word of a reason, with a link to its text on the docs site. */
+export function Reason({ word }: { word: string }) {
+  return <Linked href={reasonAddress(word)}><code>{word}</code></Linked>;
 }
 
 export function State({ asked, what }: { asked: Asked<unknown>; what: string }) {

@@ -3,8 +3,9 @@
 import { useEffect, useState } from "preact/hooks";
 import type { ViewProps } from "../app";
 import type { Decision, List } from "../api";
-import { Filter, GLYPHS, Heading, Pager, QueueLink, State, queryOf, useAnswer } from "../common";
+import { Board, Filter, GLYPHS, Heading, Linked, Pager, QueueLink, Reason, State, queryOf, useAnswer } from "../common";
 import { address, clock, duration, shortened } from "../format";
+import { boardAddress } from "../links";
 
 const FILTERS = ["text", "glyph", "queue", "namespace", "component", "object", "reason"] as const;
 
@@ -23,7 +24,7 @@ export function DecisionsView({ query, version, set }: ViewProps) {
   const more = paused === null || !newest.data || !asked.data ? 0 : newest.data.total - asked.data.total;
   return (
     <>
-      <Heading question="What was decided, for whom, why, and by which component?">Decisions</Heading>
+      <Heading question="What was decided, for whom, why, and by which component?" links={<><Board uid="turnout-controllers" name="controllers" /><Board uid="turnout-extender" name="extender and nominator" /></>}>Decisions</Heading>
       <div class="filters">
         <Filter name="text" label="Text" value={query.get("text") ?? ""} set={set} />
         <Filter name="glyph" label="Kind" value={query.get("glyph") ?? ""} set={set} options={["grow", "shrink", "hold", "fault", "other"]} />
@@ -48,12 +49,18 @@ export function DecisionTable({ rows, withObject }: { rows: Decision[]; withObje
         <tr key={`${row.object} ${row.reason} ${row.at_s} ${row.sentence}`}>
           <td data-label="Time">{clock(row.at_s)}</td>
           <td class="number" data-label="Ago">{duration(now - row.at_s)}</td>
-          <td data-label="Decision"><span class={`glyph ${row.glyph}`} aria-hidden="true">{GLYPHS[row.glyph] ?? "●"}</span> <code>{row.reason}</code>{row.times > 1 ? <span class="muted"> {row.times} times</span> : null}</td>
+          <td data-label="Decision"><span class={`glyph ${row.glyph}`} aria-hidden="true">{GLYPHS[row.glyph] ?? "●"}</span> <Reason word={row.reason} />{row.times > 1 ? <span class="muted"> {row.times} times</span> : null}</td>
           {withObject ? <><td data-label="Object"><a href={address(row.object)} title={row.object}><bdi>{shortened(row.object, 40)}</bdi></a></td><td data-label="Queue"><QueueLink queue={row.queue} /></td></> : null}
           <td data-label="In words">{row.sentence}</td>
-          <td data-label="By" class="muted">{row.component.replace("turnout-", "")}</td>
+          <td data-label="By" class="muted"><Component name={row.component} /></td>
         </tr>
       ))}</tbody>
     </table></div>
   );
+}
+
+/** The component that has decided, with a link to its board. */
+function Component({ name }: { name: string }) {
+  const word = name.replace("turnout-", "");
+  return <Linked href={boardAddress(word === "extender" || word === "nominator" ? "turnout-extender" : "turnout-controllers", {})}>{word}</Linked>;
 }

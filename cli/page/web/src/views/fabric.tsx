@@ -3,7 +3,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { ViewProps } from "../app";
 import { ask, type FabricTree, type Failure, type GpuCells, type JobDetail, type Landing, type LargestGangs, type QueueList, type Summary } from "../api";
-import { Fact, Heading, JobLink, State, useAnswer } from "../common";
+import { Board, Fact, Heading, JobLink, State, useAnswer } from "../common";
 import { FREE, HIDDEN, STATES, cellsOf, drawBase, drawMarks, type Camera, type Cells, type Colours, type Marks } from "../draw";
 import { amount, crossingsText, percent, shortened } from "../format";
 import { layoutOf, type Layout, type Row } from "../layout";
@@ -36,7 +36,7 @@ export function FabricView({ query, version, set }: ViewProps) {
   }, [legend, muted, table]);
   return (
     <>
-      <Heading question="Who holds which GPUs, on which leaf switches? What is free, and where would a gang land?">Fabric</Heading>
+      <Heading question="Who holds which GPUs, on which leaf switches? What is free, and where would a gang land?" links={<><Board uid="turnout-overview" name="overview" /><Board uid="turnout-placement" name="placement" /></>}>Fabric</Heading>
       <State asked={tree.failure ? tree : gpus} what="the fabric" />
       {summary.data ? <Facts summary={summary.data} /> : null}
       <div class="filters">

@@ -1,10 +1,12 @@
 /** One job: is it well? Where is it? What changed its size? */
 
 import type { ViewProps } from "../app";
-import type { JobDetail } from "../api";
+import { useEffect, useState } from "preact/hooks";
+import type { JobDetail, JobItem, JobTime } from "../api";
 import { Chart, steppedSize } from "../chart";
-import { Fact, Heading, QueueLink, State, useAnswer } from "../common";
-import { amount, crossingsText, duration, shortened } from "../format";
+import { Board, Fact, Heading, Linked, QueueLink, Reason, State, useAnswer } from "../common";
+import { amount, clock, crossingsText, duration, percent, shortened } from "../format";
+import { docsAddress } from "../links";
 import { DecisionTable } from "./decisions";
 import { WaitingTable } from "./queues";
 
@@ -16,7 +18,7 @@ export function JobView({ query, version, stale }: ViewProps) {
   const job = detail.item;
   return (
     <>
-      <Heading question={`${job.kind} in namespace ${job.namespace}`}><bdi class="whole">{job.name}</bdi></Heading>
+      <Heading question={`${job.kind} in namespace ${job.namespace}`} links={<Boards job={job} />}><bdi class="whole">{job.name}</bdi></Heading>
       <p class="sentence">{detail.sentence}</p>
       <dl class="facts">
         <Fact name="Queue"><QueueLink queue={job.queue} /></Fact>
@@ -24,7 +26,7 @@ export function JobView({ query, version, stale }: ViewProps) {
         <Fact name="Workers">{job.workers} of {job.min_workers} to {job.max_workers}</Fact>
         <Fact name="GPUs">{amount(job.gpus)}</Fact>
         <Fact name="Elastic GPUs">{amount(job.elastic_gpus)}</Fact>
-        <Fact name="Reason"><code>{job.reason}</code></Fact>
+        <Fact name="Reason"><Reason word={job.reason} /></Fact>
         {detail.ring ? <Fact name="Leaf switches">{detail.ring.switches[0]} ({detail.ring.fewest_leaves} at least)</Fact> : null}
       </dl>
       {job.state === "waiting" ? <WaitingTable jobs={[job]} stale={stale} /> : null}
@@ -35,6 +37,7 @@ export function JobView({ query, version, stale }: ViewProps) {
           {detail.sizes.length > 1 ? <Chart make={steppedSize(job.min_workers, job.max_workers, detail.observed_at_s)} data={detail.sizes} label="Workers over time" /> : <p class="muted">Its size has not changed since this page began to observe.</p>}
         </section>
       )}
+      {job.state === "waiting" ? null : <Time key={job.job} id={id} job={job} />}
       <section>
         <h2>Why is it as it is?</h2>
         {detail.why.length ? <dl class="why">{detail.why.map(([label, text]) => <><dt>{label}</dt><dd>{text}</dd></>)}</dl> : <p class="muted">Nothing is decided on it.</p>}
@@ -44,6 +47,56 @@ export function JobView({ query, version, stale }: ViewProps) {
         {detail.decisions.length ? <DecisionTable rows={detail.decisions} withObject={false} /> : <p class="muted">No component has told a decision in the last hour.</p>}
       </section>
       {detail.ranks.length ? <Ranks detail={detail} /> : null}
+    </>
+  );
+}
+
+function Boards({ job }: { job: JobItem }) {
+  return <Board uid="turnout-job" name="this job" variables={{ queue: job.queue, namespace: job.namespace, kind: job.kind, job: job.name }} />;
+}
+
+/** What its time was spent on: the productive share, then each loss on a scale of its own. */
+function Time({ id, job }: { id: string; job: JobItem }) {
+  const [beat, setBeat] = useState(0);
+  useEffect(() => { const timer = setInterval(() => setBeat((was) => was + 1), 60_000); return () => clearInterval(timer); }, []);
+  const asked = useAnswer<JobTime>(`jobs/${id.split("/").map(encodeURIComponent).join("/")}/goodput`, beat);
+  const time = asked.data;
+  return (
+    <section>
+      <h2>What was its time spent on?</h2>
+      <State asked={asked} what="its goodput" />
+      {time === null ? null : time.missing ? <p class="muted">{time.missing}</p> : <Spent time={time} />}
+      {time === null ? null : <p class="muted">Saves are not in what this page reads. <Boards job={job} /></p>}
+    </section>
+  );
+}
+
+function Spent({ time }: { time: JobTime }) {
+  const losses = time.kinds.filter((row) => row.kind !== "productive");
+  const largest = Math.max(0.0001, ...losses.map((row) => row.share));
+  return (
+    <>
+      <p class="sentence">{time.productive === null ? "It reports no steps, so its goodput is not known." : `Goodput ${percent(time.productive, 1)} of ${duration(time.wall_s)}.`} <span class="muted">Measured until {clock(time.until_at_s)}.</span></p>
+      <div class="wide"><table class="cards">
+        <caption class="hidden">The time of the job by kind</caption>
+        <thead><tr><th>Kind</th><th class="number">Share</th><th class="number">Time</th><th class="number">GPU hours</th><th>Losses, compared</th></tr></thead>
+        <tbody>{time.kinds.map((row) => (
+          <tr key={row.kind}>
+            <th scope="row"><Linked href={docsAddress("goodput.html#kinds")}>{row.kind}</Linked></th>
+            <td class="number" data-label="Share">{percent(row.share, 1)}</td>
+            <td class="number" data-label="Time">{duration(row.seconds)}</td>
+            <td class="number" data-label="GPU hours">{row.gpu_hours.toFixed(2)}</td>
+            <td data-label="Losses, compared">{row.kind === "productive" ? null : <svg class="quota" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true"><rect class="fill-lost" x="0" y="1" width={Math.max(0, 100 * row.share / largest)} height="8" /></svg>}</td>
+          </tr>
+        ))}</tbody>
+      </table></div>
+      <h3>Restarts and faults</h3>
+      {time.rounds.length ? (
+        <div class="wide"><table class="cards">
+          <thead><tr><th>Time</th><th class="number">Ago</th><th class="number">Round</th><th>It ended because of</th></tr></thead>
+          <tbody>{time.rounds.map((row) => <tr key={row.round}><td data-label="Time">{clock(row.at_s)}</td><td class="number" data-label="Ago">{duration(Date.now() / 1000 - row.at_s)}</td><td class="number" data-label="Round">{row.round}</td><td data-label="It ended because of"><code>{row.reason}</code></td></tr>)}</tbody>
+        </table></div>
+      ) : <p class="muted">No round has ended: nothing was started again.</p>}
     </>
   );
 }

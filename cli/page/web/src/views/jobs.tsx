@@ -2,7 +2,7 @@
 
 import type { ViewProps } from "../app";
 import type { JobItem, List } from "../api";
-import { Filter, Heading, JobLink, Pager, QueueLink, State, queryOf, useAnswer } from "../common";
+import { Filter, Heading, JobLink, Pager, QueueLink, Reason, State, queryOf, useAnswer } from "../common";
 import { amount, clock, duration } from "../format";
 import { startText } from "./queues";
 
@@ -33,7 +33,7 @@ export function JobsView({ query, version, set, stale }: ViewProps) {
             <td class={job.gpus ? "number" : "number muted"} data-label="GPUs">{amount(job.gpus)}</td>
             <td class={job.elastic_gpus ? "number" : "number muted"} data-label="elastic">{amount(job.elastic_gpus)}</td>
             <td class="number" data-label="For" title={clock(job.since_at_s)}>{duration(job.since_at_s === null ? null : Date.now() / 1000 - job.since_at_s)}</td>
-            <td data-label="Reason" title={job.evidence}><code>{job.reason}</code></td>
+            <td data-label="Reason" title={job.evidence}><Reason word={job.reason} /></td>
             <td data-label="Start">{job.state === "waiting" && !stale ? startText(job) : "–"}</td>
           </tr>
         ))}</tbody>

@@ -2,8 +2,9 @@
 
 import type { ViewProps } from "../app";
 import type { NodeList } from "../api";
-import { Filter, Heading, JobLink, Pager, State, queryOf, useAnswer } from "../common";
+import { Board, Filter, Heading, JobLink, Outside, Pager, State, queryOf, useAnswer } from "../common";
 import { amount, shortened } from "../format";
+import { docsAddress } from "../links";
 
 export const MARKS: Record<string, string> = { faulty: "✕", missing: "?", "not ready": "!", cordoned: "▨", ready: "" };
 
@@ -12,7 +13,7 @@ export function NodesView({ query, version, set }: ViewProps) {
   const rows = asked.data?.items ?? [], states = asked.data?.states ?? {};
   return (
     <>
-      <Heading question="Which nodes need somebody, and what runs on them?">Nodes</Heading>
+      <Heading question="Which nodes need somebody, and what runs on them?" links={<><Board uid="turnout-launcher" name="launcher and health" /><Outside href={docsAddress("faulty-nodes.html")}>Runbook: faulty nodes</Outside></>}>Nodes</Heading>
       <p class="choices" role="group" aria-label="State">
         {["faulty", "missing", "not ready", "cordoned", "ready"].map((state) => <button key={state} aria-pressed={query.get("state") === state} onClick={() => set({ state: query.get("state") === state ? null : state, continue: null })}>{MARKS[state]} {state}: {amount(states[state] ?? 0)}</button>)}
       </p>

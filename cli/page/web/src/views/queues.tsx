@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import type { ViewProps } from "../app";
 import type { JobItem, List, QueueHistory, QueueItem, QueueList } from "../api";
-import { Filter, Heading, JobLink, QueueLink, State, queryOf, useAnswer } from "../common";
+import { Board, Filter, Heading, JobLink, QueueLink, Reason, State, queryOf, useAnswer } from "../common";
 import { Chart, stackedQueue } from "../chart";
 import { DASH, amount, clock, duration } from "../format";
 
@@ -77,6 +77,7 @@ function Selected({ queue, row, version, stale, query, set }: { queue: string; r
   return (
     <section aria-label={`Queue ${queue}`}>
       <h2><bdi>{queue}</bdi></h2>
+      <p class="outside"><Board uid="turnout-queue" name="this queue" variables={{ queue }} /></p>
       <p class="choices" role="group" aria-label="Time">{WINDOWS.map((each) => <button key={each} aria-pressed={each === window} onClick={() => set({ window: each })}>{each}</button>)}
         <span class="muted"> as this page has observed it{past.data && past.data.samples.length > 1 ? ` since ${clock(past.data.samples[0]?.[0])}` : ""}</span></p>
       {past.data && past.data.samples.length > 1 ? <Chart make={stackedQueue} data={past.data.samples} label={`GPUs of queue ${queue} over time`} /> : <p class="muted">The curve begins with the second sample, ten seconds after the page has started.</p>}
@@ -106,7 +107,7 @@ export function WaitingTable({ jobs, stale }: { jobs: JobItem[]; stale: boolean 
           <td class="number" data-label="Needs">{job.min_workers} × {job.gpus_per_worker} GPUs</td>
           <td class="number" data-label="Waits">{duration(job.since_at_s === null ? null : now - job.since_at_s)}</td>
           <td class="number" data-label="Before it">{job.before_jobs ? `${job.before_jobs} jobs, ${job.before_gpus} GPUs` : "none"}</td>
-          <td data-label="Reason"><code>{job.reason}</code></td>
+          <td data-label="Reason"><Reason word={job.reason} /></td>
           <td data-label="Evidence">{job.evidence}</td>
           <td data-label="Next step">{job.next_step}</td>
           <td data-label="Start">{stale ? DASH : startText(job)}</td>

@@ -1,0 +1,106 @@
+"""Reads the time of a job by kind from the logs of its pods, to which turnout-run writes totals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from turnout.autoscaler.settings import Settings
+from turnout.cli.commands.autoscaler_view import look
+from turnout.cli.commands.jobs_of_controllers import FoundJob, found_job, objects
+from turnout.cli.commands.listing import CannotSee, may_not
+from turnout.cli.commands.run_verb import NoSuch
+from turnout.cli.job_names import JOB_KINDS, JobName
+from turnout.cli.views.goodput import GoodputRow, Totals, listing, period, read_totals, sum_listing
+from turnout.cli.views.listing import Listing
+from turnout.kube.client.api_client import Client
+from turnout.kube.errors import NotFound, Rejected
+
+MOST_PODS = 16  # logs that are read: the coordinator is one of the oldest workers
+MOST_LINES = 100_000  # of one log
+MAX_JOBS = 200  # of a queue whose logs are read, those that hold most GPUs first
+PARALLEL_JOBS = 8  # whose logs are read at once
+PERIOD_S = 600.0  # two lines of totals are closer in time
+
+
+async def goodput_of(client: Client, job: FoundJob, since_s: float | None, now_s: float) -> Listing[GoodputRow]:
+    """Return the time of a job by kind. since_s: the length of the period, None for the whole job. Raises NoSuch.
+
+    now_s: in seconds since 1970.
+    """
+    begin_s = None if since_s is None else now_s - since_s
+    newest, base = period(await totals_of(client, job, since_s), begin_s)
+    return listing(job.full_name, newest, base)
+
+
+async def totals_of(client: Client, job: FoundJob, since_s: float | None = None) -> list[Totals]:
+    """Read the totals in the logs of the job's oldest pods, of the whole job or a period. Raises NoSuch without any."""
+    selector = {"labelSelector": f"{job.kind.child_labels.job}={job.name}"}
+    pods = await objects(client, f"{job.core}/pods", selector)
+    oldest = sorted(pods, key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
+    window = {} if since_s is None else {"sinceSeconds": str(round(since_s + PERIOD_S))}
+
+    async def read(pod: Any) -> list[Totals]:
+        """Return the totals in the log of one pod; none if it has no log."""
+        names = [str(each["name"]) for each in pod["spec"]["containers"]]
+        container = job.kind.container if job.kind.container in names else names[0]
+        query = {"container": container, "tailLines": str(MOST_LINES), **window}
+        try:
+            text = await client.get(f"{job.core}/pods/{pod['metadata']['name']}/log", query)
+        except (NotFound, Rejected):  # its container has not begun
+            return []
+        return await asyncio.to_thread(lambda: read_totals(text.decode(errors="replace").splitlines()))
+
+    found = [totals for each in await asyncio.gather(*map(read, oldest[:MOST_PODS])) for totals in each]
+    if not found:
+        raise NoSuch(
+            f"the logs of {job.full_name} have no totals"
+            f"{'' if since_s is None else ' of that time'}: "
+            "turnout-run writes a line `goodput` at the end of each round and every 5 minutes"
+        )
+    return found
+
+
+async def jobs_of_queue(client: Client, settings: Settings, queue: str) -> list[JobName]:
+    """Return the jobs of a queue, those that hold most GPUs first. Raises NoSuch, CannotSee.
+
+    Only kinds that the job controllers run: the workers of others are not known by their labels.
+    """
+    snapshot = await look(client, settings, "default")
+    if snapshot.missing:
+        raise CannotSee(may_not(snapshot.missing))
+    jobs = [state.job for state in snapshot.observation.jobs if state.job.queue == queue]
+    if not jobs and queue not in snapshot.observation.queues:
+        raise NoSuch(f"there is no queue {queue!r}; `turnout queues` lists those that are there")
+    gpus = Counter[str]()
+    for pod in snapshot.view.gpu_pods():
+        if pod.node:
+            gpus[str(pod.owner)] += pod.gpus
+    keys = sorted((job.key for job in jobs if job.key.kind in JOB_KINDS), key=lambda key: (-gpus[str(key)], str(key)))
+    return [JobName(key.kind, key.namespace, key.name) for key in keys]
+
+
+async def goodput_of_jobs(
+    client: Client, owner: str, names: Sequence[JobName], since_s: float | None, now_s: float
+) -> Listing[GoodputRow]:
+    """Return the GPU time of several jobs by kind; MAX_JOBS of them at most are read. owner: whose they are, in words.
+
+    A job that has gone since, or whose logs have no totals, is named in a note. now_s: in seconds since 1970.
+    """
+    begin_s = None if since_s is None else now_s - since_s
+    slots = asyncio.Semaphore(PARALLEL_JOBS)
+
+    async def read(name: JobName) -> list[Totals]:
+        async with slots:
+            try:
+                return await totals_of(client, await found_job(client, name), since_s)
+            except NoSuch:
+                return []
+
+    chosen = names[:MAX_JOBS]
+    found = await asyncio.gather(*map(read, chosen))
+    periods = [period(totals, begin_s) for totals in found if totals]
+    silent = [str(name) for name, totals in zip(chosen, found, strict=True) if not totals]
+    return sum_listing(owner, periods, silent, len(names) - len(chosen))

@@ -1,0 +1,70 @@
+"""Name the port at which a pod's launcher serves its metrics, so that a PodMonitor finds it.
+
+A container is left as it is unless its command or its environment gives turnout-run a fixed port.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from turnout.controllers.model import Object
+
+PORT_NAME = "turnout-metrics"  # the default of the chart's monitoring.launchers.port
+VARIABLE = "TURNOUT_METRICS_PORT"
+_PROGRAMS = ("turnout-run", "dlrover-run", "turnout.launcher")
+_OPTION = re.compile(r"--metrics[-_]port(?:=(.*))?")
+
+
+def with_metrics_port(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec of a pod with the port of the first container whose launcher serves metrics at a fixed port.
+
+    The spec stays as it is if a container has a port of that name already.
+    """
+    containers = [each for each in spec.get("containers") or () if isinstance(each, Mapping)]
+    if any(port.get("name") == PORT_NAME for each in containers for port in _ports(each)):
+        return spec
+    for at, each in enumerate(containers):
+        if (number := metrics_port(each)) is not None:
+            port = {"name": PORT_NAME, "containerPort": number, "protocol": "TCP"}
+            containers[at] = {**each, "ports": [*_ports(each), port]}
+            return {**spec, "containers": containers}
+    return spec
+
+
+def metrics_port(container: Object) -> int | None:
+    """Return the fixed port at which a container's launcher serves metrics; None without one.
+
+    The command line comes before the environment. Options behind the training script are the script's.
+    """
+    text = next(_values(container), None)
+    if text is None:
+        env = container.get("env")
+        named = [each for each in env if isinstance(each, Mapping)] if isinstance(env, list) else []
+        text = next((each.get("value") for each in named if each.get("name") == VARIABLE), None)
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 5:
+        return None
+    return int(text) if 1 <= int(text) <= 65_535 else None
+
+
+def _values(container: Object) -> Iterator[str]:
+    """Yield the values of --metrics-port that belong to the launcher."""
+    words = [word for part in (container.get("command"), container.get("args")) for word in _words(part)]
+    starts = [at for at, word in enumerate(words) if word.rpartition("/")[2] in _PROGRAMS]
+    for at in range(starts[0] + 1 if starts else len(words), len(words)):
+        if words[at] == "--" or words[at].endswith(".py"):
+            return
+        if (found := _OPTION.fullmatch(words[at])) is not None:
+            yield found[1] if found[1] is not None else words[at + 1] if at + 1 < len(words) else ""
+
+
+def _words(part: object) -> list[str]:
+    """Return the words of a command; a text for a shell is split at spaces."""
+    texts: Sequence[object] = part if isinstance(part, list) else ()
+    return [word.strip("'\"") for text in texts if isinstance(text, str) for word in text.split()]
+
+
+def _ports(container: Object) -> list[Mapping[str, Any]]:
+    ports = container.get("ports")
+    return [each for each in ports if isinstance(each, Mapping)] if isinstance(ports, list) else []

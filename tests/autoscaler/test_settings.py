@@ -1,0 +1,18 @@
+"""The settings of the autoscaler that nothing else tests."""
+
+import pytest
+
+from turnout.autoscaler.settings import read_settings
+
+
+@pytest.mark.parametrize("label", ["owner", "example.com/owner", "a.b/c_d"])
+def test_the_label_of_owners(label):
+    assert read_settings(["--owner-label", label]).owner_label == label
+
+
+@pytest.mark.parametrize("label", ["two words", "a/b/c", "/owner", "owner/"])
+def test_a_key_that_no_label_has_is_refused(label, capsys):
+    with pytest.raises(SystemExit) as ended:
+        read_settings(["--owner-label", label])
+    assert ended.value.code == 2
+    assert "--owner-label" in capsys.readouterr().err
