@@ -20,7 +20,7 @@ from aiohttp import web
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
-from tests.deploy.test_alerts import BY_PROGRAM
+from tests.deploy.test_alerts import BY_PROGRAM, RULES
 from tests.deploy.test_manifests import MANIFESTS
 from turnout.simulator.cluster.kubelet import Pace
 from turnout.simulator.cluster.node_builder import places
@@ -31,16 +31,8 @@ pytestmark = pytest.mark.real
 
 BOARD = json.loads((MANIFESTS.parent / "grafana/queue.json").read_text())
 PANELS = BOARD["panels"]
-# Panels of what launchers measure, of what happened to nobody in the story, and of rates over days.
-ELSEWHERE = {
-    "Starts inside the forecast",
-    "Return time",
-    "Lent by and lent to",
-    "GPUs returned",
-    "Cost of resizes",
-    "GPU time by kind",
-    "Idle GPU hours by reason",
-}
+# Panels of what launchers measure, and of what happens to nobody in the story.
+ELSEWHERE = {"Starts inside the forecast", "Cost of resizes", "GPU time by kind"}
 TARGETS = [
     pytest.param(panel, target, id=f"{panel['title']}: {target['legendFormat']}")
     for panel in PANELS
@@ -108,7 +100,8 @@ def config(autoscalers, pulse):
     plain = [{"job_name": "plain", "static_configs": [{"targets": each}]}]
     interval = f"{SCRAPE_S * 1000:.0f}ms"
     return {
-        "global": {"scrape_interval": interval, "scrape_timeout": interval},
+        "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval},
+        "rule_files": [str(RULES)],
         "scrape_configs": rounds + named + plain,
     }
 
@@ -265,6 +258,20 @@ async def test_what_is_stacked_adds_up_to_what_is_used(watched):
     (panel,) = (each for each in PANELS if each["title"].startswith("Min and elastic"))
     now = [row for target in panel["targets"] for row in await watched.now(filled(target["expr"], "local"))]
     assert sum(gpus for _, gpus in now) == 7
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_prometheus_evaluates_every_rule_and_knows_who_is_missing(watched):
+    """The story has no extender: that it is gone is pending, and that no controller leads, too."""
+    await watched.until('count(ALERTS{alertname="TurnoutExtenderGone"})', 1)
+    groups = {group["name"]: group["rules"] for group in (await watched.ask("rules"))["groups"]}
+    assert sorted(groups) == sorted(BY_PROGRAM)
+    for name, rules in groups.items():
+        for rule in rules:  # goodput is recorded once a minute
+            assert rule["health"] in (("ok", "unknown") if name == "turnout-goodput" else ("ok",)), rule
+    alerts = {labels["alertname"] for labels, _ in await watched.now('ALERTS{alertname=~"Turnout.+"}')}
+    assert {"TurnoutExtenderGone", "TurnoutControllerNoLeader", "TurnoutNominatorNoLeader"} <= alerts
+    assert not alerts & {"TurnoutAutoscalerNoLeader", "TurnoutAutoscalerTwoLeaders", "TurnoutQueueStarved"}
 
 
 @pytest.mark.asyncio(loop_scope="module")

@@ -14,6 +14,7 @@ from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
 from tests.deploy.chart.test_rendered import named, rendered
+from tests.deploy.test_alerts import RULES
 from tests.deploy.test_dashboard import SCRAPE_S, Watched
 from turnout.launcher.agent.metrics import Metrics
 
@@ -76,8 +77,9 @@ async def prometheus(folder, pages):
         jobs = [scrape_config(at, labels) for at, (_, labels) in zip(ports, pages, strict=True)]
         own = {"job_name": "prometheus", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
         interval = f"{SCRAPE_S * 1000:.0f}ms"
-        every = {"scrape_interval": interval, "scrape_timeout": interval}
-        (folder / "prometheus.yml").write_text(yaml.safe_dump({"global": every, "scrape_configs": [*jobs, own]}))
+        every = {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": interval}
+        settings = {"global": every, "rule_files": [str(RULES)], "scrape_configs": [*jobs, own]}
+        (folder / "prometheus.yml").write_text(yaml.safe_dump(settings))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         children = Children(folder)
         stack.callback(children.close)
@@ -117,5 +119,7 @@ async def test_a_page_with_too_many_series_is_refused_whole(tmp_path):
     async with prometheus(tmp_path, [(honest_page(), VICTIM), (flood, HOSTILE)]) as watched:
         await watched.until('sum(turnout_launcher_is_coordinator{job_name="bert"})', 1)
         await watched.until("clamp_max(prometheus_target_scrapes_exceeded_sample_limit_total, 1)", 1)
+        firing = 'count(ALERTS{alertname="TurnoutMetricsRejected",alertstate="firing"})'
+        await watched.until(firing, 1)
         assert await watched.now('turnout_launcher_restarts{job_name="evil"}') == []
         assert [value for _, value in await watched.now('up{job="evil"}')] == [0]

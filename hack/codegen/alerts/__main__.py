@@ -20,7 +20,8 @@ GROUPS = (
     placement.GATES,
     programs.CONTROLLER,
     programs.PROGRAMS,
-    launchers.GROUP,
+    launchers.GOODPUT,
+    launchers.LAUNCHER,
     programs.PAGE,
 )
 _MADE = "by `python -m hack.codegen.alerts --write` from its tables: change them there."

@@ -126,4 +126,5 @@ ALERTS = (
         "Repair the exporter in the pod, or raise `monitoring.launchers.sampleLimit`.",
     ),
 )
-GROUP = Group("launcher", RECORDS, ALERTS, "60s", "of jobs whose launcher is scraped")
+GOODPUT = Group("goodput", RECORDS, (), "60s", "of jobs whose launcher is scraped; boards rely on this interval")
+LAUNCHER = Group("launcher", (), ALERTS)

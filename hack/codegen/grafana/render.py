@@ -143,7 +143,7 @@ def _panels(rows: Sequence[Row]) -> Iterator[Json]:
 def _width(panel: Panel) -> int:
     """Return the smallest width of a panel."""
     if panel.viz in (Viz.STAT, Viz.GAUGE):
-        return 4 if len(panel.queries) == 1 else 6
+        return 4
     if panel.viz is Viz.TABLE and len(panel.queries) > 3:
         return COLUMNS
     return 8

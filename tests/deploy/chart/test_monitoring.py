@@ -34,10 +34,16 @@ def test_alerts_and_dashboards_are_those_of_the_repository():
     fewer = dict.fromkeys(("nominator.enabled", "controller.enabled", "page.enabled"), "false")
     less = rendered({**EVERYTHING, **fewer})
     groups = [group["name"] for group in named(less, "PrometheusRule", "turnout")["spec"]["groups"]]
-    assert groups == ["turnout-autoscaler", "turnout-extender", "turnout-programs", "turnout-launcher"]
+    assert groups == [
+        "turnout-autoscaler",
+        "turnout-extender",
+        "turnout-programs",
+        "turnout-goodput",
+        "turnout-launcher",
+    ]
     less = rendered({**EVERYTHING, "monitoring.launchers.podMonitor": "false"})
     groups = [group["name"] for group in named(less, "PrometheusRule", "turnout")["spec"]["groups"]]
-    assert "turnout-launcher" not in groups
+    assert not {"turnout-goodput", "turnout-launcher"} & set(groups)
     files = sorted((chart.ROOT / "deploy/grafana").glob("*.json"))
     assert len(files) == 7
     for file in files:
