@@ -15,6 +15,8 @@ from turnout.cli.page.serve import LOOPBACK, local_hosts, serving
 from turnout.cli.page.server import PageSettings
 from turnout.kube.client.api_client import Client
 
+_DEFAULTS = Settings()
+
 
 def in_browser(address: str) -> str:
     """Return the text that names the page's address."""
@@ -28,16 +30,19 @@ class DemoPage:
         self._secret, self._sessions, self._port = secrets.token_urlsafe(24), Sessions(time.monotonic), 0
 
     @asynccontextmanager
-    async def serve(self, kubeconfig: Path) -> AsyncIterator[str]:
-        """Serve the cluster of a kubeconfig on loopback while the block lasts, and give the address for a browser."""
+    async def serve(self, kubeconfig: Path, settings: Settings = _DEFAULTS) -> AsyncIterator[str]:
+        """Serve the cluster of a kubeconfig on loopback while the block lasts, and give the address for a browser.
 
-        def settings(port: int) -> PageSettings:
+        settings: those of the autoscaler that runs there, so that the page says what it decides.
+        """
+
+        def on_loopback(port: int) -> PageSettings:
             return PageSettings("turnout demo", allowed_hosts=local_hosts(port))
 
         access, place = LocalAccess(self._secret), (LOOPBACK, self._port)
         async with (
             await Client.open(str(kubeconfig), minimal=True) as client,
-            serving(client, Settings(), access, place, settings, self._sessions) as page,
+            serving(client, settings, access, place, on_loopback, self._sessions) as page,
         ):
             self._port = page.port
             watching = asyncio.create_task(page.source.run())

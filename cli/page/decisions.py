@@ -10,10 +10,12 @@ from turnout.autoscaler.model import Reason
 from turnout.cli.page.messages import DecisionItem
 from turnout.cli.views.cluster_events import ClusterEvent, read_event
 from turnout.cli.views.history import OURS
+from turnout.jobs.kinds.registry import KINDS
 from turnout.kube.reasons import without_pointer
 
 MOST_DECISIONS, MOST_OF_NAMESPACE = 2_000, 200
 MOST_NAME, MOST_MESSAGE = 253, 1_000  # characters
+_KINDS = {(kind.group, kind.object_kind or kind.kind): kind.kind for kind in KINDS.values()}
 _GROWS = frozenset([Reason.IDLE_ROOM.value, Reason.RETURNED.value])
 _SHRINKS = frozenset([Reason.MAKES_ROOM.value, Reason.ROOM_TAKEN.value])
 _HOLDS = frozenset(reason.value for reason in Reason) - _GROWS - _SHRINKS
@@ -60,9 +62,15 @@ class DecisionStore:
         items = []
         for namespace, own_events in self._events.items():
             for event, warns in own_events.values():
-                name = f"{event.kind}/{namespace}/{event.name}"
+                name = f"{_kind(event)}/{namespace}/{event.name}"
                 items.append(_item(event, warns, namespace, name, queues.get(name, "")))
         return tuple(sorted(items, key=lambda each: (-each.at_s, each.object, each.reason)))
+
+
+def _kind(event: ClusterEvent) -> str:
+    """Return the kind of the object as the page names it: jobs of several groups share the kind in their objects."""
+    group = event.api_version.rpartition("/")[0]
+    return _KINDS.get((group, event.kind), event.kind)
 
 
 def _bounded(event: ClusterEvent, now_s: float) -> ClusterEvent:
@@ -70,6 +78,7 @@ def _bounded(event: ClusterEvent, now_s: float) -> ClusterEvent:
     return replace(
         event,
         kind=event.kind[:MOST_NAME],
+        api_version=event.api_version[:MOST_NAME],
         name=event.name[:MOST_NAME],
         reason=event.reason[:MOST_NAME],
         message=event.message[:MOST_MESSAGE],

@@ -93,7 +93,7 @@ class StateSource(Protocol):
 
 Explain = Callable[[str, str], Awaitable[LandingAnswer]]
 Goodput = Callable[[str], Awaitable[JobTime]]
-NO_LOGS = "This page may not read the logs of pods. `turnout goodput JOB` reads them with your own rights."
+NO_LOGS = "This page may not read the logs of pods. The command turnout goodput JOB reads them with your own rights."
 
 
 class PageServer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
 
@@ -75,6 +76,22 @@ async def test_its_values_become_flags():
         "--secure-cookie",
         "--docs-base-url=https://docs.example.com",
     }
+
+
+async def test_it_decides_with_the_flags_of_the_autoscaler(tmp_path):
+    own = [
+        "--cooldown-s=60",
+        "--restart-s",
+        "30",
+        "--log-level=debug",
+        "--gpu-resource=amd.com/gpu",
+        "--lease-seconds",
+        "9",
+    ]
+    file = tmp_path / "values.json"
+    file.write_text(json.dumps({"autoscaler": {"extraArgs": own}}))
+    more = arguments_of(chart.documents(chart.render(VALUES, f"--values={file}")))
+    assert more == [*arguments_of(installed()), "--cooldown-s=60", "--restart-s", "30", "--gpu-resource=amd.com/gpu"]
 
 
 async def test_nothing_of_it_is_there_by_default():

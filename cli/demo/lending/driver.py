@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from turnout.autoscaler.model import Reason
+from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.child_programs import (
     AutoscalerProcess,
     autoscaler_command,
@@ -47,6 +48,11 @@ class Loan:
     weight: int = 121  # as deploy/scheduler/kube-scheduler-config.yaml has it
     extender: Sequence[str] = field(default_factory=extender_command)
     autoscaler: Sequence[str] = field(default_factory=autoscaler_command)
+
+    @property
+    def settings(self) -> Settings:
+        """Give the settings that these flags make."""
+        return Settings(act=True, cooldown_s=self.cooldown_s, restart_s=0.0)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -93,7 +99,7 @@ async def _stage(
         stage = LendingTestbed(cluster, on_moment, loan.patience_s)
         await stage.set_up()
         if page is not None:
-            screen.say(in_browser(await ends.enter_async_context(page.serve(folder / "kubeconfig"))))
+            screen.say(in_browser(await ends.enter_async_context(page.serve(folder / "kubeconfig", loan.settings))))
         screen.say(f"A Kubernetes API is up at {cluster.address}; the extender and the autoscaler are starting ...")
         autoscaler = await ends.enter_async_context(_programs(loan, cluster, folder, stage))
         screen.say("The extender is ready, and the autoscaler leads.")

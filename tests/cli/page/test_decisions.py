@@ -73,3 +73,21 @@ def test_an_event_of_another_component_is_no_decision():
     store = DecisionStore()
     store.put("1", "team-a", event(component="kubelet"), NOW_S)
     assert store.items({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "job"),
+    [
+        pytest.param("batch/v1", "Job", "Job/team-a/bert", id="a Job of Kubernetes"),
+        pytest.param("batch.volcano.sh/v1alpha1", "Job", "VolcanoJob/team-a/bert", id="a Job of Volcano"),
+        pytest.param("kubeflow.org/v1", "PyTorchJob", "PyTorchJob/team-a/bert", id="a PyTorchJob"),
+        pytest.param("ctyun.cn/v1", "PyTorchJob", "PyTorchJob.ctyun.cn/team-a/bert", id="one of another group"),
+        pytest.param("v1", "Pod", "Pod/team-a/bert", id="a pod"),
+    ],
+)
+def test_a_decision_is_of_the_job_as_the_page_names_it(version, kind, job):
+    store = DecisionStore()
+    raw = event()
+    store.put("u", "team-a", {**raw, "involvedObject": {"apiVersion": version, "kind": kind, "name": "bert"}}, NOW_S)
+    (item,) = store.items({job: "queue-a"})
+    assert (item.object, item.queue) == (job, "queue-a")

@@ -3,6 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { QueueSample } from "./api";
+import { clock } from "./format";
 
 export type Made = { options: Omit<uPlot.Options, "width" | "height">; data: uPlot.AlignedData };
 export type Make<T> = (data: T[], colour: (name: string) => string) => Made;
@@ -33,8 +34,18 @@ export function Chart<T>({ make, data, label }: { make: Make<T>; data: T[]; labe
 
 function axes(colour: (name: string) => string, unit: string, below = ""): uPlot.Axis[] {
   const look = { stroke: colour("muted"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
-  return [below ? { ...look, label: below } : look, { ...look, label: unit, size: 56 }];
+  const across: uPlot.Axis = below ? { ...look, label: below } : { ...look, values: (_, times) => marks(times), space: 80 };
+  return [across, { ...look, label: unit, size: 56 }];
 }
+
+/** The times of the marks, with seconds where the chart shows less than ten minutes. */
+function marks(times: number[]): string[] {
+  const whole = times.length > 1 && times[times.length - 1]! - times[0]! < 600;
+  return times.map((atS) => whole ? new Date(1000 * atS).toLocaleTimeString("en-GB") : clock(atS));
+}
+
+/** Show a minute at least: few samples are no reason for marks within a second. */
+const aMinute: uPlot.Range.Function = (_, least, most) => [Math.min(least, most - 60), most];
 
 const stepped = uPlot.paths.stepped!({ align: 1 });
 
@@ -53,7 +64,7 @@ export const stackedQueue: Make<QueueSample> = (samples, colour) => {
   return {
     data: [at, ...levels.map(([, values]) => values), quota] as uPlot.AlignedData,
     options: {
-      legend: { show: false }, axes: axes(colour, "GPUs"), scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.05)] } },
+      legend: { show: false }, axes: axes(colour, "GPUs"), scales: { x: { range: aMinute }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.05)] } },
       series: [{}, ...series.map((each, index) => index === 0 ? { ...each, fill: colour("min") } : each), { label: "quota", stroke: colour("ink"), width: 2, paths: stepped, points: { show: false } }],
       bands: levels.slice(1).map(([name], index) => ({ series: [index + 2, index + 1] as [number, number], fill: colour(name) })),
     },
@@ -68,7 +79,7 @@ export function steppedSize(min: number, max: number, nowS: number): Make<[numbe
     return {
       data: [all.map(([at]) => at), all.map(([, workers]) => workers), all.map(() => min), all.map(() => max)],
       options: {
-        legend: { show: false }, axes: axes(colour, "workers"), scales: { y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
+        legend: { show: false }, axes: axes(colour, "workers"), scales: { x: { range: aMinute }, y: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] } },
         series: [{}, line("workers", "min"), line("min", "muted", [4, 4]), line("max", "muted", [4, 4])],
       },
     };

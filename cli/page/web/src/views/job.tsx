@@ -66,7 +66,7 @@ function Time({ id, job }: { id: string; job: JobItem }) {
       <h2>What was its time spent on?</h2>
       <State asked={asked} what="its goodput" />
       {time === null ? null : time.missing ? <p class="muted">{time.missing}</p> : <Spent time={time} />}
-      {time === null ? null : <p class="muted">Saves are not in what this page reads. <Boards job={job} /></p>}
+      {time === null ? null : <p class="muted">This page does not see saves. <Boards job={job} /></p>}
     </section>
   );
 }
