@@ -64,6 +64,7 @@ WELL = {
     f'{REQUESTS}{{verb="filter",outcome="no_advice"}}': "0+0",
     f'{ANSWER}_count{{verb="filter"}}': "0+60",
     f'{ANSWER}_bucket{{verb="filter",le="0.5"}}': "0+60",
+    'turnout_plans_rejected_total{term="level"}': "0+0",
     "turnout_topology_map_errors": "0+0",
     "turnout_tls_certificate_expiry_timestamp_seconds": "9999999+0",
     f"turnout_gang_violation_pods{{{GANG}}}": "0+0",
@@ -130,6 +131,7 @@ FIRES = [
         {f'{REQUESTS}{{verb="filter",outcome="no_advice"}}': "0+1"}, "ExtenderNoAdvice", id="answers without advice"
     ),
     pytest.param({f'{ANSWER}_bucket{{verb="filter",le="0.5"}}': "0+58"}, "ExtenderSlow", id="slow answers"),
+    pytest.param({'turnout_plans_rejected_total{term="level"}': "0+1"}, "PlanRejected", id="a plan leaves its level"),
     pytest.param({"turnout_topology_map_errors": "2+0"}, "MapErrors", id="a map with errors"),
     pytest.param(
         {"turnout_tls_certificate_expiry_timestamp_seconds": "999999+0"},

@@ -84,6 +84,18 @@ EXTENDER_ALERTS = (
         "Raise `extender.resources.limits.cpu`.",
     ),
     Alert(
+        "PlanRejected",
+        "sum by (cluster, term) (increase(turnout_plans_rejected_total[15m])) > 0",
+        Severity.WARNING,
+        "The planner made a plan that breaks the required term {{ $labels.term }}; it is not used.",
+        "The planner made a plan that breaks a term which the gang requires. The plan is not used, and the gang waits. "
+        "This is a fault of Turnout.",
+        "The Event `PlanRejected` on the gang's pods names the term. `turnout topology` shows the map.",
+        "Report it with the gang's pods, its PodGroup and the map. Delete the gang's waiting pods to have it planned "
+        "anew.",
+        "The gang waits.",
+    ),
+    Alert(
         "MapErrors",
         "max by (cluster) (turnout_topology_map_errors) > 0",
         Severity.WARNING,

@@ -135,6 +135,13 @@ PLACEMENT = Board(
                     about="Retries count again.",
                 ),
                 Panel(
+                    "Rejected plans",
+                    "Did the planner make a plan that breaks a required term?",
+                    Viz.BARS,
+                    (Query("sum by (term) (increase(turnout_plans_rejected_total{C}[W]))", "{{term}}"),),
+                    about="Each is a fault of Turnout, and none is used.",
+                ),
+                Panel(
                     "Map of switches",
                     "How many hosts does the map name, and how old is it?",
                     Viz.STAT,
