@@ -39,7 +39,8 @@ class _Box:
     boxes: list[_Box] = field(default_factory=list)  # switches directly under it
     width: float = 0.0
     height: float = 0.0
-    columns: int = 1  # boxes, or hosts if it has no boxes, side by side
+    columns: int = 1  # boxes side by side
+    host_columns: int = 1  # hosts side by side; they stand above the boxes
 
 
 def svg(paths: Mapping[str, Path], nodes: Sequence[TreeNode], holders: Holders, notes: Sequence[str] = ()) -> str:
@@ -126,12 +127,12 @@ def _measure(box: _Box, by_key: Mapping[str, TreeNode]) -> None:
     for each in box.boxes:
         _measure(each, by_key)
     host_width = CELL * max((_cells(host, by_key) for host in box.hosts), default=0) + PADDING
-    host_columns = _even(len(box.hosts), round(math.sqrt(len(box.hosts) * CELL / max(host_width, 1))))
-    hosts_width = host_columns * host_width if box.hosts else 0.0
-    hosts_height = CELL * math.ceil(len(box.hosts) / host_columns)
+    box.host_columns = _even(len(box.hosts), round(math.sqrt(len(box.hosts) * CELL / max(host_width, 1))))
+    hosts_width = box.host_columns * host_width if box.hosts else 0.0
+    hosts_height = CELL * math.ceil(len(box.hosts) / box.host_columns)
     area = sum((each.width + PADDING) * (each.height + PADDING) for each in box.boxes)
     widest = max((each.width for each in box.boxes), default=0.0) + PADDING
-    box.columns = _even(len(box.boxes), round(1.3 * math.sqrt(area) / widest)) if box.boxes else host_columns
+    box.columns = _even(len(box.boxes), round(1.3 * math.sqrt(area) / widest)) if box.boxes else 1
     rows = _rows(box)
     inner_width = max([hosts_width, *(sum(each.width + PADDING for each in row) for row in rows)])
     inner_height = hosts_height + sum(max(each.height for each in row) + PADDING for row in rows)
@@ -172,8 +173,7 @@ def _draw(
             f'<text x="{left + PADDING:g}" y="{top + 13:g}" font-size="11" fill="#566270">{_safe(name)}</text>'
         )
     x, y = left + PADDING, top + (HEAD if box.name else 0)
-    columns = 1 if box.boxes else box.columns
-    deep = math.ceil(len(box.hosts) / columns)
+    deep = math.ceil(len(box.hosts) / box.host_columns)
     width = CELL * max((_cells(host, by_key) for host in box.hosts), default=0) + PADDING
     for at, host in enumerate(box.hosts):
         parts += _host(host, x + width * (at // deep), y + CELL * (at % deep), by_key, holders, colours)

@@ -5,7 +5,7 @@ from collections import Counter
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from turnout.cli.views.topology import TreeNode
@@ -86,9 +86,10 @@ def test_a_node_that_says_it_has_a_million_gpus_does_not_fill_the_picture():
 names = st.sampled_from(["s1", "s2", "s3", "s4"])
 
 
+@example(tree={0: ("s1",), 1: ("s1",), 2: ("s1",), 3: ("s1",), 4: ("s1", "s1")}, gpus=1)
 @given(
-    st.dictionaries(st.integers(0, 60), st.tuples(names, names) | st.tuples(names), max_size=60),
-    st.integers(1, 8),
+    tree=st.dictionaries(st.integers(0, 60), st.tuples(names, names) | st.tuples(names), max_size=60),
+    gpus=st.integers(1, 8),
 )
 def test_boxes_are_nested_or_apart_and_all_is_in_the_picture(tree, gpus):
     paths = {f"n{host}": tuple(f"{depth}-{name}" for depth, name in enumerate(path)) for host, path in tree.items()}
