@@ -89,15 +89,23 @@ def merge_terms(first: Wish, other: Wish) -> Wish:
         unkept.append(f"{sentence}: one level for a set of gangs")
     if other.together and first.together not in ("", other.together):
         unkept.append(f"{sentence}: one name for gangs that start together")
-    keeps_mesh = not first.mesh and not first.balanced
+    prefers_shape = bool(first.mesh or first.balanced)
+    if (
+        prefers_shape
+        and (other.mesh or other.balanced)
+        and (first.mesh, first.balanced) != (other.mesh, other.balanced)
+    ):
+        unkept.append(f"{sentence}: one shape that is preferred")
+    if other.only_prefers:
+        unkept.append(f"{other.source} is not read beside {first.source}")
     own_levels = () if other.required is None else ((other.source, other.required),)
     return replace(
         first,
         multiple=_common_multiple(first, other, unkept),
         layers=_merged_layers(first, other, unkept),
         groups=_merged_groups(first, other, unkept),
-        mesh=other.mesh if keeps_mesh else first.mesh,
-        balanced=first.balanced or (other.balanced and not first.mesh),
+        mesh=first.mesh if prefers_shape else other.mesh,
+        balanced=first.balanced if prefers_shape else other.balanced,
         exclusive_level=other.exclusive_level if first.exclusive_level is None else first.exclusive_level,
         exclusive_set=first.exclusive_set or other.exclusive_set,
         together=first.together or other.together,
@@ -154,8 +162,11 @@ def _merged_rule(one: GroupRule, two: GroupRule) -> GroupRule:
 def _with_own_terms(first: Wish, own: Wish) -> Wish:
     """Return another dialect's terms with our annotations added. Ours win where they are set.
 
-    The required level, layers and groups of the other dialect stay.
+    The required level, layers and groups of the other dialect stay. What of its terms gives way to ours is reported.
     """
+    unkept: tuple[str, ...] = ()
+    if own.exclusive_level is not None and first.exclusive_level not in (None, own.exclusive_level):
+        unkept = (f"the exclusive level of {first.source} is not kept beside {labels.APART}",)
     return replace(
         first,
         multiple=lcm(own.multiple, first.multiple)
@@ -168,7 +179,7 @@ def _with_own_terms(first: Wish, own: Wish) -> Wish:
         together=own.together or first.together,
         together_of=own.together_of,
         one_domain=first.one_domain and not own.together,
-        ignored=own.ignored + first.ignored,
+        ignored=own.ignored + first.ignored + unkept,
     )
 
 

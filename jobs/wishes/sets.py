@@ -21,4 +21,5 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     inner = annotation_level(notes, LWS_SUBGROUP, faults)
     groups = () if inner is None else (GroupRule("subgroup", keys=(LWS_SUBGROUP_INDEX,), level=inner, exclusive=True),)
     at = None if source == LWS_SUBGROUP else annotation_level(notes, source, faults)
-    return Wish(source, at, groups=groups, exclusive_level=at)
+    unkept = (f"{LWS} is not read beside {JOBSET}",) if source == JOBSET and LWS in notes else ()
+    return Wish(source, at, groups=groups, exclusive_level=at, ignored=unkept)
