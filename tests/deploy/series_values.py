@@ -13,6 +13,7 @@ from turnout.launcher.model import Reason as RoundReason
 from turnout.scheduler_ext.model import EventReason, LiftReason
 from turnout.scheduler_ext.planner.answers import GangRule, GangState
 from turnout.scheduler_ext.planner.nominations import NominationReason
+from turnout.scheduler_ext.planner.request import HardTerm
 from turnout.scheduler_ext.server.metrics import PATCH_ERRORS, UNJUDGED
 from turnout.scheduler_ext.server.requests import Outcome, Verb
 from turnout.scheduler_ext.writers.eviction_writer import EvictionOutcome
@@ -53,6 +54,7 @@ OF_LABEL = {
     "tier": ("1", "2"),
     "excess": ("0", "1", "2", "3+"),
     "rule": values_of(GangRule),
+    "term": values_of(HardTerm),
     "as_nominated": ("true", "false"),
     "what": ("nomination", "gate", "switch_path"),
     "error": PATCH_ERRORS,
