@@ -205,14 +205,18 @@ def test_no_plan_breaks_a_required_term(leaves, asked, happenings):
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000, deadline=None)
-@given(fabrics, gangs, events)
-def test_no_plan_of_ten_thousand_cases_breaks_one(leaves, asked, happenings):
+@pytest.mark.parametrize("part", range(4))
+@settings(max_examples=2_500, deadline=None)
+@given(leaves=fabrics, asked=gangs, happenings=events)
+def test_no_plan_of_ten_thousand_cases_breaks_one(part, leaves, asked, happenings):
+    """In four parts, which the workers of the run share."""
     play(leaves, asked, happenings)
 
 
 @pytest.mark.long
-@settings(max_examples=LONG, deadline=None)
-@given(fabrics, gangs, events)
-def test_no_plan_of_a_hundred_thousand_cases_breaks_one(leaves, asked, happenings):
+@pytest.mark.parametrize("part", range(40))
+@settings(max_examples=LONG // 40, deadline=None)
+@given(leaves=fabrics, asked=gangs, happenings=events)
+def test_no_plan_of_a_hundred_thousand_cases_breaks_one(part, leaves, asked, happenings):
+    """In forty parts, which the workers of the run share."""
     play(leaves, asked, happenings)
