@@ -8,7 +8,7 @@ import os
 from collections import Counter, defaultdict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from tests import world
@@ -204,19 +204,20 @@ def test_no_plan_breaks_a_required_term(leaves, asked, happenings):
     play(leaves, asked, happenings)
 
 
+def play_cases(number, count):
+    """Play so many cases of one seed."""
+    seed(number)(settings(max_examples=count, deadline=None)(given(fabrics, gangs, events)(play)))()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-@settings(max_examples=2_500, deadline=None)
-@given(leaves=fabrics, asked=gangs, happenings=events)
-def test_no_plan_of_ten_thousand_cases_breaks_one(part, leaves, asked, happenings):
-    """In four parts, which the workers of the run share."""
-    play(leaves, asked, happenings)
+@pytest.mark.parametrize("number", range(8))
+def test_no_plan_of_ten_thousand_cases_breaks_one(number):
+    """In eight parts, which the workers of the run share."""
+    play_cases(number, 1_250)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(40))
-@settings(max_examples=LONG // 40, deadline=None)
-@given(leaves=fabrics, asked=gangs, happenings=events)
-def test_no_plan_of_a_hundred_thousand_cases_breaks_one(part, leaves, asked, happenings):
+@pytest.mark.parametrize("number", range(100, 140))
+def test_no_plan_of_a_hundred_thousand_cases_breaks_one(number):
     """In forty parts, which the workers of the run share."""
-    play(leaves, asked, happenings)
+    play_cases(number, LONG // 40)
