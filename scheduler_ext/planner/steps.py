@@ -452,7 +452,12 @@ def _hosts_beside_members(
     """Return hosts that complete a multiple, or that are under the leaf of neighbours. Takes their room from `room`."""
     if request.gang.multiple == 1:
         return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
-    running = [host for member, host in request.placed_members if member.shape == batch.shape]
+    group_of = request.gang.groups_by_uid()
+    running = [
+        host
+        for member, host in request.placed_members
+        if member.shape == batch.shape and group_of.get(member.uid) == batch.gang_group
+    ]
     pods = batch.pods - len(nominated)
     return topped_up([*running, *nominated.values()], request.gang.multiple, pods, room)
 

@@ -204,6 +204,13 @@ def test_no_plan_breaks_a_required_term(leaves, asked, happenings):
     play(leaves, asked, happenings)
 
 
+def test_a_multiple_is_completed_by_pods_of_its_own_group():
+    """Groups on one host each: the odd pod of one group drew a pod of another group to its host."""
+    asked = {"size": 7, "gpus": 4, "least": 1, "tier": None, "group_tier": 0, "groups": 3, "slice_tier": None,
+             "slice_size": 2, "multiple": 2, "dialect": "kai", "soft": {}}  # fmt: skip
+    play([0, 2], [asked], [])
+
+
 def play_cases(number, count):
     """Play so many cases of one seed."""
     seed(number)(settings(max_examples=count, deadline=None)(given(fabrics, gangs, events)(play)))()
