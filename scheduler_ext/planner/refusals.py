@@ -107,9 +107,10 @@ def _refuse_odd_hosts(
 
     A host on which running members have begun a multiple may have no room for the rest of it.
     """
-    multiple, group_of = request.gang.multiple, request.gang.groups_by_uid()
+    multiple = request.gang.multiple
     if multiple == 1:
         return None
+    group_of = request.gang.groups_by_uid()
     for batch in batches:
         running = Counter(
             host

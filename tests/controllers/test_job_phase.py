@@ -67,9 +67,9 @@ def test_why_a_pod_is_recreated(pod, reason):
 
 def test_a_recreated_pod_is_counted_once():
     raw = job(worker=role(2))
-    first = looked(raw, pod(0), pod(1, PodPhase.FAILED, exit_code=1))
-    assert first.restarts == (RestartReason.PROCESS_FAILED,)
-    raw = with_status(raw, first)
+    first_round = looked(raw, pod(0), pod(1, PodPhase.FAILED, exit_code=1))
+    assert first_round.restarts == (RestartReason.PROCESS_FAILED,)
+    raw = with_status(raw, first_round)
     assert looked(raw, pod(0), pod(1, PodPhase.FAILED, exit_code=1)).restarts == ()
 
 

@@ -119,7 +119,7 @@ def with_queue(expr: str) -> str:
     return f"({expr}) * {on} group_left (queue) {JOB_QUEUE} or ({expr}) unless {on} {JOB_QUEUE}"
 
 
-def gone(series: str) -> str:
+def absent_programs(series: str) -> str:
     """Return the condition that a series above 0 is missing in a cluster that had it within a day, or everywhere."""
     return (
         f"(group by (cluster) (last_over_time({series}[1d])) unless on (cluster) sum by (cluster) ({series}) > 0)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.alerts.model import Alert, Group, Ratio, Severity, gone
+from hack.codegen.alerts.model import Alert, Group, Ratio, Severity, absent_programs
 
 API_REFUSED = Ratio(
     "api_refused",
@@ -20,7 +20,7 @@ CONTROLLER = Group(
     (
         Alert(
             "ControllerNoLeader",
-            gone(_CONTROLLER),
+            absent_programs(_CONTROLLER),
             Severity.CRITICAL,
             "No job controller writes: new jobs get no pods, and lost pods are not replaced.",
             "No job controller leads. New jobs get no pods, and lost pods are not replaced.",

@@ -160,9 +160,9 @@ def test_idle_gpus_belong_to_the_queues_that_leave_their_share_unused():
 def test_who_holds_which_gpus():
     elastic = running("bert", queue="a", other_roles=((shape(1), 1),))
     elastic = replace(elastic, other_pods=(1,))
-    rigid = seen(job("gpt", least=1, most=1, queue="b", gpus=4), rows=[UNKNOWN_NODE])
+    rigid_job = seen(job("gpt", least=1, most=1, queue="b", gpus=4), rows=[UNKNOWN_NODE])
     observation = replace(
-        world([8], elastic, rigid), queues={"a": queue(7, deserved=2), "b": queue(4, deserved=8), "c": queue(0)}
+        world([8], elastic, rigid_job), queues={"a": queue(7, deserved=2), "b": queue(4, deserved=8), "c": queue(0)}
     )
     rates = usage_rates(observation, [], 0, GPUS, owner_of=lambda key: f"of-{key.name}")
     bert = UsedBy("a", "Job/ns/bert", "of-bert")

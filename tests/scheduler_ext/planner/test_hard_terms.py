@@ -129,7 +129,7 @@ class Gang:
                 spans["group", self.group_of[name]].add(domain(node, self.group_tier))
             if self.slices is not None:
                 spans["slice", int(name.rsplit("-", 1)[1]) // self.slices[1]].add(domain(node, self.slices[0]))
-        return {what: found for what, found in spans.items() if len(found) > 1}
+        return {term: domains for term, domains in spans.items() if len(domains) > 1}
 
 
 def domain(node, tier):
