@@ -50,27 +50,29 @@ async def probe(
 
 async def _one(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) -> Report:
     """Run one probe process and return its last report. It is killed when its time is over."""
-    read_end, write_end = os.pipe()
     words, reader = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MOST_BYTES)
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *words, env=dict(env), stdin=DEVNULL, stdout=write_end, stderr=DEVNULL, process_group=0
+    with contextlib.ExitStack() as files:
+        read_end, write_end = (
+            files.enter_context(os.fdopen(end, mode, 0)) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
         )
-    except OSError as error:
-        os.close(read_end)
-        return _failed(Report(), f"it could not be started: {error}")
-    finally:
-        os.close(write_end)
-    pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
-    )
-    try:
-        return await _last_report(process, reader, plan)
-    finally:
-        pipe.close()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words, env=dict(env), stdin=DEVNULL, stdout=write_end, stderr=DEVNULL, process_group=0
+            )
+        except OSError as error:
+            return _failed(Report(), f"it could not be started: {error}")
+        # No await may come between the start and this: a call that is cancelled there would leave the process behind.
+        try:
+            write_end.close()  # so that the pipe ends with the process
+            pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reader), read_end
+            )
+            with contextlib.closing(pipe):
+                return await _last_report(process, reader, plan)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
 
 
 async def _last_report(process: Process, reader: asyncio.StreamReader, plan: ProbePlan) -> Report:

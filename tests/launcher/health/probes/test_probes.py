@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.launcher.agent.crew import until
+from tests.support.children import children_of
 from turnout.launcher.addresses import free_port
 from turnout.launcher.health.judge_nodes import next_groups
 from turnout.launcher.health.model import Check, FaultCause, ProbeStage
@@ -125,3 +126,20 @@ def test_a_check_that_is_given_up_leaves_no_probe_running(tmp_path):
 
     asyncio.run(given_up())
     assert not Path(f"/proc/{int(file.read_text())}").exists()
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_a_check_that_is_given_up_while_its_probe_starts_leaves_none_running(tmp_path, turns):
+    """turns: how many turns of the event loop the start has had when it is cancelled."""
+
+    async def given_up():
+        task = asyncio.create_task(probe([pair(tmp_path)[0]], os.environ, ("/bin/sh", "-c", "exec sleep 600", "sh")))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    before, open_before = set(children_of(os.getpid())), set(os.listdir("/proc/self/fd"))
+    asyncio.run(given_up())
+    assert not set(children_of(os.getpid())) - before
+    assert not set(os.listdir("/proc/self/fd")) - open_before
