@@ -28,6 +28,7 @@ from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.request_hints import RejectedHosts
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Rules
+from turnout.scheduler_ext.planner.batches import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work
 from turnout.scheduler_ext.planner.order import (
     GangPosition,
     Order,
@@ -62,7 +63,7 @@ from turnout.scheduler_ext.planner.reserved_room import (
     StrictOrder,
     rows_of_domain,
 )
-from turnout.scheduler_ext.planner.steps import ALL_STEPS, HOST_STEPS, QUESTION_STEPS, Work, place, request_signature
+from turnout.scheduler_ext.planner.steps import place, request_signature
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule, Refusal
 

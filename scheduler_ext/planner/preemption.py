@@ -22,9 +22,10 @@ from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, limit_per_host
-from turnout.scheduler_ext.planner.steps import Work, place
+from turnout.scheduler_ext.planner.steps import place
 from turnout.topology.fabric import common_tier
 
 MAX_MOVES = 1_500  # for one question, about 50 microseconds each

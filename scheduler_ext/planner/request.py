@@ -40,6 +40,18 @@ class HardTerm(StrEnum):
     BARRED_HOST = "barred_host"  # no host that is reserved against the gang, or that a filter or a level rules out
 
 
+class SoftTerm(StrEnum):
+    """A term that a plan gives up where it cannot be kept. `steps.py` says in which order."""
+
+    GROWTH_SEATS = "growth_seats"  # seats for members above the min that are not created yet
+    CPU_ANCHORS = "cpu_anchors"  # nearness to members without accelerators that hold a host
+    NEIGHBOURS = "neighbours"  # the leaf of the neighbours in the ring or mesh
+    NOMINATIONS = "nominations"  # the hosts for which members are nominated, or which the last plan gave them
+    # at most as many pods on a host as a hard spread constraint allows while another host has none; the scheduler's
+    # own filter decides about more
+    EVEN_SPREAD = "even_spread"
+
+
 @dataclass(frozen=True, slots=True)
 class GangRequest:
     """A gang and the known places of its members. Only planned members are in `waiting` and `placed_members`."""
@@ -62,6 +74,7 @@ class GangRequest:
     # index of a group rule, None for the whole gang -> marks of rows in no domain of the required level
     rows_outside_level: Mapping[int | None, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     spread_evenly: bool = True  # spread constraints count: no host gets more than they allow while another is empty
+    beside_neighbours: bool = True  # members go under the leaf of their neighbours in the ring or mesh, if it has room
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +101,7 @@ class GangPlan:
     ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
     bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
     broken_terms: tuple[HardTerm, ...] = ()  # hard terms that the refused plan broke; a fault of the planner
+    released_terms: tuple[SoftTerm, ...] = ()  # soft terms that were given up, in order
 
     def reserved_pods(self) -> list[tuple[int, PodShape]]:
         """Return one (host id, shape) for each pod for which the plan reserves room."""

@@ -1,25 +1,32 @@
 """Plan one gang: which waiting member goes to which host, in the room that is left for the gang.
 
-A gang may have several shapes: the heaviest shape is placed first, the others near it. In a gang with accelerators,
-members without accelerators are not placed here: they count towards the min of the gang.
+The request has hard terms (`HardTerm`), which no step gives up, and soft terms (`SoftTerm`). `STEPS` states in which
+order soft terms are given up. Each step tries the same ways to place the gang: one domain after another, the lowest
+first. A step whose term the request does not have is skipped.
 
-The work for one question is limited in steps, which are equal on every machine, fast, slow or busy. So every replica
-makes the same plan.
+In a gang with accelerators, members without accelerators are not placed here: they count towards the min of the gang.
+
+The work for one question is limited in steps of work, which are equal on every machine, fast, slow or busy. So every
+replica makes the same plan.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.kube.node_capacity import Rows
-from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.cluster.gang import Gang, GangGroup
+from turnout.scheduler_ext.planner.batches import (
+    BATCH_STEPS,
+    MAX_SHAPES_TOGETHER,
+    SHAPES_STEPS,
+    Work,
+    place_batches,
+)
 from turnout.scheduler_ext.planner.holds import holds
 from turnout.scheduler_ext.planner.pack import (
     MAX_PODS_PER_HOST,
@@ -29,29 +36,14 @@ from turnout.scheduler_ext.planner.pack import (
     nominations_leave_level,
     share_domain,
     split_into_batches,
-    take_nominated_hosts,
 )
-from turnout.scheduler_ext.planner.ranks import (
-    MAX_ABSENT_RANKS,
-    hosts_beside_neighbours,
-    mesh_pulls,
-    missing_ranks,
-    ranks_of,
-    seat_batch,
-)
-from turnout.scheduler_ext.planner.refusals import (
-    refuse_incomplete,
-    refuse_outside_level,
-    refuse_places,
-    refuse_too_few_groups,
-    refuse_too_many_shapes,
-)
+from turnout.scheduler_ext.planner.refusals import refuse_incomplete, refuse_outside_level
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
     PodBatch,
     RoomOf,
-    Seat,
+    SoftTerm,
     counts_for_tier,
     exclude_rows,
     limit_by_spread,
@@ -59,69 +51,22 @@ from turnout.scheduler_ext.planner.request import (
     plan_sort_key,
     restrict_to_domain,
 )
-from turnout.topology.fabric import Fabric, common_tier
-from turnout.topology.mesh import is_complete, place_mesh
-from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
-from turnout.topology.place import balanced, beyond, in_multiples, smallest_holes, topped_up
-from turnout.topology.slices import in_layers
+from turnout.topology.fabric import Fabric
+from turnout.topology.model import Refusal, RefusalReason
+from turnout.topology.place import beyond
 
-QUESTION_STEPS = 15_000  # for the gangs ahead of the gang in question; add HOST_STEPS for each host
-HOST_STEPS = 4
-GANG_STEPS = 50_000  # for one gang; then no further domain and no further shape is tried
-SHAPES_STEPS = 20_000  # for a gang of more than MAX_SHAPES_TOGETHER shapes; then no further domain is tried
-ALL_STEPS = 1 << 60
-
-
-@dataclass(slots=True)
-class Work:
-    """A number of steps to spend, each of about a microsecond. A part that has begun is finished, so the sum may exceed
-    it.
-    """
-
-    max_steps: int = GANG_STEPS
-    spent_steps: int = 0
-
-    def limit(self, most: int) -> None:
-        """Lower the limit to this number of steps in all."""
-        self.max_steps = min(self.max_steps, most)
-
-    def spend(self, steps: int) -> None:
-        """Count some steps."""
-        self.spent_steps += steps
-
-    @property
-    def steps_left(self) -> int:
-        """The number of steps left. At 0 or less no further part begins."""
-        return self.max_steps - self.spent_steps
-
-
-def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: int) -> Placement | Refusal:
-    """Place the pods of one shape as their gang wishes: in holes, as a mesh, in layers, evenly or in multiples.
-
-    room: as for `topology/place.py`. ranks_a_pod: the accelerators of one pod.
-    """
-    if gang.fills_holes:
-        return smallest_holes(fabric, room, ask)
-    if gang.mesh and not ask.anchors and is_complete(gang.mesh, ask.pods, ranks_a_pod):
-        return place_mesh(fabric, room, replace(ask, layers=gang.layers), gang.mesh, ranks_a_pod)
-    if gang.layers:
-        return in_layers(fabric, room, replace(ask, layers=gang.layers))
-    return balanced(fabric, room, ask) if gang.balanced else in_multiples(fabric, room, ask)
-
-
-MAX_SHAPES_TOGETHER = 8  # shapes that are placed at any number of steps
-_BATCH_STEPS = 200  # for one batch; its hosts and pods count in addition
+Way = Callable[[Fabric, GangRequest, Sequence[PodBatch], RoomOf, Work], GangPlan | None]
 
 
 def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | None = None) -> GangPlan:
     """Plan a whole gang, and check the plan against every hard term. Raises nothing.
 
-    room_of: gives the room that the gang may use. work: counts the steps spent, and limits them.
+    room_of: gives the room that the gang may use. work: counts the steps of work, and limits them.
 
     When the min finds no place, the plan has a refusal and no hosts. So has a plan that breaks a hard term: this is a
     fault of the planner, and nobody is bound by it.
     """
-    return checked(fabric, request, _place_request(fabric, request, room_of, work or Work()))
+    return checked(fabric, request, _first_plan(fabric, request, room_of, work or Work()))
 
 
 def checked(fabric: Fabric, request: GangRequest, plan: GangPlan) -> GangPlan:
@@ -132,58 +77,112 @@ def checked(fabric: Fabric, request: GangRequest, plan: GangPlan) -> GangPlan:
     return GangPlan(request.gang.key, refusal=refusal, broken_terms=tuple(each.term for each in broken))
 
 
-def _place_request(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
-    """Plan a gang with seats to grow, then without them, then without regard to where its pods without GPUs run."""
-    if request.lost_pods:
-        missing_pods = request.missing_pods + request.lost_pods
-        with_lost = replace(request, missing_pods=missing_pods, lost_pods=0, growth_pods=0)
-        plan = _place_request(fabric, with_lost, room_of, work)
-        return replace(plan, open_seats=plan.open_seats[: request.missing_pods])
-    if request.nominated_hosts and nominations_leave_level(fabric, request):
-        request = replace(request, nominated_hosts={})
-    outside = request.rows_outside_level.get(None)
-    room_of = exclude_rows(room_of, request.rejected_rows, request.excluded_rows, outside)
-    if request.growth_pods:
-        with_growth = replace(request, missing_pods=request.missing_pods + request.growth_pods, growth_pods=0)
-        if (plan := _place(fabric, with_growth, room_of, work)).refusal is None:
-            return plan
-    plan = _place(fabric, request, room_of, work)
-    anchors = tuple((member, host) for member, host in request.placed_members if counts_for_tier(member, request.gang))
-    if plan.refusal is None or len(anchors) == len(request.placed_members):
-        return plan
-    # Members without an accelerator that run elsewhere do not hold the others back.
-    return _place(fabric, replace(request, placed_members=anchors), room_of, work)
+def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
+    """Return the plan of the first step that places the whole gang; else the plan that places most members.
 
-
-def _place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
-    """Place a gang by groups, in one domain, or shape by shape; if that is refused, with fewer pods above the min."""
+    Of plans without a place for anybody the last is returned: its refusal is not due to a soft term.
+    """
     if (refusal := refuse_incomplete(request) or refuse_outside_level(request)) is not None:
         return GangPlan(request.gang.key, refusal=refusal)
+    outside = request.rows_outside_level.get(None)
+    room_of = exclude_rows(room_of, request.rejected_rows, request.excluded_rows, outside)
+    best: GangPlan | None = None
+    for step_request, released_terms in _step_requests(_without_invalid_terms(fabric, request)):
+        plan = replace(_fit(fabric, step_request, room_of, work), released_terms=released_terms)
+        if plan.refusal is None:
+            best = plan
+            break
+        if step_request.growth_pods:  # growth seats are reserved only where all of them fit
+            continue
+        best = _better(fabric, best, plan)
+    assert best is not None  # the step without growth seats sets it
+    return replace(best, open_seats=best.open_seats[: request.missing_pods]) if request.lost_pods else best
+
+
+def _without_invalid_terms(fabric: Fabric, request: GangRequest) -> GangRequest:
+    """Return the request without nominations that leave a required level, and without growth of a gang that has lost
+    members.
+    """
+    if request.nominated_hosts and nominations_leave_level(fabric, request):
+        request = replace(request, nominated_hosts={})
+    return replace(request, growth_pods=0) if request.lost_pods else request
+
+
+def _without_growth_seats(request: GangRequest) -> GangRequest | None:
+    return replace(request, growth_pods=0) if request.growth_pods else None
+
+
+def _without_cpu_anchors(request: GangRequest) -> GangRequest | None:
+    anchors = [(member, host) for member, host in request.placed_members if counts_for_tier(member, request.gang)]
+    return None if len(anchors) == len(request.placed_members) else replace(request, placed_members=tuple(anchors))
+
+
+def _without_neighbours(request: GangRequest) -> GangRequest | None:
+    is_used = request.gang.multiple == 1 and (request.placed_members or request.nominated_hosts)
+    return replace(request, beside_neighbours=False) if is_used else None
+
+
+def _without_nominations(request: GangRequest) -> GangRequest | None:
+    return replace(request, nominated_hosts={}) if request.nominated_hosts else None
+
+
+def _without_even_spread(request: GangRequest) -> GangRequest | None:
+    has_spread = any(member.max_per_host for member in request.waiting)
+    return replace(request, spread_evenly=False) if has_spread else None
+
+
+# The order in which soft terms are given up. Each step gives up its own term and those of the steps before it. A step
+# returns None where the request does not have its term.
+STEPS: tuple[tuple[SoftTerm, Callable[[GangRequest], GangRequest | None]], ...] = (
+    (SoftTerm.GROWTH_SEATS, _without_growth_seats),
+    (SoftTerm.CPU_ANCHORS, _without_cpu_anchors),
+    (SoftTerm.NEIGHBOURS, _without_neighbours),
+    (SoftTerm.NOMINATIONS, _without_nominations),
+    (SoftTerm.EVEN_SPREAD, _without_even_spread),
+)
+
+
+def _step_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple[SoftTerm, ...]]]:
+    """Yield the request with all soft terms, then with fewer and fewer, each with the terms that are given up."""
+    released: tuple[SoftTerm, ...] = ()
+    yield request, released
+    for term, give_up in STEPS:
+        if (fewer := give_up(request)) is not None:
+            request, released = fewer, (*released, term)
+            yield request, released
+
+
+def _fit(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
+    """Try the ways to place a request one after another; return the first plan that places the whole gang, else the
+    best.
+    """
+    request = replace(
+        request, missing_pods=request.missing_pods + request.lost_pods + request.growth_pods, lost_pods=0, growth_pods=0
+    )
     batches = split_into_batches(request)
+    best: GangPlan | None = None
+    for way in _ways(request, batches):
+        plan = way(fabric, request, batches, room_of, work)
+        if plan is not None and plan.refusal is None:
+            return plan
+        best = best if plan is None else _better(fabric, best, plan)
+    assert best is not None  # at least one way gives a plan
+    return best
+
+
+def _better(fabric: Fabric, best: GangPlan | None, plan: GangPlan) -> GangPlan:
+    """Return the one of two plans with a refusal that places more members; of two without hosts the second."""
+    is_better = best is None or not best.hosts or plan_sort_key(fabric, plan) < plan_sort_key(fabric, best)
+    return plan if best is None or is_better else best
+
+
+def _ways(request: GangRequest, batches: Sequence[PodBatch]) -> tuple[Way, ...]:
+    """Return the ways to place these batches, in order. All keep every hard term."""
     if any(batch.gang_group is not None for batch in batches):
-        return _place_by_groups(fabric, request, batches, room_of, work)
-    if 1 < len(batches) <= MAX_SHAPES_TOGETHER and not request.nominated_hosts:
-        plan_in_domain = _place_in_one_domain(fabric, request, batches, room_of, work)
-        if plan_in_domain is not None:
-            return plan_in_domain
-    plan = _place_batches(fabric, request, batches, room_of, work)
-    return plan if plan.refusal is None else _place_with_less(fabric, request, batches, room_of, work, plan)
-
-
-def _place_with_less(
-    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work, refused: GangPlan
-) -> GangPlan:
-    """Place a refused gang without its nominations, else in one domain, else without even spread."""
-    if not refused.hosts and request.nominated_hosts:
-        return _place(fabric, replace(request, nominated_hosts={}), room_of, work)
-    has_many_shapes = len(batches) > MAX_SHAPES_TOGETHER
-    if has_many_shapes and request.gang.tier is not None and work.steps_left > 0:
-        work.limit(SHAPES_STEPS)
-        return _place_in_one_domain(fabric, request, batches, room_of, work) or refused
-    if request.spread_evenly and any(m.max_per_host for m in request.waiting):
-        # More pods than hosts may still be spread evenly.
-        return _place(fabric, replace(request, spread_evenly=False), room_of, work)
-    return refused
+        return _place_groups_in_one_domain, place_batches if request.gang.tier is None else _place_in_gang_level
+    if len(batches) > MAX_SHAPES_TOGETHER:
+        return (place_batches,) if request.gang.tier is None else (place_batches, _place_many_shapes_in_one_domain)
+    return (_place_in_one_domain, place_batches) if len(batches) > 1 and not request.nominated_hosts else (place_batches,)
 
 
 def _place_in_one_domain(
@@ -196,38 +195,32 @@ def _place_in_one_domain(
         limit_by_spread(request, batch, placed_hosts, room_of(batch.shape, ()))
         for batch in batches[:MAX_SHAPES_TOGETHER]
     ]
-    work.spend(len(rooms) * (_BATCH_STEPS + len(fabric.hosts) // 4))
+    work.spend(len(rooms) * (BATCH_STEPS + len(fabric.hosts) // 4))
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
     for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
         if work.steps_left <= 0:
             break
         inside = restrict_to_domain(room_of, first, end)
-        plan = _place_batches(fabric, request, batches, inside, work)
+        plan = place_batches(fabric, request, batches, inside, work)
         if plan.refusal is None:
             return plan
         share = share_domain([batch.shape for batch in batches], counts, rooms, inside, (first, end))
         if share is not None and request.gang.multiple == 1:
             work.spend(8 * (end - first) * min(counts[0], MAX_PODS_PER_HOST))
-            plan = _place_batches(fabric, request, batches, limit_per_host(inside, batches[0].shape, share), work)
+            plan = place_batches(fabric, request, batches, limit_per_host(inside, batches[0].shape, share), work)
             if plan.refusal is None:
                 return plan
     return None
 
 
-def _place_by_groups(
+def _place_many_shapes_in_one_domain(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
-) -> GangPlan:
-    """Place the groups of a gang, each in a domain of its own tier, in the lowest domain that holds all of them."""
-    plan = _place_groups_in_one_domain(fabric, request, batches, room_of, work)
-    if plan is not None:
-        return plan
-    if request.gang.tier is None:
-        plan = _place_batches(fabric, request, batches, room_of, work)
-    else:
-        plan = _place_in_gang_level(fabric, request, batches, room_of, work)
-    if plan.refusal is not None and request.nominated_hosts:
-        return _place_by_groups(fabric, replace(request, nominated_hosts={}), batches, room_of, work)
-    return plan
+) -> GangPlan | None:
+    """Place more than MAX_SHAPES_TOGETHER shapes in one domain, in the work that is left for them."""
+    if work.steps_left <= 0:
+        return None
+    work.limit(SHAPES_STEPS)
+    return _place_in_one_domain(fabric, request, batches, room_of, work)
 
 
 def _place_groups_in_one_domain(
@@ -245,12 +238,12 @@ def _place_groups_in_one_domain(
         if has_one_shape and sum(counts) > int(rooms[0][first:end].sum()):
             continue
         inside = restrict_to_domain(room_of, first, end)
-        plan = _place_batches(fabric, request, batches, inside, work)
+        plan = place_batches(fabric, request, batches, inside, work)
         if plan.refusal is None:
             return plan
         with_spans = fit_batches(fabric, request, batches, inside, (first, end))
         if with_spans is not None:
-            plan = _place_batches(fabric, request, with_spans, inside, work)
+            plan = place_batches(fabric, request, with_spans, inside, work)
             if plan.refusal is None:
                 return plan
     return None
@@ -268,7 +261,7 @@ def _place_in_gang_level(
     for first, end in domains_of_level(fabric, gang.tier or 0, placed_hosts, total, min_pods):
         if best is not None and work.steps_left <= 0:
             break
-        plan = _place_batches(fabric, request, batches, restrict_to_domain(room_of, first, end), work)
+        plan = place_batches(fabric, request, batches, restrict_to_domain(room_of, first, end), work)
         best = plan if best is None else min(best, plan, key=partial(plan_sort_key, fabric))
     if best is not None and best.hosts:
         return best
@@ -294,227 +287,3 @@ def request_signature(request: GangRequest) -> object:
     min_pods = gang.min_pods - (len(gang.living()) - len(request.waiting))
     wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills_holes, gang.group_rules
     return batches, min_pods, gang.min_by_role, wishes, request.distance_rule
-
-
-@dataclass(slots=True)
-class _Progress:
-    """The members of a gang that have a place so far."""
-
-    anchors: list[int]  # the hosts of all members with a place
-    hosts_by_group: dict[GangGroup | None, list[int]]
-    roles: Counter[str]  # roles of members that hold a host, have a place or are not planned
-    used_rooms: list[tuple[int, PodShape]] = field(default_factory=list)
-    hosts: dict[str, int] = field(default_factory=dict)
-    open_seats: list[Seat] = field(default_factory=list)
-
-
-def _start_progress(request: GangRequest) -> _Progress:
-    """Return the places of the members that hold a host already."""
-    group_of, waiting = request.gang.groups_by_uid(), {member.uid for member in request.waiting}
-    hosts_by_group: dict[GangGroup | None, list[int]] = {}
-    for member, host in request.placed_members:
-        hosts_by_group.setdefault(group_of.get(member.uid), []).append(host)
-    roles = Counter(member.membership.role for member in request.gang.living() if member.uid not in waiting)
-    return _Progress([host for _, host in request.placed_members], hosts_by_group, roles)
-
-
-def _place_batches(
-    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
-) -> GangPlan:
-    """Place the batches one after another; refuse the gang where a batch of its min finds no place."""
-    gang = request.gang
-    pods_after = sum(batch.pods for batch in batches)
-    # Members that hold a host, or that are not planned.
-    counted = len(gang.living()) - sum(len(batch.members) for batch in batches)
-    progress, placed_hosts = _start_progress(request), tuple(dict.fromkeys(host for _, host in request.placed_members))
-    refusal: Refusal | None = None
-    ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
-    full_batches = Counter[GangGroup | None]()  # how many shapes of a group found room for all pods
-    incomplete_groups: set[GangGroup | None] = set()
-    for at, batch in enumerate(batches):
-        if at >= MAX_SHAPES_TOGETHER and work.steps_left <= 0:
-            return GangPlan(gang.key, refusal=refuse_too_many_shapes(batches, at), used_hosts=placed_hosts)
-        work.spend(_BATCH_STEPS + len(fabric.hosts) // 4 + 4 * (len(progress.used_rooms) + len(batch.members)))
-        pods_after -= batch.pods
-        if batch.is_whole and batch.gang_group in incomplete_groups:
-            continue
-        min_pods = min(batch.pods, max(0, gang.min_pods - counted - len(progress.used_rooms) - pods_after))
-        min_pods = max(min_pods, _min_for_roles(request, batch, progress.roles))
-        slots = _place_batch(fabric, request, batch, min_pods, progress, room_of, ranks)
-        if isinstance(slots, Refusal):
-            if min_pods:
-                return GangPlan(gang.key, refusal=slots, used_hosts=placed_hosts)
-            refusal = refusal or slots
-            incomplete_groups.add(batch.gang_group)
-            continue
-        full_batches[batch.gang_group] += len(slots) == batch.pods
-        if len(slots) < batch.pods:
-            detail = f"{len(slots)} of {batch.pods} pods find room"
-            refusal = refusal or Refusal(RefusalReason.NO_ROOM, detail, len(slots))
-        work.spend(8 * len(slots))
-        _seat_members(fabric, request, batch, slots, ranks, progress)
-    refused = refuse_too_few_groups(request, batches, full_batches)
-    refused = refused or refuse_places(fabric, request, batches, progress.hosts, progress.open_seats, ranks)
-    if refused is not None:
-        return GangPlan(gang.key, refusal=refused, used_hosts=placed_hosts)
-    return _finished_plan(fabric, request, progress, refusal, ranks, bases)
-
-
-def _finished_plan(
-    fabric: Fabric,
-    request: GangRequest,
-    progress: _Progress,
-    refusal: Refusal | None,
-    ranks: Mapping[str, int],
-    bases: Mapping[str, int],
-) -> GangPlan:
-    """Return the plan of all members that found a place. refusal: why others found none."""
-    hosts = progress.hosts
-    return GangPlan(
-        request.gang.key,
-        hosts,
-        tuple(progress.open_seats),
-        tuple(dict.fromkeys(progress.anchors)),
-        common_tier(fabric, progress.anchors),
-        refusal,
-        shapes={m.uid: m.shape for m in request.waiting if m.uid in hosts},
-        ranks={uid: ranks[uid] for uid in hosts},
-        bases=bases,
-    )
-
-
-def _seat_members(
-    fabric: Fabric,
-    request: GangRequest,
-    batch: PodBatch,
-    slots: Sequence[int],
-    ranks: Mapping[str, int],
-    progress: _Progress,
-) -> None:
-    """Seat the members of a batch on its slots."""
-    progress.used_rooms.extend((host, batch.shape) for host in slots)
-    seated, seats = seat_batch(fabric, request, batch, slots, ranks)
-    progress.hosts.update(seated)
-    progress.open_seats.extend(seats)
-    progress.anchors.extend(slots)
-    progress.hosts_by_group.setdefault(batch.gang_group, []).extend(slots)
-    progress.roles.update(member.membership.role for member in batch.members if member.uid in seated)
-
-
-def _min_for_roles(request: GangRequest, batch: PodBatch, present_roles: Counter[str]) -> int:
-    """Return how many pods of a batch must find a host so that each of its roles reaches its min."""
-    if not request.gang.min_by_role:
-        return 0
-    own = Counter(member.membership.role for member in batch.members)
-    return sum(min(own[role], max(0, min_pods - present_roles[role])) for role, min_pods in request.gang.min_by_role)
-
-
-def _place_batch(
-    fabric: Fabric,
-    request: GangRequest,
-    batch: PodBatch,
-    min_pods: int,
-    progress: _Progress,
-    room_of: RoomOf,
-    ranks: Mapping[str, int],
-) -> list[int] | Refusal:
-    """Return hosts for one batch, one entry per pod, in rank order.
-
-    Nominated members keep their host if it has room. A group is placed whole or not at all, unless its rule allows
-    less.
-    """
-    anchors = progress.anchors if batch.gang_group is None else progress.hosts_by_group.get(batch.gang_group, [])
-    room = limit_by_spread(request, batch, anchors, room_of(batch.shape, progress.used_rooms))
-    _exclude_for_group(fabric, request, batch, progress, room)
-    nominated = take_nominated_hosts(request, batch, room)
-    first = list(nominated.values())
-    if len(first) < batch.pods:
-        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks)
-    pods = batch.pods - len(first)
-    if pods == 0:
-        return first
-    min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
-    ask = _shape_request(request, batch, pods, min_pods, [*anchors, *first])
-    found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
-    if isinstance(found, Refusal):
-        return first if first and found.reason is RefusalReason.NO_ROOM and not min_pods else found
-    return [*first, *(host for host, count in found.slots for _ in range(count))]
-
-
-def _hosts_beside_members(
-    fabric: Fabric,
-    request: GangRequest,
-    batch: PodBatch,
-    nominated: Mapping[str, int],
-    room: Rows,
-    ranks: Mapping[str, int],
-) -> list[int]:
-    """Return hosts that complete a multiple, or that are under the leaf of neighbours. Takes their room from `room`."""
-    if request.gang.multiple == 1:
-        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
-    group_of = request.gang.groups_by_uid()
-    running = [
-        host
-        for member, host in request.placed_members
-        if member.shape == batch.shape and group_of.get(member.uid) == batch.gang_group
-    ]
-    pods = batch.pods - len(nominated)
-    return topped_up([*running, *nominated.values()], request.gang.multiple, pods, room)
-
-
-def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
-    """Return the request for places of some pods of a batch. anchor_hosts: hosts of the members that they stay near."""
-    gang, anchors = request.gang, tuple(sorted(Counter(anchor_hosts).items()))
-    max_pods = pods
-    if not anchors or min_pods:  # a gang whose min runs already needs no domain with room to grow
-        max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)
-    group_tier = None if batch.gang_group is None else batch.gang_group.tier
-    widest = min((tier for tier in (gang.tier, group_tier) if tier is not None), default=None)
-    liking = request.preferences.get(batch.shape)
-    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule, preference=liking)
-
-
-def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: _Progress, room: Rows) -> None:
-    """Remove the room that a group may not use: outside its span or level, and in domains of exclusive groups."""
-    group = batch.gang_group
-    if batch.span is not None:
-        room[: batch.span[0]] = room[batch.span[1] :] = 0
-    if group is None:
-        return
-    if (marks := request.rows_outside_level.get(group.rule)) is not None:
-        room[marks] = 0
-    for other, hosts in progress.hosts_by_group.items():
-        if other is None or other == group or not (group.exclusive or other.exclusive):
-            continue
-        tier = min(_separating_tier(group, other), fabric.tiers)
-        for switch in {int(fabric.switch_of[tier][host]) for host in hosts}:
-            room[slice(*fabric.span(tier, switch))] = 0
-
-
-def _separating_tier(one: GangGroup, other: GangGroup) -> int:
-    """Return the tier of the domains that two groups do not share. At least one of them is exclusive."""
-    return max(each.tier for each in (one, other) if each.exclusive and each.tier is not None)
-
-
-def _hosts_beside_neighbours(
-    fabric: Fabric,
-    request: GangRequest,
-    batch: PodBatch,
-    nominated: Mapping[str, int],
-    room: Rows,
-    ranks: Mapping[str, int],
-) -> list[int]:
-    """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring."""
-    gang = request.gang
-    if gang.fills_holes or gang.layers or batch.gang_group is not None:
-        return []
-    host_of_rank = {ranks[member.uid]: host for member, host in request.placed_members}
-    host_of_rank.update({ranks[uid]: host for uid, host in nominated.items()})
-    if not host_of_rank:
-        return []
-    waiting_ranks = [ranks[member.uid] for member in batch.members if member.uid not in nominated]
-    to_come = missing_ranks(ranks, min(max(batch.missing_pods, gang.total - len(ranks)), MAX_ABSENT_RANKS))
-    others = [ranks[member.uid] for member in request.waiting if member.shape != batch.shape]
-    seats = [*waiting_ranks, *to_come[: batch.missing_pods]]
-    pulls = mesh_pulls(gang, batch)
-    return hosts_beside_neighbours(fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, pulls)

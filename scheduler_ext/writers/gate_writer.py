@@ -25,8 +25,8 @@ from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gated_gang
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
+from turnout.scheduler_ext.planner.batches import QUESTION_STEPS
 from turnout.scheduler_ext.planner.nominations import NominationChoices
-from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
 from turnout.scheduler_ext.server.metrics import OTHER_GATE, PLANNED, GateWait, NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import gated_pod, lift_patch, nomination_patch

@@ -20,6 +20,7 @@ from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.objects import Pod
 from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.request_hints import PodGroupState
+from turnout.scheduler_ext.planner.batches import QUESTION_STEPS
 from turnout.scheduler_ext.planner.nominations import (
     Nomination,
     NominationChoices,
@@ -27,7 +28,6 @@ from turnout.scheduler_ext.planner.nominations import (
     clear_all,
     nominate,
 )
-from turnout.scheduler_ext.planner.steps import QUESTION_STEPS
 from turnout.scheduler_ext.server.metrics import NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 

@@ -6,7 +6,7 @@ from tests import world
 from tests.scheduler_ext.planner.test_work import asks
 from tests.world import REQUIRED, World
 from turnout.kube import labels
-from turnout.scheduler_ext.planner.steps import Work
+from turnout.scheduler_ext.planner.batches import Work
 
 
 def two_shapes(**more):

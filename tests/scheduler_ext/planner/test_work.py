@@ -9,7 +9,7 @@ from turnout.kube import labels
 from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.model import Victims
 from turnout.scheduler_ext.planner.answers import answer_preempt
-from turnout.scheduler_ext.planner.steps import GANG_STEPS, HOST_STEPS, QUESTION_STEPS
+from turnout.scheduler_ext.planner.batches import GANG_STEPS, HOST_STEPS, QUESTION_STEPS
 
 # What a question may take at a thousand nodes: those ahead, the last of them begun within the bound, and its own gang.
 MOST_STEPS = QUESTION_STEPS + 1_000 * HOST_STEPS + 2 * GANG_STEPS
