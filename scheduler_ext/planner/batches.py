@@ -85,7 +85,7 @@ BATCH_STEPS = 200  # for one batch; its hosts and pods count in addition
 
 
 @dataclass(slots=True)
-class _Progress:
+class Progress:
     """The members of a gang that have a place so far."""
 
     anchors: list[int]  # the hosts of all members with a place
@@ -95,68 +95,105 @@ class _Progress:
     hosts: dict[str, int] = field(default_factory=dict)
     open_seats: list[Seat] = field(default_factory=list)
 
+    # how many shapes of a group found room for all pods
+    full_batches: Counter[GangGroup | None] = field(default_factory=Counter)
+    refusal: Refusal | None = None  # why members above the min found no place
 
-def _start_progress(request: GangRequest) -> _Progress:
+    def copy(self) -> Progress:
+        """Return a copy that does not change with this one."""
+        found = Progress([], {}, Counter())
+        found.restore(self)
+        return found
+
+    def restore(self, earlier: Progress) -> None:
+        """Take over the values of an earlier state."""
+        self.anchors, self.used_rooms = list(earlier.anchors), list(earlier.used_rooms)
+        self.hosts_by_group = {group: list(hosts) for group, hosts in earlier.hosts_by_group.items()}
+        self.roles, self.full_batches = earlier.roles.copy(), earlier.full_batches.copy()
+        self.hosts, self.open_seats = dict(earlier.hosts), list(earlier.open_seats)
+        self.refusal = earlier.refusal
+
+
+def start_progress(request: GangRequest) -> Progress:
     """Return the places of the members that hold a host already."""
     group_of, waiting = request.gang.groups_by_uid(), {member.uid for member in request.waiting}
     hosts_by_group: dict[GangGroup | None, list[int]] = {}
     for member, host in request.placed_members:
         hosts_by_group.setdefault(group_of.get(member.uid), []).append(host)
     roles = Counter(member.membership.role for member in request.gang.living() if member.uid not in waiting)
-    return _Progress([host for _, host in request.placed_members], hosts_by_group, roles)
+    return Progress([host for _, host in request.placed_members], hosts_by_group, roles)
 
 
 def place_batches(
     fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
 ) -> GangPlan:
     """Place the batches one after another; refuse the gang where a batch of its min finds no place."""
+    ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
+    progress = start_progress(request)
+    refusal = _place_in_turn(fabric, request, batches, room_of, ranks, progress, work)
+    refusal = refusal or (progress.refusal if len(progress.used_rooms) < count_needed(request, batches) else None)
+    refusal = refusal or refuse_too_few_groups(request, batches, progress.full_batches)
+    refusal = refusal or refuse_places(fabric, request, batches, progress.hosts, progress.open_seats, ranks)
+    if refusal is not None:
+        placed_hosts = tuple(dict.fromkeys(host for _, host in request.placed_members))
+        return GangPlan(request.gang.key, refusal=refusal, used_hosts=placed_hosts)
+    return finished_plan(fabric, request, progress, ranks, bases)
+
+
+def count_needed(request: GangRequest, batches: Sequence[PodBatch]) -> int:
+    """Return how many pods of these batches the min needs, of those that exist or are to come."""
     gang = request.gang
-    pods_after = sum(batch.pods for batch in batches)
     # Members that hold a host, or that are not planned.
     counted = len(gang.living()) - sum(len(batch.members) for batch in batches)
-    progress, placed_hosts = _start_progress(request), tuple(dict.fromkeys(host for _, host in request.placed_members))
-    refusal: Refusal | None = None
-    ranks, bases = ranks_of([*request.waiting, *(m for m, _ in request.placed_members)])
-    full_batches = Counter[GangGroup | None]()  # how many shapes of a group found room for all pods
+    return min(sum(batch.pods for batch in batches), max(0, gang.min_pods - counted))
+
+
+def _place_in_turn(
+    fabric: Fabric,
+    request: GangRequest,
+    batches: Sequence[PodBatch],
+    room_of: RoomOf,
+    ranks: Mapping[str, int],
+    progress: Progress,
+    work: Work,
+) -> Refusal | None:
+    """Place batch after batch; return why one that the min needs has no place. Changes `progress`."""
+    pods_after, needed_pods = sum(batch.pods for batch in batches), count_needed(request, batches)
     incomplete_groups: set[GangGroup | None] = set()
+    before_group = progress  # the progress before the first batch of the current group
     for at, batch in enumerate(batches):
         if at >= MAX_SHAPES_TOGETHER and work.steps_left <= 0:
-            return GangPlan(gang.key, refusal=refuse_too_many_shapes(batches, at), used_hosts=placed_hosts)
+            return refuse_too_many_shapes(batches, at)
         work.spend(BATCH_STEPS + len(fabric.hosts) // 4 + 4 * (len(progress.used_rooms) + len(batch.members)))
         pods_after -= batch.pods
+        if batch.is_whole and (at == 0 or batches[at - 1].gang_group != batch.gang_group):
+            before_group = progress.copy()
         if batch.is_whole and batch.gang_group in incomplete_groups:
             continue
-        min_pods = min(batch.pods, max(0, gang.min_pods - counted - len(progress.used_rooms) - pods_after))
+        min_pods = min(batch.pods, max(0, needed_pods - len(progress.used_rooms) - pods_after))
         min_pods = max(min_pods, _min_for_roles(request, batch, progress.roles))
         slots = _place_batch(fabric, request, batch, min_pods, progress, room_of, ranks)
         if isinstance(slots, Refusal):
             if min_pods:
-                return GangPlan(gang.key, refusal=slots, used_hosts=placed_hosts)
-            refusal = refusal or slots
+                return slots
+            if batch.is_whole:  # its other shapes give their places back
+                progress.restore(before_group)
+            progress.refusal = progress.refusal or slots
             incomplete_groups.add(batch.gang_group)
             continue
-        full_batches[batch.gang_group] += len(slots) == batch.pods
-        if len(slots) < batch.pods:
-            detail = f"{len(slots)} of {batch.pods} pods find room"
-            refusal = refusal or Refusal(RefusalReason.NO_ROOM, detail, len(slots))
         work.spend(8 * len(slots))
         _seat_members(fabric, request, batch, slots, ranks, progress)
-    refused = refuse_too_few_groups(request, batches, full_batches)
-    refused = refused or refuse_places(fabric, request, batches, progress.hosts, progress.open_seats, ranks)
-    if refused is not None:
-        return GangPlan(gang.key, refusal=refused, used_hosts=placed_hosts)
-    return _finished_plan(fabric, request, progress, refusal, ranks, bases)
+    return None
 
 
-def _finished_plan(
+def finished_plan(
     fabric: Fabric,
     request: GangRequest,
-    progress: _Progress,
-    refusal: Refusal | None,
+    progress: Progress,
     ranks: Mapping[str, int],
     bases: Mapping[str, int],
 ) -> GangPlan:
-    """Return the plan of all members that found a place. refusal: why others found none."""
+    """Return the plan of all members that found a place."""
     hosts = progress.hosts
     return GangPlan(
         request.gang.key,
@@ -164,7 +201,7 @@ def _finished_plan(
         tuple(progress.open_seats),
         tuple(dict.fromkeys(progress.anchors)),
         common_tier(fabric, progress.anchors),
-        refusal,
+        progress.refusal,
         shapes={m.uid: m.shape for m in request.waiting if m.uid in hosts},
         ranks={uid: ranks[uid] for uid in hosts},
         bases=bases,
@@ -177,9 +214,13 @@ def _seat_members(
     batch: PodBatch,
     slots: Sequence[int],
     ranks: Mapping[str, int],
-    progress: _Progress,
+    progress: Progress,
 ) -> None:
     """Seat the members of a batch on its slots."""
+    if len(slots) < batch.pods:
+        detail = f"{len(slots)} of {batch.pods} pods find room"
+        progress.refusal = progress.refusal or Refusal(RefusalReason.NO_ROOM, detail, len(slots))
+    progress.full_batches[batch.gang_group] += len(slots) == batch.pods
     progress.used_rooms.extend((host, batch.shape) for host in slots)
     seated, seats = seat_batch(fabric, request, batch, slots, ranks)
     progress.hosts.update(seated)
@@ -202,7 +243,7 @@ def _place_batch(
     request: GangRequest,
     batch: PodBatch,
     min_pods: int,
-    progress: _Progress,
+    progress: Progress,
     room_of: RoomOf,
     ranks: Mapping[str, int],
 ) -> list[int] | Refusal:
@@ -262,7 +303,7 @@ def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: i
     return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule, preference=liking)
 
 
-def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: _Progress, room: Rows) -> None:
+def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: Progress, room: Rows) -> None:
     """Remove the room that a group may not use: outside its span or level, and in domains of exclusive groups."""
     group = batch.gang_group
     if batch.span is not None:
@@ -274,12 +315,12 @@ def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, pr
     for other, hosts in progress.hosts_by_group.items():
         if other is None or other == group or not (group.exclusive or other.exclusive):
             continue
-        tier = min(_separating_tier(group, other), fabric.tiers)
+        tier = min(separating_tier(group, other), fabric.tiers)
         for switch in {int(fabric.switch_of[tier][host]) for host in hosts}:
             room[slice(*fabric.span(tier, switch))] = 0
 
 
-def _separating_tier(one: GangGroup, other: GangGroup) -> int:
+def separating_tier(one: GangGroup, other: GangGroup) -> int:
     """Return the tier of the domains that two groups do not share. At least one of them is exclusive."""
     return max(each.tier for each in (one, other) if each.exclusive and each.tier is not None)
 

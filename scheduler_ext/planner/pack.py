@@ -106,7 +106,7 @@ def domains_with_room(
     """
     if not fabric.mapped_count or any(host >= fabric.mapped_count for host in placed_hosts):
         return
-    for tier in range(max(1, common_tier(fabric, placed_hosts)), widest + 1):
+    for tier in range(max(min(1, widest), common_tier(fabric, placed_hosts)), widest + 1):
         starts = fabric.starts[tier]
         sums = [np.add.reduceat(room, starts, dtype=np.int64) for room in rooms]
         fits = np.logical_and.reduce([total >= count for total, count in zip(sums, counts, strict=True)])

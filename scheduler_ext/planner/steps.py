@@ -51,6 +51,7 @@ from turnout.scheduler_ext.planner.request import (
     plan_sort_key,
     restrict_to_domain,
 )
+from turnout.scheduler_ext.planner.search import search_places
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Refusal, RefusalReason
 from turnout.topology.place import beyond
@@ -96,7 +97,24 @@ def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Wor
             continue
         best = _better(fabric, best, plan)
     assert best is not None  # the step without growth seats sets it
+    if best.refusal is not None and not best.hosts:
+        best = _search(fabric, step_request, room_of, work, released_terms) or best
     return replace(best, open_seats=best.open_seats[: request.missing_pods]) if request.lost_pods else best
+
+
+def _search(
+    fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work, released_terms: tuple[SoftTerm, ...]
+) -> GangPlan | None:
+    """Search every assignment of a small gang, without any soft term."""
+    request = _with_all_seats(request)
+    plan = search_places(fabric, request, split_into_batches(request), room_of, work)
+    return None if plan is None else replace(plan, released_terms=released_terms)
+
+
+def _with_all_seats(request: GangRequest) -> GangRequest:
+    """Return the request with a seat for each member that does not exist."""
+    missing_pods = request.missing_pods + request.lost_pods + request.growth_pods
+    return replace(request, missing_pods=missing_pods, lost_pods=0, growth_pods=0)
 
 
 def _without_invalid_terms(fabric: Fabric, request: GangRequest) -> GangRequest:
@@ -156,9 +174,7 @@ def _fit(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> G
     """Try the ways to place a request one after another; return the first plan that places the whole gang, else the
     best.
     """
-    request = replace(
-        request, missing_pods=request.missing_pods + request.lost_pods + request.growth_pods, lost_pods=0, growth_pods=0
-    )
+    request = _with_all_seats(request)
     batches = split_into_batches(request)
     best: GangPlan | None = None
     for way in _ways(request, batches):
@@ -182,7 +198,9 @@ def _ways(request: GangRequest, batches: Sequence[PodBatch]) -> tuple[Way, ...]:
         return _place_groups_in_one_domain, place_batches if request.gang.tier is None else _place_in_gang_level
     if len(batches) > MAX_SHAPES_TOGETHER:
         return (place_batches,) if request.gang.tier is None else (place_batches, _place_many_shapes_in_one_domain)
-    return (_place_in_one_domain, place_batches) if len(batches) > 1 and not request.nominated_hosts else (place_batches,)
+    return (
+        (_place_in_one_domain, place_batches) if len(batches) > 1 and not request.nominated_hosts else (place_batches,)
+    )
 
 
 def _place_in_one_domain(

@@ -1,0 +1,339 @@
+"""Search all assignments of a small gang's pods to hosts, where placing batch after batch has found none.
+
+Placing batch after batch never takes a place back, so it may refuse a gang that has a place: pods of several shapes,
+runs of ranks, groups, or multiples on a host. This search takes places back. It ends at the first assignment that keeps
+every hard term, or when its steps are spent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cluster.gang import GangGroup
+from turnout.scheduler_ext.cluster.member import GangMember
+from turnout.scheduler_ext.planner.batches import (
+    Progress,
+    Work,
+    count_needed,
+    finished_plan,
+    separating_tier,
+    start_progress,
+)
+from turnout.scheduler_ext.planner.pack import domains_of_level, domains_with_room
+from turnout.scheduler_ext.planner.ranks import missing_ranks, ranks_of
+from turnout.scheduler_ext.planner.refusals import refuse_too_few_groups
+from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, PodBatch, RoomOf, Seat
+from turnout.topology.fabric import Fabric
+
+MAX_PODS = 16  # of a gang that is searched
+MAX_HOSTS = 64  # with room for at least one pod, in a domain that is searched
+SEARCH_STEPS = 20_000  # steps of work for all domains of one gang
+_NODE_STEPS = 40  # for one pod for which hosts are tried
+_ROOM_STEPS = 60  # for the room of one shape beside some pods, on all hosts
+
+Key = tuple[str, int, object]  # (kind, tier, which): pods of one key are under one switch of the tier
+_RUN, _GROUP = "run", "group"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """A pod that needs a host."""
+
+    member: GangMember | None  # None for a member that does not exist yet
+    rank: int
+    shape: int  # the index of its shape
+    group: GangGroup | None
+    keys: tuple[Key, ...]
+
+    def is_like(self, other: _Pod) -> bool:
+        """Return True if the two pods may change places."""
+        return (self.shape, self.group, self.keys) == (other.shape, other.group, other.keys)
+
+
+@dataclass(slots=True)
+class _Search:
+    """The state of a search: the pods that have a host so far, and what they use."""
+
+    fabric: Fabric
+    request: GangRequest
+    batches: Sequence[PodBatch]
+    room_of: RoomOf
+    work: Work
+    needed_pods: int  # that must find a host
+    shapes: list[PodShape] = field(default_factory=list)
+    pods: list[_Pod] = field(default_factory=list)
+    hosts: list[int] = field(default_factory=list)  # candidates, in host order
+    chosen: list[int | None] = field(default_factory=list)  # the host of each pod so far; None: it has no place
+    shapes_on_host: dict[int, tuple[int, ...]] = field(default_factory=dict)  # host -> pods of each shape
+    hosts_of_key: dict[Key, list[int]] = field(default_factory=dict)
+    hosts_of_group: dict[GangGroup, list[int]] = field(default_factory=dict)
+    rooms: dict[tuple[int, tuple[int, ...]], NDArray[np.int32]] = field(default_factory=dict)
+    failed_states: set[object] = field(default_factory=set)
+    keys_from: list[tuple[Key, ...]] = field(default_factory=list)  # the keys of the pods from each position on
+    every_choice_counts: bool = False  # True if a term is about the sum of pods that have a place
+
+    def run(self, hosts: Sequence[int]) -> bool:
+        """Search these hosts. True if `chosen` is a place for the gang."""
+        self.hosts = list(hosts)
+        self.chosen.clear()
+        self.shapes_on_host.clear()
+        self.rooms.clear()
+        self.failed_states.clear()
+        return self._assign(0)
+
+    def _assign(self, placed_pods: int) -> bool:
+        """Find hosts for all pods from the next one on. placed_pods: how many pods before it have a host."""
+        at = len(self.chosen)
+        if placed_pods + len(self.pods) - at < self.needed_pods or self.work.steps_left <= 0:
+            return False
+        if at == len(self.pods):
+            return self._reaches_min_by_role() and self._keeps_multiples() and self._reaches_groups()
+        if (state := self._state(placed_pods)) in self.failed_states:
+            return False
+        pod = self.pods[at]
+        self.work.spend(_NODE_STEPS)
+        for host in self._hosts_for(pod):
+            self._put(pod, host)
+            if self._assign(placed_pods + 1):
+                return True
+            self._take_back(pod, host)
+        if self._may_be_left_out(pod):
+            self.chosen.append(None)
+            if self._assign(placed_pods):
+                return True
+            self.chosen.pop()
+        self.failed_states.add(state)
+        return False
+
+    def _put(self, pod: _Pod, host: int) -> None:
+        self.chosen.append(host)
+        counts = list(self.shapes_on_host.get(host, (0,) * len(self.shapes)))
+        counts[pod.shape] += 1
+        self.shapes_on_host[host] = tuple(counts)
+        for key in pod.keys:
+            self.hosts_of_key.setdefault(key, []).append(host)
+        if pod.group is not None:
+            self.hosts_of_group.setdefault(pod.group, []).append(host)
+
+    def _take_back(self, pod: _Pod, host: int) -> None:
+        self.chosen.pop()
+        counts = list(self.shapes_on_host[host])
+        counts[pod.shape] -= 1
+        if any(counts):
+            self.shapes_on_host[host] = tuple(counts)
+        else:
+            del self.shapes_on_host[host]
+        for key in pod.keys:
+            self.hosts_of_key[key].pop()
+        if pod.group is not None:
+            self.hosts_of_group[pod.group].pop()
+
+    def _state(self, placed_pods: int) -> object:
+        """Return what decides whether the pods from the next one on find hosts."""
+        at = len(self.chosen)
+        switches = tuple(self._switch_of(key) for key in self.keys_from[at])
+        last = self.chosen[-1] if at and self.pods[at].is_like(self.pods[at - 1]) else -1
+        left_out = at > 0 and self.chosen[-1] is None and self.pods[at].group == self.pods[at - 1].group
+        every_choice = tuple(self.chosen) if self.every_choice_counts else ()
+        return at, placed_pods, frozenset(self.shapes_on_host.items()), switches, last, left_out, every_choice
+
+    def _hosts_for(self, pod: _Pod) -> Iterator[int]:
+        """Yield the hosts that may take a pod. Of like pods the later one has no earlier host."""
+        at = len(self.chosen)
+        before = self.pods[at - 1] if at else None
+        is_like_before = before is not None and pod.is_like(before)
+        is_begun = before is not None and before.group == pod.group and pod.group is not None
+        is_bound = is_like_before or (is_begun and pod.group is not None and pod.group.all_or_nothing)
+        if is_bound and self.chosen[-1] is None:  # like pods, and those of a whole group, stay without a host, too
+            return
+        first = (self.chosen[-1] or 0) if is_like_before else 0
+        switches = [(self.fabric.switch_of[key[1]], self._switch_of(key)) for key in pod.keys]
+        marks = None if pod.group is None else self.request.rows_outside_level.get(pod.group.rule)
+        for host in self.hosts:
+            if host < first or any(switch is not None and row[host] != switch for row, switch in switches):
+                continue
+            if (marks is None or not marks[host]) and self._room(host, pod.shape) > 0 and self._is_apart(pod, host):
+                yield host
+
+    def _room(self, host: int, shape: int) -> int:
+        """Return how many pods of a shape a host takes beside those that it has."""
+        counts = self.shapes_on_host.get(host, (0,) * len(self.shapes))
+        if (rows := self.rooms.get((shape, counts))) is None:
+            self.work.spend(_ROOM_STEPS + 2 * len(self.hosts) * sum(counts))
+            besides = [
+                (each, self.shapes[at]) for at, pods in enumerate(counts) for each in self.hosts for _ in range(pods)
+            ]
+            rows = self.rooms[shape, counts] = self.room_of(self.shapes[shape], besides)
+        return int(rows[host])
+
+    def _switch_of(self, key: Key) -> int | None:
+        hosts = self.hosts_of_key.get(key)
+        return int(self.fabric.switch_of[key[1]][hosts[0]]) if hosts else None
+
+    def _is_apart(self, pod: _Pod, host: int) -> bool:
+        """Return True if no exclusive group shares its switch with another group, once the pod is on the host."""
+        group = pod.group
+        if group is None or not any(each.exclusive for each in (group, *self.hosts_of_group)):
+            return True
+        for other, hosts in self.hosts_of_group.items():
+            if other != group and hosts and (group.exclusive or other.exclusive):
+                row = self.fabric.switch_of[min(separating_tier(group, other), self.fabric.tiers)]
+                if int(row[host]) in {int(row[each]) for each in hosts}:
+                    return False
+        return True
+
+    def _may_be_left_out(self, pod: _Pod) -> bool:
+        """Return True if a pod may stay without a host. The pods of a whole group do so together."""
+        at = len(self.chosen)
+        if pod.group is None or not pod.group.all_or_nothing:
+            return True
+        is_first = at == 0 or self.pods[at - 1].group != pod.group
+        return is_first or self.chosen[-1] is None
+
+    def _reaches_min_by_role(self) -> bool:
+        """Return True if each role has as many pods with a place as must start."""
+        min_by_role = self.request.gang.min_by_role
+        if not min_by_role:
+            return True
+        without = Counter(
+            pod.member.membership.role
+            for pod, host in zip(self.pods, self.chosen, strict=True)
+            if pod.member is not None and host is None
+        )
+        present = Counter(member.membership.role for member in self.request.gang.living())
+        return all(present[role] - without[role] >= min(pods, present[role]) for role, pods in min_by_role)
+
+    def _reaches_groups(self) -> bool:
+        """Return True if as many groups of each rule have a place as must start."""
+        with_place, pods = Counter[object](), Counter[object]()
+        for pod, host in zip(self.pods, self.chosen, strict=True):
+            pods[pod.group, pod.shape] += 1
+            with_place[pod.group, pod.shape] += host is not None
+        full: Counter[GangGroup | None] = Counter()
+        for group, shape in {(pod.group, pod.shape) for pod in self.pods}:
+            full[group] += with_place[group, shape] == pods[group, shape]
+        return refuse_too_few_groups(self.request, self.batches, full) is None
+
+    def _keeps_multiples(self) -> bool:
+        """Return True if of each shape and group at most one host has a remainder: that of all its pods."""
+        multiple = self.request.gang.multiple
+        if multiple == 1:
+            return True
+        total, counts = Counter[object](), Counter[tuple[object, int]]()
+        for pod, host in zip(self.pods, self.chosen, strict=True):
+            total[pod.group, pod.shape] += 1
+            if host is not None:
+                counts[(pod.group, pod.shape), host] += 1
+        odd_hosts, with_place = Counter[object](), Counter[object]()
+        for (cut, _), pods in counts.items():
+            odd_hosts[cut] += pods % multiple != 0
+            with_place[cut] += pods
+        return all(
+            odd_hosts[cut] <= (total[cut] % multiple != 0) and with_place[cut] % multiple in (0, total[cut] % multiple)
+            for cut in total
+        )
+
+
+def search_places(
+    fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work
+) -> GangPlan | None:
+    """Return a plan that keeps every hard term; None where there is none, or the search is too large.
+
+    Gangs of one shape without runs, groups and multiples are not searched: batch after batch finds their place. Nor are
+    gangs whose members run in multiples already.
+    """
+    gang, pods = request.gang, sum(batch.pods for batch in batches)
+    needed_pods = count_needed(request, batches)
+    has_one_way = len(batches) == 1 and gang.multiple == 1 and not gang.layers and not gang.group_rules
+    if has_one_way or not needed_pods or pods > MAX_PODS or (gang.multiple > 1 and request.placed_members):
+        return None
+    work = Work(min(SEARCH_STEPS, max(0, work.steps_left)))
+    shapes = list(dict.fromkeys(batch.shape for batch in batches))
+    search = _Search(fabric, request, batches, room_of, work, needed_pods, shapes)
+    progress = start_progress(request)
+    ranks, bases = ranks_of([*request.waiting, *(member for member, _ in request.placed_members)])
+    search.pods = _pods(request, batches, ranks, shapes, fabric.tiers)
+    search.keys_from = [
+        tuple(dict.fromkeys(key for pod in search.pods[at:] for key in pod.keys)) for at in range(len(search.pods))
+    ]
+    has_sums = any(rule.least or rule.exclusive for rule in gang.group_rules)
+    search.every_choice_counts = gang.multiple > 1 or bool(gang.min_by_role) or has_sums
+    _put_placed_members(search, ranks)
+    rooms = [room_of(shape, ()) for shape in shapes]
+    work.spend(len(rooms) * _ROOM_STEPS)
+    usable = np.logical_or.reduce([room > 0 for room in rooms])
+    for first, end in _domains(search, rooms):
+        hosts = np.flatnonzero(usable[first:end]) + first
+        if len(hosts) <= MAX_HOSTS and search.run(hosts.tolist()):
+            _seat(search, progress)
+            return finished_plan(fabric, request, progress, ranks, bases)
+    return None
+
+
+def _pods(
+    request: GangRequest, batches: Sequence[PodBatch], ranks: dict[str, int], shapes: Sequence[PodShape], tiers: int
+) -> list[_Pod]:
+    """Return the pods that need a host: batch after batch, in a batch run after run."""
+    found: list[_Pod] = []
+    layers = () if request.gang.group_rules else request.gang.layers
+    order: dict[GangGroup | None, int] = {}
+    for batch in batches:
+        group, shape = batch.gang_group, shapes.index(batch.shape)
+        order.setdefault(group, len(order))
+        level: tuple[Key, ...] = ()
+        if group is not None and group.tier is not None:
+            level = ((_GROUP, min(group.tier, tiers), group),)
+        to_come = missing_ranks(ranks, batch.missing_pods)
+        for member, rank in [*((member, ranks[member.uid]) for member in batch.members), *((None, r) for r in to_come)]:
+            runs: tuple[Key, ...] = tuple((_RUN, min(tier, tiers), (size, rank // size)) for tier, size in layers)
+            found.append(_Pod(member, rank, shape, group, level + runs))
+    return sorted(found, key=lambda pod: (order[pod.group], *(key[2] for key in pod.keys if key[0] == _RUN), pod.shape))
+
+
+def _put_placed_members(search: _Search, ranks: dict[str, int]) -> None:
+    """Let the members that hold a host fix the switch of their group and of their run."""
+    request, fabric = search.request, search.fabric
+    group_of = request.gang.groups_by_uid()
+    layers = () if request.gang.group_rules else request.gang.layers
+    for member, host in request.placed_members:
+        if (group := group_of.get(member.uid)) is not None:
+            search.hosts_of_group.setdefault(group, []).append(host)
+            if group.tier is not None:
+                search.hosts_of_key.setdefault((_GROUP, min(group.tier, fabric.tiers), group), []).append(host)
+        for tier, size in layers:
+            search.hosts_of_key.setdefault(
+                (_RUN, min(tier, fabric.tiers), (size, ranks[member.uid] // size)), []
+            ).append(host)
+
+
+def _domains(search: _Search, rooms: Sequence[NDArray[np.int32]]) -> Iterator[tuple[int, int]]:
+    """Yield the host ids [first, end) of the domains to search: those of the gang's level; without a level the lowest
+    first, then all hosts.
+    """
+    fabric, request = search.fabric, search.request
+    placed_hosts = [host for _, host in request.placed_members]
+    if request.gang.tier is not None:
+        total: NDArray[np.int64] = np.stack(rooms).sum(axis=0, dtype=np.int64)
+        yield from domains_of_level(fabric, request.gang.tier, placed_hosts, total, search.needed_pods)
+        return
+    counts = [sum(batch.pods for batch in search.batches if batch.shape == shape) for shape in search.shapes]
+    yield from domains_with_room(fabric, rooms, counts, placed_hosts, fabric.tiers)
+    yield 0, len(fabric.hosts)
+
+
+def _seat(search: _Search, progress: Progress) -> None:
+    """Write down the places that the search has found."""
+    for pod, host in zip(search.pods, search.chosen, strict=True):
+        if host is None:
+            continue
+        progress.anchors.append(host)
+        if pod.member is None:
+            progress.open_seats.append(Seat(host, search.shapes[pod.shape], pod.rank))
+        else:
+            progress.hosts[pod.member.uid] = host

@@ -1,0 +1,234 @@
+"""A gang that the planner refuses has no place: a search through every assignment of its pods finds none.
+
+The judge knows nothing of the planner. It reads leaves and blocks from the names of the nodes.
+"""
+
+import os
+from collections import Counter
+
+import pytest
+from hypothesis import given, seed, settings
+from hypothesis import strategies as st
+
+from tests import world
+from tests.world import World
+from turnout.jobs.wishes import kueue
+from turnout.kube import labels
+
+PART = "volcano.sh/partition-id"
+GPUS = 8  # of each node
+LONG = int(os.environ.get("TURNOUT_LONG_CASES", "20000"))
+
+fabrics = st.lists(st.lists(st.integers(0, GPUS), min_size=1, max_size=4), min_size=1, max_size=4).filter(
+    lambda leaves: sum(map(len, leaves)) <= 12
+)  # the free GPUs of each node, by leaf
+tiers = st.sampled_from([None, 0, 1, 2])
+gangs = st.fixed_dictionaries(
+    {
+        "gpus": st.lists(st.integers(1, GPUS), min_size=1, max_size=4).flatmap(
+            lambda shapes: st.lists(st.sampled_from(shapes), min_size=1, max_size=8)
+        ),  # of each pod
+        "least": st.integers(1, 8),
+        "tier": tiers,
+        # (tier, size) of its runs of ranks, (tier, count) of its groups, or the multiple on a host
+        "kind": st.one_of(
+            st.just(("plain", 0, 0)),
+            st.tuples(st.just("slices"), st.sampled_from([1, 2]), st.sampled_from([2, 4])),
+            st.tuples(st.just("groups"), st.sampled_from([0, 1, 2]), st.integers(1, 3)),
+            st.tuples(st.just("multiple"), st.just(0), st.sampled_from([2, 4])),
+        ),
+    }
+)
+
+
+def domain(node, tier):
+    """The switch of a tier above a node such as c1: the node itself, leaf c, or the second block of two leaves."""
+    return (node, node[0], (ord(node[0]) - ord("a")) // 2)[tier]
+
+
+class Question:
+    """A gang, the nodes with their free GPUs, and the search for a place that keeps what the gang requires."""
+
+    def __init__(self, free, asked):
+        self.nodes, self.free = [*free], [*free.values()]
+        self.tier, (self.kind, self.unit_tier, self.number) = asked["tier"], asked["kind"]
+        self.least = min(asked["least"], len(asked["gpus"]))
+        pods = [(self.unit(at, len(asked["gpus"])), gpus) for at, gpus in enumerate(asked["gpus"])]
+        self.pods = sorted(pods, key=lambda pod: (pod[0], -pod[1]))  # (run or group, GPUs)
+        self.known = set()  # states from which no place was found
+
+    def unit(self, at, size):
+        """The run or group of a pod."""
+        return {"slices": at // (self.number or 1), "groups": at * self.number // size}.get(self.kind, 0)
+
+    def has_place(self):
+        """Whether any assignment keeps all terms."""
+        spans = {None if self.tier is None else domain(node, self.tier) for node in self.nodes}
+        for span in spans:
+            self.known.clear()
+            allowed = [span is None or domain(node, self.tier) == span for node in self.nodes]
+            if self.search(0, [], allowed, None):
+                return True
+        return False
+
+    def search(self, at, chosen, allowed, span):
+        """Try every host for the pod `at`, and none. chosen: the hosts of the pods before it, None for none."""
+        placed = sum(host is not None for host in chosen)
+        if placed + len(self.pods) - at < self.least:
+            return False
+        if at == len(self.pods):
+            return self.is_in_multiples(chosen)
+        unit, gpus = self.pods[at]
+        is_first = at == 0 or self.pods[at - 1][0] != unit
+        same = not is_first and self.pods[at - 1] == self.pods[at]
+        span = None if is_first else span
+        state = (at, *self.free, placed, span, chosen[-1] if same else -1, self.counts(chosen))
+        if state in self.known:
+            return False
+        for host in self.hosts(chosen, allowed, span, same, gpus):
+            self.free[host] -= gpus
+            inside = domain(self.nodes[host], self.unit_tier)
+            if self.search(at + 1, [*chosen, host], allowed, inside if self.kind in ("slices", "groups") else None):
+                return True
+            self.free[host] += gpus
+        if self.may_skip(at, chosen, is_first) and self.search(at + 1, [*chosen, None], allowed, span):
+            return True
+        self.known.add(state)
+        return False
+
+    def hosts(self, chosen, allowed, span, same, gpus):
+        """The hosts that a pod may have. Of equal pods the later one has no lower host."""
+        if same and chosen[-1] is None:
+            return
+        for host in range(chosen[-1] if same else 0, len(self.nodes)):
+            inside = span is None or domain(self.nodes[host], self.unit_tier) == span
+            if allowed[host] and inside and self.free[host] >= gpus and not self.is_begun_without(chosen):
+                yield host
+
+    def is_begun_without(self, chosen):
+        """Whether the group of the next pod was left out, which is whole or not there."""
+        at = len(chosen)
+        return self.kind == "groups" and any(
+            host is None for pod, host in zip(self.pods, chosen, strict=False) if pod[0] == self.pods[at][0]
+        )
+
+    def may_skip(self, at, chosen, is_first):
+        """Whether a pod may be left out: of a group all or none."""
+        return self.kind != "groups" or is_first or chosen[-1] is None
+
+    def counts(self, chosen):
+        """What decides about multiples: the pods of each shape on each host."""
+        if self.kind != "multiple":
+            return ()
+        pods = Counter((self.pods[at][1], host) for at, host in enumerate(chosen) if host is not None)
+        return tuple(sorted(pods.items()))
+
+    def is_in_multiples(self, chosen):
+        """Whether of each shape at most one host has a remainder: that of all its pods."""
+        if self.kind != "multiple":
+            return True
+        sizes, odd = Counter(gpus for _, gpus in self.pods), Counter()
+        for (gpus, _), pods in self.counts(chosen):
+            if pods % self.number not in (0, sizes[gpus] % self.number):
+                return False
+            odd[gpus] += pods % self.number != 0
+        return max(odd.values(), default=0) <= 1
+
+
+def put_gang(w, asked):
+    """Show a gang of Volcano to a world, and return its pods."""
+    kind, unit_tier, number = asked["kind"]
+    size, notes, spec = len(asked["gpus"]), {labels.VOLCANO_GROUP: "g"}, {}
+    if asked["tier"] is not None:
+        spec["networkTopology"] = {"highestTierAllowed": asked["tier"]}
+    if kind == "slices":
+        notes |= {kueue.SLICE_LEVEL: ("host", "rack", "block")[unit_tier], kueue.SLICE_SIZE: str(number)}
+    if kind == "multiple":
+        notes[labels.PODS_PER_HOST_MULTIPLE] = str(number)
+    if kind == "groups":
+        level = {"networkTopology": {"highestTierAllowed": unit_tier}}
+        spec["subGroupPolicy"] = [{"name": "w", "matchLabelKeys": [PART], **level}]
+    w.put_group("g", min(asked["least"], size), **spec)
+    return [
+        world.pod(f"g-{at}", gpus, notes={**notes, labels.RANK: str(at)}, marks={PART: str(at * number // size)})
+        for at, gpus in enumerate(asked["gpus"])
+    ]
+
+
+def play(leaves, asked):
+    """Ask about a gang on partly used nodes. If it is refused, look for a place."""
+    w = World(*map(len, leaves))
+    free = dict(zip(w.names, (gpus for leaf in leaves for gpus in leaf), strict=True))
+    w.put(*(world.pod(f"busy-{node}", GPUS - gpus, node) for node, gpus in free.items() if gpus < GPUS))
+    pods = put_gang(w, asked)
+    w.put(*pods)
+    plan = w.plan(pods[0])
+    assert w.plans.rejected_plans == {}
+    if not plan:
+        assert not Question(free, asked).has_place()
+
+
+def asks(*gpus, least=8, tier=None, kind=("plain", 0, 0)):
+    """What a gang asks."""
+    return {"gpus": [*gpus], "least": least, "tier": tier, "kind": kind}
+
+
+@pytest.mark.parametrize(
+    ("leaves", "asked"),
+    [
+        pytest.param([[3, 3, 6]], asks(1, 2, tier=0), id="two shapes on one host"),
+        pytest.param([[5, 7, 6]], asks(5, 3, 3, 3, 2, 2, tier=1), id="three shapes that fill the hosts of a leaf"),
+        pytest.param([[8, 4]], asks(4, 2, tier=0, kind=("slices", 1, 2)), id="a run of two shapes on one host"),
+        pytest.param(
+            [[3, 8], [7, 8, 0, 3], [8]], asks(4, 4, 4, 4, 4, kind=("slices", 1, 2)), id="runs, the last one short"
+        ),
+        pytest.param([[3, 0, 5, 8]], asks(3, 2, 2, tier=2, kind=("groups", 0, 2)), id="a group of two shapes"),
+        pytest.param(
+            [[8, 2], [4, 0]], asks(3, 6, 3, 3, 3, least=2, kind=("groups", 1, 3)), id="one of three groups, whole"
+        ),
+        pytest.param([[0, 7, 1]], asks(4, 4, 2, 2, 2, 4, 4, least=3, tier=2), id="the min, not with the heaviest pods"),
+        pytest.param([[0], [5, 6, 4]], asks(1, 4, tier=0, kind=("multiple", 0, 2)), id="remainders of two shapes"),
+    ],
+)
+def test_a_gang_that_was_refused_has_a_place(leaves, asked):
+    play(leaves, asked)
+
+
+@settings(max_examples=100, deadline=None)
+@given(fabrics, gangs)
+def test_a_refused_gang_has_no_place(leaves, asked):
+    play(leaves, asked)
+
+
+def play_cases(number, count):
+    """Play so many cases of one seed."""
+    seed(number)(settings(max_examples=count, deadline=None)(given(fabrics, gangs)(play)))()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(2))
+def test_no_refused_gang_of_thousands_has_a_place(number):
+    play_cases(number, 1_250)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(100, 110))
+def test_no_refused_gang_of_twenty_thousand_has_a_place(number):
+    play_cases(number, LONG // 10)
+
+
+@pytest.mark.parametrize(
+    ("asked", "free", "expected"),
+    [
+        pytest.param({"tier": 1}, {"a0": 1, "a1": 1, "b0": 1}, True, id="two pods find a leaf with two hosts"),
+        pytest.param({"tier": 0}, {"a0": 1, "a1": 1, "b0": 1}, False, id="two pods find no host for both"),
+        pytest.param({"kind": ("slices", 1, 2)}, {"a0": 1, "b0": 1}, False, id="a run does not lie over two leaves"),
+        pytest.param({"kind": ("slices", 1, 2)}, {"a0": 1, "a1": 1}, True, id="a run lies under one leaf"),
+        pytest.param({"kind": ("groups", 1, 1), "least": 1}, {"a0": 1, "b0": 1}, False, id="a group starts whole"),
+        pytest.param({"kind": ("multiple", 0, 2)}, {"a0": 1, "b0": 1}, False, id="a pair shares a host"),
+        pytest.param({"kind": ("multiple", 0, 2), "gpus": [1] * 3}, {"a0": 2, "b0": 1}, True, id="one is left over"),
+    ],
+)
+def test_the_judge_knows_what_has_a_place(asked, free, expected):
+    default = {"gpus": [1, 1], "least": 2, "tier": None, "kind": ("plain", 0, 0)}
+    assert Question(free, {**default, **asked}).has_place() is expected
