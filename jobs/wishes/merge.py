@@ -11,26 +11,14 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from math import lcm, prod
+from math import prod
 from typing import Any
 
 from turnout.jobs.fields import annotation_count, annotation_level, annotation_set, annotation_word
 from turnout.jobs.wishes import kai, koordinator, kueue, sets, volcano
-from turnout.jobs.wishes.model import (
-    MAX_GROUPS,
-    MAX_TOGETHER,
-    NOTHING,
-    GroupRule,
-    Layer,
-    Level,
-    Mode,
-    Wish,
-    by_name,
-    nested,
-)
+from turnout.jobs.wishes.merge_table import merge_terms
+from turnout.jobs.wishes.model import MAX_GROUPS, MAX_TOGETHER, NOTHING, GroupRule, Level, Mode, Wish
 from turnout.kube import labels
-
-MAX_MULTIPLE = 1_024  # pods on one host of two combined multiples
 
 _PEERS = (kueue, volcano, koordinator, sets, kai)
 
@@ -76,110 +64,16 @@ def _with_other_terms(first: Wish, rest: list[Wish]) -> Wish:
     return first
 
 
-def merge_terms(first: Wish, other: Wish) -> Wish:
-    """Return two statements about one gang as one; of two that cannot both be kept the first one's is.
-
-    first: the statement that comes first in the order of sources. Soft terms of the other count where the first has
-    none.
-    """
-    unkept: list[str] = []
-    sentence = f"{other.source} is not kept beside {first.source}"
-    level = other.exclusive_level is not None and first.exclusive_level is not None
-    if level and (other.exclusive_set, other.exclusive_level) != (first.exclusive_set, first.exclusive_level):
-        unkept.append(f"{sentence}: one level for a set of gangs")
-    if other.together and first.together not in ("", other.together):
-        unkept.append(f"{sentence}: one name for gangs that start together")
-    prefers_shape = bool(first.mesh or first.balanced)
-    if (
-        prefers_shape
-        and (other.mesh or other.balanced)
-        and (first.mesh, first.balanced) != (other.mesh, other.balanced)
-    ):
-        unkept.append(f"{sentence}: one shape that is preferred")
-    if other.only_prefers:
-        unkept.append(f"{other.source} is not read beside {first.source}")
-    own_levels = () if other.required is None else ((other.source, other.required),)
-    return replace(
-        first,
-        multiple=_common_multiple(first, other, unkept),
-        layers=_merged_layers(first, other, unkept),
-        groups=_merged_groups(first, other, unkept),
-        mesh=first.mesh if prefers_shape else other.mesh,
-        balanced=first.balanced if prefers_shape else other.balanced,
-        exclusive_level=other.exclusive_level if first.exclusive_level is None else first.exclusive_level,
-        exclusive_set=first.exclusive_set or other.exclusive_set,
-        together=first.together or other.together,
-        together_of=first.together_of if first.together else other.together_of,
-        one_domain=first.one_domain or other.one_domain,
-        other_levels=(*first.other_levels, *own_levels, *other.other_levels),
-        ignored=(*first.ignored, *other.ignored, *unkept),
-    )
-
-
-def _common_multiple(first: Wish, other: Wish, unkept: list[str]) -> int:
-    """Return the least number of pods that both multiples divide; of two without a usable one the first."""
-    both = lcm(first.multiple, other.multiple)
-    if both <= MAX_MULTIPLE:
-        return both
-    unkept.append(
-        f"{other.source} is not kept beside {first.source}: {both} pods on one host would be the least common multiple"
-    )
-    return first.multiple
-
-
-def _merged_layers(first: Wish, other: Wish, unkept: list[str]) -> tuple[Layer, ...]:
-    """Return the runs of ranks of both statements; of two sizes that do not divide each other the larger."""
-    if not first.layers or not other.layers or other.layers == first.layers:
-        return first.layers or other.layers
-    return nested(f"{other.source} beside {first.source}", dict.fromkeys((*first.layers, *other.layers)), unkept)
-
-
-def _merged_groups(first: Wish, other: Wish, unkept: list[str]) -> tuple[GroupRule, ...]:
-    """Return the rules for groups: where both divide the gang alike, with the lower level; else those of the first."""
-    if not first.groups or not other.groups or other.groups == first.groups:
-        return first.groups or other.groups
-    cuts = ([(rule.marks, rule.keys, rule.size, rule.one_of) for rule in wish.groups] for wish in (first, other))
-    own_cut, other_cut = cuts
-    if own_cut != other_cut:
-        unkept.append(f"{other.source} is not kept beside {first.source}: each divides the pods into other groups")
-        return first.groups
-    return tuple(_merged_rule(one, two) for one, two in zip(first.groups, other.groups, strict=True))
-
-
-def _merged_rule(one: GroupRule, two: GroupRule) -> GroupRule:
-    """Return the stricter of each term of two rules for the same groups."""
-    levels = [level for level in (one.level, two.level) if level is not None]
-    return replace(
-        one,
-        level=min(levels, key=by_name, default=None),
-        exclusive=one.exclusive or two.exclusive,
-        least=max(one.least, two.least),
-        pods=max(one.pods, two.pods),
-        all_or_nothing=one.all_or_nothing or two.all_or_nothing,
-    )
-
-
 def _with_own_terms(first: Wish, own: Wish) -> Wish:
-    """Return another dialect's terms with our annotations added. Ours win where they are set.
-
-    The required level, layers and groups of the other dialect stay. What of its terms gives way to ours is reported.
-    """
-    unkept: tuple[str, ...] = ()
-    if own.exclusive_level is not None and first.exclusive_level not in (None, own.exclusive_level):
-        unkept = (f"the exclusive level of {first.source} is not kept beside {labels.APART}",)
+    """Return another dialect's terms with our annotations added, which win where both cannot be kept."""
+    merged = merge_terms(own, replace(first, required=None, other_levels=(), ignored=()))
     return replace(
-        first,
-        multiple=lcm(own.multiple, first.multiple)
-        if lcm(own.multiple, first.multiple) <= MAX_MULTIPLE
-        else own.multiple,
-        mesh=own.mesh,
-        balanced=own.balanced,
-        exclusive_level=first.exclusive_level if own.exclusive_level is None else own.exclusive_level,
-        exclusive_set=own.exclusive_set or first.exclusive_set,
-        together=own.together or first.together,
-        together_of=own.together_of,
-        one_domain=first.one_domain and not own.together,
-        ignored=own.ignored + first.ignored + unkept,
+        merged,
+        source=first.source,
+        required=first.required,
+        other_levels=first.other_levels,
+        mode=first.mode,
+        ignored=(*own.ignored, *first.ignored, *merged.ignored[len(own.ignored) :]),
     )
 
 

@@ -10,12 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import Dialect, GangKey, Repair, most_patient
+from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
 from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish, by_word
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
@@ -277,12 +278,13 @@ class Gang:
 
     @property
     def multiple(self) -> int:
-        """The number whose multiples are the possible numbers of pods on one host."""
-        own = self._summary.multiple
-        if self.sizing is not None:
-            own = max(own, self.sizing.wish.multiple)
-        sizes = [layer.size for wish in self.wishes for layer in wish.layers if self.known_tier(layer.level) == 0]
-        return max([own, *sizes])
+        """The number whose multiples are the possible numbers of pods on one host: the least common multiple of what
+        the PodGroup, the pods and runs of ranks on one host ask for. Above MAX_MULTIPLE the largest of them.
+        """
+        stated = [self._summary.multiple, *(wish.multiple for wish in self._own_wish())]
+        stated += [layer.size for wish in self.wishes for layer in wish.layers if self.known_tier(layer.level) == 0]
+        common = lcm(*stated)
+        return common if common <= MAX_MULTIPLE else max(stated)
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:

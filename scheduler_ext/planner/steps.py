@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -149,14 +149,42 @@ def _without_even_spread(request: GangRequest) -> GangRequest | None:
     return replace(request, spread_evenly=False) if has_spread else None
 
 
-# The order in which soft terms are given up. Each step gives up its own term and those of the steps before it. A step
-# returns None where the request does not have its term.
-STEPS: tuple[tuple[SoftTerm, Callable[[GangRequest], GangRequest | None]], ...] = (
-    (SoftTerm.GROWTH_SEATS, _without_growth_seats),
-    (SoftTerm.CPU_ANCHORS, _without_cpu_anchors),
-    (SoftTerm.NEIGHBOURS, _without_neighbours),
-    (SoftTerm.NOMINATIONS, _without_nominations),
-    (SoftTerm.EVEN_SPREAD, _without_even_spread),
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One soft term, in the order in which such terms are given up."""
+
+    term: SoftTerm
+    loss: str  # what the gang no longer gets; docs/wishes.md shows it
+    give_up: Callable[[GangRequest], GangRequest | None]  # None: the request does not have the term
+
+
+# Each step gives up its own term and those of the steps before it.
+STEPS = (
+    Step(
+        SoftTerm.GROWTH_SEATS,
+        "seats for members above the minimum that are not created yet",
+        _without_growth_seats,
+    ),
+    Step(
+        SoftTerm.CPU_ANCHORS,
+        "nearness to members without GPUs that run already, in a gang with GPUs",
+        _without_cpu_anchors,
+    ),
+    Step(
+        SoftTerm.NEIGHBOURS,
+        "the leaf of the neighbours in the ring or mesh, for a member that returns or joins",
+        _without_neighbours,
+    ),
+    Step(
+        SoftTerm.NOMINATIONS,
+        "the nodes for which members are nominated, or which the last plan gave them",
+        _without_nominations,
+    ),
+    Step(
+        SoftTerm.EVEN_SPREAD,
+        "a hard spread constraint as the planner counts it: the scheduler's own filter still decides",
+        _without_even_spread,
+    ),
 )
 
 
@@ -164,9 +192,9 @@ def _step_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple[So
     """Yield the request with all soft terms, then with fewer and fewer, each with the terms that are given up."""
     released: tuple[SoftTerm, ...] = ()
     yield request, released
-    for term, give_up in STEPS:
-        if (fewer := give_up(request)) is not None:
-            request, released = fewer, (*released, term)
+    for step in STEPS:
+        if (fewer := step.give_up(request)) is not None:
+            request, released = fewer, (*released, step.term)
             yield request, released
 
 

@@ -169,6 +169,7 @@ class Extender:
                 "dialect": plan.key.dialect,
                 "tier": plan.tier,
                 "refusal": f"{plan.refusal.reason.value}: {plan.refusal.detail}" if plan.refusal else None,
+                "given_up": list(plan.released_terms),
                 "hosts": {self.view.pods[uid].name: hosts[host] for uid, host in plan.hosts.items()},
                 "spare": [hosts[seat.host] for seat in plan.open_seats],
             }

@@ -9,7 +9,8 @@ import pytest
 
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.jobs.wishes import volcano as volcano_words
-from turnout.jobs.wishes.merge import MAX_MULTIPLE, merge_terms, wish_of
+from turnout.jobs.wishes.merge import wish_of
+from turnout.jobs.wishes.merge_table import MAX_MULTIPLE, merge_terms
 from turnout.jobs.wishes.model import GroupRule, Layer, Mode, Wish
 from turnout.kube import labels
 

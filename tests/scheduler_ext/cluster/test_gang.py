@@ -156,10 +156,10 @@ def gated(at, gates):
 
 
 class TestPlace:
-    def test_a_multiple_is_the_largest_that_anybody_says_or_a_layer_of_hosts(self):
+    def test_a_multiple_is_the_members_largest_combined_with_the_groups(self):
         two, three = Wish(source="a", multiple=2), Wish(source="b", multiple=3)
         hosts = Wish(source="c", layers=(Layer(1, 8), Layer(0, 4)))
-        assert [wishing(two).multiple, wishing(two, three).multiple, wishing(two, own=three).multiple] == [2, 3, 3]
+        assert [wishing(two).multiple, wishing(two, three).multiple, wishing(two, own=three).multiple] == [2, 3, 6]
         assert wishing(hosts).multiple == 4
         assert wishing(Wish()).multiple == 1
 
