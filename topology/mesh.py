@@ -10,6 +10,7 @@ switches. Lost members of a mesh return to the leaves of the members to which th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, permutations, product
@@ -192,10 +193,14 @@ def leaves_in_mesh(
     """Return rank -> leaf for lost members, those first that exchange most with members of a leaf with room.
 
     leaf_of: of the members that have a place. holes: leaf -> how many it takes. Who exchanges nothing with anybody
-    under such a leaf, or finds it full, is left out.
+    under such a leaf, or finds it full, is left out. Of leaves with equal traffic the leaf with most members is chosen,
+    then the leaf with least room.
     """
     known = [rank for rank in sorted(set(ranks)) if rank < len(pulls)]
-    leaves = sorted(leaf for leaf, pods in holes.items() if pods > 0)
+    members = Counter(leaf_of.values())
+    leaves = sorted(
+        (leaf for leaf, pods in holes.items() if pods > 0), key=lambda leaf: (-members[leaf], holes[leaf], leaf)
+    )
     left, found = dict(holes), dict[int, int]()
     gain = np.zeros((len(known), len(leaves)))
     for rank, leaf in leaf_of.items():

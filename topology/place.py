@@ -19,6 +19,7 @@ Pods that need not be near each other fill the smallest holes, wherever those ar
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -236,7 +237,9 @@ def in_multiples(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     found = [
         each for each in (_short_last(fabric, room, ask, rest), _with_rest_on_host(fabric, room, ask, rest)) if each
     ]
-    return min(found, key=lambda each: (each.tier, len(each.slots))) if found else plan(fabric, room, ask)
+    if not found:
+        return plan(fabric, room, ask)
+    return min(found, key=lambda each: (each.tier, *_switches_used(fabric, ask, each)[::-1], len(each.slots)))
 
 
 def topped_up(member_hosts: Iterable[int], multiple: int, pods: int, room: Room) -> list[int]:
@@ -322,40 +325,105 @@ def gathered(fabric: Fabric, slots: Iterable[tuple[int, int]], ask: Ask) -> Plac
     return Placement(ranks(fabric, counts, ask.anchors), tier, sum(total.values()))
 
 
-def balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Place a gang; where it needs several leaves, give none more than its share if the fewest leaves allow that.
+_SHARE_TRIES = 8  # shares tried for one gang; of more possible shares every second, third ... is tried
 
-    room: as for plan(). Members that hold a host count in the share of their leaf.
+
+def balanced(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
+    """Place a gang; where it needs several leaves, give none more than the least share that its switches allow.
+
+    room: as for plan(). Members that hold a host count in the share of their leaf. No more leaves, and no more switches
+    in all, are used than without equal shares. Of domains of one tier the one with the least share is chosen, then the
+    domain without equal shares.
     """
     found = in_multiples(fabric, room, ask)
     if isinstance(found, Refusal) or found.tier < 2:
         return found
-    hosts = [host for host, _ in (*ask.anchors, *found.slots)]
-    first, end = fabric.span(found.tier, int(fabric.switch_of[found.tier][hosts[0]]))
+    most_leaves, most_switches = _switches_used(fabric, ask, found)
+    span = fabric.span(found.tier, int(fabric.switch_of[found.tier][found.slots[0][0]]))
+    request = replace(ask, pods=found.pods, least=found.pods, most=max(ask.most, found.pods))
+    for share in _shares(fabric, room, request, found, most_leaves):
+        for first, end in dict.fromkeys((span, (0, len(room)))):
+            limited = np.zeros_like(room)
+            limited[first:end] = _limit_leaves(fabric, room, request, share)[first:end]
+            even = in_multiples(fabric, limited, request)
+            if isinstance(even, Refusal) or (even.pods, even.tier) != (found.pods, found.tier):
+                continue
+            leaves, switches = _switches_used(fabric, ask, even)
+            if leaves <= most_leaves and switches <= most_switches:
+                return _on_fewest_hosts(fabric, room, request, even)
+    return found
+
+
+def _on_fewest_hosts(fabric: Fabric, room: Room, ask: Ask, placement: Placement) -> Placement:
+    """Choose the hosts of a placement again, with the same number of pods under each leaf. room: as for plan()."""
+    pods_under = Counter[int]()
+    for host, pods in placement.slots:
+        pods_under[int(fabric.switch_of[1][host])] += pods
+    spread = Spread(Sums(fabric, room // ask.multiple, ask.preference), [host for host, _ in ask.anchors])
+    slots = [
+        (host, pods) for host, pods in placement.slots if pods_under[int(fabric.switch_of[1][host])] % ask.multiple
+    ]
+    for leaf, pods in sorted(pods_under.items()):
+        if pods % ask.multiple == 0:
+            slots += [(host, units * ask.multiple) for host, units in spread.fill(1, leaf, pods // ask.multiple)]
+    return gathered(fabric, slots, ask)
+
+
+def _pods_by_host(hosts: int, slots: Iterable[tuple[int, int]]) -> Room:
+    """Return the pods of each host id. slots: (host, pods)."""
+    pods_by_host = np.zeros(hosts, np.int32)
+    for host, pods in slots:
+        pods_by_host[host] += pods
+    return pods_by_host
+
+
+def _switches_used(fabric: Fabric, ask: Ask, placement: Placement) -> tuple[int, int]:
+    """Return how many leaves, and how many switches of all tiers, the gang uses with its anchors."""
+    hosts = [host for host, _ in (*ask.anchors, *placement.slots)]
+    used = [len(np.unique(fabric.switch_of[tier][hosts])) for tier in range(1, fabric.tiers + 1)]
+    return used[0], sum(used)
+
+
+def _shares(fabric: Fabric, room: Room, ask: Ask, found: Placement, most_leaves: int) -> list[int]:
+    """Return the shares of a leaf to try, ascending: from the least that some domain allows, below that of `found`."""
     unit = ask.multiple
-    starts = fabric.starts[1][fabric.switch_of[1][first] : fabric.switch_of[1][end - 1] + 1]
-    anchored_pods = np.zeros(len(room), np.int32)
-    for host, pods in ask.anchors:
-        anchored_pods[host] += pods
-    free = np.add.reduceat(room[first:end] // unit * unit, starts - first)
-    leaf_anchored = np.add.reduceat(anchored_pods[first:end], starts - first)
-    share = _share(free, leaf_anchored, found.pods + int(leaf_anchored.sum()), unit)
-    even = np.zeros_like(room)
-    sums = Sums(fabric, room // unit, ask.preference)
-    spread = Spread(sums, [host for host, _ in ask.anchors])
-    for at, leaf in enumerate(range(int(fabric.switch_of[1][first]), int(fabric.switch_of[1][end - 1]) + 1)):
-        most = min(int(free[at]), max(0, share - int(leaf_anchored[at]))) // unit
-        for host, pods in spread.fill(1, leaf, most):
-            even[host] += pods * unit
-    even_placement = in_multiples(fabric, even, replace(ask, pods=found.pods, least=min(ask.least, found.pods)))
-    return even_placement if isinstance(even_placement, Placement) and even_placement.pods == found.pods else found
+    anchored = np.add.reduceat(_pods_by_host(len(room), ask.anchors), fabric.starts[1])
+    planned_pods = np.add.reduceat(_pods_by_host(len(room), found.slots), fabric.starts[1])
+    free = np.add.reduceat(room if ask.pods % unit else room // unit * unit, fabric.starts[1])
+    largest = int((anchored + planned_pods)[planned_pods > 0].max())
+    new_leaves = most_leaves - int((anchored > 0).sum())
+    switch_of_leaf = fabric.switch_of[found.tier][fabric.starts[1]]
+    anchor_switch = None if not ask.anchors else int(fabric.switch_of[found.tier][ask.anchors[0][0]])
+    shares = [share for share in range(1, largest) if share % unit in (0, ask.pods % unit)]
+
+    def is_possible(share: int) -> bool:
+        """Return True if some domain holds all pods on so many leaves, each with this share at most."""
+        limited = np.minimum(free, (share - anchored).clip(0))
+        for switch in np.unique(switch_of_leaf).tolist() if anchor_switch is None else [anchor_switch]:
+            own = switch_of_leaf == switch
+            largest_new = -np.sort(-limited[own & (anchored == 0)])[:new_leaves]
+            if int(largest_new.sum() + limited[own & (anchored > 0)].sum()) >= ask.pods:
+                return True
+        return False
+
+    possible = shares[bisect_left(shares, True, key=is_possible) :]
+    return possible[:: -(-len(possible) // _SHARE_TRIES) or 1]
 
 
-def _share(free: Room, leaf_anchored: Room, pods: int, unit: int) -> int:
-    """Return the least share of a leaf with which as few leaves as possible hold all pods."""
-    most = np.sort(free + leaf_anchored)[::-1]
-    fewest = int(np.searchsorted(np.cumsum(most), pods)) + 1
-    share = -(-pods // (fewest * unit)) * unit
-    while int(np.minimum(most[:fewest], share).sum()) < pods and share < pods:
-        share += unit
-    return share
+def _limit_leaves(fabric: Fabric, room: Room, ask: Ask, share: int) -> Room:
+    """Return the room in which no leaf has more pods than a share, the anchors' pods included.
+
+    Beside whole multiples there is room for the gang's rest on one host of each leaf, as far as the share allows.
+    """
+    unit, rest, leaf_of = ask.multiple, ask.pods % ask.multiple, fabric.switch_of[1]
+    anchored = np.add.reduceat(_pods_by_host(len(room), ask.anchors), fabric.starts[1])
+    most = (share - anchored).clip(0)
+    usable = room // unit * unit
+    before = np.cumsum(usable, dtype=np.int64) - usable
+    before -= before[fabric.starts[1]][leaf_of]
+    limited: Room = np.clip((most // unit * unit)[leaf_of] - before, 0, usable).astype(np.int32)
+    if rest:
+        left = most - np.add.reduceat(limited, fabric.starts[1])
+        wide = np.flatnonzero((room - limited >= rest) & (left[leaf_of] >= rest))
+        limited[wide[np.unique(leaf_of[wide], return_index=True)[1]]] += rest
+    return limited

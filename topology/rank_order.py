@@ -119,15 +119,17 @@ def leaves_of_neighbours(
 ) -> dict[int, int]:
     """Choose for free ranks the leaf of the members beside them in the ring: rank -> leaf, for those that it has room.
 
-    free: ranks without a place, ascending. fixed_places: rank -> leaf, at least one. room: leaf -> free pods.
+    free: ranks without a place, ascending. fixed_places: rank -> leaf, at least one. room: leaf -> free pods. Between
+    members of two leaves, the leaf with more members takes ranks first; of two equal leaves, the leaf with less room.
     """
     rows = {leaf: (leaf, leaf) for leaf in {*fixed_places.values(), *room}}
     under = {leaf: deque([leaf] * min(pods, len(free))) for leaf, pods in sorted(room.items())}
-    given = dict(fixed_places)
+    members, given = Counter(fixed_places.values()), dict(fixed_places)
     gaps = _gaps(free, fixed_places)
     for completely in (True, False):
         for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, 1, rows, given)):
-            _fill(gap, 1, completely, under, rows, given)
+            left, right = ((-members[leaf], room.get(leaf, 0)) for leaf in (given[gap.left], given[gap.right]))
+            _fill(gap, 1, completely, under, rows, given, left_first=left <= right)
     return {rank: given[rank] for rank in free if rank in given}
 
 
@@ -166,14 +168,15 @@ def _fill(
     under: Mapping[int, deque[int]],
     rows: Mapping[int, tuple[int, ...]],
     given: dict[int, int],
+    left_first: bool = True,
 ) -> None:
-    """Give ranks of a gap to places near its ends, in turn from both sides.
+    """Give ranks of a gap to places near its ends, first from one side, then from the other.
 
     Places count as near if they are under the same switch of this tier as the member at that end. completely: fill the
     gap only if it can be filled completely. under: switch -> its unused places. rows: place -> its switch of each tier.
-    given: rank -> place, which is added to.
+    given: rank -> place, which is added to. left_first: the places near the left end are used before the others.
     """
-    for from_left in (True, False):
+    for from_left in (left_first, not left_first):
         if not gap.free:
             return
         nearest = under.get(rows[given[gap.left if from_left else gap.right]][tier], deque[int]())

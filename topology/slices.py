@@ -30,10 +30,15 @@ def by_whole_runs(fabric: Fabric, room: Room, ask: Ask) -> Placement | None:
     """Place a gang without members so far, in the lowest domain; None where no such place was found.
 
     room: as for plan(). ask: with a layer at least. Of domains of one tier the one with the fewest switches is chosen.
+    A domain that is no wider than the innermost layer, such as one host, keeps all runs by itself.
     """
-    usable_room = _room_in_whole_runs(fabric, room, ask)
     widest = fabric.tiers if ask.widest_tier is None else min(ask.widest_tier, fabric.tiers)
-    for tier in range(ask.layers[-1][0], widest + 1):
+    innermost = min(ask.layers[-1][0], widest)
+    inside_one = in_multiples(fabric, room, replace(ask, layers=(), widest_tier=innermost))
+    if isinstance(inside_one, Placement) and inside_one.pods == ask.pods:
+        return inside_one
+    usable_room = _room_in_whole_runs(fabric, room, ask)
+    for tier in range(innermost + 1, widest + 1):
         found: list[tuple[int, Placement]] = []
         left = _MAX_HOSTS
         for switch in _domains(fabric, usable_room, ask.pods, tier):

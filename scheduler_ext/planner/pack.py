@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,6 +193,113 @@ def _split_hosts(own: Rows, rest_room: Sequence[NDArray[np.int64]], count: int, 
         split.append(int(step[left]))
         left -= split[-1]
     return split[::-1]
+
+
+MAX_WAYS = 256  # ways to fill one host with all shapes but the last
+_ROOM_STEPS = 40  # to look up the room of a shape beside some pods; add 1 for each host and each of those pods
+_TABLE_STEPS = 6  # to take one way of one host into the table; add 1 for every _CELLS_A_STEP cells
+_CELLS_A_STEP = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HostWay:
+    """One way to fill a host: how many pods of each shape but the last, and how many of the last fit beside them."""
+
+    pods: tuple[int, ...]  # of each shape but the last
+    last_pods: NDArray[np.int64]  # of the last shape, by host of the domain; _NONE on a host that cannot take `pods`
+
+
+def share_hosts(
+    shapes: Sequence[PodShape],
+    counts: Sequence[int],
+    room_of: RoomOf,
+    span: tuple[int, int],
+    spend: Callable[[int], None],
+    max_steps: int,
+) -> list[Rows] | None:
+    """Return for each of several shapes how many pods each host takes at most, so that all pods of all shapes fit.
+
+    None where no such shares exist, or where the search would take more than `max_steps`. The search is exact: it tries
+    every number of pods of each shape on each host of the domain. counts: pods of each shape. spend: counts the steps.
+    """
+    first, end = span
+    order = sorted(range(len(shapes)), key=lambda at: (counts[at], at))  # the shape with most pods is the last
+    ways = _host_ways([shapes[at] for at in order], [counts[at] for at in order], room_of, span, spend, max_steps)
+    cells = prod(counts[at] + 1 for at in order[:-1])
+    steps = (_TABLE_STEPS + cells // _CELLS_A_STEP) * len(ways) * (end - first)
+    if not ways or steps > max_steps:
+        return None
+    spend(steps)
+    chosen = _choose_ways(ways, [counts[at] for at in order], end - first)
+    if chosen is None:
+        return None
+    limits = [np.zeros_like(room_of(shape, ())) for shape in shapes]
+    for host, way in enumerate(chosen):
+        for at, pods in zip(order, (*way.pods, int(way.last_pods[host])), strict=True):
+            limits[at][first + host] = pods
+    return limits
+
+
+def _host_ways(
+    shapes: Sequence[PodShape],
+    counts: Sequence[int],
+    room_of: RoomOf,
+    span: tuple[int, int],
+    spend: Callable[[int], None],
+    max_steps: int,
+) -> list[HostWay]:
+    """Return every way to fill a host of the domain; none where that takes too many steps, or there are too many."""
+    first, end = span
+    ways: list[HostWay] = []
+    pending: list[tuple[tuple[int, ...], NDArray[np.intp]]] = [((), np.arange(first, end))]
+    while pending:
+        pods, hosts = pending.pop()
+        other_pods = [shape for shape, count in zip(shapes, pods, strict=False) for _ in range(count)]
+        steps = _ROOM_STEPS + len(hosts) * (1 + len(other_pods))
+        max_steps -= steps
+        if max_steps < 0 or len(ways) == MAX_WAYS:
+            return []
+        spend(steps)
+        room = room_of(shapes[len(pods)], [(host, shape) for host in hosts.tolist() for shape in other_pods])
+        room = np.minimum(room[hosts], counts[len(pods)])
+        if len(pods) < len(shapes) - 1:
+            pending += [((*pods, more), hosts[room >= more]) for more in range(int(room.max(initial=0)) + 1)]
+            continue
+        last_pods = np.full(end - first, _NONE, np.int64)
+        last_pods[hosts - first] = room
+        ways.append(HostWay(pods, last_pods))
+    return ways
+
+
+def _choose_ways(ways: Sequence[HostWay], counts: Sequence[int], hosts: int) -> list[HostWay] | None:
+    """Return a way for each host so that all pods fit; None if there is none.
+
+    The table holds, for each number of pods of the first shapes placed so far, the most room of the last shape.
+    """
+    table = np.full([count + 1 for count in counts[:-1]], _NONE, np.int64)
+    table[(0,) * table.ndim] = 0
+    choices: list[NDArray[np.int16]] = []
+    for host in range(hosts):
+        best = np.full_like(table, _NONE)
+        choice = np.zeros(table.shape, np.int16)
+        for at, way in enumerate(ways):
+            if way.last_pods[host] < 0:
+                continue
+            after = tuple(slice(pods, None) for pods in way.pods)
+            before = tuple(slice(0, size - pods) for size, pods in zip(table.shape, way.pods, strict=True))
+            room = table[before] + way.last_pods[host]
+            is_better = room > best[after]
+            best[after][is_better] = room[is_better]
+            choice[after][is_better] = at
+        table = best
+        choices.append(choice)
+    if table[tuple(counts[:-1])] < counts[-1]:
+        return None
+    chosen, left = [], tuple(counts[:-1])
+    for choice in reversed(choices):
+        chosen.append(ways[choice[left]])
+        left = tuple(count - pods for count, pods in zip(left, chosen[-1].pods, strict=True))
+    return chosen[::-1]
 
 
 MAX_SEARCH_STEPS = 20_000  # of the search, each a group tried under a switch

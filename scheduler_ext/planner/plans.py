@@ -236,6 +236,8 @@ class Plans:
         view.changed_gangs.clear()
         self._take_back_on_rows(view.snapshot.changed_rows.intersection(self._plans.rows()))
         view.snapshot.changed_rows.clear()
+        if self.strict_order.choose_again(view):
+            self._requeue_refused()
         if (gains := (view.snapshot.gain_version, self.reservations.release_count)) != self._gain_versions:
             self._gain_versions = gains
             self._requeue_refused()
@@ -351,8 +353,10 @@ class Plans:
         if key in moved:  # it took more than was free, though all gangs behind it made room
             self.rejected_plans[HardTerm.CAPACITY] += 1
         if plan.refusal is not None and not plan.hosts:
-            self.strict_order.keep_for(self.view, gang)
-        elif self.strict_order.release(key):
+            has_new_domain = self.strict_order.keep_for(self.view, gang)
+        else:
+            has_new_domain = self.strict_order.release(key)
+        if has_new_domain:
             self._requeue_refused()
         if work is not None:
             work.spend(self.steps - before)

@@ -4,8 +4,8 @@
 
 In a queue of strict order one domain is kept for the oldest waiting gang, so that small gangs do not starve it. The
 domain is of the lowest tier whose nodes could hold the gang if they were empty, and has the most free room. It is kept
-against later gangs of the same queue, until the gang has a place or is deleted. So only the queue that an admin chose
-waits, and no gang waits for a gang that no domain can hold.
+against later gangs of the same queue, until the gang has a place or is deleted. It is chosen again when nodes change.
+So only the queue that an admin chose waits, and no gang waits for a gang that no domain can hold.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnout.kube.node_capacity import MAX_ROOM, ClusterSnapshot, Rows
 from turnout.kube.pod_shape import HostPort, PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.view import ClusterView
-from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass
+from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass, position_of
 from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, RoomOf, is_planned
 from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import path_text
@@ -346,18 +346,46 @@ class StrictOrder:
     def __init__(self, named: frozenset[str]) -> None:
         self.queues = StrictQueues(named)
         self._domains: dict[str, KeptDomain] = {}
+        self._offer_version = 0  # of the snapshot when the domains were chosen last
 
     def queue_of(self, gang: Gang) -> str:
         """Return the queue of strict order that the gang is in; "" for none."""
         return self.queues.of(gang.key.namespace, gang.queue)
 
     def keep_for(self, view: ClusterView, gang: Gang) -> bool:
-        """Keep a domain for a gang that found no room, unless its queue has one. True if a domain is kept now."""
+        """Keep a domain for a gang that found no room, unless its queue keeps one for a gang ahead of it.
+
+        True if the queue keeps another domain now than before.
+        """
         queue = self.queue_of(gang)
-        if not queue or queue in self._domains or (domain := _choose_domain(view, gang)) is None:
+        if not queue or self._keeps_for_gang_ahead(view, queue, gang):
             return False
-        self._domains[queue] = domain
-        return True
+        before = self._domains.get(queue)
+        if (domain := _choose_domain(view, gang)) is not None:
+            self._domains[queue] = domain
+        elif before is not None and before.key == gang.key:
+            del self._domains[queue]
+        return before != self._domains.get(queue)
+
+    def _keeps_for_gang_ahead(self, view: ClusterView, queue: str, gang: Gang) -> bool:
+        """Return True if a queue keeps a domain for a gang ahead of this one."""
+        domain = self._domains.get(queue)
+        oldest = None if domain is None else view.gangs.get(domain.key)
+        return oldest is not None and position_of(view, oldest).first_order < position_of(view, gang).first_order
+
+    def choose_again(self, view: ClusterView) -> bool:
+        """Choose every domain again if nodes have changed. True if another domain is kept now, or none for a gang."""
+        if self._offer_version == view.snapshot.offer_version:
+            return False
+        self._offer_version, before = view.snapshot.offer_version, dict(self._domains)
+        for queue, domain in before.items():
+            gang = view.gangs.get(domain.key)
+            chosen = None if gang is None else _choose_domain(view, gang)
+            if chosen is None:
+                del self._domains[queue]
+            else:
+                self._domains[queue] = chosen
+        return self._domains != before
 
     def release(self, key: GangKey) -> bool:
         """Release the domain of a gang. True if there was one."""

@@ -20,6 +20,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.planner.batches import (
     BATCH_STEPS,
     MAX_SHAPES_TOGETHER,
@@ -35,6 +37,7 @@ from turnout.scheduler_ext.planner.pack import (
     fit_batches,
     nominations_leave_level,
     share_domain,
+    share_hosts,
     split_into_batches,
 )
 from turnout.scheduler_ext.planner.refusals import refuse_incomplete, refuse_outside_level
@@ -250,13 +253,39 @@ def _place_in_one_domain(
         plan = place_batches(fabric, request, batches, inside, work)
         if plan.refusal is None:
             return plan
-        share = share_domain([batch.shape for batch in batches], counts, rooms, inside, (first, end))
-        if share is not None and request.gang.multiple == 1:
-            work.spend(8 * (end - first) * min(counts[0], MAX_PODS_PER_HOST))
-            plan = place_batches(fabric, request, batches, limit_per_host(inside, batches[0].shape, share), work)
-            if plan.refusal is None:
-                return plan
+        limits = _limits_of_shapes(request, batches, rooms, inside, (first, end), work)
+        for shape, most in limits:
+            inside = limit_per_host(inside, shape, most)
+        plan = place_batches(fabric, request, batches, inside, work) if limits else plan
+        if plan.refusal is None:
+            return plan
     return None
+
+
+def _limits_of_shapes(
+    request: GangRequest,
+    batches: Sequence[PodBatch],
+    rooms: Sequence[Rows],
+    inside: RoomOf,
+    span: tuple[int, int],
+    work: Work,
+) -> list[tuple[PodShape, Rows]]:
+    """Return the most pods of each shape on each host of a domain with which all shapes fit; nothing where none do.
+
+    For two shapes the limits of one are enough. Of more shapes, half of the gang's work goes into such limits at most,
+    so that every domain is tried in the order of shapes.
+    """
+    shapes, counts = [batch.shape for batch in batches], [batch.pods for batch in batches]
+    if request.gang.multiple > 1 or len(batches) > MAX_SHAPES_TOGETHER:
+        return []
+    if len(batches) == 2:
+        share = share_domain(shapes, counts, rooms, inside, span)
+        if share is None:
+            return []
+        work.spend(8 * (span[1] - span[0]) * min(counts[0], MAX_PODS_PER_HOST))
+        return [(shapes[0], share)]
+    limits = share_hosts(shapes, counts, inside, span, work.spend, work.steps_left - work.max_steps // 2)
+    return [] if limits is None else list(zip(shapes, limits, strict=True))
 
 
 def _place_many_shapes_in_one_domain(

@@ -1,5 +1,7 @@
 """Runs of ranks within runs: kept whole, near the exact optimum, and found wherever they fit."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,3 +87,59 @@ def test_a_part_of_a_fabric_counts_its_hosts_from_its_first():
     part = under(fabric, 2, 1)
     assert part.hosts == fabric.hosts[8:]
     assert part.switch_of.tolist() == [list(range(8)), [0] * 4 + [1] * 4, [0] * 8]
+
+
+def tree(*spines):
+    """A fabric and its room: spines of leaves of hosts, each host as its free pods."""
+    room = [free for spine in spines for leaf in spine for free in leaf]
+    places = [(f"s{s}", f"l{s}-{at}") for s, spine in enumerate(spines) for at, leaf in enumerate(spine) for _ in leaf]
+    return build(Entry(f"n{at}", place, at + 1) for at, place in enumerate(places)), np.array(room, np.int32)
+
+
+@pytest.mark.parametrize(("spines", "pods", "layers", "slots"), [
+    pytest.param([[[4, 2], [8]]], 6, ((1, 2),), {2: 6}, id="one host before two of a tighter leaf"),
+    pytest.param([[[4, 2, 8]]], 6, ((1, 2),), {2: 6}, id="one host before two beside it"),
+    pytest.param([[[8], [7]]], 7, ((1, 2),), {1: 7}, id="the tightest of the hosts that hold all"),
+    pytest.param([[[3], [3]], [[1, 6]]], 6, ((2, 2),), {3: 6}, id="runs of a spine on one host"),
+    pytest.param([[[3], [3]], [[2, 5]]], 6, ((2, 2),), {2: 1, 3: 5}, id="runs of a spine under one leaf"),
+    pytest.param([[[4, 2], [8]]], 6, ((2, 4), (1, 2)), {2: 6}, id="runs within runs on one host"),
+])  # fmt: skip
+def test_the_lowest_domain_that_holds_all_runs_is_taken(spines, pods, layers, slots):
+    fabric, room = tree(*spines, [[1]])
+    assert dict(in_layers(fabric, room, Ask(pods, pods, pods, layers=layers)).slots) == slots
+
+
+def keeps_runs(fabric, counts, layers):
+    """True if at most one switch of each layer has pods that are no whole runs, and only where the gang's are none."""
+    for tier, size in layers:
+        sums = np.add.reduceat(counts, fabric.starts[tier])
+        if np.count_nonzero(sums % size) > (sum(counts) % size > 0):
+            return False
+    return True
+
+
+def tier_of(fabric, counts):
+    hosts = np.flatnonzero(counts)
+    return next(tier for tier in range(fabric.tiers + 1) if len(set(fabric.switch_of[tier][hosts].tolist())) == 1)
+
+
+@st.composite
+def small(draw):
+    """A fabric of at most six hosts with its room, some pods, and runs of pairs or threes."""
+    hosts = st.integers(0, 4)
+    leaves = st.lists(st.lists(hosts, min_size=1, max_size=2), min_size=1, max_size=2)
+    spines = draw(st.lists(leaves, min_size=1, max_size=3).filter(
+        lambda spines: sum(len(leaf) for spine in spines for leaf in spine) <= 6))  # fmt: skip
+    return *tree(*spines), draw(st.integers(1, 8)), draw(st.sampled_from([((1, 2),), ((1, 3),), ((2, 2),),
+                                                                          ((2, 4), (1, 2))]))  # fmt: skip
+
+
+@given(small())
+def test_no_lower_domain_holds_all_runs(scene):
+    fabric, room, pods, layers = scene
+    layers = tuple(layer for layer in layers if layer[0] < fabric.tiers)
+    found = in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+    ways = [np.array(counts) for counts in itertools.product(*(range(min(free, pods) + 1) for free in room.tolist()))
+            if sum(counts) == pods]  # fmt: skip
+    lowest = min((tier_of(fabric, way) for way in ways if keeps_runs(fabric, way, layers)), default=None)
+    assert (found.tier if isinstance(found, Placement) else None) == lowest

@@ -13,6 +13,9 @@ from turnout.topology.rank_order import leaves_of_neighbours
     pytest.param([1, 2], {0: 0, 3: 1}, {0: 1, 1: 1}, {1: 0, 2: 1}, id="a gap is filled from both ends"),
     pytest.param([1, 2], {0: 0, 3: 0}, {0: 1}, {1: 0}, id="as many as find room"),
     pytest.param([1, 3, 4], {0: 0, 2: 0, 5: 0}, {0: 1}, {1: 0}, id="a gap that is filled whole comes first"),
+    pytest.param([3], {0: 0, 1: 0, 2: 1}, {0: 1, 1: 1}, {3: 0}, id="a lone rank goes to the leaf with most members"),
+    pytest.param([1], {0: 1, 2: 0, 3: 0}, {0: 1, 1: 1}, {1: 0}, id="on whichever side that leaf is"),
+    pytest.param([1], {0: 1, 2: 0}, {0: 1, 1: 2}, {1: 0}, id="of equally full leaves the one with least room"),
     pytest.param([0], {1: 2, 3: 1}, {1: 1}, {0: 1}, id="the ring has no end: rank 0 is beside the last one"),
 ])  # fmt: skip
 def test_lost_ranks_go_beside_their_neighbours_in_the_ring(free, placed, room, leaves):

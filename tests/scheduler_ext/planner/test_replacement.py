@@ -69,3 +69,17 @@ def test_after_any_loss_the_ring_crosses_no_more_than_it_spans(scene):
     assert len(placed) == size
     crossings, leaves = ring(w, placed, size)
     assert crossings <= leaves
+
+
+@pytest.mark.parametrize(("sizes", "at", "leaf"), [
+    pytest.param([3, 2], ["a0", "a1", "b0"], {"a"}, id="two on leaf a, one on leaf b"),
+    pytest.param([2, 3], ["a0", "b0", "b1"], {"b"}, id="one on leaf a, two on leaf b"),
+    pytest.param([3, 3], ["b0", "a0", "a1"], {"a"}, id="whichever comes first in the ring"),
+    pytest.param([2, 3], ["a0", "b0"], {"a"}, id="of two equally full leaves the tighter leaf"),
+    pytest.param([3, 2], ["a0", "b0"], {"b"}, id="wherever the tighter leaf is in the ring"),
+])  # fmt: skip
+def test_the_next_pod_of_a_gang_goes_to_the_leaf_with_most_of_its_members(sizes, at, leaf):
+    w = World(*sizes)
+    pods = world.volcano("g", len(at) + 1, at=at)
+    w.put(*pods)
+    assert {host[0] for host in w.schedule(pods[-1]).values()} == leaf

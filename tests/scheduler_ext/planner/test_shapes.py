@@ -67,6 +67,50 @@ def test_of_three_shapes_all_go_to_the_leaf_that_holds_them():
     assert leaves(w.plan(pods[0])) == {"b"}
 
 
+def packs(free, sizes):
+    """True if hosts with this many free GPUs hold pods of these sizes, by trying every host for each pod."""
+    if not sizes:
+        return True
+    largest, *others = sorted(sizes, reverse=True)
+    tried = {hole for hole in free if hole >= largest}
+    return any(packs((*_without(free, hole), hole - largest), others) for hole in sorted(tried))
+
+
+def _without(free, hole):
+    at = free.index(hole)
+    return free[:at] + free[at + 1 :]
+
+
+def draw_shapes(dice, shapes):
+    """A cluster of small leaves whose hosts hold strangers, and pods of some sizes: (world, free by leaf, counts)."""
+    w = World(*(dice.randint(2, 4) for _ in range(dice.randint(1, 3))))
+    taken = {name: dice.choice([0, 0, 1, 2, 3, 4, 5]) for name in w.names}
+    w.put(*(world.pod(f"s-{name}", gpus, at=name) for name, gpus in taken.items() if gpus))
+    counts = {size: dice.randint(1, 3) for size in sorted(dice.sample(range(1, 7), shapes), reverse=True)}
+    groups = itertools.groupby(w.names, key=lambda name: name[0])
+    return w, [tuple(8 - taken[name] for name in hosts) for _, hosts in groups], counts
+
+
+@pytest.mark.parametrize("shapes", [3, 4])
+def test_no_gang_of_several_shapes_waits_where_one_leaf_holds_all(shapes):
+    able, dice = 0, random.Random(7 + shapes)
+    for _ in range(CLUSTERS):
+        w, free, counts = draw_shapes(dice, shapes)
+        pods = gang(counts, REQUIRED)
+        planned = w.put(*pods).plan(pods[0])
+        sizes = [size for size, count in counts.items() for _ in range(count)]
+        fits = any(packs(leaf, sizes) for leaf in free)
+        able += fits
+        assert len(planned) == (len(pods) if fits else 0), (free, counts)
+    assert CLUSTERS // 8 < able < CLUSTERS
+
+
+def test_three_shapes_that_fill_three_hosts_find_their_leaf():
+    w, pods = World(3, 3), gang({5: 1, 3: 3, 2: 2}, REQUIRED)
+    w.put(*(world.pod(f"s-{name}", 8 - free, at=name) for name, free in zip(w.names, (5, 7, 6, 1, 1, 1), strict=True)))
+    assert leaves(w.put(*pods).plan(pods[0])) == {"a"}
+
+
 def test_a_leaf_past_the_first_sixty_four_is_found():
     """Each of the others holds the large pod or the small ones, and not both."""
     many = 70

@@ -118,3 +118,66 @@ def test_a_gang_whose_min_has_its_place_keeps_no_domain_for_the_rest():
     w.put(*elastic, *small)
     assert leaves(w.plan(elastic[0])) == {"a"}
     assert leaves(w.plan(small[0])) == {"b"}
+
+
+def cordon(w, name):
+    """Show that a node takes no more pods."""
+    ip = next(each for each in w.nodes if each.metadata.name == name).status.addresses[0].address
+    w.view.put_node(world.node(name, 8, ip, spec={"unschedulable": True}))
+
+
+def shrink(w, name):
+    """Show that a node has lost half of its GPUs."""
+    ip = next(each for each in w.nodes if each.metadata.name == name).status.addresses[0].address
+    w.view.put_node(world.node(name, 4, ip))
+
+
+def delete(w, name):
+    """Show that a node is deleted."""
+    w.view.drop_node(name)
+
+
+@pytest.mark.parametrize("lose", [cordon, shrink, delete])
+def test_once_the_kept_domain_is_too_small_another_domain_is_kept(lose):
+    w, large, small = strict(4, 4), gang("large", 4, 1, notes=REQUIRED), gang("small", 1, 5)
+    full(w, "a0", "b0", "b1").put(*large, *small)
+    assert (w.plan(large[0]), w.plan(small[0])) == ({}, {"small-0": "b2"})
+    lose(w, "a1")
+    for pod in small:
+        w.view.drop_pod(pod.metadata.uid)
+    later = gang("later", 1, 9)
+    w.put(*later)
+    assert leaves(w.plan(later[0])) == {"a"}
+    w.view.drop_pod("uid-there-b0")
+    w.view.drop_pod("uid-there-b1")
+    assert leaves(w.plan(large[0])) == {"b"}
+
+
+def test_a_domain_that_can_no_longer_hold_the_oldest_is_used():
+    w, large, small = strict(4, 2), gang("large", 4, 1, notes=REQUIRED), gang("small", 2, 5, notes=REQUIRED)
+    full(w, "a0", "b0").put(*large, *small)
+    assert (w.plan(large[0]), w.plan(small[0])) == ({}, {})
+    delete(w, "a1")
+    assert leaves(w.plan(small[0])) == {"a"}
+
+
+def test_once_a_domain_can_hold_the_oldest_again_it_is_kept_for_the_oldest():
+    w, large, middle, small = strict(4), gang("large", 4, 1), gang("middle", 3, 3), gang("small", 1, 5)
+    full(w, "a0", "a2").put(*large, *middle, *small)
+    assert not w.plan(large[0])
+    cordon(w, "a1")
+    assert (w.plan(large[0]), w.plan(middle[0])) == ({}, {})
+    assert "kept for default/middle" in w.fit(small[0]).refusal.detail
+    w.view.put_node(next(each for each in w.nodes if each.metadata.name == "a1"))
+    assert not w.plan(large[0])
+    assert "kept for default/large" in w.fit(small[0]).refusal.detail
+
+
+def test_a_level_that_changes_chooses_another_domain():
+    w, small = strict(2, 4), gang("small", 2, 9)
+    full(w, "a0", "a1", "b0", "b1").put(*gang("large", 3, 1), *small)
+    assert not w.plan(small[0])
+    w.put(*gang("large", 3, 1, notes=REQUIRED))
+    w.view.drop_pod("uid-there-a0")
+    w.view.drop_pod("uid-there-a1")
+    assert leaves(w.plan(small[0])) == {"a"}
