@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -41,6 +41,7 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     unpacked,
 )
 from turnout.launcher.checkpoint.replication.pull_shard import (
+    CopyOutcome,
     DaemonPort,
     ReplicationContext,
     adopt_shards,
@@ -67,8 +68,6 @@ SEAL_S = 60.0  # seconds for the slowest local rank to seal the step that the fi
 TRIES = 3  # failures in a row after which a replica holder is skipped
 
 _NO_ROOM = ("no_memory", "older_round", "token")
-
-CopyOutcome = Literal["kept", "without", "failed"]
 
 PinnedShard = tuple[int, Arena, int, ShardRecord]  # local rank, arena, generation, record
 
@@ -323,13 +322,14 @@ async def replicate(
     if context.complete_step in context.ordered_steps:
         replica_store.free_outdated(context.complete_step, context.round)
     context.ordered_steps = {each for each in context.ordered_steps if each > context.complete_step} | {step}
-    return await sender.copy(step, context.complete_step)
+    skipped_steps = tuple(each for each in context.unreplicated_steps if each < step)
+    outcome = await sender.copy(step, context.complete_step)
+    context.report_copies(step, outcome, skipped_steps)
+    return outcome
 
 
 MOST_CALLERS = 512  # connections that have proved the token
-
 MOST_STRANGERS = 64  # connections that have proved nothing yet
-
 SAVES_BEFORE_CLEANUP = 2  # complete saves after which older ones are not used again
 
 FULL_S = 1.0  # pause after running out of file descriptors

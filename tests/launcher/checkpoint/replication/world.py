@@ -54,12 +54,16 @@ class FakePort:
     worker: str
     run: str = "job"
     rank_stores: dict = field(default_factory=dict)
+    reports: list = field(default_factory=list)
 
     def rank_store(self, local_rank):
         if local_rank not in self.rank_stores:
             identity = Identity(self.run, self.worker, local_rank, boot_id(), 4)
             self.rank_stores[local_rank] = RankStore(self.folder, identity, lambda *_: "", lambda *_: None)
         return self.rank_stores[local_rank]
+
+    def report_save(self, save):
+        self.reports.append(save)
 
 
 class ReplicaDaemon:
