@@ -13,7 +13,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -79,9 +79,6 @@ class DaemonPort(Protocol):
         """Report to the agent that a save has ended now."""
 
 
-CopyOutcome = Literal["kept", "without", "failed"]
-
-
 @dataclass(slots=True)
 class ReplicationContext:
     """The state that one daemon's replication shares between its parts."""
@@ -109,20 +106,15 @@ class ReplicationContext:
         """Return this daemon's identity for its peers."""
         return PeerIdentity(self.daemon.run, self.daemon.worker, self.token)
 
-    def report_copies(self, step: int, outcome: CopyOutcome, skipped_steps: Iterable[int]) -> None:
-        """Report to the agent how the copies of this worker's saves ended. skipped_steps: older steps without a copy.
-
-        A worker that has no replica holder reports nothing.
-        """
+    def report_copies(self, steps: Iterable[int], outcome: SaveOutcome) -> None:
+        """Report to the agent how the copies of these steps ended, if the worker has replica holders."""
         place = self.restore_place
         if place is None or place.replica_group is None or not place.replica_group.replica_holders or not self.replicas:
             return
-        ends = dict.fromkeys(skipped_steps, SaveOutcome.SUPERSEDED)
-        ends[step] = SaveOutcome.DONE if outcome == "kept" else SaveOutcome.FAILED
-        for each, end in ends.items():
+        is_done = outcome is SaveOutcome.DONE
+        for step in sorted(steps):
             for rank in range(place.first_rank, place.first_rank + place.processes):
-                is_done = end is SaveOutcome.DONE
-                self.daemon.report_save(SaveEnded(each, self.round, rank, SaveTier.REPLICA, end, is_done))
+                self.daemon.report_save(SaveEnded(step, self.round, rank, SaveTier.REPLICA, outcome, is_done))
 
     def has_sealed(self, local_rank: int, step: int) -> bool:
         """Return True if this local rank has told of this step, or of a later one, in this round.

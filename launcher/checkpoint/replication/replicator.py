@@ -16,7 +16,7 @@ from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -41,7 +41,6 @@ from turnout.launcher.checkpoint.replication.peer_connection import (
     unpacked,
 )
 from turnout.launcher.checkpoint.replication.pull_shard import (
-    CopyOutcome,
     DaemonPort,
     ReplicationContext,
     adopt_shards,
@@ -62,6 +61,9 @@ from turnout.launcher.coordinator_messages import (
 )
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
 from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.model import SaveOutcome
+
+CopyOutcome = Literal["kept", "without", "failed"]
 
 SEAL_S = 60.0  # seconds for the slowest local rank to seal the step that the first has sealed
 
@@ -96,8 +98,10 @@ class ReplicaSender:
                 "replica_failed", {"step": step, "detail": str(error) or "it was not sealed in time"}
             )
             return "failed"
-        self.uncopied += sum(each < step for each in self._context.unreplicated_steps)
-        self._context.unreplicated_steps = {each for each in self._context.unreplicated_steps if each > step}
+        skipped_steps = {each for each in self._context.unreplicated_steps if each < step}
+        self._context.report_copies(skipped_steps, SaveOutcome.SUPERSEDED)
+        self.uncopied += len(skipped_steps)
+        self._context.unreplicated_steps -= {*skipped_steps, step}
         outcomes = [await self._copy_to(endpoint, pins, complete_step) for endpoint in self._endpoints()]
         if "kept" in outcomes and "failed" not in outcomes:
             self.replicated = step
@@ -322,20 +326,16 @@ async def replicate(
     if context.complete_step in context.ordered_steps:
         replica_store.free_outdated(context.complete_step, context.round)
     context.ordered_steps = {each for each in context.ordered_steps if each > context.complete_step} | {step}
-    skipped_steps = tuple(each for each in context.unreplicated_steps if each < step)
     outcome = await sender.copy(step, context.complete_step)
-    context.report_copies(step, outcome, skipped_steps)
+    context.report_copies((step,), SaveOutcome.DONE if outcome == "kept" else SaveOutcome.FAILED)
     return outcome
 
 
 MOST_CALLERS = 512  # connections that have proved the token
 MOST_STRANGERS = 64  # connections that have proved nothing yet
 SAVES_BEFORE_CLEANUP = 2  # complete saves after which older ones are not used again
-
 FULL_S = 1.0  # pause after running out of file descriptors
-
 _OWN = 32  # entries of a list of held steps that are reserved for the worker's own
-
 _THREADS = 16  # receiving threads; idle ones cost nothing
 
 
