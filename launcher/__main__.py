@@ -21,7 +21,7 @@ from turnout.launcher.settings import Settings
 from turnout.launcher.torch_version import TorchTooOld, check_torch
 
 log = logging.getLogger("turnout.launcher")
-log_event = log_to(log, quiet=["member_joined", "job_time_measured"])  # too many lines in a large job
+log_event = log_to(log, quiet=["member_joined", "job_time_measured", "save_ended"])  # too many lines in a large job
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:

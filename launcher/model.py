@@ -1,4 +1,4 @@
-"""Defines the nouns of the rendezvous: members, worlds, and the record that must outlive every pod."""
+"""Defines the nouns that several rooms share: members, worlds, the record that outlives every pod, ends of saves."""
 
 from __future__ import annotations
 
@@ -51,6 +51,22 @@ class Reason(StrEnum):
     NODE_SLOW = "node_slow"  # the same, if slow nodes are excluded
     LINK_FAULTY = "link_faulty"  # the node works with others, but its link to one does not
     REFUSED = "refused"  # the coordinator refuses this member: its terms differ, or its token is wrong
+
+
+class SaveTier(StrEnum):
+    """Where a save of one rank is kept."""
+
+    MEMORY = "memory"  # of its own worker
+    REPLICA = "replica"  # the memory of other workers
+    STORAGE = "storage"
+
+
+class SaveOutcome(StrEnum):
+    """How a save of one rank ended in one tier: the same word in the log, the metric and the test."""
+
+    DONE = "done"
+    SUPERSEDED = "superseded"  # a newer save took its place, or the job went on from another step
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from turnout.kube.client.clock import RealClock
 from turnout.kube.reasons import GROUPS
 from turnout.launcher.agent.goodput_metrics import GoodputMetrics
 from turnout.launcher.agent.metrics import Metrics as LauncherMetrics
+from turnout.launcher.agent.save_metrics import SaveMetrics
 from turnout.launcher.cli.help import EXITS
 from turnout.launcher.goodput.job_time import JobTime
 from turnout.scheduler_ext import nominator
@@ -192,6 +193,7 @@ def _launcher_registry() -> CollectorRegistry:
     """Return the registry of an agent that coordinates."""
     registry = LauncherMetrics("bert").registry
     GoodputMetrics(registry, "bert").count_event("job_time_measured", {"record": JobTime()})
+    SaveMetrics(registry, "bert")
     return registry
 
 

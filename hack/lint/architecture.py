@@ -39,6 +39,7 @@ IO_ROOMS = (
     "launcher.agent.coordinator_only",
     "launcher.agent.coordinator_session",
     "launcher.agent.goodput_metrics",
+    "launcher.agent.save_metrics",
     "launcher.agent.metrics",
     "launcher.agent.switch_path",
     "launcher.agent.torchrun",

@@ -233,13 +233,16 @@ def _with_metrics(
         return log_event, nullcontext()
     from turnout.launcher.agent.goodput_metrics import GoodputMetrics
     from turnout.launcher.agent.metrics import Metrics
+    from turnout.launcher.agent.save_metrics import SaveMetrics
 
     metrics = Metrics(settings.rendezvous.run)
     goodput = GoodputMetrics(metrics.registry, settings.rendezvous.run)
+    saves = SaveMetrics(metrics.registry, settings.rendezvous.run)
 
     def both(what: str, fields: Mapping[str, object]) -> None:
         metrics.count_event(what, fields)
         goodput.count_event(what, fields)
+        saves.count_event(what, fields)
         log_event(what, fields)
 
     try:

@@ -10,6 +10,7 @@ from turnout.controllers.model import JobPhase, RestartReason
 from turnout.controllers.model import Reason as ControllerReason
 from turnout.launcher.goodput.job_time import TimeKind
 from turnout.launcher.model import Reason as RoundReason
+from turnout.launcher.model import SaveOutcome, SaveTier
 from turnout.scheduler_ext.model import EventReason, LiftReason
 from turnout.scheduler_ext.planner.answers import GangRule, GangState
 from turnout.scheduler_ext.planner.nominations import NominationReason
@@ -92,12 +93,17 @@ OF_METRIC = {
     ("turnout_controller_restarts", "reason"): values_of(RestartReason),
     ("turnout_controller_jobs", "phase"): values_of(JobPhase),
     ("turnout_launcher_rounds", "reason"): values_of(RoundReason),
+    ("turnout_launcher_saves", "tier"): values_of(SaveTier),
+    ("turnout_launcher_saves", "outcome"): values_of(SaveOutcome),
+    ("turnout_launcher_last_save_timestamp_seconds", "tier"): values_of(SaveTier),
+    ("turnout_launcher_save_interval_seconds", "tier"): values_of(SaveTier),
     ("turnout_launcher_members_lost", "reason"): values_of(RoundReason),
     ("turnout_launcher_coordinators_lost", "reason"): values_of(RoundReason),
 }
 GAUGES = {  # of a plausible moment; every other gauge is 1
     "turnout_autoscaler_observation_age_seconds": 2.0,
     "turnout_controller_clock_jump_seconds": 0.0,
+    "turnout_launcher_save_interval_seconds": 600.0,
     "turnout_job_promised_start_timestamp_seconds": 2e9,
     "turnout_job_predicted_start_timestamp_seconds": 2e9,
     "turnout_gpu_nodes_taint_limit": 4.0,

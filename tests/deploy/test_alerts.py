@@ -28,6 +28,9 @@ API = 'turnout_api_requests_total{component="controller",verb="patch"'
 WATCH = '{component="nominator",resource="pods"}'
 ROUNDS = f"turnout_launcher_rounds_total{{{JOB},reason="
 COORDINATOR = f"turnout_launcher_is_coordinator{{{JOB},pod="
+SAVES = f'turnout_launcher_saves_total{{{JOB},tier="storage",outcome='
+LAST_SAVE = f'turnout_launcher_last_save_timestamp_seconds{{{JOB},tier="storage"}}'
+SAVE_INTERVAL = f'turnout_launcher_save_interval_seconds{{{JOB},tier="storage"}}'
 GPU_SECONDS = f"turnout_job_gpu_seconds_total{{{JOB},kind="
 DECIDE = "turnout_autoscaler_decide_seconds"
 ANSWER = "turnout_extender_request_duration_seconds"
@@ -87,6 +90,11 @@ WELL = {
     f'{ROUNDS}"member_joined"}}': "0+1",
     f'{COORDINATOR}"bert-0"}}': "1+0",
     f'{COORDINATOR}"bert-1"}}': "0+0",
+    f'{SAVES}"done"}}': "0+0.1",
+    f'{SAVES}"failed"}}': "0+0",
+    f'{SAVES}"superseded"}}': "0+0",
+    LAST_SAVE: "0+60",
+    SAVE_INTERVAL: "600+0",
     f'{GPU_SECONDS}"productive"}}': "0+480",
     f'{GPU_SECONDS}"wasted"}}': "0+0",
     f'{GPU_SECONDS}"elastic_grow"}}': "0+1",
@@ -168,6 +176,12 @@ FIRES = [
     pytest.param({f'{COORDINATOR}"bert-1"}}': "1+0"}, "JobCoordinator", id="two coordinators"),
     pytest.param({f'{COORDINATOR}"bert-0"}}': "1+0x120 0+0"}, "JobCoordinator", id="the coordinator is gone"),
     pytest.param({f"turnout_job_unsaved_seconds{{{JOB}}}": "20000+0"}, "JobUnsaved", id="five hours without a save"),
+    pytest.param({f'{SAVES}"failed"}}': "0+0.1"}, "SavesFail", id="every second save fails"),
+    pytest.param(
+        {f'{SAVES}"done"}}': "0+0", f'{SAVES}"failed"}}': "0+0.02"}, "SavesFail", id="each of few saves fails"
+    ),
+    pytest.param({LAST_SAVE: "600+0"}, "SaveOverdue", id="no complete save for two hours"),
+    pytest.param({LAST_SAVE: "_"}, "SaveOverdue", id="a job that asks for saves and never had one"),
     pytest.param({f'{GPU_SECONDS}"wasted"}}': "0+300"}, "GoodputBurn", id="steps are repeated"),
     pytest.param(
         {'turnout_queue_elastic_gpu_seconds_total{queue="default"}': "0+0.2"}, "LendingLoses", id="costs above gains"
@@ -199,6 +213,11 @@ SILENT = [
     pytest.param(
         {f'{GPU_SECONDS}"productive"}}': "0+480x200 _x10 100800+480"}, id="a gap of ten minutes in the job's totals"
     ),
+    pytest.param({f'{SAVES}"failed"}}': "0+0x390 1+0"}, id="one save failed"),
+    pytest.param({f'{SAVES}"failed"}}': "0+0.1x120 12+0"}, id="saves that failed five hours ago"),
+    pytest.param({f'{SAVES}"superseded"}}': "0+1"}, id="newer saves overtake others on their way to storage"),
+    pytest.param({LAST_SAVE: "_", SAVE_INTERVAL: "_"}, id="a job that saves nothing to storage"),
+    pytest.param({LAST_SAVE: "0+60x400 24000+0"}, id="a save that is late by one interval"),
     pytest.param({'turnout_queue_jobs{queue="default",state="waiting"}': "0+0"}, id="nobody waits"),
     pytest.param({'turnout_leading{component="autoscaler",pod="b"}': "0+0"}, id="a second replica that does not lead"),
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.alerts.model import JOB_QUEUE, Alert, Group, Record, Severity, with_queue
+from hack.codegen.alerts.model import JOB_QUEUE, Alert, Group, Ratio, Record, Severity, with_queue
 
 _JOB = "{{ $labels.job_namespace }}/{{ $labels.job_name }}"
 _NAMESPACE = {"namespace": "{{ $labels.job_namespace }}"}
@@ -15,6 +15,19 @@ _COORDINATORS = (
     f"{_BY_JOB} ({_COORDINATES}) > 1 or"
     f" ({_BY_JOB} ({_COORDINATES}) == 0 and {_BY_JOB} (max_over_time({_COORDINATES}[1h])) > 0)"
 )
+_SAVES = "turnout_launcher_saves_total"
+SAVE_FAILED = Ratio(
+    "save_failed",
+    "cluster, JOB, tier",
+    f'rate({_SAVES}{{outcome="failed"}}[WINDOW])',
+    f'rate({_SAVES}{{outcome!="superseded"}}[WINDOW])',
+)
+_FEW_SAVES_FAIL = (  # of a job that saves too rarely for a budget
+    "turnout:save_failed:increase6h > 2 and turnout:save_failed:ratio6h > 0.5 and turnout:save_failed:ratio1h > 0.5"
+)
+_LAST_SAVE = 'max by (cluster, JOB) (turnout_launcher_last_save_timestamp_seconds{tier="storage"})'
+_SAVE_INTERVAL = 'max by (cluster, JOB) (turnout_launcher_save_interval_seconds{tier="storage"})'
+_SAVE_OVERDUE = f"time() - {_LAST_SAVE} > 3 * {_SAVE_INTERVAL} or {_SAVE_INTERVAL} unless {_LAST_SAVE}"
 
 
 def _badput(window: str) -> str:
@@ -88,10 +101,40 @@ ALERTS = (
         Severity.INFO,
         f"Job {_JOB} loses {{{{ $value | humanizeDuration }}}} of work if it dies now.",
         "The job has trained for more than four hours without a save that outlives it.",
-        "The log of the checkpoint daemon in the job's pods: do saves fail? [checkpoints.md](checkpoints.md)",
+        "The board of the job: *Saves* and *Save age*. Does it save at all? [checkpoints.md](checkpoints.md)",
         "Free space on the storage or grant its rights; save more often.",
         wait="10m",
         labels=_NAMESPACE,
+    ),
+    Alert(
+        "SavesFail",
+        with_queue(f"{SAVE_FAILED.burns(0.01)} or {_FEW_SAVES_FAIL}"),
+        Severity.WARNING,
+        f"{{{{ $value | humanize }}}} saves of job {_JOB} to {{{{ $labels.tier }}}} failed in six hours.",
+        "Saves of the job fail in one tier: `memory` of the worker, `replica` in the memory of other workers, or "
+        "`storage`. A save that a newer save replaced does not count.",
+        "The board of the job: *Saves*. The logs of its pods: `persist_failed`, `commit_failed` and "
+        "`checkpoint_incomplete` are about storage, `replica_failed` and `replica_refused` about replicas, "
+        "`memory_corrupt` about memory. [checkpoints.md](checkpoints.md)",
+        "Storage: free space, grant the rights of the folder, repair the mount. Replica: give the workers more memory "
+        "or ask for fewer replicas. Memory: replace the node.",
+        "The next fault costs the job the steps since its last complete save.",
+        labels=_NAMESPACE,
+    ),
+    Alert(
+        "SaveOverdue",
+        with_queue(_SAVE_OVERDUE),
+        Severity.WARNING,
+        f"The newest complete save of job {_JOB} in storage is older than three of its save intervals, or missing.",
+        "The job asks for saves to storage, and none was completed for three times the longest of its last intervals, "
+        "or none at all since its pods started. In storage, a save is complete when the manifest of its step is there.",
+        "The board of the job: *Save age* and *Saves*. The log of the pod of rank 0: `checkpoint_incomplete` names the "
+        "ranks whose shard is missing. Does the job still make steps? A long evaluation delays saves, too.",
+        "Free space on the storage, grant its rights, or repair the worker that does not write. If the job stands "
+        "still, see [TurnoutJobHung](#turnoutjobhung).",
+        "The job may lose hours of work.",
+        "10m",
+        _NAMESPACE,
     ),
     Alert(
         "GoodputBurn",
@@ -127,4 +170,4 @@ ALERTS = (
     ),
 )
 GOODPUT = Group("goodput", RECORDS, (), "60s", "of jobs whose launcher is scraped; boards rely on this interval")
-LAUNCHER = Group("launcher", (), ALERTS)
+LAUNCHER = Group("launcher", tuple(SAVE_FAILED.records()), ALERTS)

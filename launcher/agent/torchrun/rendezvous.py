@@ -94,7 +94,7 @@ class BackgroundAgent:
         def ready(leave: Callable[[], None]) -> None:
             self.leave = leave
 
-        log_event = log_to(log, quiet=["job_time_measured"], foreign=True)
+        log_event = log_to(log, quiet=["job_time_measured", "save_ended"], foreign=True)
         return await run_agent(settings, os.environ, log_event, training=self.training, ready=ready)
 
     def call(self, work: Coroutine[Any, Any, Formed]) -> Future[Formed]:

@@ -66,7 +66,8 @@ async def _begin(
 
     endpoint: the socket for other daemons, None for none.
     """
-    daemon = CheckpointDaemon(options.folder, options.run, options.worker, log_event, options.bytes_s, options.copied_s)
+    of_worker, limits = (options.folder, options.run, options.worker), (options.bytes_s, options.copied_s)
+    daemon = CheckpointDaemon(*of_worker, log_event, *limits, options.reports)
     await _run(listens, endpoint, daemon)
 
 
@@ -77,6 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--listen", type=int, required=True, metavar="FD", help="a socket that listens")
     parser.add_argument("--peer-listen", type=int, metavar="FD", help="another, for the daemons of other workers")
+    parser.add_argument("--reports", type=int, metavar="FD", help="a pipe for the ends of saves")
     parser.add_argument("--folder", type=Path, required=True, help="where arenas lie")
     parser.add_argument("--run", required=True, help="the job's id")
     parser.add_argument("--worker", required=True, help="the worker's name")

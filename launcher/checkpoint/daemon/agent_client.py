@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from turnout.launcher.checkpoint.arena.arena_files import find, socket_in
+from turnout.launcher.checkpoint.daemon.save_reports import SaveReportReader
 from turnout.launcher.checkpoint.daemon.trainer_client import daemon_command
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MOST_BYTES,
@@ -47,6 +48,7 @@ LOG_PERIOD_S = 10.0  # seconds between two log lines about an answer that is awa
 MAX_PAUSE_S = 10.0  # seconds before the next daemon starts, when one after the other has died
 STABLE_S = 30.0  # seconds after which a daemon's death says nothing about the next one
 END_S = 600.0  # seconds to finish writing
+LAST_REPORTS_S = 5.0  # seconds to read what a daemon that has ended reported last
 _BACKLOG = 128
 
 
@@ -79,6 +81,7 @@ class AgentClient:
         self._listener: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._reports: SaveReportReader | None = None  # of the newest daemon
         self._starting = asyncio.Lock()
         self._pause_s = 0.0  # before the next daemon starts
 
@@ -132,18 +135,35 @@ class AgentClient:
             if self._listener is None or self._process is not None:
                 return
             self._disarm()
-            fds = [each.fileno() for each in (self._listener, self._endpoint) if each is not None]
-            endpoint = ("--peer-listen", str(fds[1])) if self._endpoint is not None else ()
-            self._process = await asyncio.create_subprocess_exec(
-                *daemon_command(fds[0], self._memory, self._run, self._worker),
-                *endpoint,
-                stdin=asyncio.subprocess.PIPE,
-                pass_fds=fds,
-                start_new_session=True,
-            )
+            self._process = await self._spawn(self._listener)
             if self._endpoint is not None and self._process.stdin is not None:
                 self._process.stdin.write(encode(self._trust))
             self._watch = asyncio.get_running_loop().create_task(self._restart_when_dead(self._process))
+
+    async def _spawn(self, listener: socket.socket) -> asyncio.subprocess.Process:
+        """Start a daemon that inherits the listening sockets, and read its reports."""
+        fds = [each.fileno() for each in (listener, self._endpoint) if each is not None]
+        endpoint = ("--peer-listen", str(fds[1])) if self._endpoint is not None else ()
+        reports = SaveReportReader(self._log_event)
+        with contextlib.ExitStack() as files:
+            read_end, write_end = (os.fdopen(end, mode, 0) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True))
+            files.enter_context(read_end)
+            files.enter_context(write_end)
+            await asyncio.get_running_loop().connect_read_pipe(lambda: reports, read_end)
+            files.callback(reports.close)
+            process = await asyncio.create_subprocess_exec(
+                *daemon_command(fds[0], self._memory, self._run, self._worker),
+                *endpoint,
+                "--reports",
+                str(write_end.fileno()),
+                stdin=asyncio.subprocess.PIPE,
+                pass_fds=[*fds, write_end.fileno()],
+                start_new_session=True,
+            )
+            files.pop_all()
+            write_end.close()  # so that the pipe ends with the daemon
+        self._reports = reports
+        return process
 
     async def _restart_when_dead(self, process: asyncio.subprocess.Process) -> None:
         """Wait for the daemon to die, report it and start a new one, which takes over the memory.
@@ -273,6 +293,11 @@ class AgentClient:
                 if by_s is None:
                     process.kill()
                     await process.wait()
+        if self._reports is not None:
+            if process is not None and process.returncode is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._reports.ended.wait(), LAST_REPORTS_S)
+            self._reports.close()
         if self._watch is not None:
             self._watch.cancel()
         if self._listener is not None:

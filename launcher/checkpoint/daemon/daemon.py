@@ -14,11 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from turnout.launcher.checkpoint.arena.arena import abandoned_arenas, adopt_arenas
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.daemon.persist import CommitCoordinator, Persister, SaveJob, SaveState, run
 from turnout.launcher.checkpoint.daemon.rank_store import Preallocator, RankStore
-from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
+from turnout.launcher.checkpoint.daemon.save_reports import SaveReports, ends_of
+from turnout.launcher.checkpoint.format.arena_layout import Identity
 from turnout.launcher.checkpoint.format.daemon_messages import (
     MOST_BYTES,
     Adopt,
@@ -40,6 +43,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import (
     Restore,
     Save,
     SaveDropped,
+    SaveEnded,
     SaveFailed,
     Stats,
     StoredStep,
@@ -55,6 +59,7 @@ from turnout.launcher.checkpoint.storage.step_reader import newest
 from turnout.launcher.coordinator_messages import HeldStep, RestorePlace
 from turnout.launcher.errors import BadFrame, LauncherError, NewerFormat, NoMemory, StorageFailed
 from turnout.launcher.event_log import EventLog
+from turnout.launcher.model import SaveOutcome, SaveTier
 from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 
@@ -68,6 +73,7 @@ class Session:
         self._newest_epoch = 0  # epoch of the newest Save
         self._stats = Stats()
         self._connected = True
+        self._rank = self._round = 0  # as Hello names them
 
     async def handle(self, message: ToDaemon) -> ToClient | None:
         """Handle one message and return the answer, None for none.
@@ -102,6 +108,7 @@ class Session:
                         "refused", f"this is the daemon of {self._daemon.worker} in {self._daemon.run}"
                     )
                 self._rank_store = await self._daemon.register(message)
+                self._rank, self._round = message.rank, message.round
                 return self._arena()
         if self._rank_store is None:
             raise BadFrame(f"{type(message).__name__} before Hello")
@@ -152,10 +159,14 @@ class Session:
         pinned = await rank_store.pin_save(save)
         if pinned is None:
             self._send_message(SaveFailed(save.step, "overwritten", "a newer save was there before it was heard of"))
+            for tier in (SaveTier.MEMORY, *([SaveTier.STORAGE] if save.target and not save.later else [])):
+                end = SaveEnded(save.step, self._round, self._rank, tier, SaveOutcome.SUPERSEDED)
+                self._daemon.report_save(msgspec.structs.replace(end, announced_s=time.time()))
             return
         await self._daemon.replicator.announce_save(rank_store.local_rank, save)
         generation, record = pinned
-        job = SaveJob(save.step, generation, record, save if save.target and not save.later else None)
+        target = save if save.target and not save.later else None
+        job = SaveJob(save.step, generation, record, target, announced_s=time.time())
         task = self._daemon.start_task(self._run_save(rank_store, save.epoch, job))
         self._saves.add(task)
         task.add_done_callback(self._saves.discard)
@@ -166,7 +177,8 @@ class Session:
         await run(job, rank_store, hashes=hashes, commit=self._daemon.commit, report=self._report)
 
     def _report(self, job: SaveJob) -> None:
-        """Count a save's new state, and tell it to the training process."""
+        """Count a save's new state, and tell it to the training process and to the agent."""
+        self._daemon.report_job(job)
         match job.state:
             case SaveState.HASHED:
                 self._count(hashed=job.step)
@@ -216,13 +228,22 @@ class CheckpointDaemon:
     """Keeps the checkpoints of one worker of one run.
 
     folder: holds its arenas. bytes_s, copied_s: limits in bytes per second to storage and to other daemons, 0 for none.
+    reports: the pipe on which the agent reads the ends of saves, None for no agent.
     """
 
     def __init__(
-        self, folder: Path, run: str, worker: str, log_event: EventLog, bytes_s: float = 0.0, copied_s: float = 0.0
+        self,
+        folder: Path,
+        run: str,
+        worker: str,
+        log_event: EventLog,
+        bytes_s: float = 0.0,
+        copied_s: float = 0.0,
+        reports: int | None = None,
     ) -> None:
         self.run, self.worker, self.folder = run, worker, folder
         self._boot, self._log_event = boot_id(), log_event
+        self._reports = SaveReports(reports, log_event)
         self.persister, self.commits = Persister(run, bytes_s), CommitCoordinator(run, log_event)
         self._rank_stores: dict[int, RankStore] = {}
         self._preallocator = Preallocator()
@@ -265,13 +286,26 @@ class CheckpointDaemon:
             self.start_task(self._persist(rank_store, self._restored_step))
         return rank_store
 
-    async def commit(self, record: ShardRecord, save: Save) -> bool:
-        """Commit a step as the daemon of rank 0. True if the manifest was written."""
+    async def commit(self, job: SaveJob) -> bool:
+        """Commit a step as the daemon of rank 0, and report the end to the agent. True if the manifest was written."""
+        assert job.target is not None
         self._commit_count += 1
         try:
-            return await self.commits.commit(record, save)
+            outcome = await self.commits.commit(job.record, job.target)
         finally:
             self._commit_count -= 1
+        is_done, (round_, rank) = outcome is SaveOutcome.DONE, (job.record.round, job.record.rank)
+        self.report_save(SaveEnded(job.step, round_, rank, SaveTier.STORAGE, outcome, is_done, job.announced_s))
+        return is_done
+
+    def report_save(self, save: SaveEnded) -> None:
+        """Report to the agent that a save has ended now."""
+        self._reports.write(msgspec.structs.replace(save, ended_s=time.time()))
+
+    def report_job(self, job: SaveJob) -> None:
+        """Report to the agent what a save's new state ends."""
+        for end in ends_of(job):
+            self.report_save(end)
 
     async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
         """List the steps that all local ranks below `ranks` hold, newest first; a replicated state on local rank 0 is
@@ -339,17 +373,20 @@ class CheckpointDaemon:
             target = self.replicator.replica_store.saved_target(arena, record.epoch) or default_target
             if target is None or target.kind != "shards" or arena.pin(generation, record.epoch) is None:
                 continue
+            job = SaveJob(step, generation, record, target)
             try:
                 if await asyncio.to_thread(self.persister.persist_if_missing, arena, generation, record, target):
                     self._log_event("persisted", {"step": step, "rank": record.rank, "for": arena.identity.owner})
+                    self.report_job(job.in_state(SaveState.PERSISTED))
             except LauncherError as error:
                 self._log_event("persist_failed", {"step": step, "rank": record.rank, "detail": str(error)})
+                self.report_job(job.in_state(SaveState.FAILED))
                 continue
             finally:
                 with suppress(ValueError):  # the pin was released meanwhile
                     arena.unpin(generation)
             if record.rank == 0:
-                self.start_task(self.commit(record, target))
+                self.start_task(self.commit(job))
 
     async def _persist_before_loading(self, persist_step: int, restore_place: RestorePlace | None) -> None:
         """Write the step to storage before training loads from there, within STORED_S."""
@@ -399,7 +436,8 @@ class CheckpointDaemon:
             await run(job, rank_store, hashes=hashes, commit=self.commit, report=self._log_save_state)
 
     def _log_save_state(self, job: SaveJob) -> None:
-        """Log what became of a save that no training process waits for."""
+        """Log what became of a save that no training process waits for, and report it to the agent."""
+        self.report_job(job)
         fields: dict[str, object] = {"step": job.step, "rank": job.record.rank}
         match job.state:
             case SaveState.PERSISTED:

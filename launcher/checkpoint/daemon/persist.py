@@ -39,6 +39,7 @@ from turnout.launcher.checkpoint.storage.step_reader import manifest_of
 from turnout.launcher.checkpoint.storage.store import MANIFEST, FileInfo, Store, note_name, rank_of, step_name
 from turnout.launcher.errors import BadCheckpoint, LauncherError, NewerFormat, StorageFailed
 from turnout.launcher.event_log import EventLog
+from turnout.launcher.model import SaveOutcome
 
 TORCH_S = 3_600.0  # seconds for torch to write its file
 
@@ -117,6 +118,7 @@ class SaveState(StrEnum):
     PERSISTED = "persisted"
     COMMITTED = "committed"
     CORRUPT = "corrupt"  # its bytes changed after it was sealed
+    SKIPPED = "skipped"  # it stays in memory alone, and a newer save came before it was hashed
     DROPPED = "superseded"  # newer saves needed its memory before it was written
     FAILED = "failed"  # storage failed
 
@@ -131,6 +133,7 @@ class SaveJob:
     target: Save | None  # where in storage it goes; None if it stays in memory
     state: SaveState = SaveState.PINNED
     detail: str = ""  # its path in storage, or why it ended
+    announced_s: float = 0.0  # when the training process announced it, in seconds since 1970; 0 if none did
 
     def in_state(self, state: SaveState, detail: str = "") -> SaveJob:
         """Return this save in another state."""
@@ -142,7 +145,7 @@ async def run(
     store: RankStore,
     *,
     hashes: bool,
-    commit: Callable[[ShardRecord, Save], Awaitable[bool]],
+    commit: Callable[[SaveJob], Awaitable[bool]],
     report: Callable[[SaveJob], None],
 ) -> None:
     """Hash a pinned save, write it to its target and commit its step, as far as each applies. Raises nothing.
@@ -156,6 +159,8 @@ async def run(
                 return
             report(job.in_state(SaveState.HASHED))
         if job.target is None:
+            if not hashes:
+                report(job.in_state(SaveState.SKIPPED))
             return
         path = await store.write(job.slot, job.record, job.target)
         report(job.in_state(SaveState.PERSISTED, path))
@@ -167,7 +172,7 @@ async def run(
         return
     finally:
         store.unpin(job.slot)
-    if job.target.kind == "shards" and job.record.rank == 0 and await commit(job.record, job.target):
+    if job.target.kind == "shards" and job.record.rank == 0 and await commit(job):
         report(job.in_state(SaveState.COMMITTED))
 
 
@@ -285,7 +290,7 @@ class CommitCoordinator:
 
     def __init__(self, run: str, log_event: EventLog) -> None:
         self._run, self._log_event = run, log_event
-        self._commits: dict[tuple[str, int, int], asyncio.Task[bool]] = {}
+        self._commits: dict[tuple[str, int, int], asyncio.Task[SaveOutcome]] = {}
         self._in_flight: dict[asyncio.Event, int] = {}  # steps by the event that gives them up
         self._storage_lock = asyncio.Lock()  # hanging storage blocks one thread, not all
         self._swept_s: dict[str, float] = {}
@@ -296,10 +301,10 @@ class CommitCoordinator:
         """Return the number of commits in flight."""
         return len(self._in_flight)
 
-    async def commit(self, record: ShardRecord, save: Save) -> bool:
+    async def commit(self, record: ShardRecord, save: Save) -> SaveOutcome:
         """Wait for the other ranks' shards, write the manifest and remove old checkpoints. Runs once for each save.
 
-        Returns False if the step is not committed and will not be.
+        Returns SUPERSEDED if the job went on from another step first, and FAILED if a shard or storage is missing.
         """
         key = (save.target, record.step, record.round)
         if key not in self._commits:
@@ -308,10 +313,10 @@ class CommitCoordinator:
             self._commits[key] = asyncio.get_running_loop().create_task(self._commit(record, save))
         return await asyncio.shield(self._commits[key])
 
-    async def _commit(self, record: ShardRecord, save: Save) -> bool:
+    async def _commit(self, record: ShardRecord, save: Save) -> SaveOutcome:
         """Try to commit the step until all shards exist, or until another round or the end gives it up."""
         if record.round <= self._last_given_up_round:
-            return False
+            return SaveOutcome.SUPERSEDED
         given_up, until_s = asyncio.Event(), time.monotonic() + COMMIT_S
         self._in_flight[given_up] = record.step
         try:
@@ -320,7 +325,7 @@ class CommitCoordinator:
             for pause_s in pauses():
                 if await self._try_commit(commit, store, record, save):
                     self._sweep(store)
-                    return True
+                    return SaveOutcome.DONE
                 with suppress(TimeoutError):
                     async with asyncio.timeout(pause_s):
                         await given_up.wait()
@@ -331,7 +336,7 @@ class CommitCoordinator:
             self._log_event("commit_failed", {"step": record.step, "detail": str(error)})
         finally:
             del self._in_flight[given_up]
-        return False
+        return SaveOutcome.SUPERSEDED if given_up.is_set() else SaveOutcome.FAILED
 
     async def _try_commit(self, commit: Commit, store: Store, record: ShardRecord, save: Save) -> bool:
         """Check storage once for all shards; if they are there, commit the step and remove old ones. True if it is

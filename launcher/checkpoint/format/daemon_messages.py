@@ -17,6 +17,7 @@ import msgspec
 from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS
 from turnout.launcher.coordinator_messages import MOST_COPIES, Holds, RestorePlace, Takes
 from turnout.launcher.framing import decode, frame
+from turnout.launcher.model import SaveOutcome, SaveTier
 
 VERSION = 1
 MOST_BYTES = 1 << 20  # a RestorePlace with the most locations; all other messages are far smaller
@@ -29,6 +30,7 @@ Newest = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]  # a step, -1 for none
 Ranks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
 Slot = Annotated[int, msgspec.Meta(ge=0, lt=MOST_GENERATIONS)]
 Slots = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
+UnixTime = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # seconds since 1970
 Kind: TypeAlias = Literal["shards", "torch"]
 
 
@@ -247,6 +249,19 @@ class ShardFetched(_DaemonFrame, tag=28, frozen=True):
     epoch: Count
 
 
+class SaveEnded(_DaemonFrame, tag=29, frozen=True):
+    """Reports how a save of one rank ended in one tier. The daemon sends it on the agent's pipe, and nobody asks."""
+
+    step: Step
+    round: Count  # in which it was saved
+    rank: Ranks
+    tier: SaveTier
+    outcome: SaveOutcome
+    complete: bool = False  # it can be restored from there now; of a step in storage, True of the whole step alone
+    announced_s: UnixTime = 0.0  # when the training process announced it, 0 if none did
+    ended_s: UnixTime = 0.0
+
+
 ToDaemon: TypeAlias = (
     Hello
     | ReserveMemory
@@ -276,6 +291,7 @@ ToClient: TypeAlias = (
     | SaveDropped
     | StoredStep
     | ShardFetched
+    | SaveEnded
 )
 Message: TypeAlias = ToDaemon | ToClient
 

@@ -8,7 +8,7 @@ fetched, no training process is started from it; storage may still have it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ import msgspec
 from turnout.launcher.checkpoint.arena.arena import Arena, lock_for_daemon
 from turnout.launcher.checkpoint.arena.arena_files import boot_id, limits
 from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord, SlotState
-from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, Save, ShardFetched
+from turnout.launcher.checkpoint.format.daemon_messages import Adopt, FetchShard, Save, SaveEnded, ShardFetched
 from turnout.launcher.checkpoint.format.memory_budget import need_bytes, refusal
 from turnout.launcher.checkpoint.replication import peer_connection
 from turnout.launcher.checkpoint.replication.peer_connection import (
@@ -40,6 +40,7 @@ from turnout.launcher.checkpoint.storage.shard_writer import RateLimiter
 from turnout.launcher.coordinator_messages import AdoptShards, DaemonEndpoint, RestorePlace
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError
 from turnout.launcher.event_log import EventLog
+from turnout.launcher.model import SaveOutcome, SaveTier
 
 
 class RankPort(Protocol):
@@ -74,6 +75,9 @@ class DaemonPort(Protocol):
     def rank_store(self, local_rank: int) -> RankPort:
         """Return the rank store of this local rank, made if there is none."""
 
+    def report_save(self, save: SaveEnded) -> None:
+        """Report to the agent that a save has ended now."""
+
 
 @dataclass(slots=True)
 class ReplicationContext:
@@ -101,6 +105,16 @@ class ReplicationContext:
     def identity(self) -> PeerIdentity:
         """Return this daemon's identity for its peers."""
         return PeerIdentity(self.daemon.run, self.daemon.worker, self.token)
+
+    def report_copies(self, steps: Iterable[int], outcome: SaveOutcome) -> None:
+        """Report to the agent how the copies of these steps ended, if the worker has replica holders."""
+        place = self.restore_place
+        if place is None or place.replica_group is None or not place.replica_group.replica_holders or not self.replicas:
+            return
+        is_done = outcome is SaveOutcome.DONE
+        for step in sorted(steps):
+            for rank in range(place.first_rank, place.first_rank + place.processes):
+                self.daemon.report_save(SaveEnded(step, self.round, rank, SaveTier.REPLICA, outcome, is_done))
 
     def has_sealed(self, local_rank: int, step: int) -> bool:
         """Return True if this local rank has told of this step, or of a later one, in this round.

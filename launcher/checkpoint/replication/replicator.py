@@ -61,14 +61,15 @@ from turnout.launcher.coordinator_messages import (
 )
 from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMemory
 from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.model import SaveOutcome
+
+CopyOutcome = Literal["kept", "without", "failed"]
 
 SEAL_S = 60.0  # seconds for the slowest local rank to seal the step that the first has sealed
 
 TRIES = 3  # failures in a row after which a replica holder is skipped
 
 _NO_ROOM = ("no_memory", "older_round", "token")
-
-CopyOutcome = Literal["kept", "without", "failed"]
 
 PinnedShard = tuple[int, Arena, int, ShardRecord]  # local rank, arena, generation, record
 
@@ -97,8 +98,10 @@ class ReplicaSender:
                 "replica_failed", {"step": step, "detail": str(error) or "it was not sealed in time"}
             )
             return "failed"
-        self.uncopied += sum(each < step for each in self._context.unreplicated_steps)
-        self._context.unreplicated_steps = {each for each in self._context.unreplicated_steps if each > step}
+        skipped_steps = {each for each in self._context.unreplicated_steps if each < step}
+        self._context.report_copies(skipped_steps, SaveOutcome.SUPERSEDED)
+        self.uncopied += len(skipped_steps)
+        self._context.unreplicated_steps -= {*skipped_steps, step}
         outcomes = [await self._copy_to(endpoint, pins, complete_step) for endpoint in self._endpoints()]
         if "kept" in outcomes and "failed" not in outcomes:
             self.replicated = step
@@ -323,19 +326,16 @@ async def replicate(
     if context.complete_step in context.ordered_steps:
         replica_store.free_outdated(context.complete_step, context.round)
     context.ordered_steps = {each for each in context.ordered_steps if each > context.complete_step} | {step}
-    return await sender.copy(step, context.complete_step)
+    outcome = await sender.copy(step, context.complete_step)
+    context.report_copies((step,), SaveOutcome.DONE if outcome == "kept" else SaveOutcome.FAILED)
+    return outcome
 
 
 MOST_CALLERS = 512  # connections that have proved the token
-
 MOST_STRANGERS = 64  # connections that have proved nothing yet
-
 SAVES_BEFORE_CLEANUP = 2  # complete saves after which older ones are not used again
-
 FULL_S = 1.0  # pause after running out of file descriptors
-
 _OWN = 32  # entries of a list of held steps that are reserved for the worker's own
-
 _THREADS = 16  # receiving threads; idle ones cost nothing
 
 

@@ -13,6 +13,7 @@ JOB = Board(
     (
         "Does the job run, and how well?",
         "What did faults and resizes cost it?",
+        "Is its work saved?",
         "Does it lie well on the switches?",
         "Which rank or pod holds it up?",
     ),
@@ -113,8 +114,33 @@ JOB = Board(
             ),
         ),
         Row(
-            "Recovery",
+            "Saves and recovery",
             (
+                Panel(
+                    "Save age",
+                    "How old is the newest complete save, and how often does the training ask for one?",
+                    Viz.LINES,
+                    (
+                        Query("time() - max by (tier) (turnout_launcher_last_save_timestamp_seconds{J})", "{{tier}}"),
+                        Query("max by (tier) (turnout_launcher_save_interval_seconds{J})", "{{tier}}: interval"),
+                    ),
+                    Unit.SECONDS,
+                    about="Memory and replica: of the worker that saved last. Storage: of the whole step.",
+                    alert="SaveOverdue",
+                ),
+                Panel(
+                    "Saves",
+                    "How do the saves of the ranks end?",
+                    Viz.BARS,
+                    (
+                        Query(
+                            "sum by (tier, outcome) (increase(turnout_launcher_saves_total{J}[W]))",
+                            "{{tier}}: {{outcome}}",
+                        ),
+                    ),
+                    about="A superseded save gave way to a newer one, or the job went on from another step.",
+                    alert="SavesFail",
+                ),
                 Panel(
                     "Rounds by cause",
                     "What made the job form a new world?",
@@ -142,9 +168,12 @@ JOB = Board(
             (
                 Panel(
                     "Ring crossings",
-                    "How many edges of the ring of workers leave a leaf switch?",
+                    "How many edges of the ring of workers leave a leaf switch, and how many would another order save?",
                     Viz.STAT,
-                    (Query("max(turnout_launcher_ring_crossings{J})", "crossings"),),
+                    (
+                        Query("max(turnout_launcher_ring_crossings{J})", "crossings"),
+                        Query("max(turnout_launcher_ring_crossings_excess{J})", "too many"),
+                    ),
                 ),
                 Panel(
                     "Hung and suspected ranks",

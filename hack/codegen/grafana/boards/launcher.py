@@ -11,6 +11,7 @@ LAUNCHER = Board(
     (
         "Which jobs hang or restart often?",
         "What do faults cost?",
+        "Which jobs are without a fresh save?",
         "Which nodes are faulty, and may more be tainted?",
     ),
     (
@@ -126,6 +127,40 @@ LAUNCHER = Board(
                     ),
                     sort="unsaved",
                     alert="JobUnsaved",
+                ),
+            ),
+        ),
+        Row(
+            "Saves",
+            (
+                Panel(
+                    "Saves without success",
+                    "Do saves fail, or does storage take them more slowly than they are made?",
+                    Viz.BARS,
+                    (
+                        Query(
+                            'sum by (tier, outcome) (increase(turnout_launcher_saves_total{C, outcome!="done"}[W]))',
+                            "{{tier}}: {{outcome}}",
+                        ),
+                    ),
+                    about="A superseded save gave way to a newer one, or the job went on from another step.",
+                    alert="SavesFail",
+                ),
+                Panel(
+                    "Oldest saves",
+                    "Which jobs have the oldest complete save in storage?",
+                    Viz.TABLE,
+                    (
+                        Query(
+                            "topk(20, time() - max by (cluster, JOB)"
+                            ' (turnout_launcher_last_save_timestamp_seconds{C, tier="storage"}))',
+                            "age",
+                            Unit.SECONDS,
+                        ),
+                    ),
+                    about="A job that saves nothing to storage is not in the table.",
+                    sort="age",
+                    alert="SaveOverdue",
                 ),
             ),
         ),

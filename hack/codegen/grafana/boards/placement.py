@@ -117,7 +117,10 @@ PLACEMENT = Board(
                     "Most ring crossings",
                     "Which jobs send most data over upper switches?",
                     Viz.TABLE,
-                    (Query("topk(20, max by (cluster, JOB) (turnout_launcher_ring_crossings{C}))", "crossings"),),
+                    (
+                        Query("topk(20, max by (cluster, JOB) (turnout_launcher_ring_crossings{C}))", "crossings"),
+                        Query("max by (cluster, JOB) (turnout_launcher_ring_crossings_excess{C}) > 0", "too many"),
+                    ),
                     about=LAUNCHERS,
                     sort="crossings",
                 ),

@@ -12,7 +12,16 @@ from turnout.launcher.agent.metrics import MOST_CALLERS, Metrics
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import Logged, Lost
 
-FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "waited_s": 0.4, "reason": "member_lost"}
+FORMED = {
+    "round": 2,
+    "members": 3,
+    "ranks": 6,
+    "crossings": 2,
+    "excess": 1,
+    "restarts": 1,
+    "waited_s": 0.4,
+    "reason": "member_lost",
+}
 
 
 @pytest.mark.contract("DL-110")
@@ -22,6 +31,7 @@ FORMED = {"round": 2, "members": 3, "ranks": 6, "crossings": 2, "restarts": 1, "
         pytest.param("world_formed", FORMED, "members", {}, 3, id="how many workers train"),
         pytest.param("world_formed", FORMED, "ranks", {}, 6, id="how many processes train"),
         pytest.param("world_formed", FORMED, "ring_crossings", {}, 2, id="what the ring costs"),
+        pytest.param("world_formed", FORMED, "ring_crossings_excess", {}, 1, id="what another order would save"),
         pytest.param("world_formed", FORMED, "restarts", {}, 1, id="restarts of the whole job"),
         pytest.param("world_formed", FORMED, "rounds_total", {"reason": "member_lost"}, 1, id="rounds by their cause"),
         pytest.param("world_formed", FORMED, "round_wait_seconds_sum", {}, 0.4, id="how long nobody trained"),

@@ -16,6 +16,7 @@ from turnout.launcher.coordinator_messages import (
 )
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.framing import body_bytes
+from turnout.launcher.model import SaveOutcome, SaveTier
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(-1, 1 << 60)
@@ -91,6 +92,16 @@ TO_CLIENT = {
     daemon_messages.SaveDropped: (newest,),
     daemon_messages.StoredStep: (words, newest),
     daemon_messages.ShardFetched: (words, slots, counts),
+    daemon_messages.SaveEnded: (
+        steps,
+        counts,
+        ranks,
+        st.sampled_from(SaveTier),
+        st.sampled_from(SaveOutcome),
+        st.booleans(),
+        st.floats(0, 1e12),
+        st.floats(0, 1e12),
+    ),
 }
 up = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_DAEMON.items()))
 down = st.one_of(*(st.builds(kind, *fields) for kind, fields in TO_CLIENT.items()))

@@ -135,6 +135,7 @@ async def test_a_sender_whose_copies_are_refused_goes_on_without_and_says_so(job
         await follower.send(Copied(step, "kept"))
     follower.close()
     assert job[0].words() == ["replica_refused"]
+    assert job[0].ends()[0] == (4, 0, "failed", False)
     assert job[1].replicator.replica_store.arenas() == ()
 
 

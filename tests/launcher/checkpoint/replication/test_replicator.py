@@ -25,6 +25,9 @@ async def test_each_keeps_the_two_newest_steps_of_another(job):
     assert [job[(at + 1) % 3].kept(job[at]) for at in range(3)] == [[6, 5]] * 3
     assert await job[0].replicator.held_steps(()) == (HeldStep(6, 2, 3, 1, 1), HeldStep(5, 2, 3, 1, 1))
     assert job.told[0][1] == [], "nothing is to be told"
+    assert [each.ends() for each in job.daemons] == [
+        [(step, at, "done", True) for step in (4, 5, 6)] for at in range(3)
+    ]
 
 
 async def test_a_copy_goes_with_the_word_of_where_in_storage_it_belongs(job):
@@ -87,6 +90,9 @@ async def test_saves_that_come_faster_are_overtaken_and_one_step_is_always_whole
         wholes += [found] if (found := common(job)) > wholes[-1] else []
     await job.copied(step)
     assert all(uncopied for _, uncopied in (each.replicator.progress() for each in job.daemons))
+    for each in job.daemons:
+        outcomes = [outcome for _, _, outcome, _ in each.ends()]
+        assert outcomes.count("superseded") == each.replicator.progress()[1]
 
 
 @pytest.mark.contract("DL-60")

@@ -19,6 +19,7 @@ from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save
 from turnout.launcher.checkpoint.format.shard_file import sums_of
 from turnout.launcher.checkpoint.replication.replicator import Replicator
 from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, RestorePlace
+from turnout.launcher.model import SaveTier
 
 TOKEN = b"0123456789abcdef"
 WITHIN_S = 30.0
@@ -54,12 +55,16 @@ class FakePort:
     worker: str
     run: str = "job"
     rank_stores: dict = field(default_factory=dict)
+    reports: list = field(default_factory=list)
 
     def rank_store(self, local_rank):
         if local_rank not in self.rank_stores:
             identity = Identity(self.run, self.worker, local_rank, boot_id(), 4)
             self.rank_stores[local_rank] = RankStore(self.folder, identity, lambda *_: "", lambda *_: None)
         return self.rank_stores[local_rank]
+
+    def report_save(self, save):
+        self.reports.append(save)
 
 
 class ReplicaDaemon:
@@ -77,6 +82,11 @@ class ReplicaDaemon:
 
     def words(self):
         return [what for what, _ in self.told]
+
+    def ends(self):
+        """Step, rank and outcome of each copy that was reported to the agent, and whether it is complete."""
+        assert {each.tier for each in self.daemon.reports} <= {SaveTier.REPLICA}
+        return [(each.step, each.rank, each.outcome.value, each.complete) for each in self.daemon.reports]
 
     async def round(self, seat, step=-1, replicas=1, meets=True):
         self.seat = seat

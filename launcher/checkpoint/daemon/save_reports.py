@@ -1,0 +1,105 @@
+"""Reports the ends of saves to the agent, on a pipe that the daemon inherits.
+
+The daemon writes a frame for each end and never waits: an agent that does not read loses reports. The agent logs each
+report as the event `save_ended`, and counts it (agent/save_metrics.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from turnout.launcher.checkpoint.daemon.persist import SaveJob, SaveState
+from turnout.launcher.checkpoint.format.daemon_messages import SaveEnded, encode, read_at_client
+from turnout.launcher.errors import BadFrame
+from turnout.launcher.event_log import EventLog, rate_limited
+from turnout.launcher.framing import FrameSplitter
+from turnout.launcher.model import SaveOutcome, SaveTier
+
+MOST_REPORT_BYTES = 4_096  # the kernel writes up to so many to a pipe at once
+MAX_REMEMBERED = 256  # ends that are not reported twice: a save is reported by its process and by the agent
+
+
+class SaveReports:
+    """Writes each end of a save once. fd: the pipe's write end, None to report nothing."""
+
+    def __init__(self, fd: int | None, log_event: EventLog) -> None:
+        self._fd, self._log_event = fd, rate_limited(log_event)
+        self._known: dict[tuple[object, ...], None] = {}  # oldest first
+        if fd is not None:
+            os.set_blocking(fd, False)
+
+    def write(self, save: SaveEnded) -> None:
+        """Write one end, unless it was written before or the agent is gone."""
+        key = (save.step, save.round, save.rank, save.tier, save.outcome)
+        if self._fd is None or key in self._known:
+            return
+        self._known[key] = None
+        if len(self._known) > MAX_REMEMBERED:
+            del self._known[next(iter(self._known))]
+        try:
+            os.write(self._fd, encode(save))
+        except BlockingIOError:
+            self._log_event("save_unreported", {"step": save.step, "why": "the agent does not read"})
+        except OSError:
+            self._fd = None
+
+
+def ends_of(job: SaveJob) -> Iterator[SaveEnded]:
+    """Yield the ends that a save has reached with its state. The commit of a step is reported elsewhere."""
+    end = SaveEnded(job.step, job.record.round, job.record.rank, SaveTier.MEMORY, SaveOutcome.DONE, False)
+    end = msgspec.structs.replace(end, announced_s=job.announced_s)
+    in_storage = msgspec.structs.replace(end, tier=SaveTier.STORAGE)
+    match job.state:
+        case SaveState.HASHED:
+            yield msgspec.structs.replace(end, complete=True)
+        case SaveState.SKIPPED:
+            yield msgspec.structs.replace(end, outcome=SaveOutcome.SUPERSEDED)
+        case SaveState.CORRUPT:
+            yield msgspec.structs.replace(end, outcome=SaveOutcome.FAILED)
+            if job.target is not None:
+                yield msgspec.structs.replace(in_storage, outcome=SaveOutcome.FAILED)
+        case SaveState.PERSISTED if job.target is not None:
+            if job.target.kind == "torch":
+                yield msgspec.structs.replace(in_storage, complete=True)
+            elif job.record.rank:
+                yield in_storage
+        case SaveState.DROPPED:
+            yield msgspec.structs.replace(in_storage, outcome=SaveOutcome.SUPERSEDED)
+        case SaveState.FAILED:
+            yield msgspec.structs.replace(in_storage, outcome=SaveOutcome.FAILED)
+
+
+class SaveReportReader(asyncio.Protocol):
+    """The agent's end of one daemon's pipe. `ended` is set when the pipe has ended and all reports are logged."""
+
+    def __init__(self, log_event: EventLog) -> None:
+        self._log_event, self._frames = log_event, FrameSplitter(MOST_REPORT_BYTES)
+        self.ended = asyncio.Event()
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport. Called by asyncio."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Log each report as an event. Called by asyncio."""
+        try:
+            for body in self._frames.split(data):
+                if isinstance(save := read_at_client(body), SaveEnded):
+                    self._log_event("save_ended", msgspec.structs.asdict(save))
+        except BadFrame as error:
+            self._log_event("frame_refused", {"why": str(error)})
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Set `ended`. Called by asyncio."""
+        self.ended.set()
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._transport is not None:
+            self._transport.close()
