@@ -74,6 +74,8 @@ class ClusterSnapshot:
         self.row_of = {name: row for row, name in enumerate(self.order)}
         self.offer_version += 1
         self._rebuild()
+        self.changed_rows.update(range(len(self.order)))
+        self.gain_version += 1
 
     def put_node(self, node: Node) -> bool:
         """Add or update a node. Return False if it has no row yet: then call `set_row_order` before other methods."""
@@ -271,7 +273,10 @@ class ClusterSnapshot:
         return all(name in self._column_of for name, _ in shape.requests)
 
     def _rebuild(self) -> None:
-        """Compute all tables from nodes and charges, after a new resource or another order of rows."""
+        """Compute all tables from nodes and charges, after a new resource or another order of rows.
+
+        A new resource changes no room: a shape that requests it had none on any row.
+        """
         size = (len(self.order), len(self._column_of))
         self._allocatable = np.zeros(size, np.int64)
         self._used = np.zeros(size, np.int64)
@@ -285,8 +290,6 @@ class ClusterSnapshot:
                 for resource, requested in charge.shape.requests:
                     if (column := self._column_of.get(resource)) is not None:
                         self._used[row, column] += requested
-        self.changed_rows.update(range(len(self.order)))
-        self.gain_version += 1
 
     def _fill_node(self, row: int, node: Node) -> None:
         offered = _offered_amounts(node)

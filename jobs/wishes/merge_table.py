@@ -137,7 +137,9 @@ RULES = (
         "where both divide the pods alike: the stricter of each term; else those of the first source",
         _groups,
     ),
-    MergeRule("apart from other gangs", ("exclusive_level", "exclusive_set"), True, "of the first source", _exclusive_set),
+    MergeRule(
+        "apart from other gangs", ("exclusive_level", "exclusive_set"), True, "of the first source", _exclusive_set
+    ),
     MergeRule(
         "together with other gangs", ("together", "together_of", "one_domain"), True, "of the first source", _together
     ),

@@ -82,7 +82,6 @@ class Sizing:
 class _MemberSummary:
     """The statements of all members of a gang."""
 
-    living: Sequence[GangMember]  # members that run or may still run
     wishes: Sequence[Wish]  # the different wishes
     min_pods: int
     total: int
@@ -96,7 +95,6 @@ def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
     """Return what the members of a gang say together: of numbers the largest, of texts the first."""
     memberships = [member.membership for member in members]
     return _MemberSummary(
-        living=[member for member in members if not member.terminating],
         wishes=list(dict.fromkeys(membership.wish for membership in memberships if membership.wish.source)),
         min_pods=_largest(membership.min_members for membership in memberships),
         total=_largest(membership.total for membership in memberships),
@@ -136,6 +134,7 @@ class Gang:
     _cached_summary: _MemberSummary | None = field(
         default=None, init=False, repr=False, compare=False
     )  # None: to be gathered
+    _cached_living: Sequence[GangMember] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def _summary(self) -> _MemberSummary:
@@ -148,12 +147,15 @@ class Gang:
 
     def join(self, member: GangMember) -> None:
         """Add or update a member."""
+        before = self.members.get(member.uid)
         self.members[member.uid] = member
-        self._cached_summary = None
+        self._cached_living = None
+        if before is None or not member.differs_only_in_place(before):
+            self._cached_summary = None
 
     def leave(self, uid: str) -> bool:
         """Remove a member. Returns False for an unknown member."""
-        self._cached_summary = None
+        self._cached_summary = self._cached_living = None
         return self.members.pop(uid, None) is not None
 
     def start(self, now_s: float, patience_s: float) -> None:
@@ -205,7 +207,9 @@ class Gang:
 
     def living(self) -> Sequence[GangMember]:
         """Return the members that run or may still run."""
-        return self._summary.living
+        if self._cached_living is None:
+            self._cached_living = [member for member in self.members.values() if not member.terminating]
+        return self._cached_living
 
     @property
     def is_unsized(self) -> bool:

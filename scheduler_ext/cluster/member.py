@@ -168,6 +168,11 @@ class GangMember:
         """True if the pod waits for a node: neither bound nor being deleted."""
         return not self.node and not self.terminating
 
+    def differs_only_in_place(self, other: GangMember) -> bool:
+        """Return True if this is the same pod on the same terms: only its node and its nomination may be others."""
+        at_own_place = replace(other, node=self.node, nominated=self.nominated, nominated_by_us=self.nominated_by_us)
+        return at_own_place == self
+
 
 def member_of(pod: Pod, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> GangMember | None:
     """Read a pod; None when it is finished and takes no room. Raises BadQuantity, TooComplex when it cannot be read."""

@@ -29,6 +29,34 @@ PATIENCE_S = 30.0  # how long room is reserved for announced members after the l
 MAX_PATIENCE_S = 300.0  # from the first member on, once in a gang's life, whatever size is stated later
 
 
+class GangChanges:
+    """The gangs that changed since their plans were updated, and how."""
+
+    def __init__(self) -> None:
+        # uids of the members that got a node or took one; None where the gang has changed in any other way, too
+        self._placed_uids: dict[GangKey, set[str] | None] = {}
+
+    def add(self, key: GangKey) -> None:
+        """Note that a gang has changed in any way."""
+        self._placed_uids[key] = None
+
+    def add_placed(self, key: GangKey, uid: str) -> None:
+        """Note that nothing but the place of one member has changed, or its nomination."""
+        if (uids := self._placed_uids.setdefault(key, set())) is not None:
+            uids.add(uid)
+
+    def placed_uids(self, key: GangKey) -> set[str] | None:
+        """Return the members whose places are all that has changed in a gang; None if more has changed."""
+        return self._placed_uids.get(key)
+
+    def clear(self) -> None:
+        """Forget all changes."""
+        self._placed_uids.clear()
+
+    def __iter__(self) -> Iterator[GangKey]:
+        return iter(self._placed_uids)
+
+
 class ClusterView:
     """The cluster as the watches have shown it."""
 
@@ -37,7 +65,7 @@ class ClusterView:
         self.snapshot = ClusterSnapshot()
         self.gangs: dict[GangKey, Gang] = {}
         self.pods: dict[str, GangMember] = {}
-        self.changed_gangs: set[GangKey] = set()
+        self.changed_gangs = GangChanges()
         self.layout_version = 0  # raised when host ids change their meaning
         self.assumed_pods = AssumedPods()
         self.preferences = Preferences(self.snapshot)
@@ -83,7 +111,7 @@ class ClusterView:
             self.assumed_pods.forget(member.uid)
         self._charge(member)
         if joins:
-            self._join(member, pod.metadata.resource_version, new=old is None)
+            self._join(member, pod.metadata.resource_version, old)
         return None
 
     def drop_pod(self, uid: str) -> None:
@@ -179,7 +207,7 @@ class ClusterView:
             return
         self.assumed_pods.assume(member.uid, node, now_s)
         self._charge(member)
-        self.changed_gangs.add(member.membership.key)
+        self.changed_gangs.add_placed(member.membership.key, member.uid)
 
     def forget_assumed(self, member: GangMember) -> None:
         """Forget that the pod was sent to a node, because the scheduler does not offer that node."""
@@ -267,10 +295,11 @@ class ClusterView:
             self.changed_gangs.add(key)
         self._next_expiry_s = min(self._wait_until_s.values(), default=math.inf)
 
-    def _join(self, member: GangMember, version: str, new: bool) -> None:
+    def _join(self, member: GangMember, version: str, old: GangMember | None) -> None:
         """Add a pod to its gang.
 
-        new: True for a pod not known before. A known pod that changed its gang does not prolong the waiting.
+        old: the pod as it was; None for a pod not known before. A known pod that changed its gang does not prolong the
+        waiting.
         """
         key = member.membership.key
         gang = self.gangs.get(key)
@@ -281,10 +310,13 @@ class ClusterView:
                 version=int(version) if _VERSION.fullmatch(version) else 0,
                 tier_of=self.levels.tier_of,
             )
-        if new:
+        if old is None:
             self._gangs_with_new_members[key] = None
         gang.join(member)
-        self.changed_gangs.add(key)
+        if old is not None and member.differs_only_in_place(old):
+            self.changed_gangs.add_placed(key, member.uid)
+        else:
+            self.changed_gangs.add(key)
 
     def _leave(self, member: GangMember) -> None:
         """Remove a member from its gang, and the gang with its last member."""

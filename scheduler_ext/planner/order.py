@@ -85,6 +85,44 @@ def position_of(view: ClusterView, gang: Gang) -> GangPosition:
     return GangPosition(needed_pods, first if needed_pods else above, above if has_seats_above else first)
 
 
+def position_after(
+    view: ClusterView,
+    gang: Gang,
+    plan: GangPlan,
+    position: GangPosition,
+    changed_uids: AbstractSet[str],
+    member_uids: AbstractSet[str],
+) -> GangPosition | None:
+    """Return a gang's place in the order after some members got their planned hosts.
+
+    plan, position: as they were before. changed_uids: the members whose place has changed. member_uids: the members
+    that existed when the plan was made. None where all members have to be looked at: one of them went elsewhere or has
+    no host, the gang is complete, or its place in the order depends on more than the number of its members.
+    """
+    seated_uids = changed_uids & plan.hosts.keys()
+    for uid in changed_uids:
+        member = gang.members.get(uid)
+        host = None if member is None or member.terminating else view.host_of(member)
+        if host is None or uid not in member_uids or plan.hosts.get(uid, host) != host:
+            return None
+    left = len(plan.hosts) - len(seated_uids)
+    needed_pods = position.needed_pods and position.needed_pods - len(seated_uids)
+    ends = left < 1 or (position.needed_pods > 0 and needed_pods < 1)
+    if ends or gang.together_name or gang.min_by_role:
+        return None
+    was_nominated = not position.first_order[3]
+    waiting_uids = (uid for uid in plan.hosts if uid not in seated_uids) if was_nominated else changed_uids
+    is_nominated = any(gang.members[uid].is_waiting and view.our_nomination(gang.members[uid]) for uid in waiting_uids)
+    if is_nominated != was_nominated:
+        return None
+    if len(member_uids) > len(plan.hosts):  # it had started before
+        return replace(position, needed_pods=needed_pods)
+    if position.first_order != position.last_order or not needed_pods:
+        return None
+    order = (int(SeatClass.STARTED), *position.first_order[1:]) if gang.min_pods_to_finish else position.first_order
+    return GangPosition(needed_pods, order, order)
+
+
 def _needed_pods(gang: Gang, waiting: Sequence[GangMember], min_pods: int) -> int:
     """Return how many more members need a host so that a gang reaches its min, and each role its own min."""
     needed = max(0, min_pods - (len(gang.living()) - len(waiting))) if min_pods else len(waiting)

@@ -37,6 +37,7 @@ from turnout.scheduler_ext.planner.order import (
     has_started,
     missing_partner,
     order_seats,
+    position_after,
     position_of,
     refuse_for_partner,
     rows_outside_shared_domain,
@@ -111,7 +112,7 @@ class Plans:
         gang = self.view.gangs.get(key)
         if gang is None:
             return None
-        self._plan_until(position_of(self.view, gang).last_order, self._work())
+        self._plan_until((self.position_in_plan(key) or position_of(self.view, gang)).last_order, self._work())
         if key in self._unplanned:  # many gangs are ahead of it; the question does not wait for all of them
             self._plan_gangs_of_set(key)
         return self.current_plan(key)
@@ -124,6 +125,11 @@ class Plans:
         """Return the plan as it stands, without looking for changes."""
         stored = self._plans.get(key)
         return stored.plan if stored is not None else None
+
+    def position_in_plan(self, key: GangKey) -> GangPosition | None:
+        """Return a gang's place in the order with which its plan stands; None without a plan."""
+        stored = self._plans.get(key)
+        return stored.position if stored is not None else None
 
     def plan_all(self, now_s: float) -> list[GangPlan]:
         """Make every missing plan and return all plans in order. The work is not limited."""
@@ -213,7 +219,8 @@ class Plans:
     def sync(self, now_s: float) -> None:
         """Take in the changes since the last call: gangs, layout, room."""
         self.view.settle(now_s)
-        self.view.changed_gangs.update(self.rejected_hosts.expire(now_s))
+        for key in self.rejected_hosts.expire(now_s):
+            self.view.changed_gangs.add(key)
         self.sync_room()
 
     def sync_room(self) -> None:
@@ -230,7 +237,8 @@ class Plans:
                 self.reservations,
             ):
                 table.clear()
-            view.changed_gangs.update(view.gangs)
+            for key in view.gangs:
+                view.changed_gangs.add(key)
         for key in view.changed_gangs:
             self._update_gang(key)
         view.changed_gangs.clear()
@@ -245,6 +253,8 @@ class Plans:
     def _update_gang(self, key: GangKey) -> None:
         """Update the plan of a changed gang, or mark the gang to be planned."""
         gang, stored = self.view.gangs.get(key), self._plans.get(key)
+        if gang is not None and stored is not None and self._give_seats(gang, stored):
+            return
         if gang is None or not self._wants_plan(gang):
             if stored is not None:
                 self._withdraw(key)
@@ -266,6 +276,26 @@ class Plans:
                 return
             self._withdraw(key)
         self._unplanned[key] = position_of(self.view, gang).first_order
+
+    def _give_seats(self, gang: Gang, stored: StandingPlan) -> bool:
+        """Take the seats of members that are on their planned hosts now out of a plan.
+
+        False if more has changed, so that the whole gang has to be looked at. The work is that of the change, not that
+        of the gang.
+        """
+        uids = self.view.changed_gangs.placed_uids(gang.key)
+        if uids is None or stored.plan.refusal is not None:
+            return False
+        seated_uids = uids & stored.plan.hosts.keys()
+        position = position_after(self.view, gang, stored.plan, stored.position, uids, stored.member_uids)
+        first_order = stored.position.first_order
+        if position is None or any(stored.seat_of(uid).order != first_order for uid in seated_uids):
+            return False
+        if position.first_order != first_order and stored.pods_by_order.keys() != {first_order}:
+            return False  # the gang starts, and its seats have several orders
+        self._plans.give_seats(gang.key, seated_uids, position)
+        self.steps += _SEAT_STEPS * len(uids)
+        return True
 
     def _wants_plan(self, gang: Gang) -> bool:
         """Return True if a member waits for a plan, or the running members need a member that does not exist yet.
@@ -393,10 +423,9 @@ class Plans:
     def _put(self, gang: Gang, plan: GangPlan, position: GangPosition, stated_terms: object = None) -> StandingPlan:
         """Keep a plan and reserve room for it."""
         member_uids = frozenset(member.uid for member in planned_members(gang) if not member.terminating)
-        stored = StandingPlan(
-            plan, position, stated_terms or gang.stated_terms, member_uids, order_seats(gang, plan, position)
-        )
-        self.steps += _SEAT_STEPS * len(stored.seats)
+        seats = order_seats(gang, plan, position)
+        stored = StandingPlan(plan, position, stated_terms or gang.stated_terms, member_uids, seats)
+        self.steps += _SEAT_STEPS * len(seats)
         if plan.refusal is not None:
             self._refused.add(gang.key)
         self._plans.put(gang.key, stored)

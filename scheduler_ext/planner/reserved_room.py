@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from turnout.kube.pod_shape import HostPort, PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass, position_of
-from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, RoomOf, is_planned
+from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, RoomOf, drop_seats, is_planned
 from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import path_text
 
@@ -39,14 +39,38 @@ class StandingPlan:
     position: GangPosition
     stated_terms: object  # the gang's statements on which the plan depends
     member_uids: frozenset[str]  # uids of the members that existed when the plan was made
-    seats: list[OrderedSeat]  # the seats of the plan
+    seats: InitVar[Sequence[OrderedSeat]]  # the seats of the plan
     seats_by_row: dict[int, list[OrderedSeat]] = field(default_factory=dict)  # the seats by row
     pods_by_order: dict[Order, list[PodOnRow]] = field(default_factory=dict)  # the seats by order
 
-    def __post_init__(self) -> None:
-        for seat in self.seats:
+    def __post_init__(self, seats: Sequence[OrderedSeat]) -> None:
+        for seat in seats:
             self.seats_by_row.setdefault(seat.host, []).append(seat)
             self.pods_by_order.setdefault(seat.order, []).append((seat.host, seat.shape))
+
+    def seat_of(self, uid: str) -> OrderedSeat:
+        """Return the seat of a member. Raises KeyError if it has none."""
+        return next(seat for seat in self.seats_by_row[self.plan.hosts[uid]] if seat.uid == uid)
+
+    def give(self, uids: Collection[str], position: GangPosition) -> None:
+        """Take out the seats of members that hold their hosts now. position: of the gang without these seats."""
+        for seat in [self.seat_of(uid) for uid in uids]:
+            seats = self.seats_by_row[seat.host]
+            seats.remove(seat)
+            if not seats:
+                del self.seats_by_row[seat.host]
+            pods = self.pods_by_order[seat.order]
+            del pods[next(at for at, (row, shape) in enumerate(pods) if row == seat.host and shape == seat.shape)]
+        self.plan = drop_seats(self.plan, frozenset(uids))
+        if position.first_order != self.position.first_order:
+            self._move(position.first_order)
+        self.position = position
+
+    def _move(self, order: Order) -> None:
+        """Give every seat this order."""
+        for row, seats in self.seats_by_row.items():
+            self.seats_by_row[row] = [OrderedSeat(order, each.host, each.shape, each.uid, each.rank) for each in seats]
+        self.pods_by_order = {order: [pod for pods in self.pods_by_order.values() for pod in pods]}
 
     def growth_seats(self) -> list[PodOnRow]:
         """Return the growth seats: they give way to every other seat."""
@@ -91,6 +115,19 @@ class StandingPlans:
             self._gangs_by_row.setdefault(row, set()).add(key)
         for row in before.seats_by_row.keys() - stored.seats_by_row.keys() if before else ():
             self._forget_row(row, key)
+
+    def give_seats(self, key: GangKey, uids: Collection[str], position: GangPosition) -> None:
+        """Take the seats of members that hold their hosts now out of a plan, and release their room.
+
+        position: of the gang without these seats.
+        """
+        stored = self._by_gang[key]
+        pods = [(stored.plan.hosts[uid], stored.plan.shapes[uid]) for uid in uids]
+        stored.give(uids, position)
+        self._room.release(pods)
+        for row, _ in pods:
+            if row not in stored.seats_by_row and key in self._gangs_by_row.get(row, ()):
+                self._forget_row(row, key)
 
     def remove(self, key: GangKey) -> list[PodOnRow]:
         """Remove a plan, and return the pods for which it reserved room."""
