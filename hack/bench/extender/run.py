@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from hack.bench.extender import large_gang
+from hack.bench.extender.large_gang import LargeGang
 from hack.bench.extender.stream import Measured, Size, measure
 from hack.bench.support.measure import load_note, middle, middle_ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
@@ -18,19 +20,26 @@ FULL = (Size(500, 2_000, 5, 1200), Size(5_000, 20_000, 5, 1200), Size(50_000, 20
 QUICK = (Size(500, 2_000, 1, 300), Size(5_000, 20_000, 3, 300), Size(50_000, 20_000, 1, 100))
 ENDS = ("handler", "loopback", "first of gang")
 COLUMNS = {"names, server": "", **{f"{end} {share}": ".2f" for end in ENDS for share in ("p50", "p99")}}
+LARGE_GANGS = (1_000, 10_000)  # pods
 SMALLEST = (Size(64, 128, 1, 40), Size(96, 192, 1, 40), Size(128, 256, 1, 40))
 
 
 def run(scale: Scale) -> Outcome:
     """Measure every size, smallest first."""
     measured = [measure(size) for size in scale.pick(FULL, QUICK, SMALLEST)]
+    large = [
+        large_gang.measure(pods, scale.pick(200, 50, 8)) for pods in scale.pick(LARGE_GANGS, LARGE_GANGS, (64, 256))
+    ]
     memory = [(f"{one.size.nodes:,}", one.size.pods, one.rss_mib, one.peak_mib, one.start_s) for one in measured]
     columns = {"the extender's process, nodes": "", "pods": ",d", "MiB": ".0f", "peak MiB": ".0f", "s to ready": ".1f"}
     tables = [
         Table("milliseconds, median of the runs", COLUMNS, [row for one in measured for row in _rows(one)]),
         Table("memory and start", columns, memory),
+        Table("milliseconds of planning, one large gang", large_gang.COLUMNS, [one.row() for one in large]),
     ]
-    return Outcome("extender: time to answer", tables, list(_targets(measured)), _notes(measured))
+    return Outcome(
+        "extender: time to answer", tables, [*_targets(measured), *_large_targets(large[-1])], _notes(measured)
+    )
 
 
 def _ms(one: Measured, who: str, end: str, share: float) -> float:
@@ -57,6 +66,12 @@ def _targets(measured: Sequence[Measured]) -> Iterator[Target]:
     ours, noop = ([nearest_rank(getattr(run, who).loopback_s, 0.5) for run in one.runs] for who in ("ours", "noop"))
     yield Target(f"p50 beside the no-op server at {one.size.nodes:,} names", middle_ratio(ours, noop), "<=", 2)
     yield Target(f"MiB at {one.size.nodes:,} nodes and {one.size.pods:,} pods", one.rss_mib, "<=", 250)
+
+
+def _large_targets(one: LargeGang) -> Iterator[Target]:
+    """Return what docs/extender.md promises of a question in the middle of a large gang."""
+    yield Target(f"worst further question, {one.pods:,} pods, ms", max(one.further_ms), "<=", one.limit_ms)
+    yield Target(f"worst question of others after a binding, {one.pods:,} pods, ms", max(one.others_ms), "<=", 20)
 
 
 def _notes(measured: Sequence[Measured]) -> tuple[str, ...]:
