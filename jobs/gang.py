@@ -77,6 +77,7 @@ class Membership:
     parent_set: str = ""  # the JobSet or LeaderWorkerSet that its gang belongs to, "" for none
     faults: tuple[str, ...] = ()  # a sentence for each unreadable field
     marks: tuple[tuple[str, str], ...] = ()  # labels that may divide its gang into groups
+    names_pod_group: bool = False  # True if a PodGroup with terms for its gang must exist
 
 
 def membership(pod: Pod) -> Membership:
@@ -108,7 +109,16 @@ def membership(pod: Pod) -> Membership:
         parent_set=_kin(pod),
         faults=tuple(faults),
         marks=_marks(pod, key),
+        names_pod_group=_names_pod_group(pod, key),
     )
+
+
+def _names_pod_group(pod: Pod, key: GangKey) -> bool:
+    """Return True if a PodGroup must exist. koordinator makes it where the annotations of the pods state the min."""
+    notes = pod.metadata.annotations or {}
+    if key.dialect == Dialect.KOORDINATOR.value and notes.get(labels.KOORD_NAME) and notes.get(labels.KOORD_MIN):
+        return False
+    return key.dialect in {dialect.value for dialect in POD_GROUP_VERSIONS}
 
 
 def _key(pod: Pod) -> GangKey:

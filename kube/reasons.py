@@ -277,8 +277,8 @@ EXTENDER: Mapping[str, Meaning] = {
     ),
     "GangUnknown": Meaning(
         "The PodGroup or owner that says how many pods must start together does not exist. Behind our "
-        "scheduling gate the pod waits for it; otherwise the extender waits one second and places the pod "
-        "without it.",
+        "scheduling gate the pod waits for it; otherwise the extender waits up to 10 s and then places the "
+        "pod without it.",
         "Create the PodGroup, or state the minimum on the pods.",
         "The labels and annotations of the pod, and kubectl get podgroups.",
     ),

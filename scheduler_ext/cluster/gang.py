@@ -89,6 +89,7 @@ class _MemberSummary:
     multiple: int
     queue: str
     parent_set: str
+    names_pod_group: bool
 
 
 def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
@@ -102,6 +103,7 @@ def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
         multiple=max((membership.wish.multiple for membership in memberships), default=1),
         queue=_first_text(membership.queue for membership in memberships),
         parent_set=_first_text(membership.parent_set for membership in memberships),
+        names_pod_group=any(membership.names_pod_group for membership in memberships),
     )
 
 
@@ -218,8 +220,13 @@ class Gang:
 
     @property
     def lacks_pod_group(self) -> bool:
-        """True if the pods name a PodGroup that is not known."""
+        """True if the pods name a PodGroup that is not known, and do not state how many start together."""
         return self.is_unsized and self.key.dialect not in (Dialect.OWNER.value, Dialect.ALONE.value)
+
+    @property
+    def names_missing_pod_group(self) -> bool:
+        """True if the pods name a PodGroup that is not known. It may have terms that the pods do not state."""
+        return self.sizing is None and self._summary.names_pod_group
 
     @property
     def has_accelerators(self) -> bool:

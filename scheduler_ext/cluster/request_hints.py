@@ -62,8 +62,8 @@ class LaggingView:
 
 
 # A pod of an unknown PodGroup waits at most this long, from the first question about its gang. Watches lag by less.
-POD_GROUP_WAIT_S = 1.0
-MAX_WAITING_GANGS = 32  # gangs of one namespace at a time; further ones do not wait
+POD_GROUP_WAIT_S = 10.0
+MAX_WAITING_GANGS = 256  # gangs of one namespace at a time; further ones do not wait
 
 
 class PodGroupState(Enum):
@@ -83,11 +83,16 @@ class PodGroupWaits:
 
     def state_of(self, gang: Gang, now_s: float) -> PodGroupState:
         """Return whether a gang waits for its PodGroup. The first call starts the wait."""
-        if not gang.lacks_pod_group:
+        if not gang.names_missing_pod_group:
+            self._waiting.get(gang.key.namespace, {}).pop(gang.key, None)
             return PodGroupState.KNOWN
         if gang.key not in self._since_s:
             self._begin(gang.key, now_s)
         return PodGroupState.AWAITED if now_s < self._since_s[gang.key] + POD_GROUP_WAIT_S else PodGroupState.NEVER_CAME
+
+    def waits_s(self, key: GangKey, now_s: float) -> float:
+        """Return for how long a gang's PodGroup is awaited, in seconds; 0 for a gang that does not wait."""
+        return now_s - self._since_s.get(key, now_s)
 
     def _begin(self, key: GangKey, now_s: float) -> None:
         """Begin the wait for a gang's PodGroup.

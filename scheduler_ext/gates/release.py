@@ -62,18 +62,20 @@ def observe_gated_gang(
     lifted_uids: Collection[str],
     schedulers: Collection[str],
     now_s: float,
+    awaits_pod_group: bool = False,
 ) -> GatedGang:
     """Gather the facts that decide on a gang's gates. The planner is asked only once the gang's min exists.
 
     gated_pods: by uid, as the API server showed them last. lifted_uids: uids whose gate is lifted, though the watch may
-    not show it yet. schedulers: the names of the schedulers whose pods are nominated.
+    not show it yet. schedulers: the names of the schedulers whose pods are nominated. awaits_pod_group: True while the
+    gang's PodGroup is awaited, whose terms are not known.
     """
     living = sorted(gang.living(), key=rank_order)
     gated = [m for m in living if m.uid in gated_pods]
     ungated = [m for m in living if m.uid not in gated_pods and (not m.gated or m.uid in lifted_uids)]
     startable_pods = len(ungated) + sum(1 for m in gated if not gated_pods[m.uid].other_gates)
     has_started = any(_is_released(m, lifted_uids) and is_planned(m, gang) for m in ungated)
-    unknown_size = _unknown_size(gang)
+    unknown_size = _unknown_size(gang, awaits_pod_group)
     may_plan = unknown_size is None and (has_started or startable_pods >= gang.min_pods)
     hosts, shortfall = _planned_nodes(plans, gang, now_s) if may_plan else ({}, None)
     return GatedGang(
@@ -97,17 +99,18 @@ def _is_released(member: GangMember, lifted_uids: Collection[str]) -> bool:
     return bool(member.node) or member.nominated_by_us or member.uid in lifted_uids
 
 
-def _unknown_size(gang: Gang) -> Refusal | None:
-    """Return the missing object if only a PodGroup or an owner can state how many must start; None if the size is
-    known.
+def _unknown_size(gang: Gang, awaits_pod_group: bool) -> Refusal | None:
+    """Return the missing object if only a PodGroup or an owner can state how many must start, or if the PodGroup is
+    awaited; None if the size is known.
     """
-    if gang.lacks_pod_group:
+    if gang.lacks_pod_group or awaits_pod_group:
         what = f"its PodGroup {gang.key.name}"
     elif gang.is_unsized and gang.key.name.startswith(_SIZED_BY_OWNER):
         what = gang.key.name
     else:
         return None
-    return Refusal(EventReason.GANG_UNKNOWN, f"{what} is not there: nobody says how many members must start together")
+    unknown = "nobody says how many members must start together" if gang.is_unsized else "its terms are not known"
+    return Refusal(EventReason.GANG_UNKNOWN, f"{what} is not there: {unknown}")
 
 
 def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, str], Refusal | None]:

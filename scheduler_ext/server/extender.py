@@ -15,7 +15,7 @@ from turnout.kube.objects import Pod
 from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
 from turnout.scheduler_ext.cluster.member import GangMember, error_text
-from turnout.scheduler_ext.cluster.request_hints import LaggingView, PodGroupState
+from turnout.scheduler_ext.cluster.request_hints import POD_GROUP_WAIT_S, LaggingView, PodGroupState
 from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner.answers import (
     answer_filter,
@@ -38,12 +38,14 @@ CLEAN_UP_S = 5.0  # between two clean-ups
 PLANNING_PAUSE_S = 0.02  # between two rounds of planning
 MAX_PLANNING_ROUNDS = 250  # before a clean-up, however much is left to plan
 RETRY_S = 0.2  # pause between two refusals of a pod from an old view
+POD_GROUP_NOTICE_S = 1.0  # a PodGroup that is awaited for longer is reported; most PodGroups come earlier
 UNCONFIRMED_S = 30.0  # how long a pod stays that only a request has shown
 GANGS_DESCRIBED = 200
 REPORT_S = 0.02  # time for reports of placed gangs in one clean-up
 REFUSALS = (  # the reasons of refused answers
     *(EventReason(reason.value) for reason in RefusalReason),
     EventReason.GANG_INCOMPLETE,
+    EventReason.GANG_UNKNOWN,
     EventReason.PLANNED_HOST_MISSING,
     EventReason.OLD_VIEW,
 )
@@ -66,7 +68,7 @@ class Extender:
         self._reported_terms: dict[GangKey, tuple[str, ...]] = {}
         self._postponed_s: dict[str, float] = {}  # uid -> when it was last refused from an old view
         self._lagging = LaggingView()
-        self._reported_without_pod_group: set[GangKey] = set()
+        self._reported_pod_groups: dict[GangKey, PodGroupState] = {}  # the last reported state of missing PodGroups
         self._queried_gangs: set[GangKey] = set()  # gangs in the scheduler's questions that are not whole yet
         self._reported_gangs: set[GangKey] = (
             set()
@@ -85,11 +87,11 @@ class Extender:
             self.metrics.unjudged_answers.labels(member.no_opinion_reason).inc()
         now_s = self.clock.monotonic()
         if (group := self.watches.pod_group_state(member.membership.key)) is not PodGroupState.KNOWN:
-            refusal = _missing_pod_group(member)
+            refusal = _missing_pod_group(member, group)
+            self._report_missing_pod_group(member, group, refusal)
             if group is PodGroupState.AWAITED:
-                self.metrics.refused_answers.labels(EventReason.OLD_VIEW.value).inc()
+                self.metrics.refused_answers.labels(EventReason.GANG_UNKNOWN.value).inc()
                 return postpone(refusal, self.clock.wall(), 0.0)
-            self._report_without_pod_group(member, refusal)
         self._note_query(member)
         answer = answer_filter(self.plans, member, names, self.rules, now_s)
         if answer.nodes:
@@ -106,7 +108,7 @@ class Extender:
         called.
         """
         member = self._member(pod)
-        if member is None:
+        if member is None or self._awaits_pod_group(member):
             return []
         now_s = self.clock.monotonic()
         self._note_query(member)
@@ -122,6 +124,8 @@ class Extender:
         member = self._member(pod)
         if member is None:
             return victims
+        if self._awaits_pod_group(member):
+            return {}
         return answer_preempt(self.plans, member, victims, self.clock.monotonic(), self.clock.wall())
 
     def refusal_of_pod(self, pod: Pod) -> Answer:
@@ -129,8 +133,9 @@ class Extender:
         member = self._member(pod)
         if member is None:
             return Answer()
-        if self.watches.pod_group_state(member.membership.key) is PodGroupState.AWAITED:
-            return Answer((), Refusal(EventReason.OLD_VIEW, _missing_pod_group(member).detail), None)
+        if self._awaits_pod_group(member):
+            detail = _missing_pod_group(member, PodGroupState.AWAITED).detail
+            return Answer((), Refusal(EventReason.OLD_VIEW, detail), None)
         answer = self._refusal_of(member)
         if answer.refusal is not None and answer.refusal.reason is not EventReason.OLD_VIEW:
             self._report_refusal(member, answer.refusal)
@@ -212,7 +217,8 @@ class Extender:
             self.watches.drop_pod(uid)
         for key in [key for key in self._reported_terms if key not in self.view.gangs]:
             del self._reported_terms[key]
-        self._reported_without_pod_group &= self.view.gangs.keys()
+        for key in self._reported_pod_groups.keys() - self.view.gangs.keys():
+            del self._reported_pod_groups[key]
         self.watches.forget_deleted_gangs()
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
@@ -296,10 +302,16 @@ class Extender:
             self._notify_owner(member, EventReason.BAD_ANNOTATION, "; ".join(member.membership.faults))
         self._report_ignored_terms(member)
 
-    def _report_without_pod_group(self, member: GangMember, refusal: Refusal) -> None:
-        """Report once that a gang is placed without its PodGroup."""
-        if member.membership.key not in self._reported_without_pod_group:
-            self._reported_without_pod_group.add(member.membership.key)
+    def _awaits_pod_group(self, member: GangMember) -> bool:
+        """Return True while the PodGroup of a pod is awaited: without its terms the pod is given no place."""
+        return self.watches.pod_group_state(member.membership.key) is PodGroupState.AWAITED
+
+    def _report_missing_pod_group(self, member: GangMember, state: PodGroupState, refusal: Refusal) -> None:
+        """Report once that a gang waits for its PodGroup, and once that it is placed without its PodGroup."""
+        key = member.membership.key
+        is_early = state is PodGroupState.AWAITED and self.watches.pod_group_wait_s(key) < POD_GROUP_NOTICE_S
+        if not is_early and self._reported_pod_groups.get(key) is not state:
+            self._reported_pod_groups[key] = state
             self._notify_owner(member, EventReason.GANG_UNKNOWN, refusal.detail)
 
     def _report_ignored_terms(self, member: GangMember) -> None:
@@ -330,6 +342,8 @@ class Extender:
         return self.view.pods.get(uid)
 
 
-def _missing_pod_group(member: GangMember) -> Refusal:
-    detail = f"its PodGroup {member.membership.key.name} is not there: nobody says how many members must start together"
-    return Refusal(EventReason.GANG_UNKNOWN, detail)
+def _missing_pod_group(member: GangMember, state: PodGroupState) -> Refusal:
+    """Return why a pod waits for its PodGroup, or is placed without it."""
+    is_awaited = state is PodGroupState.AWAITED
+    then = f"it is awaited for {POD_GROUP_WAIT_S:g} s" if is_awaited else "the gang is placed by what its pods state"
+    return Refusal(EventReason.GANG_UNKNOWN, f"its PodGroup {member.membership.key.name} is not there: {then}")

@@ -77,9 +77,13 @@ class WatchState:
     def pod_group_state(self, key: GangKey) -> PodGroupState:
         """Return whether a gang's PodGroup is known, awaited for a moment, or did not come."""
         gang = self.plans.view.gangs.get(key)
-        if gang is None or not gang.lacks_pod_group or not self.may_show_group(key.dialect):
+        if gang is None or (gang.names_missing_pod_group and not self.may_show_group(key.dialect)):
             return PodGroupState.KNOWN
         return self._pod_group_waits.state_of(gang, self._clock.monotonic())
+
+    def pod_group_wait_s(self, key: GangKey) -> float:
+        """Return for how long a gang's PodGroup is awaited, in seconds."""
+        return self._pod_group_waits.waits_s(key, self._clock.monotonic())
 
     def forget_deleted_gangs(self) -> None:
         """Forget the waits for PodGroups of gangs that are deleted."""

@@ -23,6 +23,7 @@ from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.objects import Pod
 from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cluster.member import GangMember
+from turnout.scheduler_ext.cluster.request_hints import PodGroupState
 from turnout.scheduler_ext.gates.release import Writes, next_writes, observe_gated_gang
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate, Notice
 from turnout.scheduler_ext.planner.batches import QUESTION_STEPS
@@ -73,7 +74,7 @@ class GateWriter:
         notify: receives the notices for the owners of pods. evictor: None where nobody is evicted for a gang.
         """
         self._pods, self._choices, self._clock = pods, choices, clock
-        self._plans, self._view = watches.plans, watches.plans.view
+        self._plans, self._view, self._watches = watches.plans, watches.plans.view, watches
         self._notify, self._evictor = notify, evictor
         self._metrics = metrics
         self._gated_pods: dict[str, GatedPod] = {}
@@ -232,7 +233,10 @@ class GateWriter:
         if not self._pauses.may_try(key, now_s):
             return ()
         plans.view.settle(now_s)
-        gated_gang = observe_gated_gang(plans, gang, self._gated_pods, self._lifts, self._choices.schedulers, now_s)
+        awaits_pod_group = self._watches.pod_group_state(key) is PodGroupState.AWAITED
+        gated_gang = observe_gated_gang(
+            plans, gang, self._gated_pods, self._lifts, self._choices.schedulers, now_s, awaits_pod_group
+        )
         if self._evictor is not None:
             gated_gang = self._evictor.add_preemption(gated_gang, gang)
         writes, wait = next_writes(gated_gang)

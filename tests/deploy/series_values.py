@@ -15,11 +15,11 @@ from turnout.scheduler_ext.model import EventReason, LiftReason
 from turnout.scheduler_ext.planner.answers import GangRule, GangState
 from turnout.scheduler_ext.planner.nominations import NominationReason
 from turnout.scheduler_ext.planner.request import HardTerm
+from turnout.scheduler_ext.server.extender import REFUSALS
 from turnout.scheduler_ext.server.metrics import PATCH_ERRORS, UNJUDGED
 from turnout.scheduler_ext.server.requests import Outcome, Verb
 from turnout.scheduler_ext.writers.eviction_writer import EvictionOutcome
 from turnout.topology.map_update import MapOutcome
-from turnout.topology.model import RefusalReason
 
 OUTCOMES = ("Written", "DryRun", "Conflict", "Refused", "NotLeading")  # of changes of jobs and nodes
 BUCKETS = ("0.25", "0.5", "1.0", "60.0", "+Inf")
@@ -64,7 +64,7 @@ OF_LABEL = {
 OF_METRIC = {
     ("turnout_extender_requests", "outcome"): values_of(Outcome),
     ("turnout_extender_errors", "reason"): ("late", "failed"),
-    ("turnout_extender_refused_answers", "reason"): values_of(RefusalReason),
+    ("turnout_extender_refused_answers", "reason"): tuple(reason.value for reason in REFUSALS),
     ("turnout_extender_unjudged_answers", "reason"): UNJUDGED,
     ("turnout_topology_reloads", "outcome"): values_of(MapOutcome),
     ("turnout_tls_reloads", "outcome"): ("taken", "refused"),

@@ -212,7 +212,7 @@ class TestUnseenPodGroup:
             story.wait(0.01)
         assert len({*texts}) == len(texts) == 3
         assert story.told == []
-        assert story.count("turnout_extender_refused_answers_total", reason="OldView") == 3
+        assert story.count("turnout_extender_refused_answers_total", reason="GangUnknown") == 3
 
     def test_one_that_never_comes_holds_nobody_longer_and_is_told_once(self):
         pods = world.volcano("bert", 2)
@@ -222,10 +222,34 @@ class TestUnseenPodGroup:
         kept = [story.filter(pod).nodes for pod in pods]
         assert kept == [("a0",), ("a1",)]
         assert story.words == [EventReason.GANG_UNKNOWN]
+        assert "the gang is placed by what its pods state" in story.told[0].detail
         story.view.drop_pod(pods[0].metadata.uid)
         story.wait(100.0)
         story.view.filter(pods[1], story.stage.names)
         assert story.words == [EventReason.GANG_UNKNOWN]
+
+    def test_a_wait_of_more_than_a_second_is_told_once(self):
+        pods = world.volcano("bert", 2)
+        story = self.story(*pods)
+        for _ in range(12):
+            story.filter(pods[0])
+            story.wait(1.0)
+        assert story.words == [EventReason.GANG_UNKNOWN] * 2
+        assert "its PodGroup bert is not there: it is awaited for 10 s" in story.told[0].detail
+
+    def test_pods_that_state_a_min_wait_for_the_terms_of_their_podgroup_too(self):
+        pods = world.volcano("bert", 2, notes={labels.MIN_WORKERS: "2"})
+        story = self.story(*pods)
+        assert not story.filter(pods[0]).nodes
+        story.view.view.put_group(Dialect.VOLCANO, world.group("bert", 2, networkTopology=HARD))
+        assert story.filter(pods[0]).nodes == ("a0",)
+
+    def test_meanwhile_no_node_is_scored_and_nothing_is_preempted(self):
+        pods = world.volcano("bert", 2, priority=10)
+        story = self.story(*pods)
+        assert story.view.prioritize(pods[0], story.stage.names) == []
+        assert story.view.preempt(pods[0], {"a0": Victims(("uid",))}) == {}
+        assert len(story.view.view.assumed_pods) == 0
 
     def test_nobody_waits_for_a_kind_that_the_api_server_does_not_serve(self):
         pods = world.volcano("bert", 2)

@@ -9,6 +9,7 @@ from tests.kube.world import settle
 from tests.scheduler_ext.gates.gated_world import GATE, Api, Killed, Writer, gang
 from turnout.kube import labels
 from turnout.kube.errors import ServerFault
+from turnout.scheduler_ext.cluster.request_hints import POD_GROUP_WAIT_S
 from turnout.scheduler_ext.model import Rules
 
 REQUIRED = {labels.TOPOLOGY: "required"}
@@ -281,6 +282,18 @@ async def test_an_owner_is_told_again_before_the_api_server_has_forgotten_it():
 async def test_a_gang_of_a_podgroup_goes_once_its_podgroup_says_how_many():
     api = Api(*gang("g", 2, make=cluster.volcano_gang))
     await Writer(api, 4, groups=[("g", 2)]).work()
+    assert api.gated() == []
+
+
+@pytest.mark.asyncio
+async def test_a_gang_that_states_its_min_waits_for_its_podgroup_too():
+    api = Api(*gang("g", 2, make=cluster.volcano_gang, notes={labels.MIN_WORKERS: "2"}))
+    writer = Writer(api, 4)
+    writer.view.watches.serves = True
+    await writer.work(POD_GROUP_WAIT_S - 1)
+    assert api.gated() == ["g-0", "g-1"]
+    assert api.writes == []
+    await writer.work(2)
     assert api.gated() == []
 
 
