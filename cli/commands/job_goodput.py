@@ -1,4 +1,4 @@
-"""Reads the time of a job by kind from the logs of its pods, to which turnout-run writes totals."""
+"""Reads the time of a job by kind, and its saves, from the logs of its pods, to which turnout-run writes them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.job_names import JOB_KINDS, JobName
 from turnout.cli.views.goodput import GoodputRow, Totals, listing, period, read_totals, sum_listing
 from turnout.cli.views.listing import Listing
+from turnout.cli.views.saves import LoggedSave, read_saves
 from turnout.kube.client.api_client import Client
 from turnout.kube.errors import NotFound, Rejected
 
@@ -37,30 +38,42 @@ async def goodput_of(client: Client, job: FoundJob, since_s: float | None, now_s
 
 async def totals_of(client: Client, job: FoundJob, since_s: float | None = None) -> list[Totals]:
     """Read the totals in the logs of the job's oldest pods, of the whole job or a period. Raises NoSuch without any."""
+    return (await totals_and_saves_of(client, job, since_s))[0]
+
+
+async def totals_and_saves_of(
+    client: Client, job: FoundJob, since_s: float | None = None
+) -> tuple[list[Totals], list[LoggedSave]]:
+    """Read the totals and the saves in the logs of the job's oldest pods. Raises NoSuch without any totals."""
     selector = {"labelSelector": f"{job.kind.child_labels.job}={job.name}"}
     pods = await objects(client, f"{job.core}/pods", selector)
     oldest = sorted(pods, key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["name"]))
     window = {} if since_s is None else {"sinceSeconds": str(round(since_s + PERIOD_S))}
 
-    async def read(pod: Any) -> list[Totals]:
-        """Return the totals in the log of one pod; none if it has no log."""
+    async def read(pod: Any) -> tuple[list[Totals], list[LoggedSave]]:
+        """Return the totals and the saves in the log of one pod; none if it has no log."""
         names = [str(each["name"]) for each in pod["spec"]["containers"]]
         container = job.kind.container if job.kind.container in names else names[0]
         query = {"container": container, "tailLines": str(MOST_LINES), **window}
         try:
             text = await client.get(f"{job.core}/pods/{pod['metadata']['name']}/log", query)
         except (NotFound, Rejected):  # its container has not begun
-            return []
-        return await asyncio.to_thread(lambda: read_totals(text.decode(errors="replace").splitlines()))
+            return [], []
+        return await asyncio.to_thread(lambda: _read(text.decode(errors="replace").splitlines()))
 
-    found = [totals for each in await asyncio.gather(*map(read, oldest[:MOST_PODS])) for totals in each]
-    if not found:
+    logs = await asyncio.gather(*map(read, oldest[:MOST_PODS]))
+    totals = [each for found, _ in logs for each in found]
+    if not totals:
         raise NoSuch(
             f"the logs of {job.full_name} have no totals"
             f"{'' if since_s is None else ' of that time'}: "
             "turnout-run writes a line `goodput` at the end of each round and every 5 minutes"
         )
-    return found
+    return totals, [each for _, found in logs for each in found]
+
+
+def _read(lines: Sequence[str]) -> tuple[list[Totals], list[LoggedSave]]:
+    return read_totals(lines), read_saves(lines)
 
 
 async def jobs_of_queue(client: Client, settings: Settings, queue: str) -> list[JobName]:

@@ -34,18 +34,20 @@ from turnout.cli.page.messages import (
     RankRow,
     Ring,
     RoundItem,
+    SaveItem,
     Summary,
     SwitchRow,
     TimeItem,
 )
 from turnout.cli.views.goodput import Totals, period, rows
+from turnout.cli.views.saves import LoggedSave
 from turnout.launcher.goodput.job_time import TimeKind
 from turnout.topology.fabric import cost
 from turnout.topology.switch_paths import heights, natural
 
 DEFAULT_LIMIT, MOST_LIMIT = 50, 200
 MOST_RANKS = 1_024
-MOST_ROUNDS = 50
+MOST_ROUNDS = MOST_SAVES = 50
 MOST_TEXT = 253  # characters of one filter: the longest name in Kubernetes
 T = TypeVar("T")
 
@@ -391,13 +393,17 @@ def sentence_of(job: JobItem) -> str:
     return f"It runs with {job.workers} of at most {job.max_workers} workers: {job.gpus} GPUs{elastic}."
 
 
-def job_time(state: ClusterState, job: str, totals: Sequence[Totals]) -> JobTime:
-    """Return what the time of a job was spent on. totals: of the lines of its logs, at least one, of any order."""
+def job_time(state: ClusterState, job: str, totals: Sequence[Totals], saves: Iterable[LoggedSave] = ()) -> JobTime:
+    """Return what the time of a job was spent on, and its saves.
+
+    totals: of the lines of its logs, at least one, of any order. saves: of any order, too.
+    """
     newest, _ = period(totals, None)
     kinds = rows(newest, None)
     productive = sum(row.share for row in kinds if row.kind == TimeKind.PRODUCTIVE)
     rounds = {each.round: each for each in totals if each.round is not None}
     ended = sorted(rounds.values(), key=lambda each: each.until_s, reverse=True)[:MOST_ROUNDS]
+    last_saves = sorted(saves, key=lambda each: (each.at_s, each.step), reverse=True)[:MOST_SAVES]
     return JobTime(
         observed_at_s=state.observed_at_s,
         version=state.version,
@@ -407,4 +413,8 @@ def job_time(state: ClusterState, job: str, totals: Sequence[Totals]) -> JobTime
         productive=productive if newest.steps_reported else None,
         kinds=tuple(TimeItem(row.kind, row.seconds, row.share, row.gpu_hours) for row in kinds),
         rounds=tuple(RoundItem(each.until_s, each.round or 0, each.reason) for each in ended),
+        saves=tuple(
+            SaveItem(each.at_s, each.step, each.tier.value, each.outcome.value, each.rank, each.took_s)
+            for each in last_saves
+        ),
     )

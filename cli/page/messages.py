@@ -348,6 +348,21 @@ class RoundItem(msgspec.Struct, frozen=True):
     reason: str
 
 
+class SaveItem(msgspec.Struct, frozen=True):
+    """The end of a save: a complete step in storage, or a save that failed."""
+
+    at_s: float
+    step: int
+    # memory, replica or storage.
+    tier: str
+    # done or failed.
+    outcome: str
+    # Of a save that failed; None for a whole step.
+    rank: int | None
+    # Since the training process asked for it; None if it did not.
+    took_s: float | None
+
+
 class JobTime(Answer, kw_only=True, frozen=True):
     """What the time of a job was spent on, as its launcher has measured it."""
 
@@ -363,6 +378,8 @@ class JobTime(Answer, kw_only=True, frozen=True):
     kinds: tuple[TimeItem, ...] = ()
     # The newest first, at most 50.
     rounds: tuple[RoundItem, ...] = ()
+    # The newest first, at most 50.
+    saves: tuple[SaveItem, ...] = ()
 
 
 class NodeItem(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.gang_landing import explained
-from turnout.cli.commands.job_goodput import totals_of
+from turnout.cli.commands.job_goodput import totals_and_saves_of
 from turnout.cli.commands.jobs_of_controllers import found_job
 from turnout.cli.commands.run_verb import NoSuch
 from turnout.cli.exit_codes import ExitCode
@@ -209,7 +209,7 @@ def _goodput(client: Client, source: PageSource) -> Goodput:
             return JobTime(observed_at_s=state.observed_at_s, version=state.version, job=job, missing=text)
         try:
             found = await found_job(client, JobName(kind, namespace, name))
-            return job_time(state, job, await totals_of(client, found))
+            return job_time(state, job, *await totals_and_saves_of(client, found))
         except NoSuch as error:
             text = f"{str(error)[:1].upper()}{str(error)[1:]}."
             return JobTime(observed_at_s=state.observed_at_s, version=state.version, job=job, missing=text)

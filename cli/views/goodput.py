@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from turnout.cli.views.listing import Column, Listing
 from turnout.launcher.goodput.job_time import KINDS, TimeKind
 
-_PLAIN = re.compile(r"\d\d:\d\d:\d\d info +goodput ")
+_PLAIN = re.compile(r"\d\d:\d\d:\d\d info +(\w+) ")
 _FIELD = re.compile(r"(\w+)=(\S+)")
 _NAMED = 5  # jobs that a note names
 _MOST_REASON = 64  # characters
@@ -48,14 +48,14 @@ class GoodputRow:
 
 def read_totals(lines: Iterable[str]) -> list[Totals]:
     """Return the totals of all lines of a log that have some, as they stand. Other lines may be anything."""
-    return [totals for line in lines if (totals := _totals(_fields(line))) is not None]
+    return [totals for line in lines if (totals := _totals(fields_of(line, "goodput"))) is not None]
 
 
-def _fields(line: str) -> Mapping[str, object]:
-    """Return the fields of a line `goodput` of either format; none of another line."""
-    if _PLAIN.search(line):
+def fields_of(line: str, event: str) -> Mapping[str, object]:
+    """Return the fields of the launcher's log line of this event, in either format; none of another line."""
+    if (plain := _PLAIN.search(line)) is not None and plain[1] == event:
         return dict(_FIELD.findall(line))
-    if '"event": "goodput"' not in line:
+    if f'"event": "{event}"' not in line:
         return {}
     try:
         found = json.loads(line[line.index("{") :])
@@ -65,17 +65,17 @@ def _fields(line: str) -> Mapping[str, object]:
 
 
 def _totals(fields: Mapping[str, object]) -> Totals | None:
-    until_s, wall_s, undecided_s = (_number(fields.get(name)) for name in ("until_s", "wall_s", "undecided_s"))
+    until_s, wall_s, undecided_s = (number(fields.get(name)) for name in ("until_s", "wall_s", "undecided_s"))
     if until_s is None or wall_s is None or undecided_s is None:
         return None
-    kinds_s = {kind.value: _number(fields.get(f"{kind}_s")) or 0.0 for kind in KINDS}
-    gpu_s = {kind.value: _number(fields.get(f"{kind}_gpu_s")) or 0.0 for kind in KINDS}
-    reason, number = str(fields.get("reason") or "")[:_MOST_REASON], _number(fields.get("round"))
-    ended = int(number) if reason and number is not None else None
+    kinds_s = {kind.value: number(fields.get(f"{kind}_s")) or 0.0 for kind in KINDS}
+    gpu_s = {kind.value: number(fields.get(f"{kind}_gpu_s")) or 0.0 for kind in KINDS}
+    reason, round_ = str(fields.get("reason") or "")[:_MOST_REASON], number(fields.get("round"))
+    ended = int(round_) if reason and round_ is not None else None
     return Totals(until_s, wall_s, undecided_s, kinds_s, gpu_s, fields.get("steps") == "reported", ended, reason)
 
 
-def _number(value: object) -> float | None:
+def number(value: object) -> float | None:
     """Return a finite number that is not negative, else None."""
     found = float(value) if isinstance(value, str | int | float) and _NUMBER.fullmatch(str(value)) else math.nan
     return found if math.isfinite(found) else None

@@ -1,7 +1,8 @@
 """Reports the ends of saves to the agent, on a pipe that the daemon inherits.
 
 The daemon writes a frame for each end and never waits: an agent that does not read loses reports. The agent logs each
-report as the event `save_ended`, and counts it (agent/save_metrics.py).
+report as the event `save_ended`, which is counted (agent/save_metrics.py). For people, and for the page, complete saves
+in storage and failed saves have events of their own (cli/views/saves.py).
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class SaveReportReader(asyncio.Protocol):
 
     def __init__(self, log_event: EventLog) -> None:
         self._log_event, self._frames = log_event, FrameSplitter(MOST_REPORT_BYTES)
+        self._log_rarely = rate_limited(log_event)  # all ranks fail at once
         self.ended = asyncio.Event()
         self._transport: asyncio.BaseTransport | None = None
 
@@ -90,10 +92,19 @@ class SaveReportReader(asyncio.Protocol):
         try:
             for body in self._frames.split(data):
                 if isinstance(save := read_at_client(body), SaveEnded):
-                    self._log_event("save_ended", msgspec.structs.asdict(save))
+                    self._log(save)
         except BadFrame as error:
             self._log_event("frame_refused", {"why": str(error)})
             self.close()
+
+    def _log(self, save: SaveEnded) -> None:
+        self._log_event("save_ended", msgspec.structs.asdict(save))
+        fields = {"step": save.step, "round": save.round, "tier": save.tier.value, "ended_s": round(save.ended_s, 3)}
+        if save.outcome is SaveOutcome.FAILED:
+            self._log_rarely("save_failed", {**fields, "rank": save.rank})
+        elif save.complete and save.tier is SaveTier.STORAGE:
+            took = {"took_s": round(max(save.ended_s - save.announced_s, 0.0), 3)} if save.announced_s else {}
+            self._log_event("step_saved", {**fields, **took})
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Set `ended`. Called by asyncio."""

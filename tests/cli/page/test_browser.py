@@ -244,6 +244,10 @@ TIME = {
         {"at_s": 1_799_999_000.0, "round": 2, "reason": "member_lost"},
         {"at_s": 1_799_996_000.0, "round": 1, "reason": "process_failed"},
     ],
+    "saves": [
+        {"at_s": 1_799_999_800.0, "step": 4_500, "tier": "storage", "outcome": "failed", "rank": 3, "took_s": None},
+        {"at_s": 1_799_999_400.0, "step": 4_000, "tier": "storage", "outcome": "done", "rank": None, "took_s": 21.4},
+    ],
 }  # fmt: skip
 
 
@@ -255,6 +259,8 @@ async def test_a_job_shows_its_goodput_and_links_to_its_board(tmp_path, theme):
         await show(tab, "#/job?id=Pod%2Fteam-a%2Fbert")
         await tab.get_by_text("Goodput 93.1 % of 2 h 0 min.").wait_for()
         await tab.get_by_text("process_failed").wait_for()
+        await tab.get_by_text("failed on rank 3").wait_for()
+        await tab.get_by_role("cell", name="4000").wait_for()
         boards = tab.get_by_role("link", name="Grafana: this job")
         address_of_board = "https://grafana.example.com/sub/d/turnout-job?"
         variables = "var-queue=namespace%2Fteam-a&var-namespace=team-a&var-kind=Pod&var-job=bert"

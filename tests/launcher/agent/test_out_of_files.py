@@ -75,6 +75,7 @@ def test_an_agent_out_of_files_serves_again_once_strangers_leave(crew, tmp_path)
     first.until("coordinator_begun")
     with ExitStack() as stack:
         strangers(stack, job.port)
+        until(lambda: open_files(first.pid) >= FILES, "every file is taken", WITHIN_S)
         scrape = stack.enter_context(socket.create_connection(("127.0.0.1", port), WITHIN_S))
         scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         assert cpu_s_while_full(first.pid, scrape) < MOST_CPU_S

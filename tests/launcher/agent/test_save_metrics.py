@@ -68,6 +68,10 @@ def test_saves_that_are_done_and_that_storage_refuses_are_counted(job):  # noqa:
     done = page.saves("storage", "done")
     page.reaches("storage", "done", done + 1)
     samples = page.samples()
+    stored = agent.until("step_saved")
+    assert stored["step"] % 5 == 0
+    assert stored["took_s"] >= 0
+    assert agent.until("save_failed")["tier"] == "storage"
     crew.finish()
     assert crew.codes(agent) == [0]
     assert samples["saves_total", "memory", "done"] >= 1

@@ -53,6 +53,7 @@ export interface JobTime extends Answer {
   job: string; missing: string; until_at_s: number | null; wall_s: number | null; productive: number | null;
   kinds: { kind: string; seconds: number; share: number; gpu_hours: number }[];
   rounds: { at_s: number; round: number; reason: string }[];
+  saves: { at_s: number; step: number; tier: string; outcome: string; rank: number | null; took_s: number | null }[];
 }
 export interface NodeItem {
   node: string; state: string; evidence: string; switch: string; gpus: number; used_gpus: number; jobs: string[];

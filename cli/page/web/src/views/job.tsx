@@ -66,7 +66,7 @@ function Time({ id, job }: { id: string; job: JobItem }) {
       <h2>What was its time spent on?</h2>
       <State asked={asked} what="its goodput" />
       {time === null ? null : time.missing ? <p class="muted">{time.missing}</p> : <Spent time={time} />}
-      {time === null ? null : <p class="muted">This page does not see saves. <Boards job={job} /></p>}
+      {time === null ? null : <p class="muted">The board of the job in Grafana counts all saves. <Boards job={job} /></p>}
     </section>
   );
 }
@@ -97,6 +97,14 @@ function Spent({ time }: { time: JobTime }) {
           <tbody>{time.rounds.map((row) => <tr key={row.round}><td data-label="Time">{clock(row.at_s)}</td><td class="number" data-label="Ago">{duration(Date.now() / 1000 - row.at_s)}</td><td class="number" data-label="Round">{row.round}</td><td data-label="It ended because of"><code>{row.reason}</code></td></tr>)}</tbody>
         </table></div>
       ) : <p class="muted">No round has ended: nothing was started again.</p>}
+      <h3>Saves</h3>
+      {time.saves.length ? (
+        <div class="wide"><table class="cards">
+          <caption class="hidden">Complete saves in storage, and saves that failed, the newest first</caption>
+          <thead><tr><th>Time</th><th class="number">Ago</th><th class="number">Step</th><th>Where</th><th>Outcome</th><th class="number">It took</th></tr></thead>
+          <tbody>{time.saves.map((row, at) => <tr key={at}><td data-label="Time">{clock(row.at_s)}</td><td class="number" data-label="Ago">{duration(Date.now() / 1000 - row.at_s)}</td><td class="number" data-label="Step">{row.step}</td><td data-label="Where"><Linked href={docsAddress("checkpoints.html#metrics")}>{row.tier}</Linked></td><td data-label="Outcome">{row.outcome}{row.rank === null ? "" : ` on rank ${row.rank}`}</td><td class="number" data-label="It took">{row.took_s === null ? "not known" : duration(row.took_s)}</td></tr>)}</tbody>
+        </table></div>
+      ) : <p class="muted">Its logs name no save that is complete in storage, and none that failed.</p>}
     </>
   );
 }
