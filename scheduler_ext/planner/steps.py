@@ -49,6 +49,7 @@ from turnout.scheduler_ext.planner.refusals import (
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
+    Merits,
     PodBatch,
     RoomOf,
     Seat,
@@ -198,7 +199,9 @@ def _place_in_one_domain(
     ]
     work.spend(len(rooms) * (_BATCH_STEPS + len(fabric.hosts) // 4))
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
-    for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
+    free_sizes = None if request.free_of is None else request.free_of(())
+    domains = domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest, free_sizes)
+    for first, end in domains:
         if work.steps_left <= 0:
             break
         inside = restrict_to_domain(room_of, first, end)
@@ -239,7 +242,9 @@ def _place_groups_in_one_domain(
     rooms = [room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]]
     has_one_shape = len({batch.shape for batch in batches}) == 1
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
-    for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
+    free_sizes = None if request.free_of is None else request.free_of(())
+    domains = domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest, free_sizes)
+    for first, end in domains:
         if work.steps_left <= 0:
             break
         if has_one_shape and sum(counts) > int(rooms[0][first:end].sum()):
@@ -428,13 +433,14 @@ def _place_batch(
     _exclude_for_group(fabric, request, batch, progress, room)
     nominated = take_nominated_hosts(request, batch, room)
     first = list(nominated.values())
+    merits = request.merits_of(batch.shape, progress.used_rooms) if len(first) < batch.pods else ()
     if len(first) < batch.pods:
-        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks)
+        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks, merits)
     pods = batch.pods - len(first)
     if pods == 0:
         return first
     min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
-    ask = _shape_request(request, batch, pods, min_pods, [*anchors, *first])
+    ask = replace(_shape_request(request, batch, pods, min_pods, [*anchors, *first]), merits=merits)
     found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
         return first if first and found.reason is RefusalReason.NO_ROOM and not min_pods else found
@@ -448,10 +454,11 @@ def _hosts_beside_members(
     nominated: Mapping[str, int],
     room: Rows,
     ranks: Mapping[str, int],
+    merits: Merits,
 ) -> list[int]:
     """Return hosts that complete a multiple, or that are under the leaf of neighbours. Takes their room from `room`."""
     if request.gang.multiple == 1:
-        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
+        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks, merits)
     group_of = request.gang.groups_by_uid()
     running = [
         host
@@ -470,8 +477,7 @@ def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: i
         max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)
     group_tier = None if batch.gang_group is None else batch.gang_group.tier
     widest = min((tier for tier in (gang.tier, group_tier) if tier is not None), default=None)
-    liking = request.preferences.get(batch.shape)
-    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule, preference=liking)
+    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule)
 
 
 def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: _Progress, room: Rows) -> None:
@@ -503,6 +509,7 @@ def _hosts_beside_neighbours(
     nominated: Mapping[str, int],
     room: Rows,
     ranks: Mapping[str, int],
+    merits: Merits,
 ) -> list[int]:
     """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring."""
     gang = request.gang
@@ -517,4 +524,4 @@ def _hosts_beside_neighbours(
     others = [ranks[member.uid] for member in request.waiting if member.shape != batch.shape]
     seats = [*waiting_ranks, *to_come[: batch.missing_pods]]
     pulls = mesh_pulls(gang, batch)
-    return hosts_beside_neighbours(fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, pulls)
+    return hosts_beside_neighbours(fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, pulls, merits)
