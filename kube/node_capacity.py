@@ -14,6 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from turnout.kube import labels
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Node
 from turnout.kube.pod_shape import (
@@ -29,6 +30,8 @@ from turnout.kube.pod_shape import (
 
 Rows = NDArray[np.int32]
 MAX_ROOM = 1_000_000  # pods: the room of a node for a pod without requests
+ACCELERATOR_SIZE = 1 << 14  # of one free accelerator in a free size: more than of all other resources of a node
+_RESOURCE_SIZE = 1_000  # of one free resource in a free size, on the node that offers most of it
 MAX_CACHED_SHAPES = 64  # room tables in the cache
 _NO_UIDS: frozenset[str] = frozenset()
 
@@ -48,7 +51,7 @@ class ClusterSnapshot:
     A resource gets a column when a pod requests it and some node offers it. Invented resource names cost nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> None:
         self.order: tuple[str, ...] = ()
         self.row_of: dict[str, int] = {}
         self.nodes: dict[str, Node] = {}
@@ -65,6 +68,10 @@ class ClusterSnapshot:
         self._used: NDArray[np.int64] = np.zeros((0, 0), np.int64)
         self._rooms: dict[PodShape, Rows] = {}
         self._admitted: dict[PodShape, NDArray[np.bool_]] = {}
+        self._gpu_resources = gpu_resources
+        self._most_offered: NDArray[np.int64] | None = None  # by resource, of one node; None when it may have changed
+        self._free_sizes: NDArray[np.int64] | None = None  # by row; None when it has to be computed again
+        self._stale_sizes: set[int] = set()  # rows whose free size changed since
 
     # Changes.
 
@@ -112,6 +119,7 @@ class ClusterSnapshot:
         if row is None:
             return
         self._allocatable[row] = 0
+        self._forget_sizes()
         for admitted in self._admitted.values():
             admitted[row] = False
         self._update_rooms(row)
@@ -224,6 +232,24 @@ class ClusterSnapshot:
         """Return the amounts that the nodes offer: int64[rows, resources]. Read only; valid until the next change."""
         return self._allocatable
 
+    def free_sizes(self) -> NDArray[np.int64]:
+        """Return how much each row has free, in one number: int64[rows], 0 or more. Read only.
+
+        Free accelerators count first. All other resources together count less than one accelerator, each by its share
+        of what the largest node offers.
+        """
+        if self._free_sizes is None:
+            self._free_sizes = self._sizes(self.free())
+        elif self._stale_sizes:
+            rows = np.fromiter(self._stale_sizes, np.intp)
+            self._free_sizes[rows] = self._sizes(self._allocatable[rows] - self._used[rows])
+        self._stale_sizes.clear()
+        return self._free_sizes
+
+    def free_sizes_at(self, rows: NDArray[np.intp], additional_use: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the free sizes of the given rows. additional_use: as for `fits_at`."""
+        return self._sizes(self._allocatable[rows] - self._used[rows] - additional_use)
+
     def free_at(self, row: int) -> NDArray[np.int64]:
         """Return one row of `free`."""
         free: NDArray[np.int64] = self._allocatable[row] - self._used[row]
@@ -268,6 +294,23 @@ class ClusterSnapshot:
             self._column_of[name] = len(self._column_of)
         self._rebuild()
 
+    def _sizes(self, free: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the free size of each row. free: by row and resource."""
+        if self._most_offered is None:
+            self._most_offered = self._allocatable.max(axis=0, initial=1)
+        sizes = np.zeros(len(free), np.int64)
+        for name, column in self._column_of.items():
+            amount_free = free[:, column].clip(0)
+            if name in self._gpu_resources:
+                sizes += amount_free * ACCELERATOR_SIZE
+            elif name != "pods":
+                sizes += amount_free * _RESOURCE_SIZE // self._most_offered[column]
+        return sizes
+
+    def _forget_sizes(self) -> None:
+        """Forget the free sizes, because a node offers something else."""
+        self._most_offered = self._free_sizes = None
+
     def _has_columns(self, shape: PodShape) -> bool:
         """Return True if some node has offered every resource that this shape requests."""
         return all(name in self._column_of for name, _ in shape.requests)
@@ -278,6 +321,7 @@ class ClusterSnapshot:
         A new resource changes no room: a shape that requests it had none on any row.
         """
         size = (len(self.order), len(self._column_of))
+        self._forget_sizes()
         self._allocatable = np.zeros(size, np.int64)
         self._used = np.zeros(size, np.int64)
         self._rooms.clear()
@@ -292,6 +336,7 @@ class ClusterSnapshot:
                         self._used[row, column] += requested
 
     def _fill_node(self, row: int, node: Node) -> None:
+        self._forget_sizes()
         offered = _offered_amounts(node)
         for resource, column in self._column_of.items():
             self._allocatable[row, column] = amount_or_zero(resource, offered)
@@ -311,6 +356,7 @@ class ClusterSnapshot:
 
     def _update_rooms(self, row: int) -> None:
         self.changed_rows.add(row)
+        self._stale_sizes.add(row)
         for shape, room in self._rooms.items():
             room[row] = self.room_at(row, shape)
 

@@ -75,8 +75,9 @@ class Ask:
     # (tier, pods) of runs of consecutive ranks that stay under one switch each; the outermost first, which holds the
     # others: tiers fall, and each size divides the one before
     layers: tuple[tuple[int, int], ...] = ()
-    # how gladly the pods go to each host id, the larger the gladder: decides among equally good hosts
-    preference: npt.NDArray[np.int32] | None = field(default=None, compare=False, repr=False)
+    # tables by host id that decide among equally good hosts and switches, the more important table first: the larger
+    # the better, summed over the hosts with room under a switch
+    merits: tuple[npt.NDArray[np.signedinteger], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.pods <= self.most or not 0 <= self.least <= self.pods or self.multiple < 1:

@@ -6,6 +6,9 @@ members of the gang cost nothing, so the other pods are placed near them. Capaci
 only for the tiers that a plan needs. `place.py` chooses the domain.
 
 A hole is the free room of a host of a leaf, or of a leaf of a spine. Few holes are used, so that large holes stay free.
+
+Holes of equal room are compared further: by the number of hosts that the pods use, then by the merits that the asker
+gives to the hosts.
 """
 
 from __future__ import annotations
@@ -25,12 +28,14 @@ Counts = npt.NDArray[np.signedinteger]
 class Sums:
     """The capacity per switch of each tier, computed when first asked for."""
 
-    __slots__ = ("_liked", "_tiers", "fabric")
+    __slots__ = ("_has_deep_hosts", "_merits", "_tiers", "fabric")
 
-    def __init__(self, fabric: Fabric, room: Counts, liking: Counts | None = None) -> None:
+    def __init__(self, fabric: Fabric, room: Counts, merits: Iterable[Counts] = ()) -> None:
+        """Take the capacity of each host in pods, and the tables of an Ask that decide among equals."""
         self.fabric = fabric
-        self._liked = None if liking is None else np.where(room > 0, liking, 0)
+        self._merits: list[list[Counts]] = [[np.where(room > 0, merit, 0)] for merit in merits]  # by table and tier
         self._tiers: list[Counts] = [room]
+        self._has_deep_hosts: bool | None = None
 
     def of(self, tier: int) -> Counts:
         """Return the capacity of every switch of a tier, in pods. Tier 0 are the hosts."""
@@ -40,12 +45,23 @@ class Sums:
             self._tiers.append(above)
         return self._tiers[tier]
 
-    def preference(self, tier: int) -> Counts | None:
-        """Return how gladly the pods go to the hosts with room under each switch of a tier; None if all are alike."""
-        if self._liked is None or tier == 0:
-            return self._liked
-        liked: Counts = np.add.reduceat(self._liked, self.fabric.starts[tier])
-        return liked
+    def merits(self, tier: int) -> list[Counts]:
+        """Return the tables that decide among switches of equal room, the more important table first.
+
+        Each has one number a switch, summed over the hosts with room; the larger is the better.
+        """
+        for sums in self._merits:
+            while len(sums) <= tier:
+                above: Counts = np.add.reduceat(sums[-1], self.fabric.first_child[len(sums)])
+                sums.append(above)
+        return [sums[tier] for sums in self._merits]
+
+    @property
+    def has_deep_hosts(self) -> bool:
+        """True if some host holds more than one pod: then the number of hosts may differ between equal plans."""
+        if self._has_deep_hosts is None:
+            self._has_deep_hosts = bool(self._tiers[0].max(initial=0) > 1)
+        return self._has_deep_hosts
 
     def children(self, tier: int, switch: int) -> tuple[int, int]:
         """Return the first switch directly below a switch and the one after the last."""
@@ -66,22 +82,24 @@ class Sums:
         found: Counts = self.fabric.switch_of[above][self.fabric.starts[tier][switches]]
         return found
 
-    def tightest(self, tier: int, domains: Counts, most: int) -> int:
-        """Return the best of some domains that hold a gang at the same cost.
+    def tightest(self, tier: int, domains: Counts, need: int, most: int) -> int:
+        """Return the best of some domains that hold a gang of `need` pods at the same cost.
 
         The domain whose lowest enclosing switch with room for `most` pods is lowest comes first. Ties go to the least
-        room in the domain, then to what the pods like best. Further ties go to the least room in each switch above
-        it, from below, then to the first domain.
+        room in the domain, then to the fewest hosts under a leaf, then to the greatest merits. Further ties go to the
+        least room in each switch above it, from below, then to the first domain.
         """
         for above in range(tier, self.fabric.tiers + 1):
             grown = domains[self.of(above)[self.ancestors(tier, domains, above)] >= most]
             if len(grown):
                 domains = grown
                 break
-        if (liked := self.preference(tier)) is not None:
-            room = self.of(tier)[domains]
-            domains = domains[room == room.min()]
-            domains = domains[liked[domains] == liked[domains].max()]
+        room = self.of(tier)[domains]
+        domains = domains[room == room.min()]
+        if tier == 1 and len(domains) > 1 and self.has_deep_hosts:
+            domains = self._with_fewest_hosts(domains, need)
+        for merit in self.merits(tier) if len(domains) > 1 else ():
+            domains = domains[merit[domains] == merit[domains].max()]
         over = self.ancestors(tier, domains, tier)
         for above in range(tier, self.fabric.tiers):
             room = self.of(above)[over]
@@ -94,6 +112,24 @@ class Sums:
             first = np.flatnonzero(np.diff(over, prepend=-1))
             domains, over = domains[first], over[first]
         return int(domains[0])
+
+    def _with_fewest_hosts(self, leaves: Counts, need: int) -> Counts:
+        """Return those of some leaves of equal room in which `need` pods use the fewest hosts."""
+        capacity = np.cumsum(self.rooms_of_hosts(leaves)[:, ::-1], axis=1)  # by the largest hosts
+        used = (capacity < need).sum(axis=1)
+        fewest: Counts = leaves[used == used.min()]
+        return fewest
+
+    def rooms_of_hosts(self, leaves: Counts) -> Counts:
+        """Return the capacity of the hosts under each of some leaves, ascending: [leaves, hosts], 0 for no host."""
+        starts = self.fabric.starts[1]
+        first = starts[leaves]
+        ends = np.append(starts, len(self.fabric.hosts))[leaves + 1]
+        rows = first[:, None] + np.arange(int((ends - first).max()))
+        room = self.of(0)
+        rooms: Counts = np.where(rows < ends[:, None], room[np.minimum(rows, len(room) - 1)], 0)
+        rooms.sort(axis=1)
+        return rooms
 
 
 Share = tuple[int, int]  # which hole, how many pods go there
@@ -268,31 +304,67 @@ class Spread:
     def _shares(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) under a leaf or a spine, where every child costs the same."""
         first, end = self._sums.children(tier, switch)
-        holes = self._sums.of(tier - 1)[first:end].tolist()
-        if (liked := self._sums.preference(tier - 1)) is not None:
-            return self._shares_by_preference(tier, first, holes, liked[first:end].tolist(), need)
-        anchored = [at for at in range(end - first) if first + at in self._anchored[tier - 1]]
-        if not anchored:
-            return [(first + at, pods) for at, pods in pick(holes, need)]
-        anchored_holes = [holes[at] for at in anchored]
-        anchored_need = min(need, sum(anchored_holes))
-        shares = [(first + anchored[at], pods) for at, pods in pick(anchored_holes, anchored_need)]
-        for at in anchored:
-            holes[at] = 0
-        return shares + [(first + at, pods) for at, pods in pick(holes, need - anchored_need)]
+        room = self._sums.of(tier - 1)[first:end]
+        if need == int(room.sum()):
+            return [(first + at, int(room[at])) for at in np.flatnonzero(room).tolist()]
+        order = self._order(tier, first, end)
+        anchored = [at for at in order if first + at in self._anchored[tier - 1]] if self._anchored[tier - 1] else []
+        others = [at for at in order if at not in anchored] if anchored else order
+        holes, counts_hosts = room.tolist(), tier == 2 and self._sums.has_deep_hosts
+        shares: list[tuple[int, int]] = []
+        for children in (anchored, others):
+            pods = min(need, sum(holes[at] for at in children))
+            own = [(children[at], share) for at, share in pick([holes[at] for at in children], pods)]
+            shares += self._with_fewer_hosts(first, holes, children, own) if counts_hosts else own
+            need -= pods
+        return [(first + at, pods) for at, pods in shares]
 
-    def _shares_by_preference(
-        self, tier: int, first: int, holes: list[int], liked: list[int], need: int
+    def _order(self, tier: int, first: int, end: int) -> list[int]:
+        """Return the children of a switch as positions after `first`, so that of equal children the best is first."""
+        merits = [merit[first:end] for merit in self._sums.merits(tier - 1)]
+        if tier == 2 and self._sums.has_deep_hosts:
+            used = (self._sums.rooms_of_hosts(np.arange(first, end)) > 0).sum(axis=1)
+            merits = [-used, *merits]
+        if not merits:
+            return list(range(end - first))
+        room = self._sums.of(tier - 1)[first:end]
+        order = np.empty(len(room), np.intp)
+        # Children of different room keep their places: pick() decides among them.
+        order[np.argsort(room, kind="stable")] = np.lexsort([*(-merit for merit in reversed(merits)), room])
+        positions: list[int] = order.tolist()
+        return positions
+
+    def _with_fewer_hosts(
+        self, first: int, holes: Sequence[int], children: Sequence[int], shares: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        """Return (child, pods) as _shares does, the children that the pods like best being the first of equals."""
-        order = sorted(range(len(holes)), key=lambda at: -liked[at])
-        anchored = [at for at in order if first + at in self._anchored[tier - 1]]
-        anchored_need = min(need, sum(holes[at] for at in anchored))
-        shares = [(first + anchored[at], pods) for at, pods in pick([holes[at] for at in anchored], anchored_need)]
-        rest = [at for at in order if at not in anchored]
-        return shares + [
-            (first + rest[at], pods) for at, pods in pick([holes[at] for at in rest], need - anchored_need)
-        ]
+        """Return shares of leaves that leave the same holes, on as few hosts as possible.
+
+        first: the first leaf under the spine. holes: the room of each leaf. children: the leaves that may be used, as
+        positions after `first`, of equal leaves the one with the fewest hosts first. shares: (position, pods); only the
+        last is less than its leaf's room. Any used leaf, or an unused leaf of the same room, may be the partly used
+        leaf: this is the leaf that does without most hosts.
+        """
+        rest = holes[shares[-1][0]] - shares[-1][1] if shares else 0
+        if not rest:
+            return shares
+        hosts, spare = self._hosts_of_leaves(first, len(holes), rest)
+        used = [at for at, _ in shares]
+        last_of_size = {holes[at]: at for at in sorted(used, key=children.index)}
+        best, replaced, fewest = used[-1], used[-1], -int(spare[used[-1]])
+        for at in children:
+            instead = at if at in used else last_of_size.get(holes[at])
+            if instead is None:
+                continue
+            more = int(hosts[at] - spare[at]) - int(hosts[instead])
+            if more < fewest:
+                best, replaced, fewest = at, instead, more
+        full = [at for at in used if at != replaced]
+        return [*((at, holes[at]) for at in full), (best, holes[best] - rest)]
+
+    def _hosts_of_leaves(self, first: int, count: int, rest: int) -> tuple[Counts, Counts]:
+        """Return for each of some leaves the hosts with room, and how many of them `rest` pods of free room spare."""
+        rooms = self._sums.rooms_of_hosts(np.arange(first, first + count))
+        return (rooms > 0).sum(axis=1), ((rooms > 0) & (np.cumsum(rooms, axis=1) <= rest)).sum(axis=1)
 
     def _shares_by_price(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
         """Return (child, pods) for a switch above the spines, so that the pods use the fewest switches.
@@ -310,7 +382,8 @@ class Spread:
             left -= cost
             if reach[cost]:
                 paid.append((int(reach[cost]), child, cost))
-        paid.sort(key=lambda item: (item[1] not in self._anchored[tier - 1], -item[0], item[1]))
+        paid.reverse()  # of equals the first of the table comes first
+        paid.sort(key=lambda item: (item[1] not in self._anchored[tier - 1], -item[0]))
         shares: list[tuple[int, int]] = []
         for reached, child, cost in paid:
             if need <= reached:
@@ -329,7 +402,7 @@ class Spread:
             return child
         room = self._sums.of(tier - 1)
         fits = [other for other, reach, _ in table if other not in used and reach[cost] >= need]
-        return min(fits, key=lambda other: (int(room[other]), other))
+        return min(fits, key=lambda other: int(room[other]))  # of equals the first of the table
 
     def _table(self, tier: int, switch: int, budget: int) -> _Table:
         """Return (child, reach, best) for each child of a switch that holds a pod.
@@ -340,7 +413,7 @@ class Spread:
         first, end = self._sums.children(tier, switch)
         best = np.zeros(budget + 1, np.int64)
         table = []
-        for child in range(first, end):
+        for child in (first + at for at in self._order(tier, first, end)):
             reach = self._reach(tier - 1, child, budget)
             if reach[-1]:
                 best = _joined(best, reach)

@@ -9,7 +9,8 @@ Preferences, most important first (docs/design.md 3):
 5. room to grow to the most;
 6. the tightest such domain;
 7. the fewest hosts;
-8. the hosts that the pods like best, where the asker says so (before the switches above are compared in 6);
+8. the hosts with the greatest merits, where the asker gives some (before the switches above are compared in 6): the
+   scheduler extender says which hosts the pods like, then which have least free beside whole pods;
 9. fabric order.
 
 rank_order.py assigns the ranks.
@@ -115,10 +116,10 @@ def _search(
     pods, least, most = ask.pods // ask.multiple, -(-ask.least // ask.multiple), -(-ask.most // ask.multiple)
     if not len(fabric.hosts) or not 0 < pods >= least:
         return []
-    sums = Sums(fabric, rooms[0], ask.preference)
+    sums = Sums(fabric, rooms[0], ask.merits)
     found = _place_all(sums, pods, most, widest, anchors)
     if found is None and len(rooms) > 1:
-        sums = Sums(fabric, rooms[1], ask.preference)
+        sums = Sums(fabric, rooms[1], ask.merits)
         found = _place_on_unmapped_hosts(sums, pods, most, anchors)
     if found is not None:
         return found
@@ -142,7 +143,7 @@ def _place_all(sums: Sums, pods: int, most: int, widest: int, anchors: list[int]
             continue
         spread = Spread(sums)
         fits = spread.cheapest(tier, fits, pods)
-        return spread.fill(tier, sums.tightest(tier, fits, most), pods)
+        return spread.fill(tier, sums.tightest(tier, fits, pods, most), pods)
     return None
 
 
@@ -171,14 +172,16 @@ def _place_on_unmapped_hosts(sums: Sums, pods: int, most: int, anchors: list[int
         if len(set(anchors)) == 1 and room[anchors[0]] >= pods:
             return [(anchors[0], pods)]
     elif len(fits := np.flatnonzero(room >= pods)):
-        return [(sums.tightest(0, fits, most), pods)]
+        return [(sums.tightest(0, fits, pods, most), pods)]
     rest = pods - int(room[:known].sum())
     if int(room[known:].sum()) < rest:
         return None
     slots = [(host, int(room[host])) for host in np.flatnonzero(room[:known]).tolist()]
     theirs = sorted({host for host in anchors if host >= known})
     others = [host for host in range(known, len(fabric.hosts)) if host not in theirs]
+    merits = sums.merits(0)
     for hosts in (theirs, others):
+        hosts.sort(key=lambda host: [-int(merit[host]) for merit in merits])
         holes = room[hosts].tolist()
         share = min(rest, sum(holes))
         slots += [(hosts[at], pods_taken) for at, pods_taken in pick(holes, share)]
@@ -206,7 +209,7 @@ def smallest_holes(fabric: Fabric, room: npt.NDArray[np.int32], ask: Ask) -> Pla
     `ask.multiple` counts; `ask.widest_tier` and `ask.layers` do not.
     """
     usable = room // ask.multiple * ask.multiple
-    order = np.lexsort((np.arange(len(usable)), usable))
+    order = np.lexsort([*(-merit for merit in reversed(ask.merits)), usable])
     slots: list[tuple[int, int]] = []
     left = ask.pods
     for host in order[np.searchsorted(usable[order], 1) :].tolist():
@@ -308,7 +311,7 @@ def _place_rest(fabric: Fabric, room: Room, ask: Ask, rest: int) -> Placement | 
     last = plan(
         fabric,
         (left // rest).clip(0, 1),
-        Ask(1, 1, 1, 1, ask.widest_tier, members, ask.rule, preference=ask.preference),
+        Ask(1, 1, 1, 1, ask.widest_tier, members, ask.rule, merits=ask.merits),
     )
     if isinstance(last, Refusal):
         return None
@@ -359,7 +362,7 @@ def _on_fewest_hosts(fabric: Fabric, room: Room, ask: Ask, placement: Placement)
     pods_under = Counter[int]()
     for host, pods in placement.slots:
         pods_under[int(fabric.switch_of[1][host])] += pods
-    spread = Spread(Sums(fabric, room // ask.multiple, ask.preference), [host for host, _ in ask.anchors])
+    spread = Spread(Sums(fabric, room // ask.multiple, ask.merits), [host for host, _ in ask.anchors])
     slots = [
         (host, pods) for host, pods in placement.slots if pods_under[int(fabric.switch_of[1][host])] % ask.multiple
     ]

@@ -72,8 +72,8 @@ def _runs_inside_switch(
     """
     first, end = fabric.span(tier, switch)
     domain = fabric if tier == fabric.tiers else _under(fabric, tier, switch)
-    liking = None if ask.preference is None else ask.preference[first:end]
-    inner = Ask(ask.pods, ask.pods, max(ask.most, ask.pods), ask.multiple, None, (), ask.rule, preference=liking)
+    merits = tuple(merit[first:end] for merit in ask.merits)
+    inner = Ask(ask.pods, ask.pods, max(ask.most, ask.pods), ask.multiple, None, (), ask.rule, merits=merits)
     layers = [layer for layer in ask.layers if layer[0] < domain.tiers]
     left = usable_room[first:end].copy()
     for _ in range(tries):
@@ -242,7 +242,10 @@ def _place_by_shares(fabric: Fabric, room: Room, ask: Ask, switch_room: Room) ->
     pods = ask.pods - counts.total()
     if pods:
         widest = None if ask.widest_tier is None else ask.widest_tier - tier + 1
-        outer_ask = Ask(pods, pods, max(pods, ask.most), size, widest, tuple(sorted((anchored + counts).items())))
+        starts = fabric.starts[tier]
+        merits = tuple(np.add.reduceat(np.where(room > 0, merit, 0), starts) for merit in ask.merits)
+        members = tuple(sorted((anchored + counts).items()))
+        outer_ask = Ask(pods, pods, max(pods, ask.most), size, widest, members, merits=merits)
         found = in_multiples(_above(fabric, tier), switch_room, outer_ask)
         if isinstance(found, Refusal):
             return found
@@ -269,8 +272,8 @@ def _place_inside_switch(
     """Place some pods under one switch, in the layers within the outermost one."""
     first, end = fabric.span(tier, switch)
     inner_anchors = tuple((host - first, count) for host, count in ask.anchors if first <= host < end)
-    liking = None if ask.preference is None else ask.preference[first:end]
-    inner = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], liking)
+    merits = tuple(merit[first:end] for merit in ask.merits)
+    inner = Ask(pods, pods, pods, ask.multiple, None, inner_anchors, ask.rule, ask.layers[1:], merits)
     # Within a switch the first way is as good, and both would be tried for each of many.
     found: Placement | Refusal = Refusal(RefusalReason.NO_ROOM)
     for found in _placements(_under(fabric, tier, switch), room[first:end], inner):

@@ -62,7 +62,7 @@ class ClusterView:
 
     def __init__(self, gpu_resources: tuple[str, ...]) -> None:
         self.fabric: Fabric = EMPTY
-        self.snapshot = ClusterSnapshot()
+        self.snapshot = ClusterSnapshot(gpu_resources)
         self.gangs: dict[GangKey, Gang] = {}
         self.pods: dict[str, GangMember] = {}
         self.changed_gangs = GangChanges()

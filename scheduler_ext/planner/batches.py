@@ -25,6 +25,7 @@ from turnout.scheduler_ext.planner.refusals import refuse_places, refuse_too_few
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
+    Merits,
     PodBatch,
     RoomOf,
     Seat,
@@ -257,13 +258,14 @@ def _place_batch(
     _exclude_for_group(fabric, request, batch, progress, room)
     nominated = take_nominated_hosts(request, batch, room)
     first = list(nominated.values())
+    merits = request.merits_of(batch.shape, progress.used_rooms) if len(first) < batch.pods else ()
     if len(first) < batch.pods:
-        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks)
+        first += _hosts_beside_members(fabric, request, batch, nominated, room, ranks, merits)
     pods = batch.pods - len(first)
     if pods == 0:
         return first
     min_pods = pods if batch.is_whole else max(0, min_pods - len(first))
-    ask = _shape_request(request, batch, pods, min_pods, [*anchors, *first])
+    ask = replace(_shape_request(request, batch, pods, min_pods, [*anchors, *first]), merits=merits)
     found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
         return first if first and found.reason is RefusalReason.NO_ROOM and not min_pods else found
@@ -277,10 +279,11 @@ def _hosts_beside_members(
     nominated: Mapping[str, int],
     room: Rows,
     ranks: Mapping[str, int],
+    merits: Merits,
 ) -> list[int]:
     """Return hosts that complete a multiple, or that are under the leaf of neighbours. Takes their room from `room`."""
     if request.gang.multiple == 1:
-        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks)
+        return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks, merits)
     group_of = request.gang.groups_by_uid()
     running = [
         host
@@ -299,8 +302,7 @@ def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: i
         max_pods += max(0, gang.max_pods - len(gang.living()) - request.missing_pods)
     group_tier = None if batch.gang_group is None else batch.gang_group.tier
     widest = min((tier for tier in (gang.tier, group_tier) if tier is not None), default=None)
-    liking = request.preferences.get(batch.shape)
-    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule, preference=liking)
+    return Ask(pods, min_pods, max_pods, gang.multiple, widest, anchors, request.distance_rule)
 
 
 def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, progress: Progress, room: Rows) -> None:
@@ -332,6 +334,7 @@ def _hosts_beside_neighbours(
     nominated: Mapping[str, int],
     room: Rows,
     ranks: Mapping[str, int],
+    merits: Merits,
 ) -> list[int]:
     """Return hosts for the pods of a batch that find room under the leaf of their neighbours in the ring."""
     gang = request.gang
@@ -346,4 +349,4 @@ def _hosts_beside_neighbours(
     others = [ranks[member.uid] for member in request.waiting if member.shape != batch.shape]
     seats = [*waiting_ranks, *to_come[: batch.missing_pods]]
     pulls = mesh_pulls(gang, batch)
-    return hosts_beside_neighbours(fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, pulls)
+    return hosts_beside_neighbours(fabric, room, seats, [*to_come, *others], host_of_rank, gang.tier, pulls, merits)

@@ -97,16 +97,22 @@ _NONE = -(1 << 40)
 
 
 def domains_with_room(
-    fabric: Fabric, rooms: Sequence[Rows], counts: Sequence[int], placed_hosts: Sequence[int], widest: int
+    fabric: Fabric,
+    rooms: Sequence[Rows],
+    counts: Sequence[int],
+    placed_hosts: Sequence[int],
+    widest: int,
+    free_sizes: NDArray[np.int64] | None = None,
 ) -> Iterator[tuple[int, int]]:
     """Yield the host ids [first, end) of domains with room for each shape by itself: the lowest first, then the
-    tightest for the first shape.
+    tightest for the first shape, then those whose hosts with room have least free.
 
     rooms: of each shape, by host id. counts: pods of each shape. placed_hosts: hosts of placed members; the domain
-    contains them. widest: the highest tier that is tried.
+    contains them. widest: the highest tier that is tried. free_sizes: how much each host has free, None for unknown.
     """
     if not fabric.mapped_count or any(host >= fabric.mapped_count for host in placed_hosts):
         return
+    free = np.zeros(len(rooms[0]), np.int64) if free_sizes is None else np.where(rooms[0] > 0, free_sizes, 0)
     for tier in range(max(min(1, widest), common_tier(fabric, placed_hosts)), widest + 1):
         starts = fabric.starts[tier]
         sums = [np.add.reduceat(room, starts, dtype=np.int64) for room in rooms]
@@ -115,7 +121,7 @@ def domains_with_room(
             only = int(fabric.switch_of[tier][placed_hosts[0]])
             fits[:only] = fits[only + 1 :] = False
         at = np.flatnonzero(fits)
-        for switch in at[np.argsort(sums[0][at], kind="stable")].tolist():
+        for switch in at[np.lexsort((np.add.reduceat(free, starts)[at], sums[0][at]))].tolist():
             first, end = fabric.span(tier, switch)
             if first < fabric.mapped_count:
                 yield first, end

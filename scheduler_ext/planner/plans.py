@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -47,6 +47,7 @@ from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
     HardTerm,
+    PodsOnRows,
     build_request,
     count_lost,
     count_missing,
@@ -163,9 +164,9 @@ class Plans:
         ]
         rows = None if only_rows is None else list(only_rows)
         work = Work()
-        plan = place(self.view.fabric, request, self._plans.room_beside_plans(own, rows), work)
+        plan = place_beside_plans(self.view.fabric, self._plans, request, work, own, rows)
         if plan.refusal is not None and growth:
-            plan = place(self.view.fabric, request, self._plans.room_beside_plans(own + growth, rows), work)
+            plan = place_beside_plans(self.view.fabric, self._plans, request, work, own + growth, rows)
         self.steps += work.spent_steps
         self.rejected_plans.update(plan.broken_terms)
         return plan
@@ -408,11 +409,10 @@ class Plans:
             return GangPlan(gang.key, refusal=failed[1])
         self.replanned += 1
         fabric, plans, order = self.view.fabric, self._plans, position.first_order
-        room_of = plans.room_beside_plans(plans.pods_behind(order, with_growth_seats=False))
-        plan = place(fabric, request, room_of, work)
+        plan = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order, with_growth_seats=False))
         if any(stored.position.first_order < order for stored in plans.plans_with_growth_seats()):
             # Growth seats of gangs ahead are kept if that costs this gang nothing.
-            beside_growth = place(fabric, request, plans.room_beside_plans(plans.pods_behind(order)), work)
+            beside_growth = place_beside_plans(fabric, plans, request, work, plans.pods_behind(order))
             plan = min(plan, beside_growth, key=partial(plan_sort_key, fabric))
         if signature is not None and plan.refusal is not None and not plan.hosts:
             self._known_failures[signature] = (order, plan.refusal)
@@ -511,6 +511,20 @@ def plans_by(rules: Rules) -> Plans:
     return Plans(ClusterView(rules.gpu_resources), rule, rules.hold_incomplete, rules.strict_queues)
 
 
+def place_beside_plans(
+    fabric: Fabric,
+    standing_plans: StandingPlans,
+    request: GangRequest,
+    work: Work,
+    without: PodsOnRows,
+    rows: Sequence[int] | None = None,
+    extra_pods: PodsOnRows = (),
+) -> GangPlan:
+    """Place a gang in the room beside the standing plans. without, rows, extra_pods: as for `room_beside_plans`."""
+    request = replace(request, free_of=standing_plans.free_beside_plans(without, extra_pods))
+    return place(fabric, request, standing_plans.room_beside_plans(without, rows, extra_pods), work)
+
+
 def replace_lost_seats(
     fabric: Fabric,
     standing_plans: StandingPlans,
@@ -540,8 +554,8 @@ def replace_lost_seats(
         growth_pods=0,
     )
     behind = standing_plans.pods_behind(position.last_order)
-    room_of = standing_plans.room_beside_plans(behind, extra_pods=remaining.reserved_pods())
-    second_plan = place(fabric, lost_request, room_of, work)
+    extra_pods = remaining.reserved_pods()
+    second_plan = place_beside_plans(fabric, standing_plans, lost_request, work, behind, extra_pods=extra_pods)
     return replace(
         remaining,
         broken_terms=second_plan.broken_terms,

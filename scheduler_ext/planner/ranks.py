@@ -13,7 +13,7 @@ import numpy as np
 from turnout.kube.node_capacity import Rows
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import GangMember
-from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, Seat
+from turnout.scheduler_ext.planner.request import GangRequest, Merits, PodBatch, Seat
 from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.mesh import Pulls, cheapest_order, is_complete, leaves_in_mesh, pulls_of
 from turnout.topology.packing import Spread, Sums
@@ -80,11 +80,12 @@ def hosts_beside_neighbours(
     host_of_rank: Mapping[int, int],
     tier: int | None,
     pulls: Pulls | None = None,
+    merits: Merits = (),
 ) -> list[int]:
     """Return hosts under the leaves of some ranks' neighbours, one for each pod that finds one so, in no order.
 
     ranks: of the pods to place. absent: other ranks that have no place. host_of_rank: rank -> host of placed members.
-    tier: the widest allowed. pulls: the traffic between members of a mesh; None for a ring.
+    tier: the widest allowed. pulls: the traffic between members of a mesh; None for a ring. merits: as for an Ask.
 
     Takes the pods' room from `room`, which it changes.
     """
@@ -106,7 +107,7 @@ def hosts_beside_neighbours(
     counts = Counter(chosen[rank] for rank in ranks if rank in chosen)
     if not counts:
         return []
-    spread = Spread(Sums(fabric, room), anchors)
+    spread = Spread(Sums(fabric, room, merits), anchors)
     slots = [slot for leaf, pods in sorted(counts.items()) for slot in spread.fill(1, leaf, pods)]
     for host, pods in slots:
         room[host] -= pods

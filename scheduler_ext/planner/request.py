@@ -23,6 +23,8 @@ PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 
 
 RoomOf = Callable[[PodShape, PodsOnRows], Rows]  # pods that each row holds beside some pods, as a new table
+Merits = tuple[NDArray[np.signedinteger], ...]  # as the field of an Ask
+FreeOf = Callable[[PodsOnRows], NDArray[np.int64]]  # how much each row has free beside some pods, in one number
 
 
 class HardTerm(StrEnum):
@@ -69,12 +71,23 @@ class GangRequest:
     rejected_rows: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     # shape -> score of each row by soft preferences; shapes without preferences are absent
     preferences: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
+    # decides among equally good rows: those with less free come first; None where nothing is known beside the room
+    free_of: FreeOf | None = field(default=None, compare=False, repr=False)
     # marks of rows that the gang must not use
     excluded_rows: NDArray[np.bool_] | None = field(default=None, compare=False)
     # index of a group rule, None for the whole gang -> marks of rows in no domain of the required level
     rows_outside_level: Mapping[int | None, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     spread_evenly: bool = True  # spread constraints count: no host gets more than they allow while another is empty
     beside_neighbours: bool = True  # members go under the leaf of their neighbours in the ring or mesh, if it has room
+
+    def merits_of(self, shape: PodShape, besides: PodsOnRows) -> Merits:
+        """Return the tables that decide among equally good rows: what the pods of a shape like, then the tightest fit.
+
+        besides: pods of the gang that have a place already.
+        """
+        liking = self.preferences.get(shape)
+        likings = () if liking is None else (liking,)
+        return likings if self.free_of is None else (*likings, -self.free_of(besides))
 
 
 @dataclass(frozen=True, slots=True)

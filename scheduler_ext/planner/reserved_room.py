@@ -24,7 +24,7 @@ from turnout.kube.pod_shape import HostPort, PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass, position_of
-from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, RoomOf, drop_seats, is_planned
+from turnout.scheduler_ext.planner.request import FreeOf, GangPlan, PodsOnRows, RoomOf, drop_seats, is_planned
 from turnout.topology.fabric import Fabric
 from turnout.topology.switch_paths import path_text
 
@@ -216,6 +216,13 @@ class StandingPlans:
 
         return room_of
 
+    def free_beside_plans(self, without: PodsOnRows, extra_pods: PodsOnRows = ()) -> FreeOf:
+        """Return a function that gives how much each row has free beside the standing plans.
+
+        without, extra_pods: as for `room_beside_plans`.
+        """
+        return lambda besides: self._room.free_sizes(without, [*extra_pods, *besides])
+
     def _forget_row(self, row: int, key: GangKey) -> None:
         """Remove a gang from the gangs with reserved room on a row."""
         gangs = self._gangs_by_row[row]
@@ -253,11 +260,32 @@ class ReservedRoom:
         reserved.
         """
         room = self._snapshot.room(shape).copy()
+        rows, reserved = self._use(without, besides)
+        if not len(rows):
+            return room
+        room[rows] = np.minimum(room[rows], self._snapshot.fits_at(rows, shape, reserved))
+        if shape.host_ports:
+            self._block_ports(room, shape, without, besides)
+        return room
+
+    def free_sizes(self, without: PodsOnRows = (), besides: PodsOnRows = ()) -> NDArray[np.int64]:
+        """Return how much each row has free beside the reserved room, in one number, as a new table.
+
+        without, besides: as for `room`.
+        """
+        sizes = self._snapshot.free_sizes().copy()
+        rows, reserved = self._use(without, besides)
+        if len(rows):
+            sizes[rows] = self._snapshot.free_sizes_at(rows, reserved)
+        return sizes
+
+    def _use(self, without: PodsOnRows, besides: PodsOnRows) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+        """Return the rows with use beside the pods of the snapshot, and this use by row and resource."""
         rows = np.flatnonzero(self._pods)
         if besides:
             rows = np.union1d(rows, np.array([row for row, _ in besides], np.intp))
         if not len(rows):
-            return room
+            return rows, self._reserved
         self._widen()
         reserved = self._reserved[rows]
         for pods, sign in ((without, -1), (besides, 1)):
@@ -266,10 +294,7 @@ class ReservedRoom:
                 by_shape.setdefault(other, []).append(row)
             for other, at in by_shape.items():
                 np.add.at(reserved, np.searchsorted(rows, at), sign * self._snapshot.vector(other))
-        room[rows] = np.minimum(room[rows], self._snapshot.fits_at(rows, shape, reserved))
-        if shape.host_ports:
-            self._block_ports(room, shape, without, besides)
-        return room
+        return rows, reserved
 
     def is_overdrawn(self, row: int) -> bool:
         """Return True if a row has less free room than is reserved on it, or a port is reserved twice.

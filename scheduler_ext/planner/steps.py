@@ -246,7 +246,9 @@ def _place_in_one_domain(
     ]
     work.spend(len(rooms) * (BATCH_STEPS + len(fabric.hosts) // 4))
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
-    for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
+    free_sizes = None if request.free_of is None else request.free_of(())
+    domains = domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest, free_sizes)
+    for first, end in domains:
         if work.steps_left <= 0:
             break
         inside = restrict_to_domain(room_of, first, end)
@@ -307,7 +309,9 @@ def _place_groups_in_one_domain(
     rooms = [room_of(batch.shape, ()) for batch in batches[:MAX_SHAPES_TOGETHER]]
     has_one_shape = len({batch.shape for batch in batches}) == 1
     widest = fabric.tiers if request.gang.tier is None else min(request.gang.tier, fabric.tiers)
-    for first, end in domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest):
+    free_sizes = None if request.free_of is None else request.free_of(())
+    domains = domains_with_room(fabric, rooms, counts[:MAX_SHAPES_TOGETHER], placed_hosts, widest, free_sizes)
+    for first, end in domains:
         if work.steps_left <= 0:
             break
         if has_one_shape and sum(counts) > int(rooms[0][first:end].sum()):

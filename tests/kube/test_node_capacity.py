@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests import world
 from tests.support.examples import scaled
-from turnout.kube.node_capacity import MAX_ROOM, Charge, ClusterSnapshot
+from turnout.kube.node_capacity import ACCELERATOR_SIZE, MAX_ROOM, Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
 from turnout.scheduler_ext.planner.reserved_room import ReservedRoom
 
@@ -37,6 +37,20 @@ def snapshot(*nodes):
 
 def charge(node, shape=GPU1, priority=0):
     return Charge(node, shape, priority)
+
+
+class TestFreeSizes:
+    def test_one_accelerator_counts_more_than_all_other_resources(self):
+        s = snapshot(world.node("a", 1, cpu="1"), world.node("b", 0, cpu="64"), world.node("c", 1, cpu="2"))
+        s.room(GPU1)
+        a, b, c = s.free_sizes().tolist()
+        assert b < ACCELERATOR_SIZE <= a < c
+
+    def test_an_overcharged_node_has_nothing_free(self):
+        s = snapshot(world.node("a", 1, cpu="1"), world.node("b", 8))
+        s.charge("u1", charge("a", GPU8))
+        s.charge("u2", charge("a", CPU))
+        assert 0 <= s.free_sizes()[0] < ACCELERATOR_SIZE
 
 
 class TestRoom:
@@ -253,6 +267,7 @@ class AnySequence(RuleBasedStateMachine):
         for shape in SHAPES[::3]:
             assert self.live.room(shape).tolist() == fresh.room(shape).tolist()
             assert self.live.capacity(shape).tolist() == fresh.capacity(shape).tolist()
+        assert self.live.free_sizes().tolist() == fresh.free_sizes().tolist()
 
 
 TestAnySequence = AnySequence.TestCase

@@ -63,9 +63,9 @@ SMALL = fabric([2, 2], [2, 3])
         pytest.param(
             [3, 3, 4, 0, 5, 1, 0, 0, 0],
             ask(6, multiple=2),
-            [(0, 2), (1, 2), (2, 2)],
+            [(2, 4), (0, 2)],
             2,
-            id="no host gets an odd number",
+            id="no host gets an odd number, and of two equal leaves the one with more hosts is left partly free",
         ),
         pytest.param(
             [2, 0, 2, 0, 2, 0, 2, 0, 0], ask(7, multiple=2, least=6), [(0, 2), (2, 2), (4, 2)], 3, id="odd one out"
@@ -298,12 +298,12 @@ def test_the_switch_of_the_highest_tier_with_most_members_is_home():
 def test_liking_decides_among_equals(rooms, pods, liked, anchors, slots):
     liking = np.zeros(9, np.int32)
     liking[liked] = 1
-    assert sorted(plan(SMALL, room(*rooms), ask(pods, anchors=anchors, preference=liking)).slots) == slots
+    assert sorted(plan(SMALL, room(*rooms), ask(pods, anchors=anchors, merits=(liking,))).slots) == slots
 
 
 def test_hosts_without_room_are_not_liked():
     liking = np.array([0, 0, 0, 0, 1, 0, 0], np.int32)
-    found = plan(fabric([4, 3]), room(1, 1, 0, 0, 1, 1, 0), ask(2, preference=liking))
+    found = plan(fabric([4, 3]), room(1, 1, 0, 0, 1, 1, 0), ask(2, merits=(liking,)))
     assert [host for host, _ in found.slots] == [4, 5]
 
 
