@@ -21,6 +21,7 @@ from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.pod_shape import shape_of
 
 _MAX_LABELS = 32
+LEADER_WORKER_SET = "LeaderWorkerSet/"  # the names of the gangs of its groups begin so
 
 
 class Dialect(Enum):
@@ -142,7 +143,7 @@ def _gang_names(pod: Pod) -> Iterator[tuple[str | None, Dialect]]:
     yield name if isinstance(name, str) else None, Dialect.NATIVE
     yield notes.get(labels.KAI_GROUP), Dialect.KAI
     if marks.get(labels.LWS_NAME) and marks.get(labels.LWS_GROUP):
-        yield f"LeaderWorkerSet/{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}", Dialect.OWNER
+        yield f"{LEADER_WORKER_SET}{marks[labels.LWS_NAME]}/{marks[labels.LWS_GROUP]}", Dialect.OWNER
     if (owner := _indexed_owner(pod)) is not None:
         yield f"{owner.kind}/{owner.name}", Dialect.OWNER
 

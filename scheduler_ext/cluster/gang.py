@@ -15,7 +15,7 @@ from math import lcm, prod
 import numpy as np
 from numpy.typing import NDArray
 
-from turnout.jobs.gang import Dialect, GangKey, Repair, most_patient
+from turnout.jobs.gang import LEADER_WORKER_SET, Dialect, GangKey, Repair, most_patient
 from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
 from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish, by_word
 from turnout.kube import labels
@@ -227,6 +227,11 @@ class Gang:
     def names_missing_pod_group(self) -> bool:
         """True if the pods name a PodGroup that is not known. It may have terms that the pods do not state."""
         return self.sizing is None and self._summary.names_pod_group
+
+    @property
+    def is_leader_worker_group(self) -> bool:
+        """True if it is a group of a LeaderWorkerSet."""
+        return self.key.dialect == Dialect.OWNER.value and self.key.name.startswith(LEADER_WORKER_SET)
 
     @property
     def has_accelerators(self) -> bool:

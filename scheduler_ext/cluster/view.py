@@ -27,6 +27,10 @@ from turnout.topology.fabric import EMPTY, Fabric, with_unmapped_hosts
 _VERSION = re.compile(r"[0-9]{1,20}")  # 64 bits
 PATIENCE_S = 30.0  # how long room is reserved for announced members after the last member came
 MAX_PATIENCE_S = 300.0  # from the first member on, once in a gang's life, whatever size is stated later
+# A LeaderWorkerSet with the start-up policy LeaderReady makes the workers once the leader is ready: room for up to so
+# many workers is reserved while the leader runs, so long after it came.
+MAX_LEADER_WAIT_S = 1_800.0
+MAX_AWAITED_WORKERS = 64
 
 
 class GangChanges:
@@ -291,9 +295,20 @@ class ClusterView:
         if now_s < self._next_expiry_s:
             return
         for key in [key for key, until_s in self._wait_until_s.items() if until_s <= now_s]:
+            if self._awaits_workers(self.gangs[key], now_s):
+                self._wait_until_s[key] = now_s + PATIENCE_S
+                continue
             del self._wait_until_s[key]
             self.changed_gangs.add(key)
         self._next_expiry_s = min(self._wait_until_s.values(), default=math.inf)
+
+    def _awaits_workers(self, gang: Gang, now_s: float) -> bool:
+        """Return True if the leader of a LeaderWorkerSet group holds a host and its workers may still come."""
+        since_s = self._incomplete_since_s.get(gang.key, -math.inf)
+        missing = gang.total - len(gang.living())
+        if not gang.is_leader_worker_group or missing > MAX_AWAITED_WORKERS or now_s >= since_s + MAX_LEADER_WAIT_S:
+            return False
+        return any(m.membership.rank == 0 and self.node_of(m) for m in gang.living())
 
     def _join(self, member: GangMember, version: str, old: GangMember | None) -> None:
         """Add a pod to its gang.

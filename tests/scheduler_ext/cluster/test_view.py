@@ -6,9 +6,15 @@ import pytest
 from tests import world
 from tests.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.wishes import sets
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.member import member_of
-from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
+from turnout.scheduler_ext.cluster.view import (
+    MAX_AWAITED_WORKERS,
+    MAX_LEADER_WAIT_S,
+    MAX_PATIENCE_S,
+    PATIENCE_S,
+)
 
 BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
 
@@ -163,6 +169,13 @@ class TestPlaces:
         assert member_of(pod).nominated_by_us
 
 
+def leader_of(size, name="w-0", worker="0"):
+    """The leader, or another pod, of a group of a LeaderWorkerSet."""
+    marks = {labels.LWS_NAME: "w", labels.LWS_GROUP: "0", labels.LWS_WORKER: worker}
+    notes = {labels.LWS_SIZE: str(size), sets.LWS: "rack"}
+    return world.pod(name, 8, marks=marks, notes=notes, owner="StatefulSet/w-0")
+
+
 class TestWaits:
     def test_a_gang_is_waited_for_until_it_is_complete_and_never_after(self):
         w, pods = World(4).put_group("bert", 2), world.volcano("bert", 2)
@@ -181,6 +194,38 @@ class TestWaits:
         assert (w.view.missing_pods(w.view.gangs[BERT]), set(w.view.changed_gangs)) == (1, set())
         w.view.settle(PATIENCE_S)
         assert (w.view.missing_pods(w.view.gangs[BERT]), set(w.view.changed_gangs)) == (0, {BERT})
+
+    def test_workers_are_awaited_while_their_leader_runs(self):
+        """As with the start-up policy LeaderReady, where the workers come minutes after their leader."""
+        w, leader = World(4), leader_of(size=3)
+        w.put(leader).view.settle(0.0)
+        (gang,) = w.view.gangs.values()
+        w.bind(leader, "a0")
+        w.view.settle(PATIENCE_S)
+        w.view.settle(600.0)
+        assert w.view.missing_pods(gang) == 2
+        w.view.drop_pod(leader.metadata.uid)
+        w.put(second := leader_of(size=3, name="w-0-1", worker="1"))
+        w.view.settle(700.0)
+        w.view.settle(760.0)
+        assert w.view.missing_pods(w.view.gangs[w.member(second).membership.key]) == 0
+
+    @pytest.mark.parametrize(
+        ("size", "bound", "at_s"),
+        [
+            pytest.param(3, False, PATIENCE_S, id="whose leader has no host"),
+            pytest.param(3, True, MAX_LEADER_WAIT_S, id="whose leader has run for half an hour"),
+            pytest.param(MAX_AWAITED_WORKERS + 2, True, PATIENCE_S, id="that says it has very many"),
+        ],
+    )
+    def test_no_room_is_kept_for_the_workers_of_a_group(self, size, bound, at_s):
+        w, leader = World(4), leader_of(size=size)
+        w.put(leader).view.settle(0.0)
+        if bound:
+            w.bind(leader, "a0")
+        w.view.settle(at_s)
+        (gang,) = w.view.gangs.values()
+        assert w.view.missing_pods(gang) == 0
 
     def test_each_gang_has_its_own_time(self):
         w = World(4).put_group("bert", 2).put_group("gpt", 2)
