@@ -129,7 +129,7 @@ def test_a_check_that_is_given_up_leaves_no_probe_running(tmp_path):
 
 
 @pytest.mark.parametrize("turns", range(12))
-def test_a_check_that_is_given_up_while_its_probe_starts_leaves_none_running(tmp_path, turns):
+def test_a_check_given_up_while_its_probe_starts_leaves_none_running(tmp_path, turns):
     """turns: how many turns of the event loop the start has had when it is cancelled."""
 
     async def given_up():
