@@ -180,6 +180,15 @@ FIRES = [
     pytest.param(
         {f'{SAVES}"done"}}': "0+0", f'{SAVES}"failed"}}': "0+0.02"}, "SavesFail", id="each of few saves fails"
     ),
+    pytest.param(
+        {
+            f'{SAVES.replace("storage", "memory")}"done"}}': "0+600",
+            f'{SAVES}"done"}}': "0+0",
+            f'{SAVES}"failed"}}': "0+0.1",
+        },
+        "SavesFail",
+        id="storage refuses every save, and memory takes ten a second",
+    ),
     pytest.param({LAST_SAVE: "600+0"}, "SaveOverdue", id="no complete save for two hours"),
     pytest.param({LAST_SAVE: "_"}, "SaveOverdue", id="a job that asks for saves and never had one"),
     pytest.param({f'{GPU_SECONDS}"wasted"}}': "0+300"}, "GoodputBurn", id="steps are repeated"),

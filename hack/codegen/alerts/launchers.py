@@ -112,10 +112,11 @@ ALERTS = (
         Severity.WARNING,
         f"{{{{ $value | humanize }}}} saves of job {_JOB} to {{{{ $labels.tier }}}} failed in six hours.",
         "Saves of the job fail in one tier: `memory` of the worker, `replica` in the memory of other workers, or "
-        "`storage`. A save that a newer save replaced does not count.",
-        "The board of the job: *Saves*. The logs of its pods: `persist_failed`, `commit_failed` and "
-        "`checkpoint_incomplete` are about storage, `replica_failed` and `replica_refused` about replicas, "
-        "`memory_corrupt` about memory. [checkpoints.md](checkpoints.md)",
+        "`storage`. A save that a newer save replaced does not count. Of a job that saves rarely, three failed saves "
+        "in six hours are enough, if they are more than half.",
+        "The board of the job: *Saves*. The logs of its pods name failed saves (`save_failed`). `persist_failed`, "
+        "`commit_failed` and `checkpoint_incomplete` are about storage, `replica_failed` and `replica_refused` about "
+        "replicas, `memory_corrupt` about memory. [checkpoints.md](checkpoints.md#metrics)",
         "Storage: free space, grant the rights of the folder, repair the mount. Replica: give the workers more memory "
         "or ask for fewer replicas. Memory: replace the node.",
         "The next fault costs the job the steps since its last complete save.",

@@ -80,3 +80,25 @@ def test_saves_that_are_done_and_that_storage_refuses_are_counted(job):  # noqa:
     for tier in ("memory", "storage"):
         assert samples["last_save_timestamp_seconds", tier, None] > 0
         assert samples["save_interval_seconds", tier, None] > 0
+
+
+def test_each_agent_counts_its_own_saves_and_rank_0_knows_the_whole_step(job):  # noqa: F811
+    crew, ports = job("2"), [free_port("127.0.0.1"), free_port("127.0.0.1")]
+    words = ("disk=5", "replicas=1")
+    agents = [crew.start("w0", "--metrics-port", str(ports[0]), arguments=words)]
+    agents[0].until("coordinator_begun")
+    agents.append(crew.start("w1", "--metrics-port", str(ports[1]), arguments=words))
+    saved(crew, 1)
+    pages = [Page(port) for port in ports]
+    for page in pages:
+        for tier in ("memory", "replica", "storage"):
+            page.reaches(tier, "done", 1)
+    by_name = {agent.name: page.samples() for agent, page in zip(agents, pages, strict=True)}
+    first, other = (by_name[life.name] for life in sorted(crew.lives(), key=lambda life: life.rank))
+    crew.finish()
+    assert crew.codes(*agents) == [0, 0]
+    for samples in (first, other):
+        assert samples["last_save_timestamp_seconds", "replica", None] > 0
+        assert samples["saves_total", "storage", "failed"] == 0
+    assert first["last_save_timestamp_seconds", "storage", None] > 0
+    assert ("last_save_timestamp_seconds", "storage", None) not in other

@@ -12,7 +12,7 @@ from tests.launcher.checkpoint.daemon.test_daemon import record
 from tests.launcher.checkpoint.daemon.test_persist import save as save_for_storage
 from tests.launcher.checkpoint.daemon.test_restarts import Worker
 from tests.launcher.workers.testbed import until
-from turnout.launcher.checkpoint.daemon.persist import SaveJob, SaveState
+from turnout.launcher.checkpoint.daemon.persist import CommitCoordinator, SaveJob, SaveState
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReportReader, SaveReports, ends_of
 from turnout.launcher.checkpoint.format.daemon_messages import Bye, Save, SaveEnded, encode
 from turnout.launcher.framing import frame
@@ -173,3 +173,28 @@ async def test_what_ends_while_the_daemon_ends_is_heard(tmp_path):
     await asyncio.to_thread(worker.trainer.wait_pinned)
     await worker.close()
     assert (3, "storage", "done") in worker.ends()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("happens", "outcome"),
+    [
+        pytest.param(lambda commits: commits.give_up(3), SUPERSEDED, id="the job goes on from another step"),
+        pytest.param(lambda commits: commits.give_up_after(6), SUPERSEDED, id="the job goes on from an older step"),
+        pytest.param(lambda commits: commits.end_within(0.0), FAILED, id="the other shard does not come in time"),
+    ],
+)
+async def test_a_commit_without_all_shards_ends(tmp_path, happens, outcome):
+    commits = CommitCoordinator("job", lambda what, fields: None)
+    committing = asyncio.create_task(commits.commit(record(7, 0, 3), Save(0, 1, 7, str(tmp_path))))
+    await until(lambda: len(commits))
+    happens(commits)
+    assert await committing is outcome
+    assert len(commits) == 0
+
+
+@pytest.mark.asyncio
+async def test_a_commit_of_a_round_that_was_given_up_before_is_superseded(tmp_path):
+    commits = CommitCoordinator("job", lambda what, fields: None)
+    commits.give_up(3)
+    assert await commits.commit(record(7, 0, 3), Save(0, 1, 7, str(tmp_path))) is SUPERSEDED
