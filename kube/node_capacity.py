@@ -32,6 +32,7 @@ Rows = NDArray[np.int32]
 MAX_ROOM = 1_000_000  # pods: the room of a node for a pod without requests
 ACCELERATOR_SIZE = 1 << 14  # of one free accelerator in a free size: more than of all other resources of a node
 _RESOURCE_SIZE = 1_000  # of one free resource in a free size, on the node that offers most of it
+_MAX_SIZED_AMOUNT = 1 << 48  # of a resource in a free size; products stay below 64 bits
 MAX_CACHED_SHAPES = 64  # room tables in the cache
 _NO_UIDS: frozenset[str] = frozenset()
 
@@ -69,7 +70,8 @@ class ClusterSnapshot:
         self._rooms: dict[PodShape, Rows] = {}
         self._admitted: dict[PodShape, NDArray[np.bool_]] = {}
         self._gpu_resources = gpu_resources
-        self._most_offered: NDArray[np.int64] | None = None  # by resource, of one node; None when it may have changed
+        # by resource: factor and divisor of an amount in a free size; None when they have to be computed again
+        self._size_scale: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self._free_sizes: NDArray[np.int64] | None = None  # by row; None when it has to be computed again
         self._stale_sizes: set[int] = set()  # rows whose free size changed since
 
@@ -296,20 +298,19 @@ class ClusterSnapshot:
 
     def _sizes(self, free: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the free size of each row. free: by row and resource."""
-        if self._most_offered is None:
-            self._most_offered = self._allocatable.max(axis=0, initial=1)
-        sizes = np.zeros(len(free), np.int64)
-        for name, column in self._column_of.items():
-            amount_free = free[:, column].clip(0)
-            if name in self._gpu_resources:
-                sizes += amount_free * ACCELERATOR_SIZE
-            elif name != "pods":
-                sizes += amount_free * _RESOURCE_SIZE // self._most_offered[column]
+        if self._size_scale is None:
+            most_offered = self._allocatable.max(axis=0, initial=1)
+            is_gpu = np.array([name in self._gpu_resources for name in self._column_of], np.bool_)
+            counts = np.array([name != "pods" for name in self._column_of], np.bool_)
+            factors = np.where(is_gpu, ACCELERATOR_SIZE, np.where(counts, _RESOURCE_SIZE, 0))
+            self._size_scale = factors, np.where(is_gpu, 1, most_offered)
+        factors, divisors = self._size_scale
+        sizes: NDArray[np.int64] = (free.clip(0, _MAX_SIZED_AMOUNT) * factors // divisors).sum(axis=1)
         return sizes
 
     def _forget_sizes(self) -> None:
         """Forget the free sizes, because a node offers something else."""
-        self._most_offered = self._free_sizes = None
+        self._size_scale = self._free_sizes = None
 
     def _has_columns(self, shape: PodShape) -> bool:
         """Return True if some node has offered every resource that this shape requests."""

@@ -292,15 +292,18 @@ def cheap_hosts(
     placed_hosts: Sequence[int],
     widest: int | None,
     wall_s: float,
+    multiple: int = 1,
 ) -> Rows | None:
     """Return how many pods each host may take, so that pods of a lower priority lose least; None for no opinion.
 
     room: pods that each host would hold if all of them left. placed_hosts: hosts of the gang's placed members; the
-    domain contains them. widest: the widest tier allowed, None for any. wall_s: seconds since 1970; the run time of a
-    pod counts from its creation. Of pods below the gang's priority, those of the lowest priority are taken first.
+    domain contains them. widest: the widest tier allowed, None for any. wall_s: seconds since 1970; a pod runs since
+    its creation. multiple: pods on one host come in multiples of this. Of pods below the gang's priority, those of the
+    lowest priority leave first.
     """
+    need, room = -(-need // multiple), room // multiple
     candidates = _candidate_domains(view, need, room, placed_hosts, widest)
-    if len(candidates) < 1:
+    if not candidates:
         return None
     victims = _victims_by_row(view, member, _requested_resources(view, member.shape)[0], wall_s)
     every = [victim for row_victims in victims.values() for victim in row_victims]
@@ -308,11 +311,12 @@ def cheap_hosts(
     priorities = sorted({victim.priority for victim in every if not victim.terminating})
     budget = MoveBudget()
     for max_priority in [*priorities[: _MAX_PRIORITIES - 1], *priorities[-1:]] or [0]:
-        best = _cheapest_domain(view, member, need, room, candidates, _up_to(victims, max_priority), losses, budget)
+        allowed = _up_to(victims, max_priority)
+        best = _cheapest_domain(view, member, need, room, candidates, allowed, losses, budget, multiple)
         if best is not None:
             limits = np.zeros_like(room)
             limits[list(best.hosts)] = list(best.hosts.values())
-            return limits
+            return limits * multiple
     return None
 
 
@@ -333,11 +337,11 @@ def _cheapest_domain(
     victims: Mapping[int, list[Victim]],
     losses: Mapping[GangKey, GangLoss],
     budget: MoveBudget,
+    multiple: int,
 ) -> PreemptionCost | None:
-    """Return the cost of the cheapest domain; None where these victims are not enough in any domain."""
-    columns, wants = _requested_resources(view, member.shape)
-    best: PreemptionCost | None = None
-    best_pods, now = 0, view.snapshot.room(member.shape)
+    """Return the cost of the cheapest domain; None where these victims are not enough. need, room: in multiples."""
+    columns, wants = _requested_resources(view, member.shape, multiple)
+    best, best_pods, now = None, 0, view.snapshot.room(member.shape) // multiple
     living = [victim for row_victims in victims.values() for victim in row_victims if not victim.terminating]
     min_loss = min((victim.lost_gpu_s for victim in living), default=0)
     ordered = sorted((estimate_cost(need, room, victims, losses, *span), *span) for span in candidates)
@@ -369,16 +373,16 @@ def _candidate_domains(
         if placed_hosts:
             only = int(fabric.switch_of[tier][placed_hosts[0]])
             fits[:only] = fits[only + 1 :] = False
-        spans = [fabric.span(tier, switch) for switch in np.flatnonzero(fits).tolist()]
-        spans = [span for span in spans if span[0] < fabric.mapped_count]
-        if spans:
-            return spans
+        fits &= fabric.starts[tier] < fabric.mapped_count
+        if fits.any():
+            return [fabric.span(tier, switch) for switch in np.flatnonzero(fits).tolist()]
     return []
 
 
-def _requested_resources(view: ClusterView, shape: PodShape) -> tuple[list[int], list[int]]:
+def _requested_resources(view: ClusterView, shape: PodShape, pods: int = 1) -> tuple[list[int], list[int]]:
+    """Return the columns of the resources that pods of a shape request, and the amounts for so many pods."""
     column_of = {name: column for column, name in enumerate(view.snapshot.columns)}
-    requested = [(column_of[name], amount) for name, amount in shape.requests if name in column_of]
+    requested = [(column_of[name], amount * pods) for name, amount in shape.requests if name in column_of]
     return [column for column, _ in requested], [amount for _, amount in requested]
 
 
@@ -468,7 +472,7 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
         room = room_of(member.shape, ())
         for marks in (request.excluded_rows, request.rows_outside_level.get(None)):
             room = room if marks is None else np.where(marks, 0, room)
-        limits = cheap_hosts(view, member, need, room, placed_hosts, gang.tier, wall_s)
+        limits = cheap_hosts(view, member, need, room, placed_hosts, gang.tier, wall_s, gang.multiple)
         if limits is not None:
             cheap = place(
                 view.fabric, replace(request, nominated_hosts={}), limit_per_host(room_of, member.shape, limits), work
@@ -594,5 +598,4 @@ def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]
 def _lost_gpu_s(view: ClusterView, key: GangKey, wall_s: float) -> int:
     """Return the run time of a gang's pods so far, in GPU seconds."""
     gang = view.gangs.get(key)
-    members = gang.members.values() if gang is not None else ()
-    return sum(m.gpus * max(1, int(wall_s - (unix_s(m.created) or wall_s))) for m in members if m.node)
+    return sum(m.gpus * _ran_s(m, wall_s) for m in gang.members.values() if m.node) if gang is not None else 0

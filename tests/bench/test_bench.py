@@ -6,7 +6,7 @@ import math
 import pytest
 
 from hack.bench.__main__ import as_json, main, names_of_benchmarks, run_each, runner, show, shown_status
-from hack.bench.placement import baselines, exact, instances, streams, trickling
+from hack.bench.placement import baselines, exact, instances, mixed_sizes, streams, trickling
 from hack.bench.placement.run import ours
 from hack.bench.support.measure import middle_ratio
 from hack.bench.support.outcome import MISSED, Outcome, Scale, Table, Target, combined
@@ -169,6 +169,32 @@ def test_no_answer_beats_the_optimum():
 def test_pods_that_trickle_in_shuffled_lie_as_those_that_come_together():
     rows = trickling.measure(ours, [2], gangs=12)
     assert [(row.in_order, row.shuffled) for row in rows] == [(row.together, row.together) for row in rows]
+
+
+def test_mixed_sizes_leave_as_many_nodes_whole_as_best_fit():
+    outcome = mixed_sizes.measure([1], 300)
+    whole, _, used = outcome.targets
+    assert min(whole.value, used.value) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("pods", "figures"),
+    [
+        pytest.param([(0.0, 8, 2.0), (1.0, 1, 2.0)], (63.0, 0.0, 8 / 512), id="a whole node and one GPU"),
+        pytest.param([(0.0, 1, 9.0), *[(1.0, 8, 9.0)] * 64, (2.0, 8, 9.0)], (0.0, 2 / 65, 505 / 512), id="no room"),
+    ],
+)
+def test_what_is_counted_of_mixed_sizes(pods, figures):
+    free = [8] * mixed_sizes.NODES
+
+    def choose(number, gpus):
+        node = next((at for at, left in enumerate(free) if left >= gpus), None)
+        if node is not None:
+            free[node] -= gpus
+        return node
+
+    found = mixed_sizes.replay([mixed_sizes.Arrival(*each) for each in pods], choose, lambda number: None)
+    assert (found.whole_nodes, found.rejected, found.used) == pytest.approx(figures)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Two shapes in one gang, and the price of a preemption, each against everything that could be done.
 
 In a cluster of a few leaves a gang of two sizes of pods is spread only where no leaf holds all of it. A gang that
-preempts takes the leaf and the pods by which others lose the fewest GPU-seconds; the optimum tries every choice.
+preempts takes the leaf and the pods by which others lose the fewest GPU-seconds; the optimum tries every choice. The
+same holds for a gang whose pods on one host come in multiples.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from typing import Any
 
 from hack.bench.placement.simulated import GPUS, SimulatedCluster, leaves, pod
 from hack.bench.support.outcome import Outcome, Target
+from turnout.kube import labels
 from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 
 _SIZES = ((8, 4), (4, 1), (8, 1), (4, 2), (3, 2), (5, 3))
 Lost = dict[str, list[tuple[str, int, int]]]  # by gang: host, GPUs and GPU-seconds of each pod
+_NEVER = 10  # times the optimum: the price of a preemption that could be and was refused
 _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 
@@ -29,6 +32,9 @@ def measure(count: int) -> Outcome:
     known = [(paid, least) for paid, least in prices if least]
     both = [(paid, least) for paid, least in known if paid is not None]
     paid, least = (sum(column) for column in zip(*both, strict=True))
+    in_multiples = [preempted(seed, multiple) for seed in range(count // 4 + 1) for multiple in (2, 4)]
+    multiples_paid = sum(price if price is not None else _NEVER * least_price for price, least_price in in_multiples)
+    multiples_least = sum(least_price for _, least_price in in_multiples)
     able = [each for each in shapes if each is not None]
     more: dict[str, float] = {"two shapes, clusters where one leaf holds all": len(able), "preemptions": len(both)}
     more["preemption, worst to the optimum's"] = max(one / other for one, other in both)
@@ -38,6 +44,12 @@ def measure(count: int) -> Outcome:
         [
             Target("two shapes spread where one leaf holds all", sum(able), "<=", 0),
             Target("preemption: GPU-seconds lost to the optimum's", paid / max(least, 1), "<=", 1.05),
+            Target(
+                "preemption in multiples of pods: GPU-seconds lost to the optimum's",
+                multiples_paid / max(multiples_least, 1),
+                "<=",
+                1.05,
+            ),
             Target("preemptions that could be and were refused", len(known) - len(both), "<=", 0),
         ],
         more=more,
@@ -76,14 +88,18 @@ def _places(
             cluster.show({**each, "spec": {**each["spec"], "nodeName": node}})
 
 
-def preempted(seed: int) -> tuple[int | None, int]:
-    """Return the price of our preemption, None for a refusal, and the least one; 0 where nothing has to be lost."""
+def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
+    """Return the price of our preemption, None for a refusal, and the least one; 0 where nothing has to be lost.
+
+    multiple: the pods of one host come in multiples of this.
+    """
     dice = random.Random(seed)
     cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
     lost = _running(cluster, dice, free)
-    need, wants = dice.randint(1, 3), dice.choice((8, 8, 4))
-    gang = [pod(f"high-{at}", wants, "high", need, priority=100) for at in range(need)]
+    need, wants = dice.randint(1, 3), dice.choice((8, 8, 4))  # multiples, and the GPUs of each
+    pods, notes = need * multiple, {labels.PODS_PER_HOST_MULTIPLE: str(multiple)} if multiple > 1 else {}
+    gang = [pod(f"high-{at}", wants // multiple, "high", pods, priority=100, notes=notes) for at in range(pods)]
     for each in gang:
         cluster.show(each)
     least = min((_least(free, lost, dict.fromkeys(hosts, 0), hosts, need, wants) for hosts in _by_leaf(cluster)),
@@ -97,7 +113,8 @@ def preempted(seed: int) -> tuple[int | None, int]:
     plan = plan_with_preemption(cache_, view.gangs[member.membership.key], member, _NOW_S)
     if plan.refusal is not None:
         return None, least
-    chosen = Counter(view.fabric.hosts[host] for host in plan.hosts.values())
+    by_host = Counter(view.fabric.hosts[host] for host in plan.hosts.values())
+    chosen = {host: count // multiple for host, count in by_host.items()}
     return _least(free, lost, chosen, list(chosen), need, wants), least
 
 

@@ -23,6 +23,7 @@ from hack.bench.placement import (
     instances,
     layered,
     many_streams,
+    mixed_sizes,
     preemptions,
     streams,
     trickling,
@@ -71,6 +72,7 @@ def run(scale: Scale) -> Outcome:
         layered.measure(*scale.pick((500, 200), (60, 40), (2, 2))),
         many_streams.measure(many_streams.SEEDS[: scale.pick(None, 50, 2)]),
         preemptions.measure(scale.pick(1_000, 60, 2)),
+        mixed_sizes.measure(*scale.pick((range(10), 2_000), (range(4), 2_000), (range(1), 300))),
     )  # fmt: skip
 
 

@@ -69,9 +69,13 @@ class SimulatedCluster:
 
 
 def pod(name: str, gpus: int, gang: str = "", least: int = 0, at: str = "", **more: Any) -> dict[str, Any]:
-    """Make a pod: of a koordinator gang of so many where one is named, and bound where a node is."""
+    """Make a pod: of a koordinator gang of so many where one is named, and bound where a node is.
+
+    notes: more annotations.
+    """
     asks = {"nvidia.com/gpu": str(gpus)}
     notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(least)} if gang else {}
+    notes |= more.pop("notes", {})
     meta = {"name": name, "namespace": "default", "uid": name, "annotations": notes}
     container = {"name": "main", "resources": {"requests": asks, "limits": asks}}
     spec = {"schedulerName": "default-scheduler", "containers": [container], "nodeName": at}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from hack.bench.placement import preemptions
 from tests import world
 from tests.scheduler_ext.planner.test_victims import HIGH, LATER_S, key, preempted
 from tests.world import World, leaves
@@ -190,3 +191,10 @@ def test_beside_free_hosts_of_another_resource_nobody_else_is_counted():
     w.put(world.pod("cpu", 0, at="a0", priority=0), world.pod("gpu", 8, at="b0", priority=0))
     w.put(world.pod("gpu-1", 8, at="b1", priority=0), world.pod("gpu-2", 8, at="a1", priority=0))
     assert cheap(w, 1) == {"a0": 1}
+
+
+@pytest.mark.parametrize("multiple", [2, 4])
+def test_pods_in_multiples_preempt_at_the_least_loss_of_all_choices(multiple):
+    prices = [preemptions.preempted(seed, multiple) for seed in range(60)]
+    assert sum(least > 0 for _, least in prices) > 30
+    assert [paid for paid, _ in prices] == [least for _, least in prices]

@@ -1,0 +1,167 @@
+"""Pods of 1 to 8 GPUs that come and go at a load of 0.9: how many whole nodes stay free, beside best fit in memory.
+
+Sizes are drawn alike, 3, 5 and 6 too. A pod that finds no node is rejected and does not return. The extender answers
+each question in full; best fit takes the first node of those with the fewest GPUs free that hold the pod. Both meet the
+same pods at the same times, and each keeps its own nodes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
+from hack.bench.support.measure import ratio
+from hack.bench.support.outcome import Outcome, Table, Target
+from turnout.topology.fabric import build
+from turnout.topology.model import Entry
+
+NODES = 64  # in 8 leaves of two spines
+LOAD = 0.9  # GPUs that the pods ask for on average, to all GPUs
+WARM_UP = 0.2  # the share of the pods that come before anything is counted
+
+Choose = Callable[[int, int], int | None]  # the number and GPUs of a pod -> its node
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One pod of the stream."""
+
+    at: float  # time, in mean lifetimes of a pod
+    gpus: int  # 1 to GPUS
+    until: float  # when it leaves if it finds a node, > at
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one policy made of a stream, after the warm-up."""
+
+    whole_nodes: float  # empty nodes, mean over time
+    rejected: float  # pods of GPUS GPUs that found no node, to all of them, 0..1
+    used: float  # GPUs in use, to all GPUs, mean over time, 0..1
+
+
+def measure(seeds: Iterable[int], pods: int) -> Outcome:
+    """Replay a stream for each seed by both policies. pods: of each stream."""
+    ours, best_fit = [], []
+    for seed in seeds:
+        stream = arrivals(seed, pods)
+        cluster = _Cluster()
+        ours.append(replay(stream, cluster.choose, cluster.leave))
+        best_fit.append(replay(stream, *_best_fit()))
+    (whole, rejected, used), (fit_whole, fit_rejected, fit_used) = _mean(ours), _mean(best_fit)
+    columns = {"pods of 1 to 8 GPUs at a load of 0.9": "", "whole nodes free": ".3f", "8-GPU pods rejected": ".3%"}
+    rows = [("ours", whole, rejected, used), ("best fit in memory", fit_whole, fit_rejected, fit_used)]
+    return Outcome(
+        "mixed sizes",
+        (Table(f"{len(ours)} streams of {pods} pods on {NODES} nodes", {**columns, "GPUs in use": ".2%"}, rows),),
+        (
+            Target("mixed sizes: whole free nodes to best fit's", ratio(whole, fit_whole), ">=", 1.0),
+            Target("mixed sizes: rejected 8-GPU pods to best fit's", ratio(rejected, fit_rejected), "<=", 1.0),
+            Target("mixed sizes: GPUs in use to best fit's", ratio(used, fit_used), ">=", 1.0),
+        ),
+    )
+
+
+def arrivals(seed: int, pods: int) -> list[Arrival]:
+    """Return the stream of a seed: exponential gaps and lifetimes, equal shares of all sizes."""
+    dice = random.Random(seed)
+    rate = LOAD * NODES * GPUS / ((1 + GPUS) / 2)  # pods that come in one mean lifetime
+    now, stream = 0.0, []
+    for _ in range(pods):
+        now += dice.expovariate(rate)
+        stream.append(Arrival(now, dice.randint(1, GPUS), now + dice.expovariate(1.0)))
+    return stream
+
+
+def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], None]) -> Figures:
+    """Run a stream by one policy. choose: returns the node of a pod, None for none. leave: is told which pod left."""
+    free, begin = [GPUS] * NODES, stream[int(WARM_UP * len(stream))].at
+    running: list[tuple[float, int, int, int]] = []  # end, number, node, GPUs
+    now = whole = used = 0.0
+    large, rejected = 0, 0
+
+    def pass_time(until: float) -> None:
+        nonlocal now, whole, used
+        span = max(0.0, until - max(now, begin))
+        whole += span * free.count(GPUS)
+        used += span * (NODES * GPUS - sum(free))
+        now = until
+
+    for number, each in enumerate(stream):
+        while running and running[0][0] <= each.at:
+            end, left, node, gpus = heapq.heappop(running)
+            pass_time(end)
+            free[node] += gpus
+            leave(left)
+        pass_time(each.at)
+        place = choose(number, each.gpus)
+        if each.gpus == GPUS and each.at >= begin:
+            large, rejected = large + 1, rejected + (place is None)
+        if place is not None:
+            free[place] -= each.gpus
+            if free[place] < 0:
+                raise RuntimeError(f"a policy put too many GPUs on node {place}")
+            heapq.heappush(running, (each.until, number, place, each.gpus))
+    span = now - begin
+    return Figures(whole / span, rejected / max(large, 1), used / span / (NODES * GPUS))
+
+
+def _best_fit() -> tuple[Choose, Callable[[int], None]]:
+    """Return best fit, which keeps in memory what is free."""
+    free, places = [GPUS] * NODES, dict[int, tuple[int, int]]()
+
+    def choose(number: int, gpus: int) -> int | None:
+        fits = [node for node, left in enumerate(free) if left >= gpus]
+        if not fits:
+            return None
+        node = min(fits, key=lambda node: (free[node], node))
+        free[node] -= gpus
+        places[number] = node, gpus
+        return node
+
+    def leave(number: int) -> None:
+        node, gpus = places.pop(number)
+        free[node] += gpus
+
+    return choose, leave
+
+
+class _Cluster:
+    """The extender's answers about lone pods, each bound at once."""
+
+    def __init__(self) -> None:
+        paths = [(f"s{at // 32}", f"l{at // 8}") for at in range(NODES)]
+        self._cluster = SimulatedCluster(build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(paths)))
+        self._free = {f"n{at}": GPUS for at in range(NODES)}
+        self._places: dict[int, tuple[str, int]] = {}
+
+    def choose(self, number: int, gpus: int) -> int | None:
+        """Ask the extender about a pod, with the nodes that hold it."""
+        fits = [name for name, left in self._free.items() if left >= gpus]
+        if not fits:
+            return None
+        made = pod(f"p{number}", gpus)
+        self._cluster.show(made)
+        (name,) = self._cluster.filter(made, fits)
+        self._free[name] -= gpus
+        self._places[number] = name, gpus
+        self._cluster.show({**made, "spec": {**made["spec"], "nodeName": name}})
+        return int(name[1:])
+
+    def leave(self, number: int) -> None:
+        """Delete a pod."""
+        name, gpus = self._places.pop(number)
+        self._free[name] += gpus
+        self._cluster.watches.drop_pod(f"p{number}")
+
+
+def _mean(figures: Sequence[Figures]) -> tuple[float, float, float]:
+    count = len(figures)
+    return (
+        sum(each.whole_nodes for each in figures) / count,
+        sum(each.rejected for each in figures) / count,
+        sum(each.used for each in figures) / count,
+    )
