@@ -81,6 +81,8 @@ def _outside(view: ClusterView, gang: Gang) -> Iterator[str]:
 def _strays(view: ClusterView, gang: Gang, tier: int) -> list[str]:
     """Return the names of members without an accelerator that run outside the domain of the others."""
     row, rows = view.fabric.switch_of[min(tier, view.fabric.tiers)], view.snapshot.row_of
+    if (domains := view.levels.label_domains(gang.required_levels)) is not None:
+        row = domains.row_domains
     bound = [(member, int(row[rows[member.node]])) for member in gang.members.values() if member.node in rows]
     domain = {switch for member, switch in bound if member.gpus}
     return sorted(member.name for member, switch in bound if not member.gpus and domain and switch not in domain)

@@ -20,7 +20,8 @@ from turnout.kube.errors import BadQuantity, KubeError, TooComplex
 from turnout.kube.node_capacity import Charge, ClusterSnapshot, Rows
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.kube.pod_shape import Term, admission_view, preference
-from turnout.scheduler_ext.cluster.gang import Gang, Levels, Sizing
+from turnout.scheduler_ext.cluster.gang import Gang, Sizing
+from turnout.scheduler_ext.cluster.levels import Levels
 from turnout.scheduler_ext.cluster.member import GangMember, member_of
 from turnout.topology.fabric import EMPTY, Fabric, with_unmapped_hosts
 

@@ -209,6 +209,11 @@ def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) ->
     """Return True if bound members leave the level of their gang."""
     hosts = [row for m in bound if (row := view.snapshot.row_of.get(m.node)) is not None]
     outside = view.levels.rows_outside(gang.levels)
+    domains = view.levels.label_domains(gang.required_levels)
+    if domains is not None and hosts:
+        gang = replace(gang, label_tiers=domains.tiers)
+        if domains.number_of(hosts) < 0:
+            return True
     return beyond(view.fabric, gang.tier, hosts) is not None or bool(outside is not None and outside[hosts].any())
 
 

@@ -207,6 +207,10 @@ def rows_outside_shared_domain(
     plan = place(view.fabric, _merged_request(view, merged, together, plans), room_of)
     if plan.refusal is not None:
         return np.ones(len(view.fabric.hosts), np.bool_) if merged.tier is not None else None
+    domains = view.levels.label_domains(merged.required_levels)
+    if domains is not None and plan.used_hosts and plan.tier > (merged.tier or 0):
+        outside: NDArray[np.bool_] = domains.row_domains != domains.number_of(plan.used_hosts)
+        return outside
     tier = max(plan.tier, merged.tier or 1)
     if tier > view.fabric.tiers or not plan.used_hosts:
         return None

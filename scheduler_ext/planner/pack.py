@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import GangGroup
+from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, PodsOnRows, RoomOf, counts_for_tier
 from turnout.topology.fabric import Fabric, common_tier
@@ -144,6 +145,25 @@ def domains_of_level(
         first, end = fabric.span(tier, switch)
         if first < fabric.mapped_count and all(first <= host < end for host in placed_hosts):
             yield first, end
+
+
+def label_domains_with_room(request: GangRequest, domains: LabelDomains, room_of: RoomOf) -> list[int]:
+    """Return the numbers of the domains with room for a pod of the heaviest shape: those with room for all first, of
+    these the tightest.
+
+    Where members have a place, only their domain counts.
+    """
+    hosts = [host for member, host in request.placed_members if counts_for_tier(member, request.gang)]
+    batches = split_into_batches(request)
+    if not batches or not (domains.row_domains >= 0).any():
+        return []
+    room = np.where(domains.row_domains < 0, 0, room_of(batches[0].shape, ()))
+    sums = np.bincount(domains.row_domains.clip(0), weights=room).astype(np.int64)
+    if hosts:
+        number = domains.number_of(hosts)
+        return [number] if number >= 0 and sums[number] else []
+    numbers = np.flatnonzero(sums > 0).tolist()
+    return sorted(numbers, key=lambda number: (sums[number] < batches[0].pods, sums[number], number))
 
 
 def share_domain(

@@ -1,4 +1,4 @@
-"""Choose the domain in which a gang preempts, and the victims there, at the least loss for other gangs.
+"""Choose the domain in which a gang preempts, at the least loss for other gangs. `victims.py` chooses who leaves there.
 
 The loss counts GPUs times their run time. A gang that loses more members than it has above its min stops, so its loss
 is the loss of all its pods, wherever they run. A gang that loses fewer members loses only those. Pods that are being
@@ -9,7 +9,7 @@ scheduler chooses the victims on each host.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.kube.times import unix_s
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
@@ -26,6 +25,7 @@ from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, limit_per_host
 from turnout.scheduler_ext.planner.steps import place
+from turnout.scheduler_ext.planner.victims import run_time_s
 from turnout.topology.fabric import common_tier
 
 MAX_MOVES = 1_500  # for one question, about 50 microseconds each
@@ -401,15 +401,10 @@ def _victims_by_row(
         gang = (
             pod.membership.key if pod.membership.key in view.gangs else GangKey(pod.namespace, uid, Dialect.ALONE.value)
         )
-        lost = pod.gpus * _ran_s(pod, wall_s)
+        lost = pod.gpus * run_time_s(pod, wall_s)
         victim = Victim(row, takes[charge.shape], lost, gang, pod.priority, pod.created, pod.terminating)
         found.setdefault(row, []).append(victim)
     return found
-
-
-def _ran_s(pod: GangMember, wall_s: float) -> int:
-    """Return the time since a pod was created, at least 1 second."""
-    return max(1, int(wall_s - (unix_s(pod.created) or wall_s)))
 
 
 def _gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
@@ -422,7 +417,7 @@ def _gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
         return GangLoss(0, 1 << 30)
     placed_members = [member for member in gang.members.values() if view.node_of(member)]
     return GangLoss(
-        sum(member.gpus * _ran_s(member, wall_s) for member in placed_members),
+        sum(member.gpus * run_time_s(member, wall_s) for member in placed_members),
         max(0, len(placed_members) - gang.min_pods),
     )
 
@@ -480,122 +475,3 @@ def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: f
             if cheap.refusal is None:
                 return cheap
     return place(view.fabric, request, room_of, work)
-
-
-def choose_victims(
-    view: ClusterView, own_key: GangKey, pods: PodsOnRows, priority: int, evicted_uids: Collection[str], wall_s: float
-) -> tuple[GangMember, ...] | None:
-    """Choose the pods below a priority that leave so that `pods` fit; None where no choice is enough.
-
-    No victim can be taken from the answer: the dearest gangs are spared first, then single pods above a min. A gang
-    that would be below its min loses all its pods, because the rest would hold hosts for nothing. Pods on other hosts
-    leave first, so that a process that dies amid the evictions leaves no gang in parts elsewhere.
-    """
-    rows = {row for row, _ in pods}
-    lower = [m for m in lower_pods(view, pods, priority) if m.membership.key != own_key]
-    leaving_uids = {m.uid for m in lower if m.terminating or m.uid in evicted_uids}
-    ledger = _RoomLedger(view, pods, lower)
-    victim_uids = {m.uid for m in lower if m.node}
-    if not ledger.fits(victim_uids | leaving_uids):
-        return None
-    by_gang: dict[GangKey, list[GangMember]] = {}
-    for member in lower:
-        if member.node and member.uid not in leaving_uids:
-            by_gang.setdefault(_gang_of(view, member), []).append(member)
-    dearest = sorted(
-        by_gang, key=lambda key: (-max(m.priority for m in by_gang[key]), -_lost_gpu_s(view, key, wall_s), key)
-    )
-    victim_uids = _needed_victims(view, ledger, {key: by_gang[key] for key in dearest}, leaving_uids)
-    chosen = [m for m in lower if m.uid in victim_uids]
-    removed_uids = victim_uids | leaving_uids
-    for key in dearest:
-        if any(m.uid in victim_uids for m in by_gang[key]) and _is_below_min(view, key, removed_uids):
-            chosen += [m for m in _remaining_members(view, key, priority) if m.uid not in removed_uids]
-    row_of = view.snapshot.row_of
-    return tuple(sorted(chosen, key=lambda m: (row_of.get(m.node) in rows, m.namespace, m.name)))
-
-
-def _needed_victims(
-    view: ClusterView,
-    ledger: _RoomLedger,
-    by_gang: Mapping[GangKey, Sequence[GangMember]],
-    leaving_uids: Collection[str],
-) -> set[str]:
-    """Return the uids of the victims that are needed: whole gangs are spared first, then single pods above a min.
-
-    by_gang: the pods that may leave, the dearest gang first.
-    """
-    leaving = set(leaving_uids)
-    victim_uids = {m.uid for members in by_gang.values() for m in members}
-    for members in by_gang.values():
-        fewer_uids = victim_uids - {m.uid for m in members}
-        victim_uids = fewer_uids if ledger.fits(fewer_uids | leaving) else victim_uids
-    for key, members in by_gang.items():
-        for member in sorted(members, key=lambda m: (-m.priority, m.created, m.uid)):
-            if member.uid not in victim_uids or _is_below_min(view, key, victim_uids | leaving):
-                continue
-            if ledger.fits(victim_uids - {member.uid} | leaving):
-                victim_uids.discard(member.uid)
-    return victim_uids
-
-
-class _RoomLedger:
-    """The room on the hosts of a plan, in vectors of the resources."""
-
-    def __init__(self, view: ClusterView, pods: PodsOnRows, lower_pods: Sequence[GangMember]) -> None:
-        snapshot = view.snapshot
-        for shape in {shape for _, shape in pods}:
-            snapshot.vector(shape)  # a resource that is new makes all vectors longer
-        self._shortage: dict[int, NDArray[np.int64]] = {}
-        for row, shape in pods:
-            self._shortage[row] = self._shortage.get(row, -snapshot.free_at(row)) + snapshot.vector(shape)
-        requested = np.logical_or.reduce([snapshot.vector(shape) > 0 for _, shape in pods])
-        self._shortage = {row: np.where(requested, short, 0) for row, short in self._shortage.items()}
-        self._vectors = {
-            m.uid: (snapshot.row_of[snapshot.charges[m.uid].node], snapshot.vector(m.shape)) for m in lower_pods
-        }
-
-    def fits(self, removed_uids: Iterable[str]) -> bool:
-        """Return True if all takes fit once these are out."""
-        short = {row: left.copy() for row, left in self._shortage.items()}
-        for uid in removed_uids:
-            row, vector = self._vectors[uid]
-            short[row] -= vector
-        return all(bool((left <= 0).all()) for left in short.values())
-
-
-def lower_pods(view: ClusterView, pods: PodsOnRows, priority: int) -> list[GangMember]:
-    """Return the pods below a priority that are charged to the hosts, by uid."""
-    found: list[GangMember] = []
-    for row in sorted({row for row, _ in pods}):
-        for uid in sorted(view.snapshot.pods_on(view.snapshot.order[row])):
-            member = view.pods.get(uid)
-            if member is not None and view.snapshot.charges[uid].priority < priority:
-                found.append(member)
-    return found
-
-
-def _gang_of(view: ClusterView, member: GangMember) -> GangKey:
-    """Return the gang of a pod; a gang of its own for a pod without a gang."""
-    key = member.membership.key
-    return key if key in view.gangs else GangKey(member.namespace, member.uid, key.dialect)
-
-
-def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[GangMember]:
-    gang = view.gangs.get(key)
-    return [m for m in gang.members.values() if m.node and m.priority < priority] if gang is not None else []
-
-
-def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]) -> bool:
-    """Return True if a gang has fewer members left than its min once these are out."""
-    gang = view.gangs.get(key)
-    if gang is None:
-        return False
-    left = sum(1 for m in gang.members.values() if m.node and not m.terminating and m.uid not in removed_uids)
-    return left < gang.min_pods
-
-
-def _lost_gpu_s(view: ClusterView, key: GangKey, wall_s: float) -> int:
-    """Return the run time of a gang's pods so far, in GPU seconds."""
-    gang = view.gangs.get(key)
-    return sum(m.gpus * _ran_s(m, wall_s) for m in gang.members.values() if m.node) if gang is not None else 0

@@ -14,6 +14,7 @@ from turnout.jobs.wishes.model import Level
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_order
+from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.topology.fabric import Fabric, cost
@@ -77,6 +78,8 @@ class GangRequest:
     excluded_rows: NDArray[np.bool_] | None = field(default=None, compare=False)
     # index of a group rule, None for the whole gang -> marks of rows in no domain of the required level
     rows_outside_level: Mapping[int | None, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
+    # domains of levels that only node labels know; tried where no switch of the gang's tier holds the gang
+    label_domains: LabelDomains | None = field(default=None, compare=False)
     spread_evenly: bool = True  # spread constraints count: no host gets more than they allow while another is empty
     beside_neighbours: bool = True  # members go under the leaf of their neighbours in the ring or mesh, if it has room
 
@@ -250,6 +253,7 @@ def build_request(view: ClusterView, gang: Gang, without: Container[str]) -> Gan
         nominated,
         preferences=liking,
         rows_outside_level=_rows_outside_levels(view, gang),
+        label_domains=view.levels.label_domains(gang.required_levels),
     )
 
 

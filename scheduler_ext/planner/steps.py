@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.planner.batches import (
     BATCH_STEPS,
     MAX_SHAPES_TOGETHER,
@@ -35,6 +36,7 @@ from turnout.scheduler_ext.planner.pack import (
     domains_of_level,
     domains_with_room,
     fit_batches,
+    label_domains_with_room,
     nominations_leave_level,
     share_domain,
     share_hosts,
@@ -53,6 +55,7 @@ from turnout.scheduler_ext.planner.request import (
     limit_per_host,
     plan_sort_key,
     restrict_to_domain,
+    union_rows,
 )
 from turnout.scheduler_ext.planner.search import search_places
 from turnout.topology.fabric import Fabric
@@ -70,7 +73,38 @@ def place(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work | No
     When the min finds no place, the plan has a refusal and no hosts. So has a plan that breaks a hard term: this is a
     fault of the planner, and nobody is bound by it.
     """
-    return checked(fabric, request, _first_plan(fabric, request, room_of, work or Work()))
+    work = work or Work()
+    plan = checked(fabric, request, _first_plan(fabric, request, room_of, work))
+    if plan.refusal is None or request.label_domains is None:
+        return plan
+    return _place_in_label_domain(fabric, request, request.label_domains, room_of, work, plan)
+
+
+def _place_in_label_domain(
+    fabric: Fabric, request: GangRequest, domains: LabelDomains, room_of: RoomOf, work: Work, refused: GangPlan
+) -> GangPlan:
+    """Place a gang that no switch of its tier holds whole in one domain of the node labels that it requires.
+
+    The tightest domain that holds the gang is chosen. refused: the plan within one switch, which is kept where no
+    domain holds more members.
+    """
+    gang, best = replace(request.gang, label_tiers=domains.tiers), refused
+    for number in label_domains_with_room(request, domains, room_of):
+        if work.steps_left <= 0:
+            break
+        outside = domains.row_domains != number
+        inside = replace(
+            request, gang=gang, label_domains=None, excluded_rows=union_rows(request.excluded_rows, outside)
+        )
+        plan = checked(fabric, inside, _first_plan(fabric, inside, room_of, work))
+        if plan.refusal is None:
+            return plan
+        best = min(best, plan, key=partial(plan_sort_key, fabric))
+    if best.hosts or best.refusal is None or best.refusal.reason is not RefusalReason.TIER_TOO_NARROW:
+        return best
+    names = ", ".join(str(level)[:80] for level in domains.levels)[:120]
+    detail = f"no domain of {names} holds {max(1, request.gang.min_pods)} pods together"
+    return replace(best, refusal=Refusal(RefusalReason.TIER_TOO_NARROW, detail, best.refusal.room))
 
 
 def checked(fabric: Fabric, request: GangRequest, plan: GangPlan) -> GangPlan:
@@ -365,4 +399,5 @@ def request_signature(request: GangRequest) -> object:
     )
     min_pods = gang.min_pods - (len(gang.living()) - len(request.waiting))
     wishes = gang.tier, gang.multiple, gang.layers, gang.mesh, gang.balanced, gang.fills_holes, gang.group_rules
-    return batches, min_pods, gang.min_by_role, wishes, request.distance_rule
+    labels = None if request.label_domains is None else request.label_domains.levels
+    return batches, min_pods, gang.min_by_role, wishes, labels, request.distance_rule

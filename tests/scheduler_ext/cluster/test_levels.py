@@ -5,7 +5,7 @@ import pytest
 from tests import world
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
-from turnout.scheduler_ext.cluster.gang import MAX_LEVELS, Levels, tier_of_label
+from turnout.scheduler_ext.cluster.levels import MAX_LEVELS, Levels, tier_of_label
 
 HOSTS = ["a0", "a1", "b0", "b1", "c0", "c1"]
 
@@ -112,3 +112,28 @@ def test_a_node_that_the_map_does_not_know_makes_no_domain_narrower():
         w.view.put_node(world.node(each.metadata.name, 8, ip, labels={"example.com/pod": value}))
     w.view.settle(w.now_s)
     assert w.view.levels.tier_of("example.com/pod") == w.view.fabric.tiers
+
+
+@pytest.mark.parametrize(("values", "tier", "domains"), [
+    pytest.param("x x x x y y", None, None, id="each value is one switch"),
+    pytest.param("x x y y x x", 3, [0, 0, 1, 1, 0, 0], id="a value under two spines"),
+    pytest.param("x y z z z -", 3, [0, 1, 2, 2, 2, -1], id="two values under a leaf, and a node without a value"),
+    pytest.param("x x y z w w", 1, [1, 1, 2, 3, 0, 0], id="one leaf is cut, two are whole"),
+    pytest.param("u v w x y z", None, None, id="each value is one host"),
+])  # fmt: skip
+def test_domains_that_only_a_label_knows(values, tier, domains):
+    each = dict(zip(HOSTS, values.split(), strict=True))
+    made, _ = levels({name: {"example.com/pod": value} for name, value in each.items() if value != "-"})
+    found = made.label_domains(["example.com/pod", labels.HOSTNAME, 2])
+    assert (found and list(found.row_domains)) == domains
+    assert (found and found.tiers["example.com/pod"]) == (tier if domains else None)
+
+
+def test_domains_within_two_labels():
+    pods, rows = "xxyyxx", "ababab"
+    made, _ = levels(
+        {name: {"example.com/pod": pods[at], "example.com/row": rows[at]} for at, name in enumerate(HOSTS)}
+    )
+    found = made.label_domains(["example.com/pod", "example.com/row"])
+    assert [found.number_of([0, 4]), found.number_of([0, 1]), found.number_of([0, 2])] == [found.row_domains[0], -1, -1]
+    assert len(set(found.row_domains.tolist())) == 4

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tests.world import World, koordinator
-from turnout.scheduler_ext.planner.preemption import choose_victims
+from turnout.scheduler_ext.planner.victims import choose_victims
 
 WALL_S = 1_770_000_000.0
 HOSTS = [f"a{at}" for at in range(6)]
