@@ -14,7 +14,7 @@ from math import lcm, prod
 
 from turnout.jobs.gang import LEADER_WORKER_SET, Dialect, GangKey, Repair, most_patient
 from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
-from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish
+from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish, nested
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.member import GangMember
 
@@ -309,15 +309,17 @@ class Gang:
     def layers(self) -> tuple[tuple[int, int], ...]:
         """The tier and size of the runs of ranks that stay under one switch each, the outermost first.
 
-        The runs of the PodGroup count, else those of the member with most layers. A run in a wider domain than the runs
-        around it is ignored.
+        The runs of the PodGroup and those of the member with most layers count, one within the other. Of two sizes that
+        do not divide each other the larger counts. A run in a wider domain than the runs around it is ignored.
         """
-        group_layers = [wish.layers for wish in self._own_wish() if wish.layers]
-        member_layers = (wish.layers for wish in self._summary.wishes)
+        of_group = next((wish.layers for wish in self._own_wish()), ())
+        of_members = max(
+            (wish.layers for wish in self._summary.wishes), key=lambda each: (len(each), repr(each)), default=()
+        )
         stated = (
-            group_layers[0]
-            if group_layers
-            else max(member_layers, key=lambda layers: (len(layers), repr(layers)), default=())
+            nested("", dict.fromkeys((*of_group, *of_members)), [])
+            if of_group and of_members
+            else of_group or of_members
         )
         found: list[tuple[int, int]] = []
         for tier, size in ((self.known_tier(layer.level), layer.size) for layer in stated):

@@ -40,7 +40,8 @@ def _overruled_wishes(gang: Gang) -> Iterator[str]:
     grouped, together = _first(gang, attrgetter("groups")), _first(gang, attrgetter("together"))
     own = gang.sizing.wish if gang.sizing is not None else NOTHING
     for wish in gang.wishes:
-        if wish.layers and own.layers not in ((), wish.layers):
+        runs = {(gang.known_tier(layer.level), layer.size) for layer in wish.layers}
+        if own.layers and not all(tier == 0 or (tier, size) in gang.layers for tier, size in runs):
             yield f"{wish.source} is not kept beside the runs of ranks of {own.source}"
         if wish.groups and wish.groups != grouped.groups:
             yield f"the groups of {wish.source} are not kept beside those of {grouped.source}"

@@ -178,6 +178,18 @@ class TestPlace:
         assert wishing(one, two).layers == wishing(two, one).layers == ((2, 4), (1, 2))
         assert wishing(Wish(source="c")).layers == ()
 
+    @pytest.mark.parametrize(
+        ("of_group", "of_pods", "found"),
+        [
+            pytest.param(Layer(2, 8), Layer(1, 4), ((2, 8), (1, 4)), id="one within the other"),
+            pytest.param(Layer(1, 4), Layer(2, 8), ((2, 8), (1, 4)), id="the other way round"),
+            pytest.param(Layer(1, 8), Layer(1, 3), ((1, 8),), id="of two that do not divide each other the larger"),
+        ],
+    )
+    def test_runs_of_the_podgroup_and_of_its_pods_count_together(self, of_group, of_pods, found):
+        own, said = Wish(source="group", layers=(of_group,)), Wish(source="pods", layers=(of_pods,))
+        assert wishing(said, own=own).layers == found
+
     def test_what_one_member_says_holds_for_all(self):
         plain = Wish(source="a")
         said = Wish(
