@@ -59,7 +59,10 @@ COLUMNS = {
 
 
 def measure(pods: int, questions: int) -> LargeGang:
-    """Ask about the pods of one gang, and after each binding about another tenant's pod."""
+    """Ask about pods of one gang one after another, then after each binding about another tenant's pod.
+
+    questions: of each kind.
+    """
     nodes = -(-pods // GPUS_PER_NODE) + SPARE_NODES
     plans, names = _plans(nodes), [node_name(number) for number in range(nodes)]
     large, other = Gang("large", pods, 1), Gang("other", OTHER_PODS, GPUS_PER_NODE)
@@ -68,11 +71,13 @@ def measure(pods: int, questions: int) -> LargeGang:
     _ask(plans, others[0], names)
     further_ms: list[float] = []
     others_ms: list[float] = []
-    for member in members[1 : questions + 1]:
+    for at, member in enumerate(members[1 : 2 * questions + 1]):
         milliseconds, chosen = _ask(plans, member, names)
-        further_ms.append(milliseconds)
         _bind(plans.view, member, chosen)
-        others_ms.append(_ask(plans, others[1], names)[0])
+        if at < questions:  # the next question about the gang meets the binding
+            further_ms.append(milliseconds)
+        else:
+            others_ms.append(_ask(plans, others[1], names)[0])
     return LargeGang(pods, nodes, first_ms, tuple(further_ms), tuple(others_ms))
 
 
