@@ -39,6 +39,7 @@ _ROOM_STEPS = 60  # for the room of one shape beside some pods, on all hosts
 
 Key = tuple[str, int, object]  # (kind, tier, which): pods of one key are under one switch of the tier
 _RUN, _GROUP = "run", "group"
+Cut = tuple[GangGroup | None, int]  # (group, index of the shape): pods that are counted together for multiples
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ class _Search:
     rooms: dict[tuple[int, tuple[int, ...]], NDArray[np.int32]] = field(default_factory=dict)
     failed_states: set[object] = field(default_factory=set)
     keys_from: list[tuple[Key, ...]] = field(default_factory=list)  # the keys of the pods from each position on
+    running_pods: Counter[tuple[GangGroup | None, int, int]] = field(default_factory=Counter)  # (group, shape, host)
     every_choice_counts: bool = False  # True if a term is about the sum of pods that have a place
 
     def run(self, hosts: Sequence[int]) -> bool:
@@ -225,17 +227,21 @@ class _Search:
         multiple = self.request.gang.multiple
         if multiple == 1:
             return True
-        total, counts = Counter[object](), Counter[tuple[object, int]]()
+        total, counts = Counter[Cut](), self.running_pods.copy()
         for pod, host in zip(self.pods, self.chosen, strict=True):
             total[pod.group, pod.shape] += 1
             if host is not None:
-                counts[(pod.group, pod.shape), host] += 1
-        odd_hosts, with_place = Counter[object](), Counter[object]()
-        for (cut, _), pods in counts.items():
-            odd_hosts[cut] += pods % multiple != 0
-            with_place[cut] += pods
+                counts[pod.group, pod.shape, host] += 1
+        odd_hosts, odd_before, with_place = Counter[Cut](), Counter[Cut](), Counter[Cut]()
+        for (group, shape, host), pods in counts.items():
+            running = self.running_pods[group, shape, host]
+            odd_hosts[group, shape] += pods % multiple != 0
+            odd_before[group, shape] += running % multiple != 0
+            with_place[group, shape] += pods
+            total[group, shape] += running
         return all(
-            odd_hosts[cut] <= (total[cut] % multiple != 0) and with_place[cut] % multiple in (0, total[cut] % multiple)
+            odd_hosts[cut] <= max(total[cut] % multiple != 0, odd_before[cut])
+            and with_place[cut] % multiple in (0, total[cut] % multiple)
             for cut in total
         )
 
@@ -245,13 +251,12 @@ def search_places(
 ) -> GangPlan | None:
     """Return a plan that keeps every hard term; None where there is none, or the search is too large.
 
-    Gangs of one shape without runs, groups and multiples are not searched: batch after batch finds their place. Nor are
-    gangs whose members run in multiples already.
+    Gangs of one shape without runs, groups and multiples are not searched: batch after batch finds their place.
     """
     gang, pods = request.gang, sum(batch.pods for batch in batches)
     needed_pods = count_needed(request, batches)
     has_one_way = len(batches) == 1 and gang.multiple == 1 and not gang.layers and not gang.group_rules
-    if has_one_way or not needed_pods or pods > MAX_PODS or (gang.multiple > 1 and request.placed_members):
+    if has_one_way or not needed_pods or pods > MAX_PODS:
         return None
     work = Work(min(SEARCH_STEPS, max(0, work.steps_left)))
     shapes = list(dict.fromkeys(batch.shape for batch in batches))
@@ -302,7 +307,10 @@ def _put_placed_members(search: _Search, ranks: dict[str, int]) -> None:
     group_of = request.gang.groups_by_uid()
     layers = () if request.gang.group_rules else request.gang.layers
     for member, host in request.placed_members:
-        if (group := group_of.get(member.uid)) is not None:
+        group = group_of.get(member.uid)
+        if member.shape in search.shapes:
+            search.running_pods[group, search.shapes.index(member.shape), host] += 1
+        if group is not None:
             search.hosts_of_group.setdefault(group, []).append(host)
             if group.tier is not None:
                 search.hosts_of_key.setdefault((_GROUP, min(group.tier, fabric.tiers), group), []).append(host)

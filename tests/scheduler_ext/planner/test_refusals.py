@@ -6,6 +6,7 @@ The judge knows nothing of the planner. It reads leaves and blocks from the name
 import os
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
@@ -49,12 +50,18 @@ def domain(node, tier):
 class Question:
     """A gang, the nodes with their free GPUs, and the search for a place that keeps what the gang requires."""
 
-    def __init__(self, free, asked):
+    def __init__(self, free, asked, fixed=None):
+        """free: node -> free GPUs. fixed: number -> node, of the pods that hold a node already."""
+        fixed = fixed or {}
         self.nodes, self.free = [*free], [*free.values()]
         self.tier, (self.kind, self.unit_tier, self.number) = asked["tier"], asked["kind"]
-        self.least = min(asked["least"], len(asked["gpus"]))
+        self.least = min(asked["least"], len(asked["gpus"])) - len(fixed)
         pods = [(self.unit(at, len(asked["gpus"])), gpus) for at, gpus in enumerate(asked["gpus"])]
-        self.pods = sorted(pods, key=lambda pod: (pod[0], -pod[1]))  # (run or group, GPUs)
+        waiting = [pod for at, pod in enumerate(pods) if at not in fixed]
+        self.pods = sorted(waiting, key=lambda pod: (pod[0], -pod[1]))  # (run or group, GPUs)
+        self.sizes = Counter(asked["gpus"])
+        self.running = [(*pods[at], node) for at, node in fixed.items()]  # (run or group, GPUs, node)
+        self.span_of_unit = {unit: domain(node, self.unit_tier) for unit, _, node in self.running}
         self.known = set()  # states from which no place was found
 
     def unit(self, at, size):
@@ -63,7 +70,8 @@ class Question:
 
     def has_place(self):
         """Whether any assignment keeps all terms."""
-        spans = {None if self.tier is None else domain(node, self.tier) for node in self.nodes}
+        nodes = [node for _, _, node in self.running] or self.nodes
+        spans = {None if self.tier is None else domain(node, self.tier) for node in nodes}
         for span in spans:
             self.known.clear()
             allowed = [span is None or domain(node, self.tier) == span for node in self.nodes]
@@ -100,6 +108,8 @@ class Question:
         """The hosts that a pod may have. Of equal pods the later one has no lower host."""
         if same and chosen[-1] is None:
             return
+        if span is None and self.kind in ("slices", "groups"):
+            span = self.span_of_unit.get(self.pods[len(chosen)][0])
         for host in range(chosen[-1] if same else 0, len(self.nodes)):
             inside = span is None or domain(self.nodes[host], self.unit_tier) == span
             if allowed[host] and inside and self.free[host] >= gpus and not self.is_begun_without(chosen):
@@ -121,15 +131,16 @@ class Question:
         if self.kind != "multiple":
             return ()
         pods = Counter((self.pods[at][1], host) for at, host in enumerate(chosen) if host is not None)
+        pods += Counter((gpus, self.nodes.index(node)) for _, gpus, node in self.running)
         return tuple(sorted(pods.items()))
 
     def is_in_multiples(self, chosen):
         """Whether of each shape at most one host has a remainder: that of all its pods."""
         if self.kind != "multiple":
             return True
-        sizes, odd = Counter(gpus for _, gpus in self.pods), Counter()
+        odd = Counter()
         for (gpus, _), pods in self.counts(chosen):
-            if pods % self.number not in (0, sizes[gpus] % self.number):
+            if pods % self.number not in (0, self.sizes[gpus] % self.number):
                 return False
             odd[gpus] += pods % self.number != 0
         return max(odd.values(), default=0) <= 1
@@ -200,9 +211,49 @@ def test_a_refused_gang_has_no_place(leaves, asked):
     play(leaves, asked)
 
 
+lost_pods = st.sets(st.integers(0, 7), min_size=1, max_size=7)
+others = st.lists(st.integers(0, GPUS), min_size=12, max_size=12)
+
+
+def play_return(leaves, asked, lost, taken):
+    """Start a gang, lose some of its pods and let others take GPUs of each node. Ask about the pods that come back."""
+    w = World(*map(len, leaves))
+    free = dict(zip(w.names, (gpus for leaf in leaves for gpus in leaf), strict=True))
+    w.put(*(world.pod(f"busy-{node}", GPUS - gpus, node) for node, gpus in free.items() if gpus < GPUS))
+    pods = put_gang(w, {**asked, "least": 8})
+    nodes = w.schedule(*pods)
+    lost = {at for at in lost if at < len(pods)}
+    if len(nodes) < len(pods) or len(lost) in (0, len(pods)):
+        return
+    for at, pod in enumerate(pods):
+        if at in lost:
+            w.view.drop_pod(pod.metadata.uid)
+        else:
+            free[nodes[pod.metadata.name]] -= asked["gpus"][at]
+    w.plans.plan_all(w.now_s)
+    for (node, gpus), most in zip(free.items(), taken, strict=False):
+        if min(gpus, most) > 0:
+            w.put(world.pod(f"new-{node}", min(gpus, most), node))
+            free[node] -= min(gpus, most)
+    back = [world.see(msgspec.to_builtins(pods[at]), uid=f"again-{at}") for at in sorted(lost)]
+    w.put(*back)
+    plan = w.plan(back[0])
+    assert w.plans.rejected_plans == {}
+    if not plan:
+        fixed = {at: nodes[pod.metadata.name] for at, pod in enumerate(pods) if at not in lost}
+        assert not Question(free, {**asked, "least": 8}, fixed).has_place()
+
+
+@settings(max_examples=100, deadline=None)
+@given(fabrics, gangs, lost_pods, others)
+def test_returning_pods_that_are_refused_have_no_place(leaves, asked, lost, taken):
+    play_return(leaves, asked, lost, taken)
+
+
 def play_cases(number, count):
-    """Play so many cases of one seed."""
-    seed(number)(settings(max_examples=count, deadline=None)(given(fabrics, gangs)(play)))()
+    """Play so many cases of one seed: half of them with a gang that has lost pods."""
+    for case, stories in ((play, (fabrics, gangs)), (play_return, (fabrics, gangs, lost_pods, others))):
+        seed(number)(settings(max_examples=count // 2, deadline=None)(given(*stories)(case)))()
 
 
 @pytest.mark.slow
