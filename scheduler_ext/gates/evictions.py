@@ -18,8 +18,8 @@ from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.gates.release import GatedGang, Preemption
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod
+from turnout.scheduler_ext.planner.plan_preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.plans import Plans
-from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.request import PodsOnRows, planned_members
 from turnout.scheduler_ext.planner.victims import choose_victims, lower_pods
 

@@ -19,8 +19,8 @@ from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, Rules, Victims
+from turnout.scheduler_ext.planner.plan_preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.plans import Plans
-from turnout.scheduler_ext.planner.preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     counts_for_tier,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,8 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
-from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
-from turnout.scheduler_ext.planner.batches import Work
-from turnout.scheduler_ext.planner.plans import Plans
-from turnout.scheduler_ext.planner.request import GangPlan, PodsOnRows, limit_per_host
-from turnout.scheduler_ext.planner.steps import place
 from turnout.scheduler_ext.planner.victims import run_time_s
 from turnout.topology.fabric import common_tier
 
@@ -307,7 +302,7 @@ def cheap_hosts(
         return None
     victims = _victims_by_row(view, member, _requested_resources(view, member.shape)[0], wall_s)
     every = [victim for row_victims in victims.values() for victim in row_victims]
-    losses = {gang: _gang_loss(view, gang, wall_s) for gang in {victim.gang for victim in every}}
+    losses = {gang: gang_loss(view, gang, wall_s) for gang in {victim.gang for victim in every}}
     priorities = sorted({victim.priority for victim in every if not victim.terminating})
     budget = MoveBudget()
     for max_priority in [*priorities[: _MAX_PRIORITIES - 1], *priorities[-1:]] or [0]:
@@ -407,7 +402,7 @@ def _victims_by_row(
     return found
 
 
-def _gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
+def gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
     """Return the loss of a gang that stops, and how many of its pods it can lose before.
 
     Pods that start one by one, without a min, can all be lost singly.
@@ -448,30 +443,3 @@ def estimate_cost(
         total += price * min(pods, left)
         left -= min(pods, left)
     return total
-
-
-def plan_with_preemption(plans: Plans, gang: Gang, member: GangMember, wall_s: float) -> GangPlan:
-    """Return the plan that the gang would get if pods of a lower priority left. The plan is not stored.
-
-    Of the domains of the lowest tier that could hold the gang, the one with the least loss for other gangs is chosen.
-    """
-    view, work = plans.view, Work()
-
-    def room_of(shape: PodShape, besides: PodsOnRows) -> Rows:
-        work.spend(len(view.snapshot.charges) // 2)
-        return view.snapshot.room_above(shape, member.priority, besides)
-
-    request = replace(plans.request_of(gang), growth_pods=0, rejected_rows={})
-    if {waiting_member.shape for waiting_member in request.waiting} == {member.shape} and member.shape.requests:
-        placed_hosts, need = [host for _, host in request.placed_members], len(request.waiting) + request.missing_pods
-        room = room_of(member.shape, ())
-        for marks in (request.excluded_rows, request.rows_outside_level.get(None)):
-            room = room if marks is None else np.where(marks, 0, room)
-        limits = cheap_hosts(view, member, need, room, placed_hosts, gang.tier, wall_s, gang.multiple)
-        if limits is not None:
-            cheap = place(
-                view.fabric, replace(request, nominated_hosts={}), limit_per_host(room_of, member.shape, limits), work
-            )
-            if cheap.refusal is None:
-                return cheap
-    return place(view.fabric, request, room_of, work)

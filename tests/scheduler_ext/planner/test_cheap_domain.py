@@ -198,3 +198,9 @@ def test_pods_in_multiples_preempt_at_the_least_loss_of_all_choices(multiple):
     prices = [preemptions.preempted(seed, multiple) for seed in range(60)]
     assert sum(least > 0 for _, least in prices) > 30
     assert [paid for paid, _ in prices] == [least for _, least in prices]
+
+
+def test_pods_in_slices_preempt_near_the_least_loss_of_all_choices():
+    prices = [preemptions.preempted_in_slices(seed) for seed in range(60)]
+    assert None not in [paid for paid, _ in prices]
+    assert sum(paid for paid, _ in prices) <= 1.05 * sum(least for _, least in prices)
