@@ -26,7 +26,7 @@ from turnout.scheduler_ext.planner.steps import place
 from turnout.scheduler_ext.planner.victims import run_time_s
 from turnout.topology.fabric import Fabric
 
-_MAX_PLANS = 200  # plans plan_count for one question to spare other gangs
+_MAX_PLANS = 200  # plans that are made for one question to spare other gangs
 GangOnRows = tuple[int, PodsOnRows]  # the loss of a gang that stops, and its pods
 
 
