@@ -275,7 +275,7 @@ RUNS = [
     Landing("koordinator: multiples in two layers", koord(8, notes=gather(("SpineLayer", 4), ("LeafLayer", 2))),
         both(runs(4, 2), runs(2)), FOUR_THREES),
     Landing("koordinator: multiples of a leaf and a host", koord(6, 4, gather(("LeafLayer", 2),
-        ("NodeTopologyLayer", 2))), runs(2, 6), only(s0l0=1, s0l0h1=4, s0l1=1, s0l2=1)),
+        ("NodeTopologyLayer", 2))), runs(2, 6), only(s0l0=1, s0l0h1=4, s0l1=1, s0l1h1=4, s0l2=1)),
 ]  # fmt: skip
 
 GROUPS = [
