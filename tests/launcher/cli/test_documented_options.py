@@ -10,7 +10,7 @@ from turnout.launcher.model import Exit, Reason
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "launcher.md").read_text()
-SPEAKERS = {"log_event", "_log_event", "info", "warning"}
+SPEAKERS = {"log_event", "_log_event", "_log_rarely", "info", "warning"}
 
 
 def section(heading):
