@@ -57,7 +57,7 @@ class SaveMetrics:
 
 
 class SaveIntervals:
-    """The last intervals between the saves that the training asked for. A new round begins anew.
+    """The last intervals between the saves that the training asked for. In a new round the first save has no interval.
 
     Ranks save the same steps, so that only the first rank of a step counts.
     """

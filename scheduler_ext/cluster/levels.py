@@ -42,7 +42,7 @@ class LabelDomains:
     """The domains of required levels that are wider than the switches in which all nodes have one value."""
 
     levels: tuple[Level, ...]  # node labels
-    tiers: Mapping[Level, int]  # level -> the lowest tier of which one switch has all hosts of each domain
+    tiers: Mapping[Level, int]  # level -> the lowest tier at which each domain is under one switch
     row_domains: NDArray[np.int32]  # by row: the number of its domain; -1 for a row in no domain
 
     def number_of(self, rows: Sequence[int]) -> int:

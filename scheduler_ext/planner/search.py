@@ -258,9 +258,9 @@ def search_places(
     has_one_way = len(batches) == 1 and gang.multiple == 1 and not gang.layers and not gang.group_rules
     if has_one_way or not needed_pods or pods > MAX_PODS:
         return None
-    work = Work(min(SEARCH_STEPS, max(0, work.steps_left)))
+    own_work = Work(min(SEARCH_STEPS, max(0, work.steps_left)))
     shapes = list(dict.fromkeys(batch.shape for batch in batches))
-    search = _Search(fabric, request, batches, room_of, work, needed_pods, shapes)
+    search = _Search(fabric, request, batches, room_of, own_work, needed_pods, shapes)
     progress = start_progress(request)
     ranks, bases = ranks_of([*request.waiting, *(member for member, _ in request.placed_members)])
     search.pods = _pods(request, batches, ranks, shapes, fabric.tiers)
@@ -271,14 +271,22 @@ def search_places(
     search.every_choice_counts = gang.multiple > 1 or bool(gang.min_by_role) or has_sums
     _put_placed_members(search, ranks)
     rooms = [room_of(shape, ()) for shape in shapes]
-    work.spend(len(rooms) * _ROOM_STEPS)
+    own_work.spend(len(rooms) * _ROOM_STEPS)
+    is_found = any(search.run(hosts) for hosts in _hosts_of_domains(search, rooms))
+    work.spend(own_work.spent_steps)  # so that a tenant's gangs pay for it
+    if not is_found:
+        return None
+    _seat(search, progress)
+    return finished_plan(fabric, request, progress, ranks, bases)
+
+
+def _hosts_of_domains(search: _Search, rooms: Sequence[NDArray[np.int32]]) -> Iterator[list[int]]:
+    """Yield the hosts with room in each domain that is small enough to be searched."""
     usable = np.logical_or.reduce([room > 0 for room in rooms])
     for first, end in _domains(search, rooms):
         hosts = np.flatnonzero(usable[first:end]) + first
-        if len(hosts) <= MAX_HOSTS and search.run(hosts.tolist()):
-            _seat(search, progress)
-            return finished_plan(fabric, request, progress, ranks, bases)
-    return None
+        if len(hosts) <= MAX_HOSTS:
+            yield hosts.tolist()
 
 
 def _pods(

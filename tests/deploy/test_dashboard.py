@@ -245,7 +245,10 @@ async def test_it_is_told_why_a_job_waits_and_that_time_was_lent(watched):
     (panel,) = (each for each in PANELS if each["title"] == "Resizes")
     resizes = await watched.now(filled(panel["targets"][0]["expr"], "local"))
     found = {(labels["direction"], labels["outcome"]): round(count) for labels, count in resizes}
-    assert {outcome for _, outcome in found} <= {"Written", "Conflict"}  # a job that changed meanwhile is decided anew
+    assert {outcome for _, outcome in found} <= {
+        "Written",
+        "Conflict",
+    }  # Conflict: the next decision tries again
     written = {direction: count for (direction, outcome), count in found.items() if outcome == "Written"}
     assert written == {"grow": 1, "shrink": 1}  # Prometheus estimates between its scrapes
 

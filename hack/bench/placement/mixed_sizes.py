@@ -77,7 +77,7 @@ def arrivals(seed: int, pods: int) -> list[Arrival]:
 
 
 def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], None]) -> Figures:
-    """Run a stream by one policy. choose: returns the node of a pod, None for none. leave: is told which pod left."""
+    """Run a stream by one policy. choose: returns the node of a pod, None for none. leave: called when a pod leaves."""
     free, begin = [GPUS] * NODES, stream[int(WARM_UP * len(stream))].at
     running: list[tuple[float, int, int, int]] = []  # end, number, node, GPUs
     now = whole = used = 0.0

@@ -34,7 +34,7 @@ MEASURED = {
     "members to come": 592,
     "two shapes": 1268,
     "ten shapes": 2720,
-    "eight shapes that are too many for a switch": 15076,
+    "eight shapes that are too many for a switch": 29636,
     "two gangs": 1128,
     "seven gangs": 3671,
     "more than there is room for": 824,
