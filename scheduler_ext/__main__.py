@@ -54,6 +54,7 @@ async def serve(settings: Settings, metrics: Metrics | None = None) -> None:
             decision_events.notify,
             settings.confirm_large_changes,
             settings.read_queues,
+            settings.reservations,
         )
         extender = Extender(rules, clock, metrics, decision_events.notify, watches)
         metrics.show_client(lambda: client.request_counts, watches.reflectors.items, clock)

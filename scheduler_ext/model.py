@@ -67,6 +67,7 @@ class EventReason(Enum):
     EVICTION_REFUSED = "EvictionRefused"  # behind our gate, and a disruption budget protects the victims
     GANG_PARTIAL = "GangPartial"  # some members hold a host, the others find no host
     GANG_MOVED = "GangMoved"  # its remaining members are evicted, because all of it fits elsewhere
+    GANG_MOVE_FAILED = "GangMoveFailed"  # the room that was reserved for its move was given back before all of it ran
     GANG_GIVEN_UP = "GangGivenUp"  # its remaining members are evicted, and all of it waits
     PLANNED_HOST_MISSING = "PlannedHostMissing"  # the scheduler did not offer the host that a required gang needs
     OLD_VIEW = "OldView"  # one of the refusals above, but from a view that may be old: the scheduler asks again

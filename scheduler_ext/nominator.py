@@ -52,6 +52,7 @@ from turnout.scheduler_ext.settings import SharedSettings, add_common
 from turnout.scheduler_ext.writers.eviction_writer import Evictor, Repairer
 from turnout.scheduler_ext.writers.gate_writer import GateWriter
 from turnout.scheduler_ext.writers.nomination_writer import NominationWriter
+from turnout.scheduler_ext.writers.reservation_writer import ReservationWriter
 from turnout.scheduler_ext.writers.switch_path_writer import SwitchPathWriter
 
 log = logging.getLogger("turnout.nominator")
@@ -126,6 +127,7 @@ async def serve(settings: NominatorSettings) -> None:
             _log_notice,
             settings.confirm_large_changes,
             settings.read_queues,
+            settings.reservations,
         )
         extender = Extender(choices.rules, clock, metrics, _log_notice, watches)
         metrics.show_client(lambda: client.request_counts, watches.reflectors.items, clock)
@@ -161,11 +163,15 @@ def _writers(
     """Return what runs while this process leads."""
     choices = settings.choices()
     writers = [NominationWriter(watches, calls, choices, clock, metrics).run]
+    reservations = ReservationWriter(watches, calls, clock, metrics, notices.notify, settings.reservations)
+    if settings.preempt or settings.repair:
+        writers.append(reservations.run)
     if settings.gates:
-        evictor = Evictor(watches, calls, clock, metrics, notices.notify) if settings.preempt else None
+        evicts = settings.preempt
+        evictor = Evictor(watches, calls, clock, metrics, notices.notify, reservations) if evicts else None
         writers.append(GateWriter(watches, calls, choices, clock, metrics, notices.notify, evictor).run)
     if settings.repair:
-        writers.append(Repairer(watches, calls, clock, metrics, notices.notify).run)
+        writers.append(Repairer(watches, calls, clock, metrics, notices.notify, reservations).run)
     if settings.annotate_switch_path:
         writers.append(SwitchPathWriter(watches, calls, clock, metrics).run)
     return writers

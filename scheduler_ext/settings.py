@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from turnout.jobs.reservation import CONFIGMAP
 from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
@@ -20,6 +21,7 @@ class SharedSettings:
     kubeconfig: str | None = None
     context: str | None = None
     configmap: str = "turnout-system/node-topology-config"  # namespace/name
+    reservations: str = CONFIGMAP  # namespace/name of the ConfigMap of reserved nodes
     metrics_bind: str = "127.0.0.1:9090"  # host:port; port 0 takes a free one
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -36,6 +38,7 @@ class SharedSettings:
     def check(self) -> None:
         """Raise BadSetting for an invalid shared setting."""
         check_name(self.configmap, "--configmap")
+        check_name(self.reservations, "--reservations")
         parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
 
@@ -86,6 +89,11 @@ def add_common(parser: argparse.ArgumentParser, configmap: str, metrics_bind: st
     parser.add_argument("--kubeconfig", help="path; else in-cluster, else the user's own")
     parser.add_argument("--context", help="of the kubeconfig")
     parser.add_argument("--configmap", default=configmap, help="namespace/name of the topology (%(default)s)")
+    parser.add_argument(
+        "--reservations",
+        default=CONFIGMAP,
+        help="namespace/name of the ConfigMap in which the nominator reserves nodes (%(default)s)",
+    )
     parser.add_argument(
         "--metrics-bind", default=metrics_bind, help="where probes and metrics are served (%(default)s)"
     )

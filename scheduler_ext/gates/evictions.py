@@ -4,15 +4,17 @@ The domain is chosen as for the `preempt` verb (`planner/preemption.py`). Nothin
 hosts of a gang. `writers/eviction_writer.py` decides when evictions are sent, and how long hosts stay reserved.
 
 A gang below its min that holds hosts and finds no room near them is repaired if its owner asks for it on its pods
-(`jobs/gang.py`). Only its own members leave then.
+(`jobs/gang.py`). Only its own members leave then. The nodes to which a gang moves are reserved for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from turnout.jobs.gang import Dialect, Remedy
+from turnout.jobs.reservation import Reservation, ReservationReason
 from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
@@ -22,6 +24,8 @@ from turnout.scheduler_ext.planner.plan_preemption import plan_with_preemption
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import PodsOnRows, planned_members
 from turnout.scheduler_ext.planner.victims import choose_victims, lower_pods
+
+ABSENT_S = 60.0  # how long a gang that moves may be without pods: its controller makes new ones within seconds
 
 
 def may_preempt(gated_gang: GatedGang, gang: Gang) -> bool:
@@ -113,18 +117,6 @@ def _evictions(gang: Gang, chosen: Iterable[GangMember]) -> tuple[Evict, ...]:
     return tuple(Evict(m.uid, m.namespace, m.name, why) for m in chosen)
 
 
-def reserve_hosts(plans: Plans, gang: Gang, nodes: Iterable[str]) -> None:
-    """Reserve these nodes for a gang, and plan the gangs of a lower priority on these nodes again."""
-    view = plans.view
-    rows = {row for node in nodes if (row := view.snapshot.row_of.get(node)) is not None}
-    if not plans.reservations.reserve(gang, rows):
-        return
-    for plan in plans.current_plans():
-        other = view.gangs.get(plan.key)
-        if other is not None and other.priority < gang.priority and any(row in rows for row, _ in plan.reserved_pods()):
-            plans.replan(plan.key)
-
-
 @dataclass(frozen=True, slots=True)
 class StuckGang:
     """A gang that cannot reach its min where it is."""
@@ -140,7 +132,7 @@ class StuckGang:
 
 def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     """Return how a gang is stuck; None while it has its min, may still get its places, or holds no host."""
-    running = sum(1 for m in gang.living() if m.node)
+    running = count_running(gang)
     if gang.key.dialect == Dialect.ALONE.value or not 0 < running < gang.min_pods:
         return None
     plan = plans.plan_of(gang.key, now_s)
@@ -149,24 +141,33 @@ def find_stuck_gang(plans: Plans, gang: Gang, now_s: float) -> StuckGang | None:
     return StuckGang(running, gang.min_pods, plan.refusal.detail)
 
 
-def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> tuple[Evict, ...]:
-    """Choose the members that are evicted for the remedy that the gang's owner named; none if the gang is to wait.
+@dataclass(frozen=True, slots=True)
+class GangRepair:
+    """The repair of a stuck gang that is due."""
+
+    victims: tuple[Evict, ...]  # its members that have a host, at least one
+    nodes: tuple[str, ...] = ()  # on which all of it fits, sorted; () if it is given up
+
+
+def plan_repair(plans: Plans, gang: Gang, stuck_gang: StuckGang) -> GangRepair | None:
+    """Choose the members that are evicted for the remedy that the gang's owner named; None if the gang is to wait.
 
     A gang is moved only if all of it fits beside its present hosts, so that it never gives up places for none.
     """
     remedy = gang.repair.remedy
-    if remedy is Remedy.WAIT or (remedy is Remedy.MOVE and not _fits_elsewhere(plans, gang)):
-        return ()
     moved = remedy is Remedy.MOVE
+    nodes = _nodes_elsewhere(plans, gang) if moved else ()
+    if remedy is Remedy.WAIT or (moved and not nodes):
+        return None
     reason = EventReason.GANG_MOVED if moved else EventReason.GANG_GIVEN_UP
     then = "all of it fits elsewhere" if moved else "it waits whole, and others get its places"
     detail = f"{stuck_gang}: what is left is evicted, {then}"
     leaving = sorted((m for m in gang.living() if m.node), key=lambda m: m.name)
-    return tuple(Evict(m.uid, m.namespace, m.name, detail, reason) for m in leaving)
+    return GangRepair(tuple(Evict(m.uid, m.namespace, m.name, detail, reason) for m in leaving), nodes)
 
 
-def _fits_elsewhere(plans: Plans, gang: Gang) -> bool:
-    """Return True if the whole gang would fit beside every plan and every pod, its own pods included."""
+def _nodes_elsewhere(plans: Plans, gang: Gang) -> tuple[str, ...]:
+    """Return nodes on which the whole gang fits beside every plan and every pod, its own pods included; () for none."""
     members = tuple(sorted((m for m in planned_members(gang) if not m.terminating), key=rank_order))
     lacking = max(0, gang.min_pods - len(members))
     request = replace(
@@ -179,4 +180,39 @@ def _fits_elsewhere(plans: Plans, gang: Gang) -> bool:
         lost_pods=0,
         preferences={},
     )
-    return plans.try_place(request).refusal is None
+    plan = plans.try_place(request)
+    if plan.refusal is not None:
+        return ()
+    return tuple(sorted({plans.view.fabric.hosts[row] for row, _ in plan.reserved_pods()}))
+
+
+class ReservationEnd(StrEnum):
+    """Why a reservation ended. Log, metric and test use the same word."""
+
+    USED = "used"  # the gang runs with all of its members
+    EXPIRED = "expired"  # its time was over before that
+    GANG_DELETED = "gang_deleted"  # the gang does not exist any more
+    RELEASED = "released"  # it is not needed: the gang found other hosts, or no pod could be evicted
+
+
+def end_of_reservation(
+    reservation: Reservation, gang: Gang | None, absent_s: float, wall_s: float
+) -> ReservationEnd | None:
+    """Return why a reservation ends now; None while it goes on.
+
+    gang: the holder; None if no member and no PodGroup of it exists. absent_s: for how long that is so. wall_s: seconds
+    since 1970.
+    """
+    if gang is None:
+        # All pods of a gang that moves may be deleted before its controller makes new ones.
+        patience_s = ABSENT_S if reservation.reason is ReservationReason.REPAIR else 0.0
+        if absent_s >= patience_s:
+            return ReservationEnd.GANG_DELETED
+    elif count_running(gang) >= gang.min_pods and not any(m.is_waiting for m in gang.living()):
+        return ReservationEnd.USED
+    return ReservationEnd.EXPIRED if reservation.until_s <= wall_s else None
+
+
+def count_running(gang: Gang) -> int:
+    """Count the members that have a host and do not terminate."""
+    return sum(1 for m in gang.living() if m.node)

@@ -19,7 +19,7 @@ from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.model import EventReason, Evict, GatedPod, Lift, LiftReason, Nominate
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import is_planned, planned_members
-from turnout.scheduler_ext.planner.reserved_room import add_kept_domain
+from turnout.scheduler_ext.planner.reservations import add_reservation
 from turnout.topology.model import Refusal
 
 
@@ -127,7 +127,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
             hosts[member.uid] = node
     if plan.refusal is None:
         return hosts, None
-    detail = add_kept_domain(plans.domain_kept_against(gang), plan.refusal.detail)
+    detail = add_reservation(plans.reservation_against(gang), plan.refusal.detail)
     return hosts, Refusal(EventReason(plan.refusal.reason.value), detail)
 
 

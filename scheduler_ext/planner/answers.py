@@ -27,7 +27,7 @@ from turnout.scheduler_ext.planner.request import (
     is_planned,
     planned_members,
 )
-from turnout.scheduler_ext.planner.reserved_room import add_kept_domain
+from turnout.scheduler_ext.planner.reservations import add_reservation
 from turnout.topology.fabric import scores
 from turnout.topology.model import DistanceRule, Refusal, RefusalReason
 from turnout.topology.place import beyond
@@ -131,13 +131,17 @@ def scores_of(
 def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], now_s: float, wall_s: float) -> list[str]:
     """Return the named nodes on which the whole gang could run once less important pods have left, in their order.
 
-    All of them where the planner has no opinion; none where the gang would not start whatever leaves.
+    All of them where the planner has no opinion, but those reserved for another gang; none where the gang would not
+    start whatever leaves.
     """
     view, names = plans.view, list(names)
     gang = view.gangs.get(member.membership.key)
-    if gang is None or gang.key.dialect == Dialect.ALONE.value or not is_planned(member, gang):
+    if gang is None or not is_planned(member, gang):
         return names
     plans.sync(now_s)
+    if gang.key.dialect == Dialect.ALONE.value:
+        reserved = plans.reservations.nodes_against(gang.key, gang.priority)
+        return [name for name in names if name not in reserved] if reserved else names
     if not view.fabric.mapped_count:
         return names
     plan = plan_with_preemption(plans, gang, member, wall_s)
@@ -220,7 +224,7 @@ def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) ->
 def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], now_s: float) -> Answer:
     """Send a pod without a gang to the node where it fits tightest, so that large holes stay free.
 
-    If it fits nowhere, the scheduler chooses.
+    If it fits nowhere, the scheduler chooses among the nodes that are not reserved for a gang.
     """
     plans.plan_of(gang.key, now_s)  # plans the gangs ahead of it
     node = plans.view.node_of(member)
@@ -230,7 +234,19 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
     node = _planned_node(plans, plans.try_place(request), member)
     if node and node not in names:
         node = _planned_node(plans, plans.try_place(request, _rows(plans, names)), member)
-    return _keep(node)
+    return _keep(node) if node else _keep_unreserved(plans, gang, names)
+
+
+def _keep_unreserved(plans: Plans, gang: Gang, names: Sequence[str]) -> Answer:
+    """Leave the nodes to the scheduler that are not reserved for another gang, and refuse if there are none."""
+    reserved = plans.reservations.nodes_against(gang.key, gang.priority)
+    nodes = [name for name in names if name not in reserved] if reserved else names
+    if len(nodes) == len(names):
+        return NO_OPINION
+    if nodes:
+        return Answer(nodes=nodes)
+    detail = add_reservation(plans.reservation_against(gang), NO_ROOM_LEFT.detail)
+    return Answer((), Refusal(EventReason.NO_ROOM, detail))
 
 
 def _seat_among(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], plan: GangPlan | None) -> Answer:
@@ -335,7 +351,7 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
         are = "host with room is" if count == 1 else "hosts with room are"
         refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")
         word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
-    refusal = Refusal(refusal.reason, add_kept_domain(plans.domain_kept_against(gang), refusal.detail))
+    refusal = Refusal(refusal.reason, add_reservation(plans.reservation_against(gang), refusal.detail))
     if (tier := gang.tier) is None:
         return Answer((), Refusal(word, refusal.detail), None)
     able = _could_hold_gang(plans, gang, member, tier)

@@ -22,6 +22,7 @@ from dataclasses import replace
 from functools import partial
 
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.reservation import Reservation
 from turnout.kube.node_capacity import Rows
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
@@ -57,14 +58,8 @@ from turnout.scheduler_ext.planner.request import (
     planned_members,
     union_rows,
 )
-from turnout.scheduler_ext.planner.reserved_room import (
-    HostReservations,
-    KeptDomain,
-    StandingPlan,
-    StandingPlans,
-    StrictOrder,
-    rows_of_domain,
-)
+from turnout.scheduler_ext.planner.reservations import KeptDomain, Reservations, StrictOrder, mark_domain
+from turnout.scheduler_ext.planner.reserved_room import StandingPlan, StandingPlans
 from turnout.scheduler_ext.planner.steps import place, request_signature
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule, Refusal
@@ -93,16 +88,13 @@ class Plans:
         self.rejected_plans = Counter[HardTerm]()  # plans that broke a hard term, and so were refused, by term
         self.rejected_hosts = RejectedHosts()
         self.strict_order = StrictOrder(strict_queues)
-        self.reservations = HostReservations()
+        self.reservations = Reservations()
         self._plans = StandingPlans(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # gangs with a refused plan: planned again once room is released
-        self._known_failures: dict[
-            object, tuple[Order, Refusal]
-        ] = {}  # signatures of requests without room, and the first order
-        self._gain_versions: tuple[int, int] | None = (
-            None  # versions of the snapshot and of the reservations at the last update
-        )
+        # Signatures of requests without room, and the first order.
+        self._known_failures: dict[object, tuple[Order, Refusal]] = {}
+        self._gain_versions: tuple[int, int] | None = None  # of the snapshot and the reservations, at the last update
         self._layout_version: int | None = None
 
     # Questions.
@@ -177,11 +169,9 @@ class Plans:
         needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
         order, rows = position_of(self.view, gang).first_order, len(self.view.fabric.hosts)
         ahead = partial(self._hosts_ahead, order)
-        strict = rows_of_domain(self.domain_kept_against(gang), rows)
-        excluded = union_rows(
-            exclusive_rows(self.view, gang, ahead),
-            union_rows(strict, self.reservations.rows_reserved_against(gang, rows)),
-        )
+        strict = mark_domain(self._domain_kept_against(gang), rows)
+        reserved = union_rows(strict, self.reservations.rows_against(gang, self.view.snapshot.row_of, rows))
+        excluded = union_rows(exclusive_rows(self.view, gang, ahead), reserved)
         if gang.one_domain:
             room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
             excluded = union_rows(excluded, rows_outside_shared_domain(self.view, gang, self.current_plan, room_of))
@@ -192,10 +182,29 @@ class Plans:
         )
         return replace(completed, rejected_rows=rejected, excluded_rows=excluded)
 
-    def domain_kept_against(self, gang: Gang) -> KeptDomain | None:
+    def reserve(self, reservation: Reservation) -> None:
+        """Reserve nodes for a gang, and plan the gangs of a lower priority on these nodes again."""
+        if not self.reservations.put(reservation):
+            return
+        row_of = self.view.snapshot.row_of
+        rows = {row for node in reservation.nodes if (row := row_of.get(node)) is not None}
+        for plan in self.current_plans():
+            other = self.view.gangs.get(plan.key)
+            if other is None or other.priority >= reservation.priority or other.key == reservation.holder:
+                continue
+            if any(row in rows for row, _ in plan.reserved_pods()):
+                self.replan(plan.key)
+
+    def reservation_against(self, gang: Gang) -> Reservation | None:
+        """Return a reservation that keeps a gang off some nodes, of strict order first; None when there is none."""
+        if (domain := self._domain_kept_against(gang)) is not None:
+            return domain.reservation
+        return self.reservations.against(gang.key, gang.priority)
+
+    def _domain_kept_against(self, gang: Gang) -> KeptDomain | None:
         """Return the domain that strict order keeps for a gang ahead of this one; None when there is none."""
         domain = self.strict_order.domain_against(gang)
-        if domain is None or (oldest := self.view.gangs.get(domain.key)) is None:
+        if domain is None or (oldest := self.view.gangs.get(domain.reservation.holder)) is None:
             return None
         return domain if position_of(self.view, oldest).first_order < position_of(self.view, gang).first_order else None
 
@@ -229,15 +238,9 @@ class Plans:
         view = self.view
         if view.layout_version != self._layout_version:
             self._layout_version = view.layout_version
-            for table in (
-                self._plans,
-                self._refused,
-                self._unplanned,
-                self.rejected_hosts,
-                self.strict_order,
-                self.reservations,
-            ):
+            for table in (self._plans, self._refused, self._unplanned, self.rejected_hosts, self.strict_order):
                 table.clear()
+            self.reservations.clear_rows()
             for key in view.gangs:
                 view.changed_gangs.add(key)
         for key in view.changed_gangs:

@@ -1,11 +1,6 @@
-"""The room that standing plans reserve, the hosts reserved for gangs, and the domains kept by strict order.
+"""The room that standing plans reserve.
 
-`plans.py` decides which gang is planned when, and which gang gives way.
-
-In a queue of strict order one domain is kept for the oldest waiting gang, so that small gangs do not starve it. The
-domain is of the lowest tier whose nodes could hold the gang if they were empty, and has the most free room. It is kept
-against later gangs of the same queue, until the gang has a place or is deleted. It is chosen again when nodes change.
-So only the queue that an admin chose waits, and no gang waits for a gang that no domain can hold.
+`plans.py` decides which gang is planned when, and which gang gives way. `reservations.py` holds whole nodes.
 """
 
 from __future__ import annotations
@@ -18,15 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
-from turnout.jobs.queues.registry import StrictQueues
 from turnout.kube.node_capacity import MAX_ROOM, ClusterSnapshot, Rows
 from turnout.kube.pod_shape import HostPort, PodShape
-from turnout.scheduler_ext.cluster.gang import Gang
-from turnout.scheduler_ext.cluster.view import ClusterView
-from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass, position_of
-from turnout.scheduler_ext.planner.request import FreeOf, GangPlan, PodsOnRows, RoomOf, drop_seats, is_planned
-from turnout.topology.fabric import Fabric
-from turnout.topology.switch_paths import path_text
+from turnout.scheduler_ext.planner.order import GangPosition, Order, OrderedSeat, SeatClass
+from turnout.scheduler_ext.planner.request import FreeOf, GangPlan, PodsOnRows, RoomOf, drop_seats
 
 PodOnRow = tuple[int, PodShape]
 
@@ -345,164 +335,3 @@ def restrict_to_rows(room: Rows, rows: Iterable[int]) -> Rows:
     most = np.zeros_like(room)
     most[np.fromiter(rows, np.intp)] = MAX_ROOM
     return np.minimum(room, most)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reservation:
-    rows: frozenset[int]
-    priority: int
-
-
-class HostReservations:
-    """Hosts reserved for gangs whose victims leave: gangs of the same or a lower priority are not planned there.
-
-    Clear them when rows change their meaning.
-    """
-
-    def __init__(self) -> None:
-        self.release_count = 0  # raised whenever hosts are given back
-        self._by_gang: dict[GangKey, _Reservation] = {}
-
-    def reserve(self, gang: Gang, rows: Collection[int]) -> bool:
-        """Reserve these rows for a gang, and no other rows. True if that is a change."""
-        reservation = _Reservation(frozenset(rows), gang.priority)
-        if self._by_gang.get(gang.key) == reservation:
-            return False
-        self.release(gang.key)
-        self._by_gang[gang.key] = reservation
-        return True
-
-    def release(self, key: GangKey) -> None:
-        """Release the hosts of a gang."""
-        if self._by_gang.pop(key, None) is not None:
-            self.release_count += 1
-
-    def clear(self) -> None:
-        """Release all hosts."""
-        for key in list(self._by_gang):
-            self.release(key)
-
-    def rows_reserved_against(self, gang: Gang, rows: int) -> NDArray[np.bool_] | None:
-        """Mark the rows that are reserved against a gang; None if there are none. rows: the number of rows."""
-        marks: NDArray[np.bool_] | None = None
-        for key, reservation in self._by_gang.items():
-            if key != gang.key and reservation.priority >= gang.priority:
-                marks = np.zeros(rows, np.bool_) if marks is None else marks
-                marks[list(reservation.rows)] = True
-        return marks
-
-
-@dataclass(frozen=True, slots=True)
-class KeptDomain:
-    """A domain that strict order keeps for a gang."""
-
-    key: GangKey
-    first: int
-    end: int
-    description: str  # at root/.../switch, as the map names it
-
-
-class StrictOrder:
-    """The domains kept, by queue. Clear them when rows change their meaning."""
-
-    def __init__(self, named: frozenset[str]) -> None:
-        self.queues = StrictQueues(named)
-        self._domains: dict[str, KeptDomain] = {}
-        self._offer_version = 0  # of the snapshot when the domains were chosen last
-
-    def queue_of(self, gang: Gang) -> str:
-        """Return the queue of strict order that the gang is in; "" for none."""
-        return self.queues.of(gang.key.namespace, gang.queue)
-
-    def keep_for(self, view: ClusterView, gang: Gang) -> bool:
-        """Keep a domain for a gang that found no room, unless its queue keeps one for a gang ahead of it.
-
-        True if the queue keeps another domain now than before.
-        """
-        queue = self.queue_of(gang)
-        if not queue or self._keeps_for_gang_ahead(view, queue, gang):
-            return False
-        before = self._domains.get(queue)
-        if (domain := _choose_domain(view, gang)) is not None:
-            self._domains[queue] = domain
-        elif before is not None and before.key == gang.key:
-            del self._domains[queue]
-        return before != self._domains.get(queue)
-
-    def _keeps_for_gang_ahead(self, view: ClusterView, queue: str, gang: Gang) -> bool:
-        """Return True if a queue keeps a domain for a gang ahead of this one."""
-        domain = self._domains.get(queue)
-        oldest = None if domain is None else view.gangs.get(domain.key)
-        return oldest is not None and position_of(view, oldest).first_order < position_of(view, gang).first_order
-
-    def choose_again(self, view: ClusterView) -> bool:
-        """Choose every domain again if nodes have changed. True if another domain is kept now, or none for a gang."""
-        if self._offer_version == view.snapshot.offer_version:
-            return False
-        self._offer_version, before = view.snapshot.offer_version, dict(self._domains)
-        for queue, domain in before.items():
-            gang = view.gangs.get(domain.key)
-            chosen = None if gang is None else _choose_domain(view, gang)
-            if chosen is None:
-                del self._domains[queue]
-            else:
-                self._domains[queue] = chosen
-        return self._domains != before
-
-    def release(self, key: GangKey) -> bool:
-        """Release the domain of a gang. True if there was one."""
-        queues = [queue for queue, domain in self._domains.items() if domain.key == key]
-        for queue in queues:
-            del self._domains[queue]
-        return bool(queues)
-
-    def domain_against(self, gang: Gang) -> KeptDomain | None:
-        """Return the domain that is kept in the gang's queue for another gang; None if there is none."""
-        domain = self._domains.get(self.queue_of(gang))
-        return None if domain is None or domain.key == gang.key else domain
-
-    def clear(self) -> None:
-        """Release all domains."""
-        self._domains.clear()
-
-
-def rows_of_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | None:
-    """Mark the rows of a domain that is kept."""
-    if domain is None:
-        return None
-    marks = np.zeros(rows, np.bool_)
-    marks[domain.first : domain.end] = True
-    return marks
-
-
-def add_kept_domain(domain: KeptDomain | None, detail: str) -> str:
-    """Add to a refusal's detail which domain is kept, and for which gang."""
-    if domain is None:
-        return detail
-    return f"{detail}; room {domain.description} is kept for {domain.key}, the oldest that waits in this queue"
-
-
-def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
-    """Return the domain to keep; None if no domain could hold the gang, or members of it run already."""
-    members = [member for member in gang.living() if not member.no_opinion_reason or is_planned(member, gang)]
-    if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
-        return None
-    shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape
-    fabric = view.fabric
-    could, now = np.where(fabric.mapped, view.snapshot.capacity(shape), 0), view.snapshot.room(shape)
-    if (outside := view.levels.rows_outside(gang.levels)) is not None:
-        could, now = np.where(outside, 0, could), np.where(outside, 0, now)
-    widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
-    for tier in range(1, widest + 1):
-        fits = np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= max(1, gang.min_pods)
-        if fits.any():
-            free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)
-            switch = int(np.where(fits, free, -1).argmax())
-            return KeptDomain(gang.key, *fabric.span(tier, switch), _place_text(fabric, tier, switch))
-    return None
-
-
-def _place_text(fabric: Fabric, tier: int, switch: int) -> str:
-    """Return where a switch is, for a sentence."""
-    path = fabric.names[tier][switch]
-    return f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnout.jobs.gang import Dialect, GangKey
+from turnout.jobs.reservation import PUBLISHED_REASONS
 from turnout.kube.client.clock import Clock
 from turnout.kube.objects import Pod
 from turnout.kube.server.client_metrics import start_at_zero
@@ -220,6 +221,10 @@ class Extender:
         for key in self._reported_pod_groups.keys() - self.view.gangs.keys():
             del self._reported_pod_groups[key]
         self.watches.forget_deleted_gangs()
+        self.plans.reservations.expire(self.clock.wall())
+        for reason in PUBLISHED_REASONS:
+            nodes = sum(len(each.nodes) for each in self.plans.reservations if each.reason is reason)
+            self.metrics.reserved_hosts.labels(reason).set(nodes)
         self._report_placed(now_s + REPORT_S)
         self.plan_some()
         self._count_rejected_plans()

@@ -148,6 +148,12 @@ class Metrics:
             "When the map in use was taken, in seconds since 1970.",
             registry=registry,
         )
+        self.reserved_hosts = Gauge(
+            "turnout_reserved_hosts",
+            "Nodes that are reserved for gangs through the API server, by why.",
+            ["reason"],
+            registry=registry,
+        )
         self.unmapped_hosts = Gauge(
             "turnout_unmapped_hosts", "Nodes that offer GPUs and are not on the map in use.", registry=registry
         )
@@ -254,7 +260,13 @@ class NominatorMetrics:
         )
         self.evictions = counter("gate_evictions", "Evictions for gated gangs, by outcome.", "outcome")
         self.repairs = counter("gang_repairs", "Pods evicted from gangs below their min, by reason.", "reason")
-        start_at_zero(self.patch_failures, ("nomination", "gate", "switch_path"), PATCH_ERRORS)
+        self.reservations_ended = counter(
+            "reservations_ended",
+            "Reservations of nodes that ended, by why nodes were reserved and why it ended.",
+            "reason",
+            "end",
+        )
+        start_at_zero(self.patch_failures, ("nomination", "gate", "switch_path", "reservation"), PATCH_ERRORS)
         start_at_zero(self.lifts, (reason.value for reason in LiftReason))
         start_at_zero(self.bindings, ("true", "false"))
         start_at_zero(self.repairs, (EventReason.GANG_MOVED.value, EventReason.GANG_GIVEN_UP.value))

@@ -11,6 +11,7 @@ from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, GangKey
 from turnout.jobs.queues import kueue, registry
 from turnout.jobs.queues.model import Object
 from turnout.jobs.queues.registry import StrictQueue
+from turnout.jobs.reservation import CONFIGMAP, Reservation, read_reservations
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
 from turnout.kube.client.reflector import Source
@@ -45,6 +46,23 @@ class WatchState:
         self._clock = clock
         self._pod_followers: list[tuple[Callable[[Pod], None], Callable[[str], None]]] = []
         self._pod_group_waits = PodGroupWaits()
+        self.published_reservations: dict[str, Reservation] = {}  # by the key in the ConfigMap
+        self._reservation_faults: dict[str, str] = {}  # why keys cannot be read, as it was logged
+
+    def put_reservations(self, data: Mapping[str, str]) -> None:
+        """Reserve nodes as the ConfigMap states, and no others. A key that cannot be read is logged once."""
+        wall_s = self._clock.wall()
+        found, faults = read_reservations(data, wall_s)
+        for key, fault in faults.items():
+            if self._reservation_faults.get(key) != fault:
+                log.warning("bad_reservation", extra={"key": key[:253], "why": fault})
+        self._reservation_faults = faults
+        for key in self.published_reservations.keys() - found.keys():
+            self.plans.reservations.release(self.published_reservations[key].holder)
+        self.published_reservations = found
+        for reservation in found.values():
+            if reservation.until_s > wall_s:
+                self.plans.reserve(reservation)
 
     def follow_pods(self, put: Callable[[Pod], None] = _ignore, drop: Callable[[str], None] = _ignore) -> None:
         """Call `put` with each pod that is shown and `drop` with the uid of each deleted pod, after the view has it."""
@@ -94,7 +112,8 @@ class Watches(InformerFactory, WatchState):
     """All watches of an extender or a nominator.
 
     configmap: namespace/name of the map. notify: receives the notices about the map. hold_large: True if a large change
-    of the map waits for the admin. read_queues: also watch queues, for their order.
+    of the map waits for the admin. read_queues: also watch queues, for their order. reservations: namespace/name of the
+    ConfigMap by which the nominator reserves nodes.
     """
 
     def __init__(
@@ -108,6 +127,7 @@ class Watches(InformerFactory, WatchState):
         notify: Callable[[Notice], None],
         hold_large: bool = False,
         read_queues: bool = False,
+        reservations: str = CONFIGMAP,
     ) -> None:
         InformerFactory.__init__(self, source, clock, rng)
         WatchState.__init__(self, plans, clock)
@@ -122,6 +142,8 @@ class Watches(InformerFactory, WatchState):
             self._watch_groups(dialect, path)
         for kind, path in OWNERS.items():
             self._watch_owners(kind, path)
+        sink = CallbackSink(lambda obj: self.put_reservations(obj.data or {}), lambda _: self.put_reservations({}))
+        self.watch_configmap("reservations", reservations, sink)
         if read_queues:
             self._watch_queues()
 

@@ -3,8 +3,9 @@
 Evictions of a gang are sent one after the other, because a disruption budget may refuse each. A refused eviction is
 tried again later.
 
-For a gang behind our gates the hosts of the victims are reserved for a bounded time, and no second set of victims is
-chosen while pods of the first set still exist. A new leader reads the state from nominations and deletionTimestamps.
+The hosts of the victims, and those to which a gang moves, are reserved for a bounded time before the first eviction
+(`reservation_writer.py`). For a gang behind our gates no second set of victims is chosen while pods of the first set
+still exist. A new leader reads the state from nominations and deletionTimestamps.
 
 A gang is repaired while this process leads and its view is current. The gang must be stuck without interruption for the
 time that its owner stated. After a repair it rests, so that no gang is moved again and again.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from turnout.jobs.gang import GangKey, Remedy
+from turnout.jobs.reservation import Reservation, ReservationReason
 from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
@@ -26,17 +28,18 @@ from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.gates.evictions import (
+    GangRepair,
     find_stuck_gang,
     may_preempt,
     plan_preemption,
     plan_repair,
-    reserve_hosts,
 )
 from turnout.scheduler_ext.gates.release import GatedGang
 from turnout.scheduler_ext.model import EventReason, Evict, Notice
 from turnout.scheduler_ext.server.metrics import NominatorMetrics
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.scheduler_ext.wire.pod_messages import eviction_body
+from turnout.scheduler_ext.writers.reservation_writer import ReservationWriter
 
 
 class EvictionOutcome(StrEnum):
@@ -86,7 +89,8 @@ EVICTION_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, wh
 class _PreemptionState:
     """The preemption for a gang since it began."""
 
-    since_s: float
+    since_s: float  # of the monotonic clock
+    until_s: float  # when the reservation of its hosts ends, in seconds since 1970
     hosts: Mapping[str, str] = field(default_factory=dict)
     refusal_detail: str = ""
 
@@ -101,8 +105,9 @@ class Evictor:
         clock: Clock,
         metrics: NominatorMetrics,
         notify: Callable[[Notice], None],
+        reservations: ReservationWriter,
     ) -> None:
-        self._calls, self._clock, self._notify = calls, clock, notify
+        self._calls, self._clock, self._notify, self._reservations = calls, clock, notify, reservations
         self._plans, self._view = watches.plans, watches.plans.view
         self._preemptions: dict[GangKey, _PreemptionState] = {}
         self._pauses = RetryPauses[GangKey](EVICTION_BACKOFF)
@@ -121,7 +126,7 @@ class Evictor:
         """Release the hosts of a gang that starts or is deleted."""
         self._preemptions.pop(key, None)
         self._pauses.note_success(key)
-        self._plans.reservations.release(key)
+        self._reservations.release(key, ReservationReason.PREEMPTION)
 
     def forget_deleted_gangs(self) -> None:
         """Release the hosts of deleted gangs."""
@@ -132,7 +137,7 @@ class Evictor:
         """Add its preemption to a gated gang, and reserve the hosts against gangs of a lower priority."""
         plans, now_s, state = self._plans, self._clock.monotonic(), self._preemptions.get(gang.key)
         if state is not None and now_s - state.since_s >= RESERVATION_S:
-            plans.reservations.release(gang.key)
+            self._reservations.release(gang.key, ReservationReason.PREEMPTION)
             state.hosts = {}
             if now_s - state.since_s < RESERVATION_S + PREEMPTION_REST_S:
                 return gated_gang
@@ -148,18 +153,26 @@ class Evictor:
                 plans, gang, state.hosts if state else {}, self._evicted_uids, self._clock.wall()
             )
         if preemption is None:
-            plans.reservations.release(gang.key)
+            self._reservations.release(gang.key, ReservationReason.PREEMPTION)
             if state is not None:
                 state.hosts = {}
             return gated_gang
-        state = self._preemptions.setdefault(gang.key, _PreemptionState(now_s))
+        state = self._preemptions.setdefault(gang.key, _PreemptionState(now_s, self._clock.wall() + RESERVATION_S))
         state.hosts = preemption.hosts
-        reserve_hosts(plans, gang, preemption.hosts.values())
+        nodes = tuple(sorted(set(preemption.hosts.values())))
+        self._reservations.reserve(
+            Reservation(gang.key, nodes, ReservationReason.PREEMPTION, gang.priority, state.until_s)
+        )
         victims = preemption.victims if self._pauses.may_try(gang.key, now_s) else ()
         return replace(gated_gang, preemption=replace(preemption, victims=victims, refusal_detail=state.refusal_detail))
 
     async def evict(self, key: GangKey, victims: tuple[Evict, ...]) -> bool:
-        """Evict pods one after the other. False if one is refused; the others are not evicted then."""
+        """Evict pods one after the other. False if one is refused; the others are not evicted then.
+
+        No pod is evicted before the reservation of its host is published.
+        """
+        if not await self._reservations.publish(key):
+            return False
         done = 0
         async for result in evict_each(self._calls, victims):
             pod = result.pod
@@ -190,6 +203,7 @@ class Evictor:
 
 REPAIR_INTERVAL_S = 2.0
 REPAIR_REST_S = 600.0  # after the start of a repair: a gang that is stuck again waits
+FAILED_REPAIR_REST_S = 3600.0  # after a move whose gang did not get its room, so that it reserves room again rarely
 MAX_GANGS_PER_TICK = 256  # gangs in one tick; the others follow in the next tick
 MAX_GANGS_IN_PARALLEL = 16  # gangs whose pods are evicted in parallel, so that one tenant does not block the others
 REPAIR_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
@@ -205,9 +219,11 @@ class Repairer:
         clock: Clock,
         metrics: NominatorMetrics,
         notify: Callable[[Notice], None],
+        reservations: ReservationWriter,
     ) -> None:
         """notify: receives the notices for the owners of pods."""
         self._watches, self._calls, self._clock, self._notify = watches, calls, clock, notify
+        self._reservations = reservations
         self._plans, self._view = watches.plans, watches.plans.view
         self._stuck_since_s: dict[GangKey, float] = {}  # gang -> since when it is stuck
         self._started_s: dict[GangKey, float] = {}  # gang -> when its last repair began
@@ -238,9 +254,9 @@ class Repairer:
             for key in self._choose_gangs():
                 async with slots:  # a gang is decided on when its evictions can begin, so on the cluster as it is then
                     gang = gangs.get(key)
-                    victims = () if gang is None else self._due_repair(gang)
-                if victims:
-                    group.create_task(self._evict(key, victims, slots))
+                    repair = None if gang is None else self._due_repair(gang)
+                if gang is not None and repair is not None:
+                    group.create_task(self._repair(gang, repair, slots))
                 await asyncio.sleep(0)  # the Lease and the probes do not wait for all plans
 
     def _choose_gangs(self) -> list[GangKey]:
@@ -250,28 +266,40 @@ class Repairer:
         self._last_gangs = sorted(wishing, key=lambda key: key in last)[:MAX_GANGS_PER_TICK]
         return self._last_gangs
 
-    def _due_repair(self, gang: Gang) -> tuple[Evict, ...]:
-        """Return the pods of a gang that are evicted now; none if no repair is due. Notes since when it is stuck."""
+    def _due_repair(self, gang: Gang) -> GangRepair | None:
+        """Return the repair of a gang that is due; None if none is. Notes since when the gang is stuck."""
         now_s, plans = self._clock.monotonic(), self._plans
         stuck_gang = find_stuck_gang(plans, gang, now_s)
         if stuck_gang is None:
             self._stuck_since_s.pop(gang.key, None)
-            return ()
+            return None
         since_s = self._stuck_since_s.setdefault(gang.key, now_s)
         rests = gang.key in self._started_s and now_s - self._started_s[gang.key] < REPAIR_REST_S
+        rests = rests or self._reservations.failed_within(gang.key, FAILED_REPAIR_REST_S)
         if rests and not (gang.key in self._pauses and self._pauses.may_try(gang.key, now_s)):
-            return ()
+            return None
         if not rests and now_s - since_s < gang.repair.after_s:
-            return ()
+            return None
         return plan_repair(plans, gang, stuck_gang)
 
-    async def _evict(self, key: GangKey, victims: tuple[Evict, ...], slots: asyncio.Semaphore) -> None:
-        """Evict a gang's pods one after the other, and none after a refused eviction."""
+    async def _repair(self, gang: Gang, repair: GangRepair, slots: asyncio.Semaphore) -> None:
+        """Reserve the nodes to which a gang moves, and evict its pods one after the other."""
+        key, is_first_attempt = gang.key, gang.key not in self._pauses
         async with slots:
-            await self._evict_each(key, victims)
+            if repair.nodes:
+                until_s = self._clock.wall() + RESERVATION_S
+                self._reservations.reserve(
+                    Reservation(key, repair.nodes, ReservationReason.REPAIR, gang.priority, until_s)
+                )
+                if not await self._reservations.publish(key):
+                    self._reservations.release(key, ReservationReason.REPAIR)
+                    return
+            done = await self._evict_each(key, repair.victims)
+        if not done and is_first_attempt:  # nothing has left, so nothing moves
+            self._reservations.release(key, ReservationReason.REPAIR)
 
-    async def _evict_each(self, key: GangKey, victims: tuple[Evict, ...]) -> None:
-        """Evict pods one after the other, until one is refused or the Lease is lost.
+    async def _evict_each(self, key: GangKey, victims: tuple[Evict, ...]) -> int:
+        """Evict pods one after the other, until one is refused or the Lease is lost. Returns how many have left.
 
         A full success ends the gang's pauses.
         """
@@ -290,6 +318,7 @@ class Repairer:
                 self._notify(Notice(pod.reason, pod.namespace, pod.name, pod.uid, pod.detail[:500]))
         if done == len(victims):  # else one was refused, or another leads by now
             self._pauses.note_success(key)
+        return done
 
     def _note_failure(self, key: GangKey, each: Evict, error: CallError) -> None:
         """Log that an eviction failed and pause the gang's repairs.

@@ -10,11 +10,13 @@ from prometheus_client import CollectorRegistry
 
 from tests import cluster
 from tests.kube.world import ManualClock, settle
+from tests.scheduler_ext.reservation_map import ReservationMap
 from tests.scheduler_ext.shown import ShownExtender
 from tests.world import World, group
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.client.leased_calls import LeasedCalls
+from turnout.kube.client.run_until_signal import run_together
 from turnout.kube.errors import Conflict, NotFound, ServerFault, TooManyRequests
 from turnout.kube.objects import Pod
 from turnout.scheduler_ext.model import Rules
@@ -22,6 +24,7 @@ from turnout.scheduler_ext.planner.nominations import NominationChoices
 from turnout.scheduler_ext.server.metrics import Metrics, NominatorMetrics
 from turnout.scheduler_ext.writers.eviction_writer import Evictor
 from turnout.scheduler_ext.writers.gate_writer import GateWriter
+from turnout.scheduler_ext.writers.reservation_writer import ReservationWriter
 
 GATE = [{"name": labels.PLACEMENT_GATE}]
 CHOICES = NominationChoices(Rules(), frozenset({"default-scheduler"}))
@@ -45,7 +48,7 @@ class Api:
     """
 
     def __init__(self, *pods):
-        self.pods, self.writes, self.seen_by = {}, [], []
+        self.pods, self.writes, self.seen_by, self.reservations = {}, [], [], ReservationMap()
         self.asked, self.kill_at, self.kill_after, self.away = 0, None, False, False
         self.slow_after, self.goes_on, self.faults = None, asyncio.Event(), {}
         self.budgets = set()  # names of pods that no eviction takes
@@ -178,10 +181,13 @@ class Api:
 
 
 class Evictions:
-    """The eviction subresource of an Api's pods."""
+    """The eviction subresource of an Api's pods, and its reservations."""
 
     def __init__(self, api):
-        self.create = api.evict
+        self.api, self.patch = api, api.reservations.patch
+
+    async def create(self, path, body):
+        return await (self.api.reservations.create if path.endswith("/configmaps") else self.api.evict)(path, body)
 
 
 class Writer:
@@ -201,13 +207,15 @@ class Writer:
         choices = NominationChoices(rules, CHOICES.schedulers)
         tools = self.clock, NominatorMetrics(self.registry), self.notices.append
         evictions, patches = (LeasedCalls(calls, lambda: self.leads) for calls in (Evictions(api), api))
-        evictor = Evictor(view.watches, evictions, *tools) if preempts else None
+        self.reservations = ReservationWriter(view.watches, evictions, *tools, "turnout-system/reservations")
+        evictor = Evictor(view.watches, evictions, *tools, self.reservations) if preempts else None
         self.writer = GateWriter(view.watches, patches, choices, *tools, evictor)
         for name, least in groups:
             self.put_group(name, least)
         for raw in api.pods.values():
             view.put_pod(api.read(raw))
         api.seen_by.append(view)
+        api.reservations.show(view.watches)
 
     def put_group(self, name, least):
         """Show it a PodGroup."""
@@ -215,7 +223,7 @@ class Writer:
 
     async def work(self, for_s=0.0):
         """Work until nothing moves any more, and for so long after that. Raises Killed when the process was."""
-        work = asyncio.create_task(self.writer.run())
+        work = asyncio.create_task(run_together(self.reservations.run, self.writer.run))
         try:
             await self._quiet(work)
             if for_s:
@@ -226,8 +234,10 @@ class Writer:
             (ended,) = await asyncio.gather(work, return_exceptions=True)
             self.api.seen_by = [view for view in self.api.seen_by if view is not self.view or not work.done()]
             self.api.seen_by.append(self.view)
-        if isinstance(ended, BaseExceptionGroup):
-            raise ended.exceptions[0]
+        while isinstance(ended, BaseExceptionGroup):
+            ended = ended.exceptions[0]
+        if ended is not None and not isinstance(ended, asyncio.CancelledError):
+            raise ended
 
     async def _quiet(self, work):
         before = -1

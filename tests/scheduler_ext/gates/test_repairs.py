@@ -6,16 +6,23 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests import world
-from tests.kube.world import ManualClock
+from tests.kube.world import ManualClock, settle
+from tests.scheduler_ext.reservation_map import ReservationMap
 from tests.scheduler_ext.shown import ShownExtender
 from tests.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.kube.client.leased_calls import LeasedCalls
-from turnout.kube.errors import Conflict, NotFound, TooManyRequests
+from turnout.kube.errors import Conflict, Forbidden, NotFound, TooManyRequests
 from turnout.scheduler_ext.gates.evictions import find_stuck_gang, plan_repair
-from turnout.scheduler_ext.model import EventReason, Rules
+from turnout.scheduler_ext.model import EventReason, Rules, Victims
 from turnout.scheduler_ext.server.metrics import Metrics, NominatorMetrics
-from turnout.scheduler_ext.writers.eviction_writer import REPAIR_INTERVAL_S, REPAIR_REST_S, Repairer
+from turnout.scheduler_ext.writers.eviction_writer import (
+    REPAIR_INTERVAL_S,
+    REPAIR_REST_S,
+    RESERVATION_S,
+    Repairer,
+)
+from turnout.scheduler_ext.writers.reservation_writer import ReservationWriter
 
 MOVED, GIVEN_UP = EventReason.GANG_MOVED, EventReason.GANG_GIVEN_UP
 
@@ -32,7 +39,7 @@ def seen(*leaves, pods):
 
 
 def left(stage, found):
-    return [each.name for each in plan_repair(stage.plans, *found)]
+    return [each.name for each in plan_repair(stage.plans, *found).victims]
 
 
 @pytest.mark.parametrize(("leaves", "pods", "is_stuck"), [
@@ -58,7 +65,8 @@ def test_a_gang_is_stuck_below_its_min_without_room(leaves, pods, is_stuck):
 def test_what_becomes_of_it_is_its_owners_choice(leaves, wish, word):
     stage, one = seen(*leaves, pods=gang(wish))
     how = find_stuck_gang(stage.plans, one, stage.now_s)
-    found = plan_repair(stage.plans, one, how)
+    repair = plan_repair(stage.plans, one, how)
+    found = repair.victims if repair else ()
     assert {each.reason for each in found} == ({word} if word else set())
     assert [each.name for each in found] == (["g-0", "g-1", "g-2"] if word else [])
     begins = "3 of the 4 that must run together have a host, and for the rest "
@@ -69,7 +77,7 @@ def test_a_leaf_that_others_are_planned_on_is_not_counted_on():
     others = world.koordinator("h", 3, notes=REQUIRED, priority=10)
     stage, one = seen(3, 4, pods=[*gang("move"), *others])
     assert stage.plans.plan_of(stage.member(others[0]).membership.key, stage.now_s).refusal is None
-    assert plan_repair(stage.plans, one, find_stuck_gang(stage.plans, one, stage.now_s)) == ()
+    assert plan_repair(stage.plans, one, find_stuck_gang(stage.plans, one, stage.now_s)) is None
 
 
 @pytest.mark.parametrize(("wish", "free", "placed"), [
@@ -108,12 +116,19 @@ def test_who_comes_anew_after_the_last_of_the_rest_has_left(wish, beside, placed
 
 
 class Calls:
-    """Takes evictions. faults: raised by the first ones, None for one that is taken. slow: gangs that wait for ever."""
+    """Takes evictions, and reservations.
+
+    faults: raised by the first evictions, None for one that is taken. slow: gangs that wait for ever.
+    """
 
     def __init__(self, *faults, slow=()):
         self.faults, self.slow, self.paths, self.bodies = list(faults), slow, [], []
+        self.reservations = ReservationMap()
+        self.patch = self.reservations.patch
 
     async def create(self, path, body):
+        if path.endswith("/configmaps"):
+            return await self.reservations.create(path, body)
         self.paths.append(path)
         if self.pods[-1].split("-")[0] in self.slow:
             await asyncio.Event().wait()
@@ -140,12 +155,16 @@ class Scene:
             self.view.put_pod(pod)
         metrics = NominatorMetrics(CollectorRegistry())
         calls = LeasedCalls(self.calls, lambda: self.leads)
-        self.repairer = Repairer(self.view.watches, calls, self.clock, metrics, self.told.append)
+        self.calls.reservations.show(self.view.watches)
+        tools = self.view.watches, calls, self.clock, metrics, self.told.append
+        self.reservations = ReservationWriter(*tools, "turnout-system/reservations")
+        self.repairer = Repairer(*tools, self.reservations)
 
     async def pass_by(self, seconds):
         """Let it look as often as it does in so many seconds."""
         for _ in range(int(seconds / REPAIR_INTERVAL_S)):
             await self.repairer.tick()
+            await self.reservations.tick()
             await self.clock.advance(REPAIR_INTERVAL_S)
 
     @property
@@ -234,3 +253,154 @@ class TestRefused:
         await scene.pass_by(12)
         assert scene.calls.pods == ["g-0", "g-1", "g-2"]
         assert scene.words == [MOVED] * 2
+
+
+TARGET = ("b0", "b1", "b2", "b3")
+
+
+class Move(Scene):
+    """A gang of four of which three run under a leaf of three, beside a free leaf of four, and an extender that
+    watches.
+    """
+
+    def __init__(self, *faults, **more):
+        super().__init__(*faults, pods=TEN, **more)
+        self.extender = ShownExtender(Rules(), self.clock, Metrics(), lambda notice: None)
+        for node in World(3, 4).nodes:
+            self.extender.view.put_node(node)
+        self.extender.use_map(World(3, 4).fabric)
+        self.calls.reservations.show(self.extender.watches)
+        self.show(*TEN)
+
+    def show(self, *pods):
+        """Show pods to both programs."""
+        for pod in pods:
+            for view in {id(view): view for view in (self.view, self.extender)}.values():
+                view.put_pod(pod)
+
+    def drop(self, *uids):
+        """Delete pods."""
+        for uid in uids:
+            for view in (self.view, self.extender):
+                view.drop_pod(uid)
+
+    def start_anew(self, at=()):
+        """Delete the old pods, and show the new ones of the gang. at: the nodes of the first of them."""
+        self.drop("uid-g-0", "uid-g-1", "uid-g-2", "uid-g-3")
+        self.show(*gang("move/10", at=at))
+
+    def plan(self, name):
+        """{pod: node} as the extender plans a gang, or the detail of its refusal."""
+        view, plans = self.extender.view, self.extender.plans
+        key = next(key for key in view.gangs if key.name == name)
+        plan = plans.plan_of(key, self.clock.monotonic())
+        if plan.refusal is not None:
+            return self.extender.refusal_of_pod(gang("", 2, at=(), name=name)[0]).refusal.detail
+        return {uid.removeprefix("uid-"): view.fabric.hosts[row] for uid, row in plan.hosts.items()}
+
+    @property
+    def reserved(self):
+        """The nodes that are reserved, by holder, as the extender sees them."""
+        return {each.holder.name: each.nodes for each in self.extender.watches.published_reservations.values()}
+
+
+@pytest.mark.asyncio
+class TestTarget:
+    """The nodes to which a gang moves are reserved from the first eviction to the last binding."""
+
+    async def test_a_younger_gang_does_not_take_them_while_the_pods_leave(self):
+        scene = Move()
+        await scene.pass_by(12)
+        assert scene.reserved == {"g": TARGET}
+        scene.show(*gang("", 2, at=(), name="young", created=60))
+        assert "4 hosts are reserved for default/g until 2027-01-15T08:10:" in scene.plan("young")
+        scene.start_anew()
+        assert scene.plan("g") == dict(zip(("g-0", "g-1", "g-2", "g-3"), TARGET, strict=True))
+        assert set(scene.plan("young").values()) < {"a0", "a1", "a2"}
+        scene.start_anew(at=TARGET)
+        await scene.pass_by(4)
+        assert scene.reserved == {}
+
+    async def test_a_pod_without_a_gang_does_not_take_them(self):
+        scene, lone = Move(), world.pod("lone", 8)
+        await scene.pass_by(12)
+        scene.show(lone)
+        answer = scene.extender.filter(lone, TARGET)
+        assert (answer.nodes, answer.refusal.reason) == ((), EventReason.NO_ROOM)
+        assert scene.extender.filter(lone, [*TARGET, "a0"]).nodes == ["a0"]
+        victims = {node: Victims(("uid",)) for node in (*TARGET, "a0")}
+        assert scene.extender.preempt(lone, victims).keys() == {"a0"}
+
+    async def test_a_gang_of_a_higher_priority_takes_them(self):
+        scene = Move()
+        await scene.pass_by(12)
+        scene.show(*gang("", 2, at=(), name="urgent", priority=5))
+        assert set(scene.plan("urgent").values()) < set(TARGET)
+
+    async def test_nobody_is_evicted_before_they_are_reserved(self):
+        scene = Move()
+        scene.calls.reservations.fault = Forbidden("PATCH", "/configmaps", 403, "no right")
+        await scene.pass_by(60)
+        assert (scene.calls.pods, scene.reserved) == ([], {})
+        scene.calls.reservations.fault = None
+        await scene.pass_by(4)
+        assert scene.calls.pods == ["g-0", "g-1", "g-2"]
+
+    async def test_they_are_given_back_at_once_if_no_pod_may_leave(self):
+        scene = Move(TooManyRequests("POST", "/p", 429, "it would violate the budget"))
+        await scene.pass_by(12)
+        assert (scene.words, scene.reserved) == ([EventReason.EVICTION_REFUSED], {})
+
+    async def test_they_stay_reserved_if_a_later_pod_may_not_leave_yet(self):
+        scene = Move(None, TooManyRequests("POST", "/p", 429, "it would violate the budget"))
+        await scene.pass_by(12)
+        assert scene.reserved == {"g": TARGET}
+
+    async def test_a_move_that_gets_no_room_in_time_is_reported_and_rests(self):
+        scene = Move()
+        await scene.pass_by(12)
+        scene.start_anew(at=TARGET[:3])
+        await scene.pass_by(RESERVATION_S - 20)
+        assert scene.reserved == {"g": TARGET}
+        await scene.pass_by(30)
+        assert (scene.reserved, scene.words[-1]) == ({}, EventReason.GANG_MOVE_FAILED)
+        assert scene.told[-1].detail.endswith("3 of the 4 that must run together have a host")
+        scene.show(world.pod("stranger", 8, at="b3"))  # the gang is stuck again, and the other leaf is free by now
+        evictions = len(scene.calls.pods)
+        await scene.pass_by(60)
+        assert len(scene.calls.pods) == evictions
+
+    async def test_a_deleted_gang_gives_them_back_after_a_minute(self):
+        scene = Move()
+        await scene.pass_by(12)
+        scene.drop("uid-g-0", "uid-g-1", "uid-g-2", "uid-g-3")
+        await scene.pass_by(50)
+        assert scene.reserved == {"g": TARGET}
+        await scene.pass_by(20)
+        assert scene.reserved == {}
+
+    async def test_a_new_leader_continues_with_them(self):
+        scene = Move()
+        await scene.pass_by(12)
+        calls = LeasedCalls(scene.calls, lambda: True)
+        metrics, view = NominatorMetrics(CollectorRegistry()), scene.extender  # what any other replica sees
+        other = ReservationWriter(
+            view.watches, calls, scene.clock, metrics, scene.told.append, "turnout-system/reservations"
+        )
+        term = asyncio.create_task(other.run())
+        await settle()
+        assert scene.reserved == {"g": TARGET}
+        scene.start_anew(at=TARGET)
+        await scene.clock.advance(2.0)
+        await settle()
+        assert scene.reserved == {}
+        term.cancel()
+        await asyncio.gather(term, return_exceptions=True)
+
+    async def test_they_end_by_their_time_though_no_nominator_lives(self):
+        scene = Move()
+        await scene.pass_by(12)
+        scene.show(*gang("", 2, at=(), name="young", created=60))
+        await scene.clock.advance(RESERVATION_S)
+        scene.extender.clean_up()
+        assert set(scene.plan("young").values()) < set(TARGET)

@@ -8,6 +8,7 @@ import pytest
 from tests import world
 from tests.world import World
 from turnout.jobs.gang import GangKey
+from turnout.jobs.reservation import Reservation, ReservationReason
 from turnout.kube import labels
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
@@ -24,7 +25,7 @@ from turnout.scheduler_ext.planner.request import (
     restrict_to_domain,
     union_rows,
 )
-from turnout.scheduler_ext.planner.reserved_room import KeptDomain, StrictOrder, add_kept_domain, rows_of_domain
+from turnout.scheduler_ext.planner.reservations import KeptDomain, StrictOrder, add_reservation, mark_domain
 from turnout.topology.fabric import with_unmapped_hosts
 
 ONE, TWO = PodShape((("gpu", 3),)), PodShape((("gpu", 2),))
@@ -199,9 +200,10 @@ class TestStrictOrder:
     KEY = GangKey("default", "large", "scheduling.volcano.sh")
 
     def test_the_rows_of_a_domain_that_is_kept_are_barred(self):
-        assert rows_of_domain(KeptDomain(self.KEY, 1, 3, "at s"), 4).tolist() == [False, True, True, False]
-        assert rows_of_domain(None, 4) is None
-        assert add_kept_domain(None, "no room") == "no room"
+        reservation = Reservation(self.KEY, ("a1", "a2"), ReservationReason.STRICT_ORDER, place="at s")
+        assert mark_domain(KeptDomain(reservation, slice(1, 3)), 4).tolist() == [False, True, True, False]
+        assert mark_domain(None, 4) is None
+        assert add_reservation(None, "no room") == "no room"
 
     def test_one_domain_is_kept_in_a_queue_until_its_gang_is_released(self):
         marks = {labels.KUEUE_QUEUE: "train"}
@@ -212,7 +214,7 @@ class TestStrictOrder:
         order = StrictOrder(frozenset({"default/train"}))
         assert (order.keep_for(w.view, large), order.keep_for(w.view, small)) == (True, False)
         assert [order.domain_against(gang) for gang in (large, elsewhere)] == [None, None]
-        assert (order.domain_against(small).first, order.domain_against(small).end) == (0, 2)
+        assert order.domain_against(small).rows == slice(0, 2)
         assert (order.release(small.key), order.release(large.key), order.release(large.key)) == (False, True, False)
         assert order.domain_against(small) is None
         assert not order.keep_for(w.view, elsewhere)
@@ -233,7 +235,7 @@ class TestStrictOrder:
         large = w.view.gangs[self.KEY]
         assert order.keep_for(w.view, large) is (kept is not None)
         found = order.domain_against(w.view.gangs[w.member(small[0]).membership.key])
-        assert (None if found is None else (found.first, found.end)) == kept
+        assert (None if found is None else (found.rows.start, found.rows.stop)) == kept
 
 
 def test_room_is_narrowed_to_a_domain_to_shares_and_beside_what_is_barred():

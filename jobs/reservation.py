@@ -1,0 +1,136 @@
+"""Room that is reserved for a gang: for whom, on which nodes, until when and why, and how it is published.
+
+The nominator writes one key for each holder into a ConfigMap of the programs' namespace, where no tenant may write. The
+extender and the autoscaler read it. A reservation ends by its own time, so a program that has ended reserves nothing
+for long. Room that strict order keeps is not published, because each program computes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from turnout.jobs.gang import Dialect, GangKey
+from turnout.kube.times import rfc3339, rfc3339_micro, unix_s
+
+CONFIGMAP = "turnout-system/turnout-reservations"  # where the chart has it
+MAX_RESERVATION_S = 3600  # one that states more ends so long after it is read
+MAX_RESERVATIONS = 1_024  # in the ConfigMap, and those that bar others at a time: a question looks at each
+MAX_BYTES = 400_000  # of one value; an API server takes 1 MiB for all of a ConfigMap
+
+
+class ReservationReason(StrEnum):
+    """Why room is reserved. Log, metric, ConfigMap and test use the same word."""
+
+    PREEMPTION = "Preemption"  # pods of a lower priority leave for the holder
+    REPAIR = "Repair"  # the holder was evicted, and starts on these nodes
+    STRICT_ORDER = "StrictOrder"  # the holder is the oldest waiting gang of its queue
+
+
+PUBLISHED_REASONS = (ReservationReason.PREEMPTION, ReservationReason.REPAIR)  # those that are published
+
+
+class BadReservation(Exception):
+    """A value that is no reservation. Ignore it, and log the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes on which a gang may place its pods, and others may not."""
+
+    holder: GangKey
+    nodes: tuple[str, ...]  # names, each once
+    reason: ReservationReason
+    priority: int = 0  # of the holder: a gang of a higher priority may use the nodes
+    until_s: float = math.inf  # seconds since 1970; inf: until the program that computes it says otherwise
+    place: str = ""  # where the nodes are, for a sentence; "" to count them
+
+    def bars(self, key: GangKey, priority: int) -> bool:
+        """Return True if a gang with this priority may not use the nodes."""
+        return self.holder != key and self.priority >= priority
+
+    def __str__(self) -> str:
+        if self.reason is ReservationReason.STRICT_ORDER:
+            return f"room {self.place} is kept for {self.holder}, the oldest that waits in this queue"
+        count = f"{len(self.nodes)} {'host is' if len(self.nodes) == 1 else 'hosts are'}"
+        return f"{count} reserved for {self.holder} until {rfc3339(self.until_s)} ({self.reason})"
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    dialect: Dialect
+
+
+class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A value of the ConfigMap."""
+
+    holder: _Holder
+    nodes: tuple[str, ...]
+    reason: ReservationReason
+    until: str  # RFC 3339
+    priority: int = 0
+
+
+_decoder = msgspec.json.Decoder(_Text)
+
+
+def data_key(holder: GangKey) -> str:
+    """Return the key of a holder. It ends in a digest, because a gang's name may hold what no key may."""
+    text = "/".join((holder.dialect, holder.namespace, holder.name))
+    return f"gang-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+
+
+def reservation_text(reservation: Reservation) -> str | None:
+    """Return the value of a reservation; None if it names too many nodes. The reservation must end by itself."""
+    holder = reservation.holder
+    text = msgspec.json.encode(
+        _Text(
+            _Holder(holder.namespace, holder.name, Dialect(holder.dialect)),
+            reservation.nodes,
+            reservation.reason,
+            rfc3339_micro(reservation.until_s),
+            reservation.priority,
+        )
+    )
+    return None if len(text) > MAX_BYTES else text.decode()
+
+
+def read_reservation(key: str, text: str, now_s: float) -> Reservation:
+    """Return the reservation of a key. Raises BadReservation. now_s: seconds since 1970."""
+    if len(text) > MAX_BYTES:
+        raise BadReservation(f"it has {len(text)} characters, at most {MAX_BYTES} are read")
+    try:
+        found = _decoder.decode(text)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadReservation(f"it cannot be read: {str(error)[:200]}") from None
+    holder = GangKey(found.holder.namespace, found.holder.name, found.holder.dialect.value)
+    if key != data_key(holder):
+        raise BadReservation(f"its key is not that of {str(holder)[:200]}")
+    if found.reason not in PUBLISHED_REASONS:
+        raise BadReservation(f"{found.reason} is not published")
+    if (until_s := unix_s(found.until)) is None:
+        raise BadReservation("it does not state when it ends")
+    until_s = min(until_s, now_s + MAX_RESERVATION_S)
+    return Reservation(holder, tuple(dict.fromkeys(found.nodes)), found.reason, found.priority, until_s)
+
+
+def read_reservations(data: Mapping[str, str], now_s: float) -> tuple[dict[str, Reservation], dict[str, str]]:
+    """Read the ConfigMap. Returns the reservations by key, and why each other key cannot be read.
+
+    Of more than MAX_RESERVATIONS keys only the first are read, by their order as text. now_s: seconds since 1970.
+    """
+    found: dict[str, Reservation] = {}
+    faults: dict[str, str] = {}
+    for key in heapq.nsmallest(MAX_RESERVATIONS, data):
+        try:
+            found[key] = read_reservation(key, data[key], now_s)
+        except BadReservation as error:
+            faults[key] = str(error)
+    return found, faults

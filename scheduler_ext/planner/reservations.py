@@ -1,0 +1,215 @@
+"""Nodes that are reserved for gangs: by other programs and the writers of this one, and by strict order.
+
+In a queue of strict order one domain is kept for the oldest waiting gang, so that small gangs do not starve it. The
+domain is of the lowest tier whose nodes could hold the gang if they were empty, and has the most free room. It is kept
+against later gangs of the same queue, until the gang has a place or is deleted. It is chosen again when nodes change.
+So only the queue that an admin chose waits, and no gang waits for a gang that no domain can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from turnout.jobs.gang import GangKey
+from turnout.jobs.queues.registry import StrictQueues
+from turnout.jobs.reservation import MAX_RESERVATIONS, Reservation, ReservationReason
+from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.planner.order import position_of
+from turnout.scheduler_ext.planner.request import is_planned
+from turnout.topology.fabric import Fabric
+from turnout.topology.switch_paths import path_text
+
+
+class Reservations:
+    """The reservations by holder. A gang of a higher priority than the holder may use the nodes, too."""
+
+    def __init__(self) -> None:
+        self.release_count = 0  # raised whenever nodes are given back
+        self._by_holder: dict[GangKey, Reservation] = {}
+        self._rows: dict[GangKey, NDArray[np.intp]] = {}  # the rows of the nodes, as far as they were asked for
+
+    def __iter__(self) -> Iterator[Reservation]:
+        return iter(self._by_holder.values())
+
+    def get(self, holder: GangKey) -> Reservation | None:
+        """Return the reservation of a gang; None if it has none."""
+        return self._by_holder.get(holder)
+
+    def put(self, reservation: Reservation) -> bool:
+        """Reserve these nodes for the holder, and no other nodes. True if that bars others from more nodes.
+
+        False also if there are MAX_RESERVATIONS already.
+        """
+        holder, before = reservation.holder, self._by_holder.get(reservation.holder)
+        if before == reservation or (before is None and len(self._by_holder) >= MAX_RESERVATIONS):
+            return False
+        if before is not None and (before.nodes, before.priority) == (reservation.nodes, reservation.priority):
+            self._by_holder[holder] = reservation
+            return False
+        self.release(holder)
+        self._by_holder[holder] = reservation
+        return True
+
+    def release(self, holder: GangKey) -> None:
+        """Give back the nodes of a gang."""
+        self._rows.pop(holder, None)
+        if self._by_holder.pop(holder, None) is not None:
+            self.release_count += 1
+
+    def expire(self, wall_s: float) -> list[Reservation]:
+        """Give back the nodes of reservations that have ended, and return these. wall_s: seconds since 1970."""
+        ended = [each for each in self if each.until_s <= wall_s]
+        for each in ended:
+            self.release(each.holder)
+        return ended
+
+    def clear_rows(self) -> None:
+        """Forget which rows the nodes have: the rows have changed their meaning."""
+        self._rows.clear()
+
+    def against(self, key: GangKey, priority: int) -> Reservation | None:
+        """Return the reservation of the most nodes that bars a gang; None if there is none."""
+        return max((each for each in self if each.bars(key, priority)), key=lambda each: len(each.nodes), default=None)
+
+    def nodes_against(self, key: GangKey, priority: int) -> set[str]:
+        """Return the names of the nodes that are reserved against a gang."""
+        return {node for each in self if each.bars(key, priority) for node in each.nodes}
+
+    def rows_against(self, gang: Gang, row_of: Mapping[str, int], rows: int) -> NDArray[np.bool_] | None:
+        """Mark the rows that are reserved against a gang; None if there are none.
+
+        row_of: the row of a node. rows: the number of rows.
+        """
+        marks: NDArray[np.bool_] | None = None
+        for each in self:
+            if each.bars(gang.key, gang.priority):
+                marks = np.zeros(rows, np.bool_) if marks is None else marks
+                marks[self._rows_of(each, row_of)] = True
+        return marks
+
+    def _rows_of(self, reservation: Reservation, row_of: Mapping[str, int]) -> NDArray[np.intp]:
+        """Return the rows of a reservation's nodes, as far as these are known."""
+        rows = self._rows.get(reservation.holder)
+        if rows is None:
+            rows = np.array([row for node in reservation.nodes if (row := row_of.get(node)) is not None], np.intp)
+            self._rows[reservation.holder] = rows
+        return rows
+
+
+def add_reservation(reservation: Reservation | None, detail: str) -> str:
+    """Add to a refusal's detail for whom nodes are reserved."""
+    return detail if reservation is None else f"{detail}; {reservation}"
+
+
+class KeptDomain(NamedTuple):
+    """A domain that strict order keeps for a gang."""
+
+    reservation: Reservation  # for the oldest waiting gang of the queue
+    rows: slice  # the rows of its nodes
+
+
+def mark_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | None:
+    """Mark the rows of a domain that is kept. rows: the number of rows."""
+    if domain is None:
+        return None
+    marks = np.zeros(rows, np.bool_)
+    marks[domain.rows] = True
+    return marks
+
+
+class StrictOrder:
+    """The domains kept, by queue. Clear them when rows change their meaning."""
+
+    def __init__(self, named: frozenset[str]) -> None:
+        self.queues = StrictQueues(named)
+        self._domains: dict[str, KeptDomain] = {}
+        self._offer_version = 0  # of the snapshot when the domains were chosen last
+
+    def queue_of(self, gang: Gang) -> str:
+        """Return the queue of strict order that the gang is in; "" for none."""
+        return self.queues.of(gang.key.namespace, gang.queue)
+
+    def keep_for(self, view: ClusterView, gang: Gang) -> bool:
+        """Keep a domain for a gang that found no room, unless its queue keeps one for a gang ahead of it.
+
+        True if the queue keeps another domain now than before.
+        """
+        queue = self.queue_of(gang)
+        if not queue or self._keeps_for_gang_ahead(view, queue, gang):
+            return False
+        before = self._domains.get(queue)
+        if (domain := _choose_domain(view, gang)) is not None:
+            self._domains[queue] = domain
+        elif before is not None and before.reservation.holder == gang.key:
+            del self._domains[queue]
+        return before != self._domains.get(queue)
+
+    def _keeps_for_gang_ahead(self, view: ClusterView, queue: str, gang: Gang) -> bool:
+        """Return True if a queue keeps a domain for a gang ahead of this one."""
+        domain = self._domains.get(queue)
+        oldest = None if domain is None else view.gangs.get(domain.reservation.holder)
+        return oldest is not None and position_of(view, oldest).first_order < position_of(view, gang).first_order
+
+    def choose_again(self, view: ClusterView) -> bool:
+        """Choose every domain again if nodes have changed. True if another domain is kept now, or none for a gang."""
+        if self._offer_version == view.snapshot.offer_version:
+            return False
+        self._offer_version, before = view.snapshot.offer_version, dict(self._domains)
+        for queue, domain in before.items():
+            gang = view.gangs.get(domain.reservation.holder)
+            chosen = None if gang is None else _choose_domain(view, gang)
+            if chosen is None:
+                del self._domains[queue]
+            else:
+                self._domains[queue] = chosen
+        return self._domains != before
+
+    def release(self, key: GangKey) -> bool:
+        """Release the domain of a gang. True if there was one."""
+        queues = [queue for queue, domain in self._domains.items() if domain.reservation.holder == key]
+        for queue in queues:
+            del self._domains[queue]
+        return bool(queues)
+
+    def domain_against(self, gang: Gang) -> KeptDomain | None:
+        """Return the domain that is kept in the gang's queue for another gang; None if there is none."""
+        domain = self._domains.get(self.queue_of(gang))
+        return None if domain is None or domain.reservation.holder == gang.key else domain
+
+    def clear(self) -> None:
+        """Release all domains."""
+        self._domains.clear()
+
+
+def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
+    """Return the domain to keep; None if no domain could hold the gang, or members of it run already."""
+    members = [member for member in gang.living() if not member.no_opinion_reason or is_planned(member, gang)]
+    if not members or not view.fabric.mapped_count or any(view.host_of(member) is not None for member in members):
+        return None
+    shape = max(members, key=lambda member: (member.gpus, member.shape.requests)).shape
+    fabric = view.fabric
+    could, now = np.where(fabric.mapped, view.snapshot.capacity(shape), 0), view.snapshot.room(shape)
+    if (outside := view.levels.rows_outside(gang.levels)) is not None:
+        could, now = np.where(outside, 0, could), np.where(outside, 0, now)
+    widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
+    for tier in range(1, widest + 1):
+        fits = np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= max(1, gang.min_pods)
+        if fits.any():
+            free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)
+            switch = int(np.where(fits, free, -1).argmax())
+            rows = slice(*fabric.span(tier, switch))
+            nodes, place = fabric.hosts[rows], _place_text(fabric, tier, switch)
+            reservation = Reservation(gang.key, nodes, ReservationReason.STRICT_ORDER, gang.priority, place=place)
+            return KeptDomain(reservation, rows)
+    return None
+
+
+def _place_text(fabric: Fabric, tier: int, switch: int) -> str:
+    """Return where a switch is, for a sentence."""
+    path = fabric.names[tier][switch]
+    return f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"

@@ -1,0 +1,153 @@
+"""Publish reservations in a ConfigMap, and end them.
+
+A reservation is published before the first pod is evicted for it, so that extender and autoscaler keep other pods away
+from its nodes. It ends when its gang runs, when its gang is deleted, when the one who asked for it gives it back, or
+by its time. A new leader continues with what the former one has published.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from turnout.jobs.gang import GangKey
+from turnout.jobs.reservation import PUBLISHED_REASONS, Reservation, ReservationReason, data_key, reservation_text
+from turnout.kube.client.clock import Clock
+from turnout.kube.client.leased_calls import Calls
+from turnout.kube.errors import CallError, NotFound
+from turnout.kube.server.client_metrics import start_at_zero
+from turnout.scheduler_ext.gates.evictions import ReservationEnd, count_running, end_of_reservation
+from turnout.scheduler_ext.model import EventReason, Notice
+from turnout.scheduler_ext.server.metrics import NominatorMetrics
+from turnout.scheduler_ext.server.watches import WatchState
+
+log = logging.getLogger("turnout.nominator")
+
+WRITE_INTERVAL_S = 1.0
+
+
+class ReservationWriter:
+    """Keeps the ConfigMap in agreement with the reservations of this process while `run` runs."""
+
+    def __init__(
+        self,
+        watches: WatchState,
+        calls: Calls,
+        clock: Clock,
+        metrics: NominatorMetrics,
+        notify: Callable[[Notice], None],
+        configmap: str,
+    ) -> None:
+        """notify: receives the notices for the owners of pods. configmap: namespace/name of the reservations."""
+        self._watches, self._calls, self._clock, self._notify = watches, calls, clock, notify
+        self._plans, self._metrics = watches.plans, metrics
+        namespace, _, self._name = configmap.partition("/")
+        self._path = f"/api/v1/namespaces/{namespace}/configmaps"
+        self._active: dict[GangKey, Reservation] = {}
+        self._written: dict[GangKey, Reservation] = {}  # as the last write of this process left it
+        self._absent_since_s: dict[GangKey, float] = {}  # holder -> since when it does not exist
+        self._failed_s: dict[GangKey, float] = {}  # holder of a repair that got no room -> when that ended
+        start_at_zero(metrics.reservations_ended, PUBLISHED_REASONS, ReservationEnd)
+
+    def reserve(self, reservation: Reservation) -> None:
+        """Reserve nodes in this process at once. `publish` or the next tick publishes that."""
+        self._active[reservation.holder] = reservation
+        self._plans.reserve(reservation)
+
+    def release(self, holder: GangKey, reason: ReservationReason) -> None:
+        """Give back the nodes that are reserved for a gang for this reason. The next tick publishes that."""
+        if (reservation := self._active.get(holder)) is not None and reservation.reason is reason:
+            self._end(reservation, ReservationEnd.RELEASED)
+
+    async def publish(self, holder: GangKey) -> bool:
+        """Publish a gang's reservation if it differs. False if that fails: then no pod may be evicted yet."""
+        reservation = self._active.get(holder)
+        if reservation is None or self._written.get(holder) == reservation:
+            return True
+        if (text := reservation_text(reservation)) is None:
+            log.warning("reservation_not_published", extra={"gang": str(holder), "why": "it names too many nodes"})
+        elif not await self._write(holder, text):
+            return False
+        self._written[holder] = reservation
+        return True
+
+    def failed_within(self, holder: GangKey, seconds: float) -> bool:
+        """Return True if a repair of a gang got no room, and ended less than so many seconds ago."""
+        failed_s = self._failed_s.get(holder)
+        return failed_s is not None and self._clock.monotonic() - failed_s < seconds
+
+    async def run(self) -> None:
+        """Continue with the reservations that are published, and publish until cancelled."""
+        self._active = {each.holder: each for each in self._watches.published_reservations.values()}
+        for holder in [each.holder for each in self._plans.reservations if each.holder not in self._active]:
+            self._plans.reservations.release(holder)  # of an earlier term of this process
+        self._written = dict(self._active)
+        for table in (self._absent_since_s, self._failed_s):
+            table.clear()
+        while True:
+            await self.tick()
+            await self._clock.sleep(WRITE_INTERVAL_S)
+
+    async def tick(self) -> None:
+        """End the reservations that are due, and publish what has changed."""
+        if self._watches.missing() is None:
+            self._end_due()
+        for holder in list(self._active):
+            await self.publish(holder)
+        published = {each.holder for each in self._watches.published_reservations.values()}
+        for holder in (published | self._written.keys()) - self._active.keys():
+            if await self._write(holder, None):
+                self._written.pop(holder, None)
+
+    def _end_due(self) -> None:
+        """End the reservations whose gang runs or is deleted, and those whose time is over."""
+        now_s, wall_s, gangs = self._clock.monotonic(), self._clock.wall(), self._plans.view.gangs
+        for key in [key for key in self._absent_since_s if key in gangs or key not in self._active]:
+            del self._absent_since_s[key]
+        for reservation in list(self._active.values()):
+            gang, absent_s = gangs.get(reservation.holder), 0.0
+            if gang is None:
+                absent_s = now_s - self._absent_since_s.setdefault(reservation.holder, now_s)
+            if (end := end_of_reservation(reservation, gang, absent_s, wall_s)) is not None:
+                self._end(reservation, end)
+
+    def _end(self, reservation: Reservation, end: ReservationEnd) -> None:
+        """Give nodes back, and report it if the gang did not get them."""
+        holder = reservation.holder
+        self._active.pop(holder, None)
+        self._plans.reservations.release(holder)
+        self._metrics.reservations_ended.labels(reservation.reason, end).inc()
+        log.info("reservation_ended", extra={"gang": str(holder), "reason": reservation.reason, "end": end})
+        if end is ReservationEnd.EXPIRED and reservation.reason is ReservationReason.REPAIR:
+            self._failed_s[holder] = self._clock.monotonic()
+            self._report_failure(reservation)
+
+    def _report_failure(self, reservation: Reservation) -> None:
+        """Tell the owner of a gang that it did not get the room that was reserved for its move."""
+        gang = self._plans.view.gangs.get(reservation.holder)
+        pod = None if gang is None else min(gang.living(), key=lambda m: (not m.is_waiting, m.name), default=None)
+        if gang is None or pod is None:
+            return
+        detail = (
+            f"the reservation of {len(reservation.nodes)} hosts for its move has ended, and {count_running(gang)} of "
+            f"the {gang.min_pods} that must run together have a host"
+        )
+        self._notify(Notice(EventReason.GANG_MOVE_FAILED, pod.namespace, pod.name, pod.uid, detail))
+
+    async def _write(self, holder: GangKey, text: str | None) -> bool:
+        """Write or remove a gang's key of the ConfigMap, and create the ConfigMap if there is none. False on failure.
+
+        text: None to remove the key.
+        """
+        body = {"data": {data_key(holder): text}}
+        try:
+            try:
+                await self._calls.patch(f"{self._path}/{self._name}", body)
+            except NotFound:
+                if text is not None:
+                    await self._calls.create(self._path, {"metadata": {"name": self._name}, **body})
+        except CallError as error:
+            self._metrics.patch_failures.labels("reservation", type(error).__name__).inc()
+            log.warning("reservation_not_published", extra={"gang": str(holder), "why": str(error)})
+            return False
+        return True
