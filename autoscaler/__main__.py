@@ -58,7 +58,7 @@ async def serve(settings: Settings) -> None:
         news = asyncio.Event()
         of_faults = settings.taint_key, settings.gpu_resource, news.set
         fault_reports = FaultReportCache(*of_faults) if settings.taint_nodes else None
-        watched, hold_large = (settings.configmap, settings.orders), settings.confirm_large_changes
+        watched, hold_large = settings.configmaps(), settings.confirm_large_changes
         informers = AutoscalerInformers(view, client, KINDS, clock, random.Random(), watched, fault_reports, hold_large)
         elector, recorder = _elector(client, settings, clock), _recorder(client, settings, clock)
         metrics, refs = Metrics(settings.gpu_resource, restart_s=settings.restart_s), Refs(view)

@@ -25,9 +25,11 @@ from turnout.autoscaler.observe.job_reader import JobReader, OtherAutoscalers, p
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
 from turnout.autoscaler.observe.queues import QueueUsage, Shares, as_queues_allow
 from turnout.autoscaler.observe.unmanaged_gangs import TerminatingPods, UnmanagedGangs
+from turnout.jobs.gang import membership
 from turnout.jobs.kinds.job_kind import JobKind
 from turnout.jobs.model import Job, JobKey, Life
 from turnout.jobs.queues.model import QueueSpec
+from turnout.jobs.reservation import Reservation, read_reservations
 from turnout.kube import labels
 from turnout.kube.objects import Node, Pod
 from turnout.kube.pod_shape import PodShape, shape_of
@@ -78,7 +80,13 @@ class Cache:
         self.unmanaged = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.reports = Reports()
         self._admin_override, self._override_ends_s = read_admin_override({})
+        self._reservations: tuple[Reservation, ...] = ()
         self.raw: dict[JobKey, Object] = {}
+
+    def put_reservations(self, data: Mapping[str, str], wall_s: float) -> None:
+        """Store the reservations of nodes, which the nominator publishes. wall_s: seconds since 1970."""
+        found, _ = read_reservations(data, wall_s)  # the extender logs what cannot be read
+        self._reservations = tuple(found.values())
 
     def put_job(self, kind: str, raw: Object) -> None:
         """Store a job."""
@@ -256,20 +264,35 @@ class Cache:
         waiting = self.unmanaged.waiting(
             self.jobs.keys(), self._nodes.row, self._accounts.queue_of_gang, self._priority_value
         )
-        leaving = tuple(self._terminating_pods(steady_s))
+        leaving, reserved = tuple(self._terminating_pods(steady_s)), self._reserved_nodes(now_s)
         queues = self._shares.queues(self._accounts.used, self._accounts.bare, self._nodes.total)
         states = sorted(as_queues_allow([*self._resizable_states(), *waiting], queues), key=ORDER)
         return Observation(
             tuple(states),
             queues,
-            self._nodes.room(shapes_of(states) | {pod.shape for pod in leaving}),
+            self._nodes.room(shapes_of(states) | {pod.shape for pod in leaving}, reserved),
             age_s,
             complete,
             self._nodes.unready(),
             AdminOverride.RUN if ends_s is not None and now_s >= ends_s else self._admin_override,
             leaving,
+            self._nodes.reserved(reserved),
             is_sorted=True,
         )
+
+    def _reserved_nodes(self, now_s: float) -> set[str]:
+        """Return the nodes that are reserved for gangs none of whose pods waits.
+
+        A gang with waiting pods is counted by these: room is kept for them as for any job. now_s: since 1970.
+        """
+        holders = {each.holder: each.nodes for each in self._reservations if each.until_s > now_s}
+        if not holders:
+            return set()
+        namespaces = {key.namespace for key in holders}
+        for pod in self._pods.values():
+            if not pod.spec.node_name and pod.metadata.namespace in namespaces:
+                holders.pop(membership(pod).key, None)
+        return {node for nodes in holders.values() for node in nodes}
 
     def _update_states(self, now_s: float, steady_s: float) -> None:
         """Compute the states of the jobs that have changed since the last observation."""

@@ -250,6 +250,8 @@ class Observation:
     unready: float = 0.0  # the share of nodes that are not ready, 0 to 1
     admin_override: AdminOverride = AdminOverride.RUN  # an admin's order for all jobs
     leaving: tuple[TerminatingPod, ...] = ()  # terminating pods of jobs that are gone
+    # What is free on nodes that are reserved for gangs without waiting pods, by resource; it is no part of the room.
+    reserved: Mapping[str, int] = field(default_factory=dict)
     is_sorted: bool = False  # the jobs are in the order of their turns
     # Room that was idle for long enough, by NODES or queue and by resource; None if idle time does not matter.
     settled: Mapping[str, Mapping[str, int]] | None = None

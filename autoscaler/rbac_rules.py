@@ -71,8 +71,9 @@ MARK_PODS = (Rule("", ("pods",), ("patch",)),)
 TAINT_NODES = (Rule("", ("nodes",), ("get", "patch")),)
 
 # In its own namespace.
+CONFIGMAPS = ("node-topology-config", "turnout-autoscaler", "turnout-reservations")  # map, orders, reserved nodes
 MEMORY = "turnout-autoscaler-memory"  # the ConfigMap of leader memory
-GIVEN = (Rule("", ("configmaps",), ("get", *READ), ("node-topology-config", "turnout-autoscaler")),)  # map, orders
+GIVEN = (Rule("", ("configmaps",), ("get", *READ), (*CONFIGMAPS,)),)
 TELL = (Rule("", ("configmaps",), ("create", "delete", "patch")), Rule("", ("configmaps",), ("get",), (MEMORY,)))
 LEAD = (Rule("coordination.k8s.io", ("leases",), ("get", "patch"), ("turnout-autoscaler",)),)
 

@@ -6,16 +6,26 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from turnout.autoscaler.model import Policy
 from turnout.autoscaler.node_faults.model import MOST_PROOFS, TaintRules
 from turnout.autoscaler.observe.job_pods import SCHEDULERS
+from turnout.jobs.reservation import CONFIGMAP
 from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 
 _QUALIFIED_NAME = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
 _MOST_TAINT_S = 365 * 86_400.0
+
+
+class WatchedConfigMaps(NamedTuple):
+    """The ConfigMaps that are watched, each as namespace/name."""
+
+    topology: str  # the map of switches
+    orders: str  # an admin's order for all jobs
+    reservations: str = CONFIGMAP  # the nodes that the nominator reserves
 
 
 _POLICY, _RULES = Policy(), TaintRules()  # the defaults of decisions
@@ -32,6 +42,7 @@ class Settings:
     configmap: str = "turnout-system/node-topology-config"  # namespace/name of the map of switches
     confirm_large_changes: bool = False  # a map that moves many hosts needs an admin's confirmation
     orders: str = "turnout-system/turnout-autoscaler"  # namespace/name of the ConfigMap of an admin's order
+    reservations: str = CONFIGMAP  # namespace/name of the ConfigMap of reserved nodes
     metrics_bind: str = "127.0.0.1:9092"  # address:port
     act: bool = False  # resize jobs; otherwise decisions are only reported
     mark_pods: bool = False  # annotate pods for Volcano and cluster-autoscaler
@@ -55,7 +66,12 @@ class Settings:
     taint_slow: bool = _RULES.slow
 
     def __post_init__(self) -> None:
-        for flag, name in (("--lease", self.lease), ("--configmap", self.configmap), ("--orders", self.orders)):
+        for flag, name in (
+            ("--lease", self.lease),
+            ("--configmap", self.configmap),
+            ("--orders", self.orders),
+            ("--reservations", self.reservations),
+        ):
             check_name(name, flag)
         parse_address(self.metrics_bind, "--metrics-bind")
         check_url(self.docs_base_url, "--docs-base-url")
@@ -76,6 +92,10 @@ class Settings:
                 raise BadSetting(f"{flag} is {value}: it must be from 0 to below 1")
 
         self._check_taints()
+
+    def configmaps(self) -> WatchedConfigMaps:
+        """Return the ConfigMaps that are watched."""
+        return WatchedConfigMaps(self.configmap, self.orders, self.reservations)
 
     def _check_taints(self) -> None:
         """Check the settings about taints. Raises BadSetting."""
@@ -133,15 +153,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--metrics-bind", default=default.metrics_bind, help="where probes and metrics are served (%(default)s)"
     )
-    parser.add_argument("--configmap", default=default.configmap, help="the topology map, namespace/name (%(default)s)")
-    parser.add_argument(
-        "--confirm-large-changes",
-        action="store_true",
-        help="hold a map that moves over 30%% of the hosts until confirmed, as the extender does by the same flag",
-    )
-    parser.add_argument(
-        "--orders", default=default.orders, help="ConfigMap of `turnout pause --all`, namespace/name (%(default)s)"
-    )
+    _add_configmaps(parser, default)
     parser.add_argument("--act", action="store_true", help="resize jobs; without it decisions are only reported")
     parser.add_argument(
         "--mark-pods", action="store_true", help="tell Volcano and cluster-autoscaler by annotations which pods may go"
@@ -151,6 +163,24 @@ def parser() -> argparse.ArgumentParser:
     _add_accounting(parser, default)
     add_reporting(parser)
     return parser
+
+
+def _add_configmaps(parser: argparse.ArgumentParser, default: Settings) -> None:
+    """Add the flags of the ConfigMaps that are watched."""
+    parser.add_argument("--configmap", default=default.configmap, help="the topology map, namespace/name (%(default)s)")
+    parser.add_argument(
+        "--confirm-large-changes",
+        action="store_true",
+        help="hold a map that moves over 30%% of the hosts until confirmed, as the extender does by the same flag",
+    )
+    parser.add_argument(
+        "--orders", default=default.orders, help="ConfigMap of `turnout pause --all`, namespace/name (%(default)s)"
+    )
+    parser.add_argument(
+        "--reservations",
+        default=default.reservations,
+        help="ConfigMap in which the nominator reserves nodes, namespace/name (%(default)s)",
+    )
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -55,11 +55,16 @@ class Reservation:
         """Return True if a gang with this priority may not use the nodes."""
         return self.holder != key and self.priority >= priority
 
-    def __str__(self) -> str:
+    def text_for(self, namespace: str) -> str:
+        """Return a sentence for the owner of a gang that is kept off. Who holds nodes in other namespaces is private.
+
+        namespace: of that gang. In a queue of strict order all gangs wait for the oldest one, so it is named.
+        """
         if self.reason is ReservationReason.STRICT_ORDER:
             return f"room {self.place} is kept for {self.holder}, the oldest that waits in this queue"
         count = f"{len(self.nodes)} {'host is' if len(self.nodes) == 1 else 'hosts are'}"
-        return f"{count} reserved for {self.holder} until {rfc3339(self.until_s)} ({self.reason})"
+        holder = str(self.holder) if self.holder.namespace == namespace else "a gang of another namespace"
+        return f"{count} reserved for {holder} until {rfc3339(self.until_s)} ({self.reason})"
 
 
 class _Holder(msgspec.Struct, frozen=True):

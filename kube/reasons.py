@@ -314,6 +314,12 @@ EXTENDER: Mapping[str, Meaning] = {
         "elsewhere as a whole (turnout.dev/repair: move).",
         "Nothing is to be done: its controller makes the pods anew.",
     ),
+    "GangMoveFailed": Meaning(
+        "Hosts were reserved for the move of the gang (turnout.dev/repair: move), and not all of it that must run "
+        "together runs there in time. The hosts are given back.",
+        "See why the pods wait. For an hour the gang is not moved again.",
+        "kubectl describe of the pods, and turnout why.",
+    ),
     "GangGivenUp": Meaning(
         "The pod was evicted with the rest of its gang. The gang was below its minimum and had no room "
         "(turnout.dev/repair: give-up).",

@@ -14,6 +14,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.observe import unmanaged_gangs
 from turnout.autoscaler.observe.job_pods import drop_unused_fields
+from turnout.autoscaler.settings import WatchedConfigMaps
 from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
 from turnout.jobs.kinds.job_kind import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
@@ -79,8 +80,8 @@ class Hpa(Struct):
 class AutoscalerInformers(InformerFactory):
     """All watches of the autoscaler.
 
-    kinds: those whose jobs are resized. configmaps: namespace/name of the map of switches, and of an admin's order for
-    all jobs. fault_reports: the cache of fault reports, None if no node is tainted. hold_large: a map that moves many
+    kinds: those whose jobs are resized. fault_reports: the cache of fault reports, None if no node is tainted.
+    hold_large: a map that moves many
     hosts needs an admin's confirmation.
     """
 
@@ -91,7 +92,7 @@ class AutoscalerInformers(InformerFactory):
         kinds: Mapping[str, JobKind],
         clock: Clock,
         rng: random.Random,
-        configmaps: tuple[str, str],
+        configmaps: WatchedConfigMaps,
         fault_reports: FaultReportCache | None = None,
         hold_large: bool = False,
     ) -> None:
@@ -109,11 +110,9 @@ class AutoscalerInformers(InformerFactory):
             lambda key: view.put_class(key.name, None),
         )
         self._map, self._follower = MapInUse(hold_large), ConfigMapFollower(draft_map, self._take_map)
-        self.follow_configmap(configmaps[0], configmaps[0], self._follower)
-        orders = CallbackSink(
-            lambda obj: view.put_admin_override(obj.data or {}), lambda _: view.put_admin_override({}), self.news.set
-        )
-        self.watch_configmap(configmaps[1], configmaps[1], orders)
+        self.follow_configmap(configmaps.topology, configmaps.topology, self._follower)
+        self._watch_data(configmaps.orders, view.put_admin_override)
+        self._watch_data(configmaps.reservations, lambda data: view.put_reservations(data, clock.wall()))
         self._watch_groups()
         self._watch_queues()
         handlers = CallbackSink(self._put_other, lambda key: view.others.drop(key.namespace, key.name))
@@ -133,6 +132,11 @@ class AutoscalerInformers(InformerFactory):
             put(obj)
 
         self.watch(name, path, kind, CallbackSink(put_trimmed, drop, self.news.set), **options)
+
+    def _watch_data(self, configmap: str, put: Callable[[Mapping[str, str]], None]) -> None:
+        """Pass on the data of one ConfigMap (namespace/name), {} if it does not exist."""
+        sink = CallbackSink(lambda obj: put(obj.data or {}), lambda _: put({}), self.news.set)
+        self.watch_configmap(configmap, configmap, sink)
 
     def _watch_groups(self) -> None:
         """Watch the PodGroups of all dialects that the API server serves."""

@@ -112,13 +112,25 @@ class NodeCache:
         """Return the share of nodes that are not ready, 0 to 1."""
         return len(self._unready) / max(1, len(self._nodes))
 
-    def room(self, shapes: Iterable[PodShape]) -> Capacity:
-        """Return what is free on the nodes, for these shapes."""
+    def reserved(self, nodes: Collection[str]) -> Mapping[str, int]:
+        """Return what is free on these nodes, by resource."""
+        rows = self._rows_of(nodes)
+        sums = np.maximum(self._snapshot.free()[rows], 0).sum(axis=0).tolist() if rows else []
+        return {name: amount for name, amount in zip(self._snapshot.columns, sums, strict=False) if amount}
+
+    def _rows_of(self, nodes: Collection[str]) -> list[int]:
+        """Return the rows of the nodes that exist."""
+        return [self._snapshot.row_of[node] for node in nodes if node in self._nodes]
+
+    def room(self, shapes: Iterable[PodShape], reserved: Collection[str] = ()) -> Capacity:
+        """Return what is free on the nodes, for these shapes. reserved: nodes that admit none of them."""
         shapes = set(shapes)
         for shape in shapes:
             self._snapshot.vector(shape)  # every resource gets its column first
         takes = {shape: self._snapshot.vector(shape) for shape in shapes}
         admits = {shape: self._snapshot.admitted(shape).copy() for shape in shapes}
+        for marks in admits.values():
+            marks[self._rows_of(reserved)] = False
         if self._switches is None:
             rows = sorted(self._snapshot.row_of, key=self._snapshot.row_of.__getitem__)
             self._switches = switches(self._fabric, (self._nodes.get(name) for name in rows))

@@ -244,7 +244,7 @@ class _Wants:
             if step.target < step.current:
                 leaving += (step.current - step.target) * worker_gpus
             found._add(each, step.reason, observation.queues.get(each.job.queue), gpus)
-        found.reserved += max(0, found.awaited - leaving)
+        found.reserved += max(0, found.awaited - leaving) + largest(observation.reserved, gpus)
         return found
 
     def _add(self, each: JobState, reason: Reason, queue: Queue | None, gpus: Gpus) -> None:

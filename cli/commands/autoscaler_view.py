@@ -109,7 +109,7 @@ async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerS
     namespace: listed by itself where the whole cluster may not be.
     """
     once, view = ListOnce(client, namespace, last=_PODS), AutoscalerView(settings.gpu_resource)
-    maps = (settings.configmap, settings.orders)
+    maps = settings.configmaps()
     informers = AutoscalerInformers(view, once, KINDS, RealClock(), random.Random(), maps)
     watching = asyncio.create_task(informers.run())
     try:

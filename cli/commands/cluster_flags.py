@@ -164,6 +164,7 @@ def duration_s(text: str) -> float:
 DECIDING: Mapping[str, type] = {
     "configmap": str,
     "orders": str,
+    "reservations": str,
     "headroom-gpus": int,
     "cooldown-s": float,
     "restart-s": float,
@@ -171,7 +172,11 @@ DECIDING: Mapping[str, type] = {
     "restart-budget": float,
     "least-gain": float,
 }
-SEEING: Mapping[str, type] = {"configmap": str, "orders": str}  # those by which it sees the cluster
+SEEING: Mapping[str, type] = {
+    "configmap": str,
+    "orders": str,
+    "reservations": str,
+}  # those by which it sees the cluster
 
 
 def add_flags(parser: argparse.ArgumentParser, flags: Mapping[str, type]) -> None:

@@ -87,7 +87,7 @@ class PageSource:
     def __init__(self, client: Source, settings: Settings, clock: Clock, rng: random.Random) -> None:
         self._settings, self._clock = settings, clock
         self._view = _PageView(settings.gpu_resource)
-        maps = (settings.configmap, settings.orders)
+        maps = settings.configmaps()
         self._informers = AutoscalerInformers(self._view, client, KINDS, clock, rng, maps)
         self._decisions = DecisionStore()
         for component in sorted(OURS):

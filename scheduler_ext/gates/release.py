@@ -127,7 +127,7 @@ def _planned_nodes(plans: Plans, gang: Gang, now_s: float) -> tuple[dict[str, st
             hosts[member.uid] = node
     if plan.refusal is None:
         return hosts, None
-    detail = add_reservation(plans.reservation_against(gang), plan.refusal.detail)
+    detail = add_reservation(plans.reservation_against(gang), gang, plan.refusal.detail)
     return hosts, Refusal(EventReason(plan.refusal.reason.value), detail)
 
 

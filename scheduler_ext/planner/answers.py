@@ -245,7 +245,7 @@ def _keep_unreserved(plans: Plans, gang: Gang, names: Sequence[str]) -> Answer:
         return NO_OPINION
     if nodes:
         return Answer(nodes=nodes)
-    detail = add_reservation(plans.reservation_against(gang), NO_ROOM_LEFT.detail)
+    detail = add_reservation(plans.reservation_against(gang), gang, NO_ROOM_LEFT.detail)
     return Answer((), Refusal(EventReason.NO_ROOM, detail))
 
 
@@ -351,7 +351,7 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
         are = "host with room is" if count == 1 else "hosts with room are"
         refusal = Refusal(refusal.reason, f"{count} {are} not among the {len(names)} candidates, and {refusal.detail}")
         word = word if word is EventReason.GANG_PARTIAL else EventReason.PLANNED_HOST_MISSING
-    refusal = Refusal(refusal.reason, add_reservation(plans.reservation_against(gang), refusal.detail))
+    refusal = Refusal(refusal.reason, add_reservation(plans.reservation_against(gang), gang, refusal.detail))
     if (tier := gang.tier) is None:
         return Answer((), Refusal(word, refusal.detail), None)
     able = _could_hold_gang(plans, gang, member, tier)

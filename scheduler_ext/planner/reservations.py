@@ -101,9 +101,9 @@ class Reservations:
         return rows
 
 
-def add_reservation(reservation: Reservation | None, detail: str) -> str:
-    """Add to a refusal's detail for whom nodes are reserved."""
-    return detail if reservation is None else f"{detail}; {reservation}"
+def add_reservation(reservation: Reservation | None, gang: Gang, detail: str) -> str:
+    """Add to the detail of a gang's refusal for whom nodes are reserved."""
+    return detail if reservation is None else f"{detail}; {reservation.text_for(gang.key.namespace)}"
 
 
 class KeptDomain(NamedTuple):

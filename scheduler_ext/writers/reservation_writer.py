@@ -44,7 +44,7 @@ class ReservationWriter:
         namespace, _, self._name = configmap.partition("/")
         self._path = f"/api/v1/namespaces/{namespace}/configmaps"
         self._active: dict[GangKey, Reservation] = {}
-        self._written: dict[GangKey, Reservation] = {}  # as the last write of this process left it
+        self._last_writes: dict[GangKey, Reservation] = {}  # as the last write of this process left it
         self._absent_since_s: dict[GangKey, float] = {}  # holder -> since when it does not exist
         self._failed_s: dict[GangKey, float] = {}  # holder of a repair that got no room -> when that ended
         start_at_zero(metrics.reservations_ended, PUBLISHED_REASONS, ReservationEnd)
@@ -62,13 +62,13 @@ class ReservationWriter:
     async def publish(self, holder: GangKey) -> bool:
         """Publish a gang's reservation if it differs. False if that fails: then no pod may be evicted yet."""
         reservation = self._active.get(holder)
-        if reservation is None or self._written.get(holder) == reservation:
+        if reservation is None or self._last_writes.get(holder) == reservation:
             return True
         if (text := reservation_text(reservation)) is None:
             log.warning("reservation_not_published", extra={"gang": str(holder), "why": "it names too many nodes"})
         elif not await self._write(holder, text):
             return False
-        self._written[holder] = reservation
+        self._last_writes[holder] = reservation
         return True
 
     def failed_within(self, holder: GangKey, seconds: float) -> bool:
@@ -81,7 +81,7 @@ class ReservationWriter:
         self._active = {each.holder: each for each in self._watches.published_reservations.values()}
         for holder in [each.holder for each in self._plans.reservations if each.holder not in self._active]:
             self._plans.reservations.release(holder)  # of an earlier term of this process
-        self._written = dict(self._active)
+        self._last_writes = dict(self._active)
         for table in (self._absent_since_s, self._failed_s):
             table.clear()
         while True:
@@ -95,9 +95,9 @@ class ReservationWriter:
         for holder in list(self._active):
             await self.publish(holder)
         published = {each.holder for each in self._watches.published_reservations.values()}
-        for holder in (published | self._written.keys()) - self._active.keys():
+        for holder in (published | self._last_writes.keys()) - self._active.keys():
             if await self._write(holder, None):
-                self._written.pop(holder, None)
+                self._last_writes.pop(holder, None)
 
     def _end_due(self) -> None:
         """End the reservations whose gang runs or is deleted, and those whose time is over."""

@@ -13,9 +13,11 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import UNKNOWN_NODE, Policy, Reason
 from turnout.autoscaler.observe.job_reader import plausible_budget
 from turnout.autoscaler.observe.unmanaged_gangs import PROMISE_S
+from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey, ResizeBudget
 from turnout.jobs.queues.model import QueueSpec
+from turnout.jobs.reservation import Reservation, ReservationReason, data_key, reservation_text
 from turnout.kube import labels
 from turnout.kube.objects import (
     Container,
@@ -98,6 +100,54 @@ def test_room_is_what_pods_leave_those_that_go_included(view):
     assert seen.room.fits(only(view).job.shape).tolist() == [1, 4]
     view.drop_pod("u-0")
     assert view.observation(0.0).room.fits(only(view).job.shape).tolist() == [2, 4]
+
+
+HOLDER = GangKey("other", "moved", Dialect.KOORDINATOR.value)
+
+
+def reserve(view, until_s=600.0, nodes=("a", "gone")):
+    """Reserve nodes for a gang, as the nominator does."""
+    reservation = Reservation(HOLDER, nodes, ReservationReason.REPAIR, 0, until_s)
+    view.put_reservations({data_key(HOLDER): reservation_text(reservation)}, 0.0)
+
+
+def member(on=""):
+    """A pod of the gang for which nodes are reserved."""
+    found = pod(0, on, owner="moved", gpus=8)
+    meta = msgspec.structs.replace(found.metadata, namespace="other", annotations={labels.KOORD_NAME: "moved"})
+    return msgspec.structs.replace(found, metadata=meta)
+
+
+class TestReservedNodes:
+    """Nodes that the nominator reserves for a gang are no room for others, until its pods wait for them."""
+
+    def test_no_job_grows_onto_them_and_what_they_offer_is_counted(self, view):
+        view.put_pod(pod(7, "a", owner="stranger", gpus=3))
+        reserve(view)
+        seen = view.observation(0.0)
+        assert seen.room.fits(only(view).job.shape).tolist() == [0, 4]
+        assert seen.reserved[GPU] == 5
+
+    def test_they_are_room_again_when_the_reservation_ends_or_its_time_is_over(self, view):
+        shape = only(view).job.shape
+        reserve(view, until_s=600.0)
+        assert [view.observation(now_s).room.fits(shape).tolist() for now_s in (599.0, 600.0)] == [[0, 4], [4, 4]]
+        view.put_reservations({}, 0.0)
+        assert view.observation(0.0).room.fits(shape).tolist() == [4, 4]
+
+    def test_once_a_pod_of_the_gang_waits_room_is_kept_by_its_demand_alone(self, view):
+        shape = only(view).job.shape
+        reserve(view)
+        view.put_pod(member())
+        seen = view.observation(0.0)
+        assert seen.room.fits(shape).tolist() == [4, 4]
+        assert "moved" in {each.job.key.name for each in seen.jobs}
+        view.put_pod(member(on="b"))  # it runs, and others of it may still come
+        assert view.observation(0.0).room.fits(shape).tolist() == [0, 0]
+
+    def test_a_value_that_cannot_be_read_reserves_nothing(self, view):
+        view.put_reservations({data_key(HOLDER): "{"}, 0.0)
+        assert view.observation(0.0).reserved == {}
 
 
 @pytest.mark.contract("CS-12", "VE-06", "VE-08", "VE-12", "VE-13")

@@ -33,14 +33,12 @@ def group_and_resource(path):
 def test_every_watch_of_the_autoscaler_may_be_read():
     readable = {(rule.group, resource) for rule in OBSERVE if set(READ) <= {*rule.verbs} for resource in rule.resources}
     default = Settings()
-    informers = AutoscalerInformers(
-        Cache(KINDS), None, KINDS, RealClock(), random.Random(1), (default.configmap, default.orders)
-    )
+    informers = AutoscalerInformers(Cache(KINDS), None, KINDS, RealClock(), random.Random(1), default.configmaps())
     watched = {group_and_resource(reflector.path) for reflector in informers.reflectors.values()}
     assert len(watched) > len(KINDS)
-    assert watched - readable == {("", "configmaps")}  # two of them, which follow
+    assert watched - readable == {("", "configmaps")}  # three of them, which follow
     (given,) = GIVEN
-    assert {default.configmap, default.orders} == {f"{chart.NAMESPACE}/{name}" for name in given.names}
+    assert {*default.configmaps()} == {f"{chart.NAMESPACE}/{name}" for name in given.names}
 
 
 def of_rights(kind):

@@ -16,6 +16,7 @@ from tests.controllers.jobs import job, role
 from turnout.autoscaler import rbac_rules
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers
+from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.listing import VIEWER
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
@@ -309,11 +310,9 @@ def test_the_role_that_is_named_is_there_and_allows_every_list_and_watch():
         if rule not in named
     }
     (own,) = named
-    assert (own["resources"], own["resourceNames"]) == (["configmaps"], ["node-topology-config", "turnout-autoscaler"])
+    assert (own["resources"], own["resourceNames"]) == (["configmaps"], [*rbac_rules.CONFIGMAPS])
     assert {*own["verbs"]} <= {"get", "list", "watch"}
-    informers = AutoscalerInformers(
-        Cache(KINDS), None, KINDS, RealClock(), None, ("turnout-system/map", "turnout-system/orders")
-    )
+    informers = AutoscalerInformers(Cache(KINDS), None, KINDS, RealClock(), None, Settings().configmaps())
     lists = {each.path for each in informers.reflectors.values() if not each.path.endswith("/configmaps")}
     checked = {(rule.group, each) for rule in rbac_rules.CHECKED for each in rule.resources}
     assert allowed == checked | {("", "events")} | {

@@ -8,9 +8,11 @@ from turnout.autoscaler.node_faults.model import FaultState, NodeReason
 from turnout.autoscaler.reporting.usage import IdleReason
 from turnout.controllers.model import JobPhase, RestartReason
 from turnout.controllers.model import Reason as ControllerReason
+from turnout.jobs.reservation import PUBLISHED_REASONS
 from turnout.launcher.goodput.job_time import TimeKind
 from turnout.launcher.model import Reason as RoundReason
 from turnout.launcher.model import SaveOutcome, SaveTier
+from turnout.scheduler_ext.gates.evictions import ReservationEnd
 from turnout.scheduler_ext.model import EventReason, LiftReason
 from turnout.scheduler_ext.planner.answers import GangRule, GangState
 from turnout.scheduler_ext.planner.nominations import NominationReason
@@ -57,7 +59,7 @@ OF_LABEL = {
     "rule": values_of(GangRule),
     "term": values_of(HardTerm),
     "as_nominated": ("true", "false"),
-    "what": ("nomination", "gate", "switch_path"),
+    "what": ("nomination", "gate", "switch_path", "reservation"),
     "error": PATCH_ERRORS,
     "result": ("early", "inside", "late"),
 }
@@ -74,6 +76,9 @@ OF_METRIC = {
     ("turnout_gate_evictions", "outcome"): values_of(EvictionOutcome),
     ("turnout_gang_repairs", "reason"): (EventReason.GANG_MOVED.value, EventReason.GANG_GIVEN_UP.value),
     ("turnout_gate_oldest_seconds", "reason"): ("planned",),
+    ("turnout_reserved_hosts", "reason"): tuple(reason.value for reason in PUBLISHED_REASONS),
+    ("turnout_reservations_ended", "reason"): tuple(reason.value for reason in PUBLISHED_REASONS),
+    ("turnout_reservations_ended", "end"): values_of(ReservationEnd),
     ("turnout_autoscaler_changes", "reason"): (ScalingReason.IDLE_ROOM.value, ScalingReason.MAKES_ROOM.value),
     ("turnout_autoscaler_changes", "outcome"): OUTCOMES,
     ("turnout_node_changes", "reason"): values_of(NodeReason),

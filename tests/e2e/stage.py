@@ -15,6 +15,7 @@ from turnout.topology.fabric import build, cost
 from turnout.topology.map_yaml import read_map
 
 MAP = "default/node-topology-config"
+RESERVATIONS = "default/turnout-reservations"  # the nominator makes it
 
 
 class Stage:
@@ -43,7 +44,8 @@ class Stage:
         if not port:
             port, health = free_ports(2)
         argv = [sys.executable, "-m", "turnout.scheduler_ext", "--kubeconfig", str(self.plane.kubeconfig)]
-        argv += ["--configmap", MAP, "--bind", f"127.0.0.1:{port}", "--metrics-bind", f"127.0.0.1:{health}", *flags]
+        argv += ["--configmap", MAP, "--reservations", RESERVATIONS, "--bind", f"127.0.0.1:{port}"]
+        argv += ["--metrics-bind", f"127.0.0.1:{health}", *flags]
         self.plane.start_program(name, argv, f"http://127.0.0.1:{health}/readyz")
         self.extenders[name], self.health[name] = port, health
         return port
@@ -52,7 +54,17 @@ class Stage:
         """Start our nominator as a process and wait until it has seen everything."""
         (health,) = free_ports(1)
         argv = [sys.executable, "-m", "turnout.scheduler_ext.nominator", "--kubeconfig", str(self.plane.kubeconfig)]
-        argv += ["--configmap", MAP, "--lease", lease, "--metrics-bind", f"127.0.0.1:{health}", *flags]
+        argv += [
+            "--configmap",
+            MAP,
+            "--reservations",
+            RESERVATIONS,
+            "--lease",
+            lease,
+            "--metrics-bind",
+            f"127.0.0.1:{health}",
+            *flags,
+        ]
         self.plane.start_program(name, argv, f"http://127.0.0.1:{health}/readyz")
         self.health[name] = health
 

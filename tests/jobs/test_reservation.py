@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hack.lint.code_blocks import run_by
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.reservation import (
     MAX_BYTES,
@@ -43,6 +44,13 @@ def text_of(**changes):
 def test_what_is_written_is_read_again(holder, nodes, reason, priority, seconds):
     reservation = Reservation(holder, tuple(nodes), reason, priority, NOW_S + seconds)
     assert read_reservation(data_key(holder), reservation_text(reservation), NOW_S) == reservation
+
+
+def test_the_value_of_the_docs_is_read():
+    (block,) = run_by("tests/jobs/test_reservation.py::test_the_value_of_the_docs_is_read")
+    holder = GangKey("team-a", "train", Dialect.VOLCANO.value)
+    shown = read_reservation(data_key(holder), block.text, NOW_S)
+    assert (shown.holder, shown.nodes, shown.reason) == (holder, ("gpu-7", "gpu-8"), ReservationReason.REPAIR)
 
 
 @given(gangs, gangs)
@@ -91,7 +99,11 @@ def test_nodes_that_one_value_cannot_hold_are_not_published():
 
 
 def test_a_reservation_says_for_whom_nodes_are_reserved_and_until_when():
-    assert str(MOVE) == "2 hosts are reserved for team-a/train until 2027-01-15T08:10:00Z (Repair)"
+    until = "until 2027-01-15T08:10:00Z (Repair)"
+    assert MOVE.text_for("team-a") == f"2 hosts are reserved for team-a/train {until}"
+    assert MOVE.text_for("team-b") == f"2 hosts are reserved for a gang of another namespace {until}"
     kept = Reservation(HOLDER, ("a0",), ReservationReason.STRICT_ORDER, place="at root/spine0")
-    assert str(kept) == "room at root/spine0 is kept for team-a/train, the oldest that waits in this queue"
+    assert (
+        kept.text_for("team-b") == "room at root/spine0 is kept for team-a/train, the oldest that waits in this queue"
+    )
     assert kept.until_s == math.inf

@@ -31,6 +31,7 @@ from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.model import Observation, Policy, Step
+from turnout.autoscaler.settings import WatchedConfigMaps
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 from turnout.kube.client.clock import RealClock
@@ -152,7 +153,9 @@ async def main(folder: Path) -> None:
         pid = os.getpid()
         began_s, before_mib = time.perf_counter(), memory_mib(pid)
         view, source, clock = TimedCache(KINDS, (GPU,)), Files(folder), RealClock()
-        informers = AutoscalerInformers(view, source, KINDS, clock, random.Random(1), ("default/map", "default/orders"))
+        informers = AutoscalerInformers(
+            view, source, KINDS, clock, random.Random(1), WatchedConfigMaps("default/map", "default/orders")
+        )
         metrics, decisions = Metrics((GPU,)), Times()
         metrics.decide_s = decisions  # type: ignore[assignment]
         writer = ScaleWriter(_NoJobs(), KINDS, lambda: 1, metrics.count_outcome)

@@ -118,7 +118,7 @@ async def _fill(api: Api, size: Size) -> None:
 def paths() -> list[str]:
     """Return what `why` lists."""
     settings = Settings()
-    maps = (settings.configmap, settings.orders)
+    maps = settings.configmaps()
     informers = AutoscalerInformers(AutoscalerView(()), _Nobody(), KINDS, RealClock(), random.Random(), maps)  # type: ignore[arg-type]
     return sorted({each.path for each in informers.reflectors.values()})
 

@@ -11,6 +11,7 @@ from tests.kube.world import PATIENCE_S, ManualClock, running, settle
 from turnout.autoscaler import settings as autoscaler
 from turnout.autoscaler.cache import Cache as AutoscalerView
 from turnout.autoscaler.controller import informers as autoscaler_watches
+from turnout.autoscaler.settings import WatchedConfigMaps
 from turnout.jobs.kinds.registry import KINDS
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plans import plans_by
@@ -66,7 +67,7 @@ class Program:
         else:
             view = AutoscalerView(KINDS)
             self._note(view, "use_map")
-            watched = "maps/map", "orders/orders"
+            watched = WatchedConfigMaps("maps/map", "orders/orders")
             self.informers = autoscaler_watches.AutoscalerInformers(
                 view, self.source, KINDS, clock, rng, watched, hold_large=hold_large
             )

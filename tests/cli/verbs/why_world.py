@@ -186,7 +186,7 @@ async def events_of(drawn):
     """The newest Event on each object after an autoscaler's first look, which resizes nothing."""
     view, clock = Cache(KINDS), RealClock()
     settings = Settings()
-    watched = settings.configmap, settings.orders
+    watched = settings.configmaps()
     informers = AutoscalerInformers(view, Served(drawn.items), KINDS, clock, random.Random(0), watched)
     watching = asyncio.create_task(informers.run())
     try:

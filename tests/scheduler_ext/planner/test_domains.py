@@ -25,7 +25,7 @@ from turnout.scheduler_ext.planner.request import (
     restrict_to_domain,
     union_rows,
 )
-from turnout.scheduler_ext.planner.reservations import KeptDomain, StrictOrder, add_reservation, mark_domain
+from turnout.scheduler_ext.planner.reservations import KeptDomain, StrictOrder, mark_domain
 from turnout.topology.fabric import with_unmapped_hosts
 
 ONE, TWO = PodShape((("gpu", 3),)), PodShape((("gpu", 2),))
@@ -203,7 +203,6 @@ class TestStrictOrder:
         reservation = Reservation(self.KEY, ("a1", "a2"), ReservationReason.STRICT_ORDER, place="at s")
         assert mark_domain(KeptDomain(reservation, slice(1, 3)), 4).tolist() == [False, True, True, False]
         assert mark_domain(None, 4) is None
-        assert add_reservation(None, "no room") == "no room"
 
     def test_one_domain_is_kept_in_a_queue_until_its_gang_is_released(self):
         marks = {labels.KUEUE_QUEUE: "train"}

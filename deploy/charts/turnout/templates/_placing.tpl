@@ -47,7 +47,7 @@ metadata:
 rules:
   - apiGroups: [""]
     resources: [configmaps]
-    resourceNames: [node-topology-config]
+    resourceNames: [node-topology-config, turnout-reservations]
     verbs: [get, list, watch]
 ---
 {{ include "turnout.boundHere" (list $root (index . 1) "-topology") }}

@@ -145,6 +145,18 @@ PLACEMENT = Board(
                     about="Each is a fault of Turnout, and none is used.",
                 ),
                 Panel(
+                    "Reserved nodes",
+                    "How many nodes are reserved for gangs that move or preempt, and did these gangs get them?",
+                    Viz.LINES,
+                    (
+                        Query("max by (reason) (turnout_reserved_hosts{C})", "reserved: {{reason}}"),
+                        Query(
+                            "sum by (reason, end) (increase(turnout_reservations_ended_total{C}[W]))",
+                            "ended: {{reason}}, {{end}}",
+                        ),
+                    ),
+                ),
+                Panel(
                     "Map of switches",
                     "How many hosts does the map name, and how old is it?",
                     Viz.STAT,

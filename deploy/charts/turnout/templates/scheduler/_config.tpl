@@ -94,6 +94,7 @@ spec:
           args:
             - --bind=127.0.0.1:9443
             - --configmap=$(POD_NAMESPACE)/node-topology-config
+            - --reservations=$(POD_NAMESPACE)/turnout-reservations
             - --metrics-bind={{ .Values.bindAddress }}:9090
             {{- with .Values.docs.baseUrl }}
             - {{ printf "--docs-base-url=%s" . | quote }}
