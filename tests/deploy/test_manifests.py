@@ -41,7 +41,7 @@ def may(verbs, *resources):
 GROUPS = [f"podgroups.scheduling.{group}" for group in ("volcano.sh", "sigs.k8s.io", "x-k8s.io", "k8s.io", "run.ai")]
 READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS)
 TELLS = may("create patch", "events")
-MAP = may("get list watch", "configmaps/node-topology-config")
+MAP = may("get list watch", "configmaps/node-topology-config", "configmaps/turnout-reservations")
 CONTROLLED = (
     ("pytorchjobs", "kubeflow.org"),
     ("pytorchjobs", "ctyun.cn"),
@@ -75,7 +75,12 @@ ALLOWED = {
         "list watch", "events", "nodes", "pods", "resourcequotas", "priorityclasses.scheduling.k8s.io"
     )
     | may("list watch", *GROUPS, "queues.scheduling.volcano.sh")
-    | may("get list watch", "configmaps/node-topology-config", "configmaps/turnout-autoscaler")
+    | may(
+        "get list watch",
+        "configmaps/node-topology-config",
+        "configmaps/turnout-autoscaler",
+        "configmaps/turnout-reservations",
+    )
     | may("list watch", "namespaces", "deployments.apps", "leases.coordination.k8s.io")
     | may("list watch", "mutatingadmissionpolicies.admissionregistration.k8s.io")
     | may("list watch", "mutatingwebhookconfigurations.admissionregistration.k8s.io")

@@ -325,7 +325,11 @@ def test_only_who_wishes_it_gives_the_right_to_evict():
         assert ("--preempt" in container_of(found, "turnout-nominator")["args"]) is preempts
         roles = {each["metadata"]["name"] for each in found if each["kind"] == "ClusterRole"}
         assert ("turnout-nominator-evicts" in roles) is preempts
+        here = {(each["kind"], each["metadata"]["name"]) for each in found}
+        assert (("ConfigMap", "turnout-reservations") in here) is preempts
     assert rights_of(found, "turnout-nominator-evicts") == {("create", "pods/eviction")}
+    (rule,) = named(found, "Role", "turnout-nominator-reservations")["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["turnout-reservations"], ["patch"])
     with pytest.raises(chart.HelmRefused, match=r"nominator.preempt needs nominator.gates"):
         rendered({"nominator.enabled": "true", "nominator.preempt": "true"})
 

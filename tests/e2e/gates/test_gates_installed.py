@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import subprocess
 import sys
 
@@ -33,6 +34,8 @@ SERVED = {
     )
 }
 SYSTEM = "/api/v1/namespaces/turnout-system"
+RESERVATIONS = f"{SYSTEM}/configmaps?fieldSelector=metadata.name%3Dturnout-reservations"
+LEAVES = ("asw-00", "asw-01")
 LONE = f"{PODS}/lone"
 TERMS = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -117,6 +120,35 @@ async def test_the_installed_account_lets_gangs_go_and_may_change_nothing_else(s
     await stage.submit(*gang("bert", 8, notes={labels.TOPOLOGY: "required"}), *gang("gpt", 4))
     placed = {**await stage.landed("bert", 8), **await stage.landed("gpt", 4)}
     assert len(placed) == 12
+    assert "forbidden" not in stage.plane.logs("nominator").lower()
+
+
+async def test_the_installed_account_reserves_nodes_and_moves_a_gang(stage):
+    """The program runs with the account's rights alone: it evicts only after it has written its reservation."""
+    await stage.build(leaves=2, hosts_per_leaf=4)
+    start(stage, await install(stage, **{"nominator.gates": "false", "nominator.repair": "true"}))
+    notes = {labels.TOPOLOGY: "required", labels.REPAIR: "move/10"}
+    first, second = (sorted(node for node, ip in stage.ip_of.items() if stage.leaf[ip] == leaf) for leaf in LEAVES)
+    pods = cluster.koordinator_gang("train", 4, notes=notes)
+    for pod, node in zip(pods[:3], first[:3], strict=False):
+        pod["spec"]["nodeName"] = node
+    async with stage.plane.api() as api:
+        await api.patch(f"/api/v1/nodes/{first[3]}", {"spec": {"unschedulable": True}})
+        await stage.submit(*pods)
+        (found,) = await api.until(RESERVATIONS, lambda found: found if found[0].get("data") else None)
+        (text,) = found["data"].values()
+        assert set(json.loads(text)["nodes"]) == set(second)
+        names = {pod["metadata"]["name"] for pod in pods[:3]}
+        await api.until(PODS, lambda pods: names.isdisjoint(pod["metadata"]["name"] for pod in pods))
+    token = stage.plane.service_account_token("turnout-system", "turnout-nominator")
+    async with stage.plane.api(token) as ours:
+        for change in (
+            ours.patch(f"{SYSTEM}/configmaps/node-topology-config", {"data": {"topology_config": ""}}),
+            ours.delete(f"{SYSTEM}/configmaps/turnout-reservations"),
+            ours.create(cluster.config_map("", namespace="turnout-system")),
+        ):
+            with pytest.raises(ApiError, match="forbidden"):
+                await change
     assert "forbidden" not in stage.plane.logs("nominator").lower()
 
 
