@@ -146,6 +146,18 @@ def test_best_fit_by_level(rooms, pods, hosts):
     assert baselines.best_fit(fabric([2, 2]), room(*rooms), pods) == hosts
 
 
+@pytest.mark.parametrize(("rooms", "pods", "hosts"), [
+    pytest.param([[3, 3, 2, 1]], 7, [0, 0, 0, 1, 1, 1, 3], id="the largest hosts, the last one the tightest"),
+    pytest.param([[3, 3, 2, 1]], 2, [2, 2], id="one host that holds all, the tightest"),
+    pytest.param([[2, 2], [1, 2]], 3, [2, 3, 3], id="the tightest leaf"),
+    pytest.param([[1, 1], [2, 2]], 5, [0, 2, 2, 3, 3], id="the hosts of both leaves form one list"),
+    pytest.param([[1], [1]], 3, None, id="no room"),
+])  # fmt: skip
+def test_kueues_rule(rooms, pods, hosts):
+    tree = fabric([len(leaf) for leaf in rooms])
+    assert baselines.kueue(tree, room(*(host for leaf in rooms for host in leaf)), pods) == hosts
+
+
 @pytest.mark.parametrize(
     ("rooms", "pods", "least"),
     [

@@ -64,3 +64,38 @@ def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random) -> Hosts 
         left[host] -= 1
         chosen.append(host)
     return chosen
+
+
+def kueue(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
+    """Return a host per rank by the rule of Kueue 0.16 for a preferred leaf; None where the gang does not fit.
+
+    The tightest domain of the lowest level that holds the gang. On each level below, the children of all chosen domains
+    form one list: the largest come first, and the last one is the tightest that holds the rest.
+    Source: pkg/cache/scheduler/tas_flavor_snapshot.go, `findLevelWithFitDomains` and `updateCountsToMinimum`.
+    """
+    sums = Sums(fabric, room)
+    for tier in range(1, fabric.tiers + 1):
+        held = sums.of(tier)
+        fits = np.flatnonzero(held >= pods)
+        if len(fits):
+            chosen = [int(fits[np.argmin(held[fits])])]
+            for lower in range(tier - 1, -1, -1):
+                below = [child for one in chosen for child in range(*sums.children(lower + 1, one))]
+                counts = _fewest(sums.of(lower), below, pods)
+                chosen = sorted(counts)
+            return [host for host in chosen for _ in range(counts[host])]
+    return None
+
+
+def _fewest(held: Room, domains: list[int], pods: int) -> dict[int, int]:
+    """Return how many pods each of the fewest domains gets."""
+    counts: dict[int, int] = {}
+    descending = sorted(domains, key=lambda domain: (-held[domain], domain))
+    for at, domain in enumerate(descending):
+        if held[domain] >= pods:
+            last = min(descending[at:], key=lambda other: (held[other] < pods, held[other], other))
+            counts[last] = pods
+            return counts
+        counts[domain] = int(held[domain])
+        pods -= counts[domain]
+    return counts

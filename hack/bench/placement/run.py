@@ -19,6 +19,7 @@ import numpy as np
 
 from hack.bench.placement import (
     baselines,
+    churn,
     exact,
     instances,
     layered,
@@ -72,6 +73,8 @@ def run(scale: Scale) -> Outcome:
         layered.measure(*scale.pick((500, 200), (60, 40), (2, 2))),
         many_streams.measure(many_streams.SEEDS[: scale.pick(None, 50, 2)]),
         preemptions.measure(scale.pick(1_000, 60, 2)),
+        churn.measure(*scale.pick((churn.SEEDS, churn.GANGS), (churn.SEEDS[:1], 300), (churn.SEEDS[:1], 100)),
+                      scale.pick(churn.HOSTS, churn.HOSTS[:2], churn.HOSTS[:1])),
         mixed_sizes.measure(*scale.pick((range(10), 2_000), (range(4), 2_000), (range(1), 300))),
     )  # fmt: skip
 
