@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from turnout.autoscaler.capacity import Charges
 from turnout.autoscaler.model import ORDER, UNKNOWN_NODE, JobState, Observation, Reason, Step
-from turnout.autoscaler.scaling.free_room import CapacityRequest, Quota, Reservations, lacking_pods, total_of
+from turnout.autoscaler.scaling.free_room import CapacityRequest, FreeRoom, Quota, lacking_pods, total_of
 from turnout.autoscaler.scaling.guard import in_turn
 from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
@@ -183,9 +183,7 @@ def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: boo
     return Estimate(now_s + at[0], now_s + median(at), now_s + at[-1], because, guess)
 
 
-def _room_after_shrinks(
-    observation: Observation, shrinking: Collection[str], served: Sequence[JobState]
-) -> Reservations:
+def _room_after_shrinks(observation: Observation, shrinking: Collection[str], served: Sequence[JobState]) -> FreeRoom:
     """Return the room after elastic workers have left and the `served` jobs have started.
 
     shrinking: queues whose elastic workers all leave; in the others only promised workers do.
@@ -206,7 +204,7 @@ def _room_after_shrinks(
         room = observation.room.copied()
         for shape, where in rows.items():
             room.give(shape, where)
-    left = Reservations(room, quota)
+    left = FreeRoom(room, quota)
     for each in served:
         left.reserve(_request(each))
     return left
@@ -408,7 +406,7 @@ class DemandGroup:
     run_time_s: Floats  # run time of one of them, by future
     ranks: list[int] = field(default_factory=list)  # their places among all waiting jobs
 
-    def reserve(self, left: Reservations) -> PodCharges | None:
+    def reserve(self, left: FreeRoom) -> PodCharges | None:
         """Charge one job. Return what it has taken, None if it does not fit."""
         request, room, quota = self.request, left.room, left.quota
         if request.tier is not None:
@@ -426,7 +424,7 @@ class DemandGroup:
         quota.take(request.queue, self.needs)
         return reserved
 
-    def leave(self, left: Reservations, charges_of_job: PodCharges) -> None:
+    def leave(self, left: FreeRoom, charges_of_job: PodCharges) -> None:
         """Give back what one job of the group has held."""
         for shape, charges in charges_of_job:
             left.room.undo(shape, charges)
@@ -441,7 +439,7 @@ class RunningJob:
     state: JobState
     lent: bool  # its workers above the min have left before its end
 
-    def leave(self, left: Reservations, charges: PodCharges) -> None:
+    def leave(self, left: FreeRoom, charges: PodCharges) -> None:
         """Give back what a running job holds at its end."""
         stay = self.state.living[: self.state.job.bounds.least] if self.lent else self.state.living
         left.release(
@@ -454,7 +452,7 @@ End = tuple[float, int, RunningJob | DemandGroup, PodCharges]  # time, a tie-bre
 
 def simulate(
     draw: int,
-    start: Reservations,
+    start: FreeRoom,
     running: Sequence[JobState],
     lent: Collection[str],
     left_s: Floats,
@@ -496,7 +494,7 @@ class _DemandGroups:
         for line in lines:
             self._of.setdefault(line.request.pods[0][0], []).append((line.ranks[0], 0, line))
 
-    def served(self, left: Reservations) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
+    def served(self, left: FreeRoom) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
         """Yield the waiting jobs that find room now, in order. A shape without room is not tried."""
         room = {shape: left.room.total(shape) for shape, heads in self._of.items() if heads}
         self.tries += 1

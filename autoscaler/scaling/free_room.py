@@ -131,15 +131,15 @@ class CapacityRequest:
 
 
 @dataclass(slots=True)
-class Reservations:
+class FreeRoom:
     """Room and quota, charged together."""
 
     room: Capacity
     quota: Quota
 
-    def copied(self) -> Reservations:
+    def copied(self) -> FreeRoom:
         """Copy the room and the quota, so that the copy can be charged."""
-        return Reservations(self.room.copied(), self.quota.copied())
+        return FreeRoom(self.room.copied(), self.quota.copied())
 
     def has_room_for(self, pool: Pool, pods: int) -> bool:
         """Return True if so many pods of a pool fit."""
@@ -215,7 +215,7 @@ class Reservations:
             self.room.give(pool.shape, rows, sign)
             self.quota.take(pool.queue, pool.needs, -sign * len(rows))
 
-    def with_headroom(self, headroom: Mapping[str, int]) -> Reservations:
+    def with_headroom(self, headroom: Mapping[str, int]) -> FreeRoom:
         """Return a copy with these amounts taken, on the nodes and in every queue."""
         other = self.copied()
         other.room.keep_free(headroom)

@@ -20,7 +20,7 @@ from turnout.autoscaler.model import (
     TerminatingPod,
     pool_of,
 )
-from turnout.autoscaler.scaling.free_room import Quota, Reservations
+from turnout.autoscaler.scaling.free_room import FreeRoom, Quota
 from turnout.jobs.model import JobKey, Pause
 
 
@@ -49,7 +49,7 @@ def guard(observation: Observation, policy: Policy, now_s: float) -> Decision:
             steps[each.token] = shrink
         elif each.hold_step is None:
             running.append(each)
-    free = Reservations(observation.room.copied(), Quota(observation.queues))
+    free = FreeRoom(observation.room.copied(), Quota(observation.queues))
     expected = _with_promised(free, going, observation.leaving) if going or observation.leaving else free
     return Decision(steps, waiting, running, free, expected)
 
@@ -61,7 +61,7 @@ def in_queue_order(observation: Observation) -> Iterable[JobState]:
 
 def _same_for_all(observation: Observation, step_of: Callable[[JobState], Step]) -> Decision:
     """Decide all jobs by one rule, so that no job is left for the next phases."""
-    free = Reservations(observation.room, Quota(observation.queues))
+    free = FreeRoom(observation.room, Quota(observation.queues))
     return Decision({each.token: step_of(each) for each in observation.jobs}, (), (), free, free)
 
 
@@ -102,7 +102,7 @@ def _may_leave(state: JobState, policy: Policy, now_s: float) -> bool:
     return not late or any(worker.leaving for worker in state.workers)
 
 
-def _with_promised(free: Reservations, going: Iterable[JobState], leaving: Iterable[TerminatingPod]) -> Reservations:
+def _with_promised(free: FreeRoom, going: Iterable[JobState], leaving: Iterable[TerminatingPod]) -> FreeRoom:
     """Copy what is left, with the room that leaving workers will free, so that nobody leaves for it twice."""
     expected = free.copied()
     for each in going:
@@ -139,8 +139,8 @@ class Decision:
     steps: Steps  # of the jobs that are decided
     waiting: Sequence[JobState]  # jobs that lack pods to their min
     running: Sequence[JobState]  # jobs that may grow
-    free: Reservations  # free now
-    expected: Reservations  # `free` with the room of leaving workers; the same object if no worker leaves
+    free: FreeRoom  # free now
+    expected: FreeRoom  # `free` with the room of leaving workers; the same object if no worker leaves
 
     def with_steps(self, steps: Steps) -> Decision:
         """Return the decision with these steps added; a later phase has the last word on a job."""

@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from turnout.autoscaler.model import UNKNOWN_NODE, JobState, Observation, Policy, Pool, Reason, Step
-from turnout.autoscaler.scaling.free_room import CapacityRequest, Reservations, lacking_pods, total_of
+from turnout.autoscaler.scaling.free_room import CapacityRequest, FreeRoom, lacking_pods, total_of
 from turnout.autoscaler.scaling.guard import Decision, Turn, in_queue_order, in_turn, may_give, turns_of
 from turnout.autoscaler.scaling.resize_cost import has_surplus, is_exhausted
 from turnout.jobs.model import Job, JobKey
@@ -63,7 +63,7 @@ def request_of(state: JobState) -> CapacityRequest:
 
 
 def _steps_for_waiting_job(
-    waiter: JobState, preemptor: Preemptor, expected: Reservations, free: Reservations
+    waiter: JobState, preemptor: Preemptor, expected: FreeRoom, free: FreeRoom
 ) -> Iterator[tuple[JobState, Step]]:
     """Yield the steps for a waiting job: why it waits, and the shrinks of the jobs that make room for it.
 
@@ -127,7 +127,7 @@ class Preemptor:
     def __init__(
         self,
         jobs: Sequence[JobState],
-        room: Reservations,
+        room: FreeRoom,
         rich: Callable[[Job], bool],
         poor: Callable[[Job], bool],
         may_shrink_in_namespace: Callable[[JobState], bool],
@@ -141,7 +141,7 @@ class Preemptor:
         self._sizes: dict[JobKey, int] = {}
         self._best = self._room_without_elastic()
 
-    def _room_without_elastic(self) -> Reservations:
+    def _room_without_elastic(self) -> FreeRoom:
         """Return what there would be if every elastic worker had left."""
         quota, rows = self._room.quota.copied(), dict[PodShape, list[int]]()
         left: dict[Pool, list[int]] = {}
@@ -151,7 +151,7 @@ class Preemptor:
         for pool, where in left.items():
             rows.setdefault(pool.shape, []).extend(where)
             quota.take(pool.queue, pool.needs, -len(where))
-        return Reservations(self._room.room.with_pods_removed(rows), quota)
+        return FreeRoom(self._room.room.with_pods_removed(rows), quota)
 
     def note_served(self, request: CapacityRequest) -> None:
         """Note that a request was met without any victim."""
@@ -223,7 +223,7 @@ def _units(state: JobState, size_left: int | None) -> Iterator[_Victim]:
         yield _Victim(state, tuple(worker.row for worker in leave if worker.row not in (None, UNKNOWN_NODE)), size)
 
 
-def _needed_units(victims: list[_Victim], request: CapacityRequest, room: Reservations) -> list[_Victim]:
+def _needed_units(victims: list[_Victim], request: CapacityRequest, room: FreeRoom) -> list[_Victim]:
     """Drop the units that are not needed, the least willing job's first; of each job the highest indexes go."""
     needed: list[_Victim] = []
     for _, units in groupby(reversed(victims), key=lambda unit: unit.state.job.key):

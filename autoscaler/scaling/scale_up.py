@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from turnout.autoscaler.model import NODES, JobState, Observation, Policy, Pool, Reason, Step
-from turnout.autoscaler.scaling.free_room import Reservations
+from turnout.autoscaler.scaling.free_room import FreeRoom
 from turnout.autoscaler.scaling.guard import Decision, in_turn
 from turnout.autoscaler.scaling.resize_cost import balance_s, is_starting, pays_off
 from turnout.jobs.model import Pause
@@ -22,15 +22,15 @@ _SETTLES: _Why = (Reason.ROOM_SETTLES, "what is free has been idle for less than
 class RoomToGrow:
     """The room that growth is charged to: with leaving workers, without them, and after the headroom."""
 
-    expected: Reservations
-    free: Reservations
-    after_headroom: Reservations
+    expected: FreeRoom
+    free: FreeRoom
+    after_headroom: FreeRoom
     others_wait: bool
     starting: set[str]
     full: dict[Unit, _Why | None] = field(default_factory=dict)
     settled: dict[str, dict[str, int]] | None = None
     unsettled: set[Unit] = field(default_factory=set)
-    distinct: tuple[Reservations, ...] = ()  # of the three, each once
+    distinct: tuple[FreeRoom, ...] = ()  # of the three, each once
 
     def __post_init__(self) -> None:
         """Collect the different reservations. They are compared by identity: most often all three are one."""

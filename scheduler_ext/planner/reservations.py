@@ -9,7 +9,7 @@ So only the queue that an admin chose waits, and no gang waits for a gang that n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from turnout.jobs.gang import GangKey
 from turnout.jobs.queues.registry import StrictQueues
 from turnout.jobs.reservation import MAX_RESERVATIONS, Reservation, ReservationReason
+from turnout.kube.node_capacity import Rows
 from turnout.scheduler_ext.cluster.gang import Gang
+from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.order import position_of
 from turnout.scheduler_ext.planner.request import is_planned
@@ -106,11 +108,12 @@ def add_reservation(reservation: Reservation | None, gang: Gang, detail: str) ->
     return detail if reservation is None else f"{detail}; {reservation.text_for(gang.key.namespace)}"
 
 
-class KeptDomain(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class KeptDomain:
     """A domain that strict order keeps for a gang."""
 
     reservation: Reservation  # for the oldest waiting gang of the queue
-    rows: slice  # the rows of its nodes
+    rows: slice | NDArray[np.intp] = field(compare=False)  # the rows of its nodes
 
 
 def mark_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | None:
@@ -196,17 +199,41 @@ def _choose_domain(view: ClusterView, gang: Gang) -> KeptDomain | None:
     could, now = np.where(fabric.mapped, view.snapshot.capacity(shape), 0), view.snapshot.room(shape)
     if (outside := view.levels.rows_outside(gang.levels)) is not None:
         could, now = np.where(outside, 0, could), np.where(outside, 0, now)
+    need = max(1, gang.min_pods)
     widest = fabric.tiers if gang.tier is None else min(gang.tier, fabric.tiers)
     for tier in range(1, widest + 1):
-        fits = np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= max(1, gang.min_pods)
+        fits = np.add.reduceat(could, fabric.starts[tier], dtype=np.int64) >= need
         if fits.any():
             free = np.add.reduceat(now, fabric.starts[tier], dtype=np.int64)
             switch = int(np.where(fits, free, -1).argmax())
-            rows = slice(*fabric.span(tier, switch))
-            nodes, place = fabric.hosts[rows], _place_text(fabric, tier, switch)
-            reservation = Reservation(gang.key, nodes, ReservationReason.STRICT_ORDER, gang.priority, place=place)
-            return KeptDomain(reservation, rows)
-    return None
+            return _domain_kept_for(view, gang, slice(*fabric.span(tier, switch)), _place_text(fabric, tier, switch))
+    domains = view.levels.label_domains(gang.required_levels)
+    return None if domains is None else _choose_label_domain(view, gang, domains, could, now)
+
+
+def _choose_label_domain(
+    view: ClusterView, gang: Gang, domains: LabelDomains, could: Rows, now: Rows
+) -> KeptDomain | None:
+    """Return the domain of node labels to keep, where no switch could hold the gang; None if no such domain could.
+
+    could: the pods that each row could hold if it were empty. now: the pods that each row holds now.
+    """
+    rows = np.flatnonzero(domains.row_domains >= 0)
+    numbers = domains.row_domains[rows]
+    fits = np.bincount(numbers, weights=could[rows]) >= max(1, gang.min_pods)
+    if not fits.any():
+        return None
+    free = np.bincount(numbers, weights=now[rows])
+    inside = rows[numbers == int(np.where(fits, free, -1).argmax())]
+    names = ", ".join(str(level)[:80] for level in domains.levels)[:120]
+    return _domain_kept_for(view, gang, inside, f"of {len(inside)} hosts with one value of {names}")
+
+
+def _domain_kept_for(view: ClusterView, gang: Gang, rows: slice | NDArray[np.intp], place: str) -> KeptDomain:
+    """Return a domain that is kept for a gang. place: where it is, for a sentence."""
+    hosts = view.fabric.hosts
+    nodes = hosts[rows] if isinstance(rows, slice) else tuple(hosts[row] for row in rows.tolist())
+    return KeptDomain(Reservation(gang.key, nodes, ReservationReason.STRICT_ORDER, gang.priority, place=place), rows)
 
 
 def _place_text(fabric: Fabric, tier: int, switch: int) -> str:

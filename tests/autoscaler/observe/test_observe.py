@@ -15,7 +15,7 @@ from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import AdminOverride, Policy, Reason, admin_override_data
 from turnout.autoscaler.observe.job_pods import MOST_POINTS
 from turnout.autoscaler.observe.node_cache import switches
-from turnout.autoscaler.scaling.free_room import CapacityRequest, Quota, Reservations
+from turnout.autoscaler.scaling.free_room import CapacityRequest, FreeRoom, Quota
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, NodeCondition, NodeStatus, ObjectMeta, OwnerReference
@@ -72,9 +72,7 @@ def test_a_gang_fits_under_a_switch_where_the_planner_places_it(rooms, leaves, p
         {one: np.ones(len(rooms), dtype=bool)},
         switches(fabric, [node(name) for name in names]),
     )
-    assert Reservations(room, Quota({})).fits(CapacityRequest("q", [(one, pods)], tier)) is isinstance(
-        placed, Placement
-    )
+    assert FreeRoom(room, Quota({})).fits(CapacityRequest("q", [(one, pods)], tier)) is isinstance(placed, Placement)
 
 
 # What pods report.

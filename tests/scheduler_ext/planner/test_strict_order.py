@@ -4,6 +4,7 @@ import pytest
 
 from tests import world
 from tests.world import REQUIRED, World, leaves
+from turnout.jobs.wishes import kueue
 from turnout.kube import labels
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plans import Plans
@@ -181,3 +182,18 @@ def test_a_level_that_changes_chooses_another_domain():
     w.view.drop_pod("uid-there-a0")
     w.view.drop_pod("uid-there-a1")
     assert leaves(w.plan(small[0])) == {"a"}
+
+
+def test_a_whole_zone_is_kept_for_a_gang_that_no_switch_holds():
+    """The gang requires one value of a label that spans two spines; the zone with more free room is kept for it."""
+    zone = "example.com/zone-key"
+    w = strict(2, 2, 2, 2, 2, 2)
+    for node, value in zip(w.nodes, "xxxxxxyyyyyy", strict=True):
+        w.view.put_node(world.node(node.metadata.name, 8, node.status.addresses[0].address, labels={zone: value}))
+    large, small = gang("large", 6, 1, notes={kueue.REQUIRED: zone}), gang("small", 3, 5)
+    full(w, "a0", "d0", "d1").put(*large, *small)
+    assert not w.plan(large[0])
+    placed = {node for pod in small for node in w.plan(pod)}
+    assert placed.isdisjoint({"a1", "b0", "b1", "c0", "c1"})
+    kept = w.plans.reservation_against(w.view.gangs[w.member(small[0]).membership.key])
+    assert kept.place == f"of 6 hosts with one value of {zone}"
