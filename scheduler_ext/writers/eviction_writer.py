@@ -204,6 +204,7 @@ class Evictor:
 REPAIR_INTERVAL_S = 2.0
 REPAIR_REST_S = 600.0  # after the start of a repair: a gang that is stuck again waits
 FAILED_REPAIR_REST_S = 3600.0  # after a move whose gang did not get its room, so that it reserves room again rarely
+MAX_MOVES = 4  # gangs of one namespace that move at a time, since whole hosts are reserved for each
 MAX_GANGS_PER_TICK = 256  # gangs in one tick; the others follow in the next tick
 MAX_GANGS_IN_PARALLEL = 16  # gangs whose pods are evicted in parallel, so that one tenant does not block the others
 REPAIR_BACKOFF = Backoff(first_s=2.0, max_s=30.0)  # of a gang's evictions, when one is refused or fails
@@ -279,6 +280,9 @@ class Repairer:
         if rests and not (gang.key in self._pauses and self._pauses.may_try(gang.key, now_s)):
             return None
         if not rests and now_s - since_s < gang.repair.after_s:
+            return None
+        others = self._reservations.count(gang.key.namespace, ReservationReason.REPAIR)
+        if gang.repair.remedy is Remedy.MOVE and others >= MAX_MOVES and not rests:
             return None
         return plan_repair(plans, gang, stuck_gang)
 

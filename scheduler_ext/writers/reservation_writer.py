@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from turnout.jobs.gang import GangKey
 from turnout.jobs.reservation import PUBLISHED_REASONS, Reservation, ReservationReason, data_key, reservation_text
+from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, NotFound
@@ -24,6 +25,7 @@ from turnout.scheduler_ext.server.watches import WatchState
 log = logging.getLogger("turnout.nominator")
 
 WRITE_INTERVAL_S = 1.0
+WRITE_BACKOFF = Backoff(first_s=1.0, max_s=30.0)  # of the writes for a gang, when one fails
 
 
 class ReservationWriter:
@@ -47,6 +49,7 @@ class ReservationWriter:
         self._last_writes: dict[GangKey, Reservation] = {}  # as the last write of this process left it
         self._absent_since_s: dict[GangKey, float] = {}  # holder -> since when it does not exist
         self._failed_s: dict[GangKey, float] = {}  # holder of a repair that got no room -> when that ended
+        self._pauses = RetryPauses[GangKey](WRITE_BACKOFF)
         start_at_zero(metrics.reservations_ended, PUBLISHED_REASONS, ReservationEnd)
 
     def reserve(self, reservation: Reservation) -> None:
@@ -71,6 +74,10 @@ class ReservationWriter:
         self._last_writes[holder] = reservation
         return True
 
+    def count(self, namespace: str, reason: ReservationReason) -> int:
+        """Count the gangs of a namespace for which nodes are reserved for this reason."""
+        return sum(1 for each in self._active.values() if (each.holder.namespace, each.reason) == (namespace, reason))
+
     def failed_within(self, holder: GangKey, seconds: float) -> bool:
         """Return True if a repair of a gang got no room, and ended less than so many seconds ago."""
         failed_s = self._failed_s.get(holder)
@@ -82,7 +89,7 @@ class ReservationWriter:
         for holder in [each.holder for each in self._plans.reservations if each.holder not in self._active]:
             self._plans.reservations.release(holder)  # of an earlier term of this process
         self._last_writes = dict(self._active)
-        for table in (self._absent_since_s, self._failed_s):
+        for table in (self._absent_since_s, self._failed_s, self._pauses):
             table.clear()
         while True:
             await self.tick()
@@ -92,11 +99,13 @@ class ReservationWriter:
         """End the reservations that are due, and publish what has changed."""
         if self._watches.missing() is None:
             self._end_due()
+        now_s = self._clock.monotonic()
         for holder in list(self._active):
-            await self.publish(holder)
+            if self._pauses.may_try(holder, now_s):
+                await self.publish(holder)
         published = {each.holder for each in self._watches.published_reservations.values()}
         for holder in (published | self._last_writes.keys()) - self._active.keys():
-            if await self._write(holder, None):
+            if self._pauses.may_try(holder, now_s) and await self._write(holder, None):
                 self._last_writes.pop(holder, None)
 
     def _end_due(self) -> None:
@@ -149,5 +158,7 @@ class ReservationWriter:
         except CallError as error:
             self._metrics.patch_failures.labels("reservation", type(error).__name__).inc()
             log.warning("reservation_not_published", extra={"gang": str(holder), "why": str(error)})
+            self._pauses.note_failure(holder, self._clock.monotonic(), error.retry_after_s)
             return False
+        self._pauses.note_success(holder)
         return True

@@ -1,6 +1,7 @@
 """Gangs that lost members and find no room near the rest: who is stuck, who leaves for what, and when."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -10,6 +11,7 @@ from tests.kube.world import ManualClock, settle
 from tests.scheduler_ext.reservation_map import ReservationMap
 from tests.scheduler_ext.shown import ShownExtender
 from tests.world import REQUIRED, World
+from turnout.jobs.reservation import Reservation, ReservationReason
 from turnout.kube import labels
 from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, Forbidden, NotFound, TooManyRequests
@@ -404,3 +406,38 @@ class TestTarget:
         await scene.clock.advance(RESERVATION_S)
         scene.extender.clean_up()
         assert set(scene.plan("young").values()) < set(TARGET)
+
+
+@pytest.mark.asyncio
+async def test_four_gangs_of_a_namespace_move_at_a_time():
+    """Six gangs of two have lost a pod each, and every one of them fits under the free leaf."""
+    leaves = (1, 1, 1, 1, 1, 1, 12)
+    pods = [
+        pod
+        for at, leaf in enumerate("abcdef")
+        for pod in gang("move/10", 2, at=(f"{leaf}0",), name=f"gang{at}", namespace="team" if at < 5 else "other")
+    ]
+    scene = Scene(pods=pods, leaves=leaves)
+    await scene.pass_by(14)
+    holders = Counter(each.holder.namespace for each in scene.view.watches.published_reservations.values())
+    assert holders == {"team": 4, "other": 1}
+
+
+@pytest.mark.asyncio
+async def test_writes_that_fail_are_tried_again_more_and_more_rarely():
+    clock, calls, view = ManualClock(), Calls(), Scene(pods=TEN).view
+    tools = view.watches, calls, clock, NominatorMetrics(CollectorRegistry()), lambda notice: None
+    writer = ReservationWriter(*tools, "turnout-system/reservations")
+    attempts = []
+
+    async def refuse(path, body):
+        attempts.append(clock.monotonic())
+        raise Forbidden("PATCH", path, 403, "no right")
+
+    calls.patch = refuse
+    key = next(iter(view.view.gangs))
+    writer.reserve(Reservation(key, TARGET, ReservationReason.REPAIR, 0, clock.wall() + RESERVATION_S))
+    for _ in range(120):
+        await writer.tick()
+        await clock.advance(1.0)
+    assert 4 <= len(attempts) <= 12
