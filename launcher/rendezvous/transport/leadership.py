@@ -154,8 +154,8 @@ class Leadership:
     ) -> None:
         """Create the coordinator on this worker, and let the listener pass members to it.
 
-        totals: the newest of the job, None for none. granted: a round that the arbiter has granted, None for none. before: the last round before it. left_s: time
-        left to join, seconds.
+        totals: the newest of the job, None for none. granted: a round that the arbiter has granted, None for none.
+        before: the last round before it. left_s: time left to join, seconds.
         """
         state = self._first_state(seek, budget, totals, granted, before, left_s)
         self._log_event(
