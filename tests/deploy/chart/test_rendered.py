@@ -280,6 +280,9 @@ def test_jobs_of_no_kind_are_taken_unless_it_is_named(values):
         ),
         pytest.param({"docs.baseUrl": "docs"}, "/docs/baseUrl", id="an address that is none"),
         pytest.param({"page.grafanaUrl": "javascript:x"}, "/page/grafanaUrl", id="an address with a script"),
+        pytest.param(
+            {"page.prometheusUrl": "file:///etc"}, "/page/prometheusUrl", id="a file in place of a Prometheus"
+        ),
         pytest.param({"controller.gatePods": "true"}, "nobody would lift", id="gates of the controllers that stay"),
     ],
 )
