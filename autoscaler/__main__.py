@@ -129,7 +129,7 @@ class ReportSource:
 def _show_cluster(metrics: Metrics, view: Cache, journal: DecisionLogWriter | None, settings: Settings) -> None:
     """Show the GPUs of the nodes and the losses of the decision log in the metrics."""
     gpus_by_state = partial(view.gpus_by_state, settings.gpu_resource, settings.taint_key)
-    metrics.show_cluster(gpus_by_state, lambda: 0 if journal is None else journal.left_out)
+    metrics.show_cluster(gpus_by_state, lambda: 0 if journal is None else journal.left_out, view.queues_of_scraped_jobs)
     metrics.usage.follow(
         lambda: gpus_by_state()["free"], partial(view.label_of, settings.owner_label), settings.policy().headroom
     )

@@ -325,6 +325,10 @@ class Cache:
         kind = self._kinds[key.kind]
         return kind.object_kind or kind.kind, kind.api_version, uid
 
+    def queues_of_scraped_jobs(self) -> Iterator[tuple[JobKey, str]]:
+        """Yield the owners of pods without a job, as Prometheus names them, and the queue that pays for each."""
+        return ((key, self._accounts.queue_of(pod)) for key, pod in self.unmanaged.scraped_jobs())
+
     def pods_of(self, key: JobKey) -> list[Pod]:
         """Return the pods of a job."""
         return self._pods_of(self._uids.get(key, ""))

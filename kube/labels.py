@@ -28,6 +28,8 @@ REPAIR = "turnout.dev/repair"
 RANK = "turnout.dev/rank"
 # job: 0 to 100: the higher starts first and gives last, among the jobs of its namespace
 PRIORITY = "turnout.dev/priority"
+# pod, label: written by turnout-controller, the kind of its job where two API groups have a kind of the same name
+JOB_KIND = "turnout.dev/job-kind"
 PAUSED = "turnout.dev/paused"  # job: true, grow or shrink: the changes of size that the autoscaler does not make
 PAUSED_UNTIL = "turnout.dev/paused-until"  # job: a time, RFC 3339: the pause ends by itself
 UNIT = "turnout.dev/unit"  # job: sizes are multiples of this number, or powers-of-two
@@ -121,6 +123,7 @@ JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"  # pod, label: its JobSet
 JOB_INDEX = "batch.kubernetes.io/job-completion-index"  # pod, label: its index in an Indexed Job
 STATEFUL_INDEX = "apps.kubernetes.io/pod-index"  # pod, label: its index in a StatefulSet
 TRAINING_JOB = "training.kubeflow.org/job-name"  # pod, label: its training job
+TRAINING_OPERATOR = "training.kubeflow.org/operator-name"  # pod, label: the controller of its training job
 TRAINING_INDEX = "training.kubeflow.org/replica-index"  # pod, label: its index in its role
 TRAINING_TYPE = "training.kubeflow.org/replica-type"  # pod, label: its role
 

@@ -211,3 +211,4 @@ class RoundRecord:
     address: str = ""  # where the holder listens
     port: int = 0
     budget: RestartBudget = field(default_factory=RestartBudget)
+    totals: str = ""  # the job's time by kind, "" for none; launcher/goodput/job_time.py writes and reads it

@@ -82,6 +82,7 @@ class Metrics:
         self.usage = UsageMeter(registry, gpus, self._clock)
         self._cluster_gpus: Callable[[], Mapping[str, int]] = dict
         self._lost_decisions: Callable[[], int] = int
+        self._other_jobs: Callable[[], Iterable[tuple[JobKey, str]]] = tuple
         self._snapshot: Snapshot | None = None
         self._starts: Mapping[JobKey, Start] = {}
         self._age_s = self._at_s = 0.0
@@ -146,9 +147,17 @@ class Metrics:
             beneficiary = self._job(step.beneficiary) if step.beneficiary is not None else None
             self.usage.count_resize(state, step, "" if beneficiary is None else beneficiary.job.queue, cost_s)
 
-    def show_cluster(self, gpus_by_state: Callable[[], Mapping[str, int]], lost_decisions: Callable[[], int]) -> None:
-        """Show the GPUs of the nodes by state, and the decisions that the decision log lost."""
-        self._cluster_gpus, self._lost_decisions = gpus_by_state, lost_decisions
+    def show_cluster(
+        self,
+        gpus_by_state: Callable[[], Mapping[str, int]],
+        lost_decisions: Callable[[], int],
+        other_jobs: Callable[[], Iterable[tuple[JobKey, str]]] = tuple,
+    ) -> None:
+        """Show the GPUs of the nodes by state, and the decisions that the decision log lost.
+
+        other_jobs: returns the owners of pods without a known job, with their queues.
+        """
+        self._cluster_gpus, self._lost_decisions, self._other_jobs = gpus_by_state, lost_decisions, other_jobs
 
     def show_client(
         self,
@@ -167,6 +176,7 @@ class Metrics:
     def _samples(self) -> Iterator[Sample]:
         if self._snapshot is not None:
             yield from samples(self._snapshot, self._starts, self._counts)
+            yield from job_queues(self._snapshot.jobs, self._other_jobs())
             yield "autoscaler_observation_age_seconds", (), self._age_s + self._clock.monotonic() - self._at_s
             for state, gpus in self._cluster_gpus().items():
                 yield "cluster_gpus", (state,), gpus
@@ -417,8 +427,6 @@ def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: in
     keys = {each.job.key for each in shown}
     reasons = {step.key: step.reason for step in look.steps if step.key in keys}
     ahead = gpus_ahead(look.jobs, gpus)
-    for state in look.jobs:
-        yield "job_info", (state.job.queue, *state.job.key), 1
     for each in shown:
         key = each.job.key
         yield from _job_samples(each, gpus, reasons.get(key), look.since.get(key), starts.get(key))
@@ -426,6 +434,21 @@ def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: in
             yield "job_gpus_ahead", (each.job.queue, *key), ahead[key]
             if isfinite(latest_s := look.promises.get(key, UNKNOWN_START)[2]):
                 yield "job_promised_start_timestamp_seconds", (each.job.queue, *key), latest_s
+
+
+def job_queues(jobs: Iterable[JobState], others: Iterable[tuple[JobKey, str]]) -> Iterator[Sample]:
+    """Yield the queue of each job, by the names that series of launchers have: one sample per name.
+
+    others: owners of pods that no known job owns, and their queues. Prometheus does not know the API group of a pod's
+    owner. So a job of a group whose kind has a longer name here also gets the short name, unless a job has it.
+    """
+    queues = {state.job.key: state.job.queue for state in jobs}
+    for key, queue in list(queues.items()):
+        queues.setdefault(JobKey(key.kind.partition(".")[0], key.namespace, key.name), queue)
+    for key, queue in others:
+        queues.setdefault(key, queue)
+    for key, queue in queues.items():
+        yield "job_info", (queue, *key), 1
 
 
 def gpus_ahead(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[JobKey, int]:

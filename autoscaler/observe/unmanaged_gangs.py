@@ -15,6 +15,7 @@ from turnout.autoscaler.model import JobState, Worker
 from turnout.autoscaler.observe.job_pods import SCHEDULERS, unbindable
 from turnout.jobs.annotations import spread
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect, GangKey, membership
+from turnout.jobs.kinds.scrape_target import scrape_key
 from turnout.jobs.model import Bounds, Job, JobKey, Object, Order
 from turnout.jobs.wishes import kai
 from turnout.jobs.wishes.merge import native_min
@@ -26,6 +27,7 @@ _WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")
 _OVER = ("Succeeded", "Failed")
 _MOST_MEMBERS = 100_000
 _MOST_BEGAN = 10_000
+MAX_SCRAPED_JOBS = 2_000  # owners of such pods that the metrics name
 PROMISE_S = 300.0  # how long the room of a terminating pod counts as free: a finalizer may keep it
 
 
@@ -127,6 +129,7 @@ class UnmanagedGangs:
         self._gpus, self._schedulers = gpus, schedulers
         self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}
         self._of: dict[str, GangKey] = {}
+        self._scraped: dict[JobKey, dict[str, Pod]] = {}  # by the job that Prometheus attaches to their series
         self._waiting: Counter[GangKey] = Counter()
         self._groups: dict[GangKey, WaitingGroup] = {}
         self._began: dict[tuple[str, str], None] = {}  # gangs of which a member has had a node, by namespace and name
@@ -141,6 +144,7 @@ class UnmanagedGangs:
         key = membership(pod).key
         self._of[uid] = key
         self._gangs.setdefault(key, {})[uid] = pod, shape
+        self._scraped.setdefault(scrape_key(pod), {})[uid] = pod
         self._waiting[key] += not pod.spec.node_name
         if pod.spec.node_name:
             self._began.pop((key.namespace, key.name), None)
@@ -155,6 +159,10 @@ class UnmanagedGangs:
             return
         pod, _ = self._gangs[key].pop(uid)
         self._waiting[key] -= not pod.spec.node_name
+        target = scrape_key(pod)
+        del self._scraped[target][uid]
+        if not self._scraped[target]:
+            del self._scraped[target]
         if not self._gangs[key]:
             del self._gangs[key], self._waiting[key]
 
@@ -187,6 +195,14 @@ class UnmanagedGangs:
                 continue
             if (state := self._job_state(key, group, members, lookups)) is not None:
                 yield state
+
+    def scraped_jobs(self) -> Iterator[tuple[JobKey, Pod]]:
+        """Yield the owners that Prometheus attaches to the series of these pods, with one pod each, in order.
+
+        At most MAX_SCRAPED_JOBS, since a tenant creates as many owners as it likes.
+        """
+        for key in sorted(self._scraped)[:MAX_SCRAPED_JOBS]:
+            yield key, next(iter(self._scraped[key].values()))
 
     def started(self, key: JobKey) -> bool:
         """Return True if any member of a gang has had a node, also a member that was deleted since."""

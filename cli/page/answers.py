@@ -89,7 +89,9 @@ def _number(text: str, name: str, least: int, most: int) -> int:
     return int(text)
 
 
-def _page(rows: Sequence[T], query: Query, fields: Mapping[str, Callable[[T], object]]) -> tuple[Sequence[T], int, str]:
+def page_of(
+    rows: Sequence[T], query: Query, fields: Mapping[str, Callable[[T], object]]
+) -> tuple[Sequence[T], int, str]:
     """Sort and cut rows. Return the page, the number of all rows, and the `continue` of the next page."""
     if query.sort:
         name = query.sort.removeprefix("-")
@@ -245,7 +247,7 @@ def queue_list(state: ClusterState, query: Query) -> QueueList:
         "idle_gpus": lambda row: row.idle_gpus,
         "waiting_gpus": lambda row: row.waiting_gpus,
     }
-    page, total, after = _page(rows, query, fields)
+    page, total, after = page_of(rows, query, fields)
     return QueueList(
         observed_at_s=state.observed_at_s,
         version=state.version,
@@ -276,7 +278,7 @@ def job_list(state: ClusterState, query: Query) -> JobList:
         "since_at_s": lambda row: row.since_at_s,
         "workers": lambda row: row.workers,
     }
-    page, total, after = _page(rows, query, fields)
+    page, total, after = page_of(rows, query, fields)
     return JobList(observed_at_s=state.observed_at_s, version=state.version, total=total, next=after, items=tuple(page))
 
 
@@ -293,7 +295,7 @@ def decision_list(state: ClusterState, query: Query) -> DecisionList:
         if text in f"{each.object} {each.reason} {each.sentence}".lower()
         and all(getattr(each, name) == value for name, value in exact.items())
     ]
-    page, total, after = _page(rows, query, {"at_s": lambda row: row.at_s})
+    page, total, after = page_of(rows, query, {"at_s": lambda row: row.at_s})
     return DecisionList(
         observed_at_s=state.observed_at_s, version=state.version, total=total, next=after, items=tuple(page)
     )
@@ -330,7 +332,7 @@ def node_list(state: ClusterState, query: Query) -> NodeList:
         "gpus": lambda row: row.gpus,
         "used_gpus": lambda row: row.used_gpus,
     }
-    page, total, after = _page(rows, query, fields)
+    page, total, after = page_of(rows, query, fields)
     return NodeList(
         observed_at_s=state.observed_at_s,
         version=state.version,

@@ -191,19 +191,24 @@ class QueueSample(msgspec.Struct, array_like=True, frozen=True):
 
     at_s: float
     quota_gpus: int | None
-    min_gpus: int
-    elastic_gpus: int
-    lent_gpus: int
-    idle_gpus: int
-    borrowed_gpus: int
+    # None: from here on nothing is known, up to the next sample.
+    min_gpus: int | None
+    elastic_gpus: int | None
+    lent_gpus: int | None
+    idle_gpus: int | None
+    borrowed_gpus: int | None
 
 
 class QueueHistory(Answer, kw_only=True, frozen=True):
-    """A queue over time, since this page began to observe."""
+    """A queue over time: from Prometheus, if the page knows one, and since this page began to observe."""
 
     queue: str
-    # Oldest first, at most 720.
+    # Oldest first: at most 720 of this page, and 1,440 of Prometheus before them.
     samples: tuple[QueueSample, ...]
+    # Since when this page has observed the queue itself, since 1970; None before the first sample.
+    own_since_at_s: float | None = None
+    # Why the time before is not known; "" if it is, or if the page knows no Prometheus.
+    note: str = ""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -284,6 +289,16 @@ class SizeSample(msgspec.Struct, array_like=True, frozen=True):
 
     at_s: float
     workers: int
+
+
+class JobSizes(Answer, kw_only=True, frozen=True):
+    """The size of a job over time before this page began to observe it, from Prometheus."""
+
+    job: str
+    # Oldest first, only changes, at most 500.
+    sizes: tuple[SizeSample, ...] = ()
+    # Why nothing is known; "" if it is.
+    note: str = ""
 
 
 class DecisionItem(msgspec.Struct, kw_only=True, frozen=True):
@@ -380,6 +395,22 @@ class JobTime(Answer, kw_only=True, frozen=True):
     rounds: tuple[RoundItem, ...] = ()
     # The newest first, at most 50.
     saves: tuple[SaveItem, ...] = ()
+
+
+class UsageList(ListAnswer, kw_only=True, frozen=True):
+    """GPU-hours of a time, as `turnout usage` prints them: one report, as far as this viewer may see it."""
+
+    # Why nothing, or nothing newer, is known; "" if it is.
+    missing: str = ""
+    # user, job, queue, day or lending: what the rows are.
+    by: str
+    # The time: today in UTC, and the days before it.
+    days: int
+    # The measured part of that time.
+    measured_s: float = 0.0
+    # The names of the fields of a row, in order. docs/accounting.md describes them.
+    columns: tuple[str, ...]
+    items: tuple[dict[str, str | float], ...] = ()
 
 
 class NodeItem(msgspec.Struct, frozen=True):

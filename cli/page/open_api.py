@@ -9,6 +9,7 @@ import msgspec
 
 from turnout.cli.page import messages
 from turnout.cli.page.answers import DECISION_FILTERS, JOB_FILTERS, NODE_FILTERS, QUEUE_FILTERS
+from turnout.cli.page.usage_rows import FILTERS as USAGE_FILTERS
 
 _LIST = ("limit", "continue", "sort")
 # Path, the struct of its answer, its parameters, and the question that it answers.
@@ -28,6 +29,18 @@ PATHS: tuple[tuple[str, type[msgspec.Struct], tuple[str, ...], str], ...] = (
         messages.JobTime,
         ("kind", "namespace", "name"),
         "What was this job's time spent on?",
+    ),
+    (
+        "/api/v1/usage",
+        messages.UsageList,
+        (*USAGE_FILTERS, *_LIST),
+        "Who used how many GPU-hours, and who lent to whom?",
+    ),
+    (
+        "/api/v1/jobs/{kind}/{namespace}/{name}/sizes",
+        messages.JobSizes,
+        ("kind", "namespace", "name"),
+        "How large was this job before the page started?",
     ),
     ("/api/v1/decisions", messages.DecisionList, (*DECISION_FILTERS, *_LIST), "What was decided, for whom and why?"),
     ("/api/v1/nodes", messages.NodeList, (*NODE_FILTERS, *_LIST), "Which nodes need somebody?"),

@@ -12,8 +12,10 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, TypedDict
 
+import aiohttp
 from aiohttp import web
 
 from turnout.autoscaler.settings import Settings
@@ -27,8 +29,10 @@ from turnout.cli.page.access import Access, ClusterAccess, LocalAccess, Sessions
 from turnout.cli.page.answers import BadQuery, job_time
 from turnout.cli.page.messages import JobTime, LandingAnswer, LandingRow
 from turnout.cli.page.metrics import PageMetrics
+from turnout.cli.page.prometheus import Prometheus
 from turnout.cli.page.server import Explain, Goodput, PageServer, PageSettings
 from turnout.cli.page.source import PageSource
+from turnout.cli.page.usage_log import UsageLog
 from turnout.cli.views.explain import BadGang, gang_of, ranges
 from turnout.controllers.kinds.registry import KINDS
 from turnout.kube.cli_flags import check_url, parse_address
@@ -52,6 +56,7 @@ def _page_settings(args: argparse.Namespace, allowed: frozenset[str]) -> PageSet
     """Return the settings of the flags. Raises BadSetting."""
     check_url(args.docs_base_url, "--docs-base-url")
     check_url(args.grafana_url, "--grafana-url")
+    check_url(args.prometheus_url, "--prometheus-url")
     return PageSettings(
         args.cluster or args.context or "",
         args.docs_base_url,
@@ -61,6 +66,21 @@ def _page_settings(args: argparse.Namespace, allowed: frozenset[str]) -> PageSet
         args.group_header,
         args.secure_cookie,
     )
+
+
+class _Sources(TypedDict):
+    decision_log: Path | None
+    prometheus_url: str
+    prometheus_cluster: str
+
+
+def _sources(args: argparse.Namespace) -> _Sources:
+    """Return where the flags say that the past is to be read."""
+    return {
+        "decision_log": args.decision_log,
+        "prometheus_url": args.prometheus_url,
+        "prometheus_cluster": args.prometheus_cluster,
+    }
 
 
 def local_hosts(port: int) -> frozenset[str]:
@@ -79,7 +99,8 @@ async def serve_locally(
 
     await client.get("/version")  # fail at once if the API server does not answer
     place = LOOPBACK, args.port
-    async with serving(client, settings, LocalAccess(secret), place, hosts, reads_logs=True) as page:
+    access, sources = LocalAccess(secret), _sources(args)
+    async with serving(client, settings, access, place, hosts, reads_logs=True, **sources) as page:
         say(f"http://{LOOPBACK}:{page.port}/#token={secret}")
         say("Ctrl-C ends it.")
         await page.source.run()
@@ -93,7 +114,7 @@ async def serve(settings: Settings, args: argparse.Namespace, say: Callable[[str
     opening = Client.open(args.kubeconfig, args.context, max_call_s=args.request_timeout or None, as_user=args.as_user)
     async with (
         await opening as client,
-        serving(client, settings, ClusterAccess(client, RealClock()), address, lambda _: own) as page,
+        serving(client, settings, ClusterAccess(client, RealClock()), address, lambda _: own, **_sources(args)) as page,
     ):
         source, server = page.source, page.server
         metrics = PageMetrics(source.data_age_s, lambda: server.viewers)
@@ -127,30 +148,51 @@ async def serving(
     page_settings: Callable[[int], PageSettings],
     sessions: Sessions | None = None,
     reads_logs: bool = False,
+    decision_log: Path | None = None,
+    prometheus_url: str = "",
+    prometheus_cluster: str = "",
 ) -> AsyncIterator[RunningPage]:
     """Serve the page while the block lasts. Its source does not run yet.
 
     page_settings: makes the settings, given the port. sessions: those of an earlier page. reads_logs: the client is
-    that of the only viewer, who may see what it may see. Raises BadAddress.
+    that of the only viewer, who may see what it may see. decision_log: a file or a folder. prometheus_url:
+    "" for none. prometheus_cluster: the label of the cluster's series there. Raises BadAddress.
     """
     source = PageSource(client, settings, RealClock(), random.Random())
     listening = _listen(*address)
     port = int(listening.getsockname()[1])
-    server = PageServer(
-        source,
-        access,
-        sessions or Sessions(time.monotonic),
-        _explain(client, settings, source),
-        page_settings(port),
-        _goodput(client, source) if reads_logs else None,
-    )
-    runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, listening).start()
-        yield RunningPage(source, server, port)
-    finally:
-        await runner.cleanup()
+    async with _prometheus(prometheus_url, prometheus_cluster) as prometheus:
+        server = PageServer(
+            source,
+            access,
+            sessions or Sessions(time.monotonic),
+            _explain(client, settings, source),
+            page_settings(port),
+            _goodput(client, source) if reads_logs else None,
+            None if decision_log is None else UsageLog(decision_log, RealClock()),
+            prometheus,
+        )
+        runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listening).start()
+            yield RunningPage(source, server, port)
+        finally:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def _prometheus(url: str, cluster: str) -> AsyncIterator[Prometheus | None]:
+    """Give the source of the past; None without an address."""
+    if not url:
+        yield None
+        return
+    async with aiohttp.ClientSession() as session:
+        prometheus = Prometheus(session, url, cluster, RealClock())
+        try:
+            yield prometheus
+        finally:
+            await prometheus.close()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -11,19 +11,34 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
+from math import inf
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
 from turnout.cli.commands.listing import CannotSee
-from turnout.cli.page import answers
+from turnout.cli.page import answers, usage_rows
 from turnout.cli.page.access import Access, Identity, NotLoggedIn, Sessions, Unavailable
 from turnout.cli.page.answers import BadQuery, read_query
 from turnout.cli.page.cluster_state import ClusterState, Rights, visible
 from turnout.cli.page.history import WINDOWS, PastSizes
-from turnout.cli.page.messages import JobDetail, JobItem, JobTime, LandingAnswer, Problem, QueueHistory, Viewer
+from turnout.cli.page.messages import (
+    JobDetail,
+    JobItem,
+    JobSizes,
+    JobTime,
+    LandingAnswer,
+    Problem,
+    QueueHistory,
+    QueueSample,
+    SizeSample,
+    Viewer,
+)
 from turnout.cli.page.open_api import document
+from turnout.cli.page.past_queries import Past
+from turnout.cli.page.usage_rows import LogReading
+from turnout.cli.views.usage import Usage
 from turnout.kube.errors import KubeError
 
 log = logging.getLogger("turnout.page")
@@ -91,8 +106,26 @@ class StateSource(Protocol):
         """Return why a job is as it is, link by link; nothing for a job that is gone. job: KIND/NAMESPACE/NAME."""
 
 
+class UsageSource(Protocol):
+    """Gives the usage of GPUs over time."""
+
+    async def read(self, days: int) -> tuple[LogReading, Usage]:
+        """Return the usage of so many days, the last of which is today in UTC."""
+
+
+class PastSource(Protocol):
+    """Gives the past of queues and jobs before the page started."""
+
+    async def queue(self, name: str, window: str, end_s: float) -> Past[QueueSample]:
+        """Return the samples of a queue before a time."""
+
+    async def job(self, job: JobItem, end_s: float) -> Past[SizeSample]:
+        """Return the changes of a job's size before a time."""
+
+
 Explain = Callable[[str, str], Awaitable[LandingAnswer]]
 Goodput = Callable[[str], Awaitable[JobTime]]
+NO_PROMETHEUS = "This page asks no Prometheus for the time before it started (--prometheus-url)."
 NO_LOGS = "This page may not read the logs of pods. The command turnout goodput JOB reads them with your own rights."
 
 
@@ -100,7 +133,8 @@ class PageServer:
     """Answers the requests of viewers.
 
     explain: plans a gang, given PODSxGPUS and a namespace; raises BadQuery. goodput: reads what the time of a job was
-    spent on, given KIND/NAMESPACE/NAME; None if the page may not read logs.
+    spent on, given KIND/NAMESPACE/NAME; None if the page may not read logs. usage_log: None if there is no decision
+    log to read. prometheus: None if the past is only what this page has observed.
     """
 
     def __init__(
@@ -111,9 +145,11 @@ class PageServer:
         explain: Explain,
         settings: PageSettings = PageSettings(),
         goodput: Goodput | None = None,
+        usage_log: UsageSource | None = None,
+        prometheus: PastSource | None = None,
     ) -> None:
         self._source, self._access, self._sessions, self._explain = source, access, sessions, explain
-        self._settings, self._goodput = settings, goodput
+        self._settings, self._goodput, self._usage_log, self._prometheus = settings, goodput, usage_log, prometheus
         self._answers: OrderedDict[tuple[str, Rights], _Encoded] = OrderedDict()
         self._visible_states: tuple[int, dict[Rights, ClusterState]] = (0, {})
         self._namespaces: tuple[int, tuple[str, ...]] = (0, ())  # of a version of the state: those with jobs
@@ -135,9 +171,11 @@ class PageServer:
         app.router.add_get("/api/v1/openapi.json", self._open_api)
         app.router.add_get("/api/v1/viewer", self._viewer)
         app.router.add_get("/api/v1/explain", self._explained)
+        app.router.add_get("/api/v1/usage", self._usage)
         app.router.add_get("/api/v1/queues/{queue:.+}/history", self._queue_history)
         app.router.add_get("/api/v1/jobs/{kind}/{namespace}/{name}", self._job)
         app.router.add_get("/api/v1/jobs/{kind}/{namespace}/{name}/goodput", self._job_time)
+        app.router.add_get("/api/v1/jobs/{kind}/{namespace}/{name}/sizes", self._job_sizes)
         for path, make in self._lists().items():
             app.router.add_get(f"/api/v1/{path}", self._list_handler(make))
         return app
@@ -224,12 +262,32 @@ class PageServer:
             key = request.path_qs, rights
             known = self._answers.get(key)
             if known is None or known.version != state.version:
-                known = self._answers[key] = _encoded(make(state, dict(request.query)), state.version)
-                while len(self._answers) > MOST_ANSWERS:
-                    self._answers.popitem(last=False)
+                known = self._remember(key, _encoded(make(state, dict(request.query)), state.version))
             return _encoded_response(request, known)
 
         return handle
+
+    def _remember(self, key: tuple[str, Rights], answer: _Encoded) -> _Encoded:
+        """Store an answer, and drop the oldest of too many."""
+        self._answers[key] = answer
+        while len(self._answers) > MOST_ANSWERS:
+            self._answers.popitem(last=False)
+        return answer
+
+    async def _usage(self, request: web.Request) -> web.Response:
+        state, rights = await self._state(request)
+        if len(request.path_qs) > MOST_QUERY:
+            raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
+        query = read_query(dict(request.query), usage_rows.FILTERS)
+        if self._usage_log is None:
+            return _encoded_response(request, _encoded(usage_rows.without_log(state, query), state.version))
+        reading, usage = await self._usage_log.read(usage_rows.window_of(query)[1])
+        key = request.path_qs, rights
+        known = self._answers.get(key)
+        if known is None or known.version != reading.number:
+            answer = await asyncio.to_thread(usage_rows.usage_list, usage, state, rights, query, reading)
+            known = self._remember(key, _encoded(answer, reading.number))
+        return _encoded_response(request, known)
 
     async def _queue_history(self, request: web.Request) -> web.Response:
         state, _ = await self._state(request)
@@ -242,7 +300,32 @@ class PageServer:
         if item.hidden:
             raise web.HTTPForbidden(reason="you may not list the pods of a namespace of this queue")
         samples = self._source.past.queue(queue, window)
-        answer = QueueHistory(observed_at_s=state.observed_at_s, version=state.version, queue=queue, samples=samples)
+        own_since_s, note = samples[0].at_s if samples else None, ""
+        if self._prometheus is not None:
+            past = await self._prometheus.queue(queue, window, own_since_s or state.observed_at_s)
+            samples, note = (*(each for each in past.samples if each.at_s < (own_since_s or inf)), *samples), past.note
+        answer = QueueHistory(
+            observed_at_s=state.observed_at_s,
+            version=state.version,
+            queue=queue,
+            samples=samples,
+            own_since_at_s=own_since_s,
+            note=note,
+        )
+        return _encoded_response(request, _encoded(answer, state.version))
+
+    async def _job_sizes(self, request: web.Request) -> web.Response:
+        state, item = await self._job_item(request)
+        own = self._source.past.job(item.job)
+        past: Past[SizeSample] = Past()
+        note = NO_PROMETHEUS
+        if self._prometheus is not None:
+            past = await self._prometheus.job(item, own[0].at_s if own else state.observed_at_s)
+            note = past.note
+        sizes = tuple(each for each in past.samples if not own or each.at_s < own[0].at_s)
+        answer = JobSizes(
+            observed_at_s=state.observed_at_s, version=state.version, job=item.job, sizes=sizes, note=note
+        )
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _job_item(self, request: web.Request) -> tuple[ClusterState, JobItem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnout.cli.commands.cluster_flags import DECIDING, add_cluster, add_flags, add_verb, settings_of
@@ -32,6 +33,7 @@ def add(commands: Any) -> None:
     page.add_argument("--cluster", default="", help="the name that the page shows (that of the context)")
     page.add_argument("--docs-base-url", default="", metavar="URL", help="of the docs site, for runbooks and reasons")
     page.add_argument("--grafana-url", default="", metavar="URL", help="for links to the boards")
+    _add_past(page)
     page.add_argument("--allowed-host", action="append", default=[], help="of the Host header; repeatable (any)")
     page.add_argument("--user-header", default="", help="in which an authenticating proxy names the user")
     page.add_argument("--group-header", default="", help="in which it names the groups, separated by commas")
@@ -51,6 +53,20 @@ def add(commands: Any) -> None:
     add_cluster(page)
     add_flags(page, DECIDING)
     page.set_defaults(run=_page)
+
+
+def _add_past(page: argparse.ArgumentParser) -> None:
+    """Add the flags that say where the page reads what was before it started."""
+    page.add_argument(
+        "--decision-log",
+        type=Path,
+        metavar="PATH",
+        help="of the autoscaler, for GPU-hours: a file, or a folder with the files of all pods",
+    )
+    page.add_argument(
+        "--prometheus-url", default="", metavar="URL", help="of a Prometheus, for the time before the page started"
+    )
+    page.add_argument("--prometheus-cluster", default="", metavar="NAME", help="the label cluster of its series (none)")
 
 
 def _page(args: argparse.Namespace) -> int:

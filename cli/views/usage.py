@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import ceil
 from typing import Any
 
-from turnout.autoscaler.reporting.decision_log import BadLine, UsageLine, is_usage, read_usage_line
+from turnout.autoscaler.reporting.decision_log import BadLine, JobUsage, UsageLine, is_usage, read_usage_line
 from turnout.autoscaler.reporting.usage import OTHER, IdleReason
 from turnout.cli.views.listing import Column, Listing
 from turnout.kube.times import rfc3339, unix_s
 
+MAX_JOBS_OF_DAY = 20_000  # of one queue that DailyUsage names; the others are summed
 MAX_OWNERS = 200  # owners that are listed by name, those with most GPU-hours
 NO_OWNER = "none"  # of jobs without the label, and of pods without a job
 _HOUR_S = 3600.0
@@ -53,6 +55,87 @@ def read_usage(lines: Iterable[bytes], since_s: float) -> Usage:
         else:
             found.append(usage)
     return Usage(tuple(sorted(found, key=lambda each: (each.at, each.queue))), unread, older)
+
+
+@dataclass(slots=True)
+class _DaySums:
+    """The use of one queue on one day. Amounts are those of UsageLine."""
+
+    seconds: float = 0.0
+    # By job and owner: GPU-seconds, and those of workers above the min.
+    jobs: dict[tuple[str, str], list[float]] = field(default_factory=dict)
+    lent_gpu_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    returned_gpus: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    idle_gpu_s: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    won_gpu_s: float = 0.0
+    cost_gpu_s: float = 0.0
+
+    def add(self, line: UsageLine) -> None:
+        """Add one period."""
+        self.seconds += line.seconds
+        self.won_gpu_s += line.won_gpu_s
+        self.cost_gpu_s += line.cost_gpu_s
+        for each in line.jobs:
+            key = each.job, each.owner
+            if key not in self.jobs and len(self.jobs) >= MAX_JOBS_OF_DAY:
+                key = "", OTHER
+            amounts = self.jobs.setdefault(key, [0.0, 0.0])
+            amounts[0] += each.gpu_s
+            amounts[1] += each.elastic_gpu_s
+        for sums, part in (
+            (self.lent_gpu_s, line.lent_gpu_s),
+            (self.returned_gpus, line.returned_gpus),
+            (self.idle_gpu_s, line.idle_gpu_s),
+        ):
+            for name, amount in part.items():
+                sums[name] += amount
+
+    def line(self, day: str, queue: str) -> UsageLine:
+        """Return the day as one line, whose period begins with the day."""
+        return UsageLine(
+            rfc3339((unix_s(f"{day}T00:00:00Z") or 0.0) + ceil(self.seconds)),
+            self.seconds,
+            queue,
+            tuple(JobUsage(job, owner, *amounts) for (job, owner), amounts in sorted(self.jobs.items())),
+            dict(self.lent_gpu_s),
+            dict(self.returned_gpus),
+            dict(self.idle_gpu_s),
+            self.won_gpu_s,
+            self.cost_gpu_s,
+        )
+
+
+class DailyUsage:
+    """The lines of a decision log as one line for each queue and day: a month of them fits into memory."""
+
+    def __init__(self) -> None:
+        self._days: dict[str, dict[str, _DaySums]] = {}
+        self._unread_lines = 0
+
+    def add(self, line: bytes) -> None:
+        """Add a line of the log. Lines about decisions count for nothing."""
+        if not is_usage(line):
+            return
+        try:
+            usage = read_usage_line(line)
+        except BadLine:
+            self._unread_lines += 1
+            return
+        self._days.setdefault(day_of(usage), {}).setdefault(usage.queue, _DaySums()).add(usage)
+
+    def drop_before(self, day: str) -> None:
+        """Drop older days. day: YYYY-MM-DD in UTC."""
+        self._days = {each: queues for each, queues in self._days.items() if each >= day}
+
+    def usage(self, first_day: str) -> Usage:
+        """Return the use since the begin of a day. first_day: YYYY-MM-DD in UTC."""
+        lines = (
+            sums.line(day, queue)
+            for day, queues in sorted(self._days.items())
+            for queue, sums in sorted(queues.items())
+            if day >= first_day
+        )
+        return Usage(tuple(lines), self._unread_lines)
 
 
 def _begin_s(line: UsageLine) -> float:

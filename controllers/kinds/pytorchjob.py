@@ -32,6 +32,7 @@ from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import pytorchjob
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, Restart
 from turnout.jobs.kinds.pytorchjob import CONTAINER, CTYUN_PYTORCH_JOB, KIND, PYTORCH_JOB, PyTorchJobSpec
+from turnout.kube.labels import JOB_KIND
 
 PORT_NAME, PORT, ELASTIC_PORT = "pytorchjob-port", 23456, 29400
 INIT_IMAGE = "alpine:3.10"
@@ -75,6 +76,8 @@ def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
     """Return the labels of one replica."""
     found = {**selector(view, role), KUBEFLOW.index: str(replica.index)}
     lead = role.name == "Master" if _master_role(view) is not None else replica.index == 0
+    if view.api_version == CTYUN_PYTORCH_JOB.api_version:
+        found[JOB_KIND] = CTYUN_PYTORCH_JOB.kind
     return {**found, f"{_LABELS}job-role": "master"} if lead else found
 
 

@@ -16,6 +16,8 @@ from turnout.launcher.agent.start_agent import CannotListen, arbiter_of, member_
 from turnout.launcher.coordinator_messages import Join, Redirect, ToCoordinator
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
+from turnout.launcher.goodput.job_time import JobTime
+from turnout.launcher.goodput.ledger import newest
 from turnout.launcher.model import ElasticSpec, Exit, Member, Reason
 from turnout.launcher.rendezvous.arbiter import LockRefused, LockUnreachable
 from turnout.launcher.rendezvous.find_coordinator import Search
@@ -70,6 +72,7 @@ class Reception:
             log_event,
         )
         self._current_leadership: Leadership | None = None
+        self._totals: JobTime | None = None  # of the coordinator that ended here when all workers had left
         self._waiting: list[tuple[MemberConnection, Join]] = []
         self._beginning: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
@@ -131,6 +134,7 @@ class Reception:
             is_member=False,
         )
         leadership.on_end = self._on_coordinator_end
+        leadership.job_time = lambda: self._totals
         return leadership
 
     def _on_coordinator_end(self, how: JobOver | StepDown) -> None:
@@ -160,6 +164,7 @@ class Reception:
         """End the present leadership. The next worker that comes makes this program ask the arbiter who leads."""
         assert self._current_leadership is not None
         await self._current_leadership.end()
+        self._totals = newest(None, self._current_leadership.last_totals)
         self._current_leadership = self._beginning = None
         self._listener.lead(self)  # the next worker that comes makes it ask the arbiter who leads now
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
+
+from turnout.launcher.errors import LauncherError
 
 NS = 1_000_000_000  # nanoseconds of a second
 _NS_OF_US = 1_000
@@ -86,6 +89,44 @@ class JobTime:
             "steps": "reported" if self.steps_reported else "no steps are reported",
             "until_s": round(self.until_ns / NS, 3),
         }
+
+
+MOST_TOTALS = 2_048  # characters of totals as text
+MAX_SKEW_NS = 86_400 * NS  # largest difference of two hosts' clocks
+
+
+class BadTotals(LauncherError):
+    """Stored totals that cannot be those of a job. Ignore them: the measurement begins anew."""
+
+
+_totals = msgspec.json.Decoder(JobTime)
+
+
+def write_totals(record: JobTime) -> str:
+    """Encode totals as text, at most MOST_TOTALS characters."""
+    return msgspec.json.encode(record).decode()
+
+
+def read_totals(text: str, now_ns: int) -> JobTime | None:
+    """Decode what `write_totals` has written, None for "". now_ns: since 1970. Raises BadTotals.
+
+    Whoever may write the arbiter's record can write any text, so impossible times are refused too.
+    """
+    if not text:
+        return None
+    if len(text) > MOST_TOTALS:
+        raise BadTotals(f"{len(text)} characters: at most {MOST_TOTALS} are totals")
+    try:
+        record = _totals.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise BadTotals(f"not totals: {error}") from error
+    if not record.origin_ns <= record.until_ns <= now_ns + MAX_SKEW_NS:
+        raise BadTotals("the measured time begins after its end, or ends in the future")
+    if record.wall_ns > record.until_ns - record.origin_ns + MAX_SKEW_NS:
+        raise BadTotals("the kinds are longer than the measured time")
+    if not len(record.time_ns) == len(record.gpu_us) <= len(KINDS):
+        raise BadTotals(f"{len(record.time_ns)} kinds of time: {len(KINDS)} are known")
+    return record
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class Ledger:
     mark: int = -1  # the newest step before those of steps_ns
     step: int = -1  # the newest step of this round, -1 for none
     preserved: int = -1  # the newest preserved step
+    saved: int = -1  # the newest saved step that was reported before the first world here; -1 for none
     pause: TimeKind = TimeKind.RENDEZVOUS  # the kind of time between two worlds
     started: bool = False  # some world of this job has made a step
     claimed_ns: Mapping[TimeKind, int] = field(default_factory=dict)  # rank 0's phases that were counted in this round
@@ -56,13 +57,25 @@ def begin(
     return ledger if record is None else inherit(ledger, record)
 
 
+def newest(own: JobTime | None, stored: JobTime | None) -> JobTime | None:
+    """Choose the totals with which a coordinator begins: its agent's own, or those that the arbiter stores.
+
+    An agent without totals knows no survivor of the last world. Then the job has stopped as a whole, so the time
+    until the next world is recovery, even if that world had begun to shrink.
+    """
+    if stored is None or (own is not None and own.until_ns >= stored.until_ns):
+        return own
+    return stored if own is not None else replace(stored, pause=TimeKind.RECOVERY)
+
+
 def inherit(ledger: Ledger, record: JobTime) -> Ledger:
     """Adopt the totals of an earlier coordinator, unless newer ones are known.
 
     Its undecided steps stay undecided until the first world forms here. After that they are wasted.
     """
     known = ledger.inherited
-    if record.issuer == ledger.issuer or (known is not None and known.until_ns >= record.until_ns):
+    is_own = record.issuer == ledger.issuer and record.until_ns >= ledger.begun_ns
+    if is_own or (known is not None and known.until_ns >= record.until_ns):
         return ledger
     if ledger.gpus and known is None:  # a world was formed here before anybody told of the job's past
         lost = Totals().plus(record.time_ns, record.gpu_us).add(TimeKind.WASTED, record.undecided_ns, record.gpus)
@@ -151,16 +164,14 @@ def advance(ledger: Ledger, step: int, since_step_ns: int = 0) -> Ledger:
 
 
 def preserve(ledger: Ledger, saved: int) -> Ledger:
-    """Make the steps up to the saved one productive. The steps between two reports count as equally long."""
-    if saved <= ledger.preserved:
-        return ledger
-    if ledger.step >= 0:
-        ledger = advance(ledger, saved)  # another rank has reported the save before rank 0 reported the step
-    if saved <= ledger.mark or ledger.step <= ledger.mark:
-        return replace(ledger, preserved=saved, mark=max(saved, ledger.mark))
-    share_ns = ledger.steps_ns * (saved - ledger.mark) // (ledger.step - ledger.mark)
-    ledger = _add(ledger, TimeKind.PRODUCTIVE, share_ns)
-    return replace(ledger, steps_ns=ledger.steps_ns - share_ns, mark=saved, preserved=saved)
+    """Make the steps up to the saved one productive. The steps between two reports count as equally long.
+
+    Before the first world here the steps are inherited, and a member may still bring newer totals of the same steps.
+    So they stay undecided until that world forms.
+    """
+    if not ledger.gpus:
+        return replace(ledger, saved=max(saved, ledger.saved))
+    return _preserve(ledger, saved)
 
 
 def stop(ledger: Ledger, tail: TimeKind) -> Ledger:
@@ -175,6 +186,7 @@ def form(ledger: Ledger, gpus: int) -> Ledger:
 
     If nobody ends the round, its coordinator was lost: the time until the next world is recovery.
     """
+    ledger = _settle(ledger)
     ledger = _add(ledger, TimeKind.WASTED, ledger.steps_ns)
     return replace(ledger, steps_ns=0, step=-1, gpus=gpus, claimed_ns={}, pause=TimeKind.RECOVERY)
 
@@ -182,7 +194,25 @@ def form(ledger: Ledger, gpus: int) -> Ledger:
 def finish(ledger: Ledger, *, success: bool) -> Ledger:
     """End the job. The steps of a job that succeeds are preserved, those of another one are wasted."""
     kind = TimeKind.PRODUCTIVE if success else TimeKind.WASTED
+    ledger = _settle(ledger)
     return replace(_add(ledger, kind, ledger.steps_ns), steps_ns=0)
+
+
+def _settle(ledger: Ledger) -> Ledger:
+    """Preserve what was reported as saved before the first world here."""
+    return ledger if ledger.saved < 0 else _preserve(replace(ledger, saved=-1), ledger.saved)
+
+
+def _preserve(ledger: Ledger, saved: int) -> Ledger:
+    if saved <= ledger.preserved:
+        return ledger
+    if ledger.step >= 0:
+        ledger = advance(ledger, saved)  # another rank has reported the save before rank 0 reported the step
+    if saved <= ledger.mark or ledger.step <= ledger.mark:
+        return replace(ledger, preserved=saved, mark=max(saved, ledger.mark))
+    share_ns = ledger.steps_ns * (saved - ledger.mark) // (ledger.step - ledger.mark)
+    ledger = _add(ledger, TimeKind.PRODUCTIVE, share_ns)
+    return replace(ledger, steps_ns=ledger.steps_ns - share_ns, mark=saved, preserved=saved)
 
 
 def _claim(ledger: Ledger, report: RankZero, waited_ns: int, starts: bool) -> tuple[Ledger, int]:

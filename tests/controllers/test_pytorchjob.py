@@ -51,6 +51,7 @@ def test_the_guides_job_gives_each_worker_this():
     }
     made = pod_of(raw, index=1)
     assert made["metadata"]["name"] == "elastic-example-worker-1"
+    assert made["metadata"]["labels"]["turnout.dev/job-kind"] == "PyTorchJob.ctyun.cn"
     (container,) = made["spec"]["containers"]
     assert container["command"][:3] == ["python", "-m", "torch.distributed.run"]
     assert container["env"][0] == {"name": "LOGLEVEL", "value": "DEBUG"}

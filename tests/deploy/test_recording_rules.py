@@ -33,6 +33,7 @@ IN_GPUS = {
     f'{GPU_TIME}{{{JOB},kind="wasted"}}': "0+40x120",
 }
 OTHER_JOB = JOB.replace("bert", "gpt")
+STATEFUL_SET = JOB.replace("VolcanoJob", "StatefulSet")
 
 
 def filled(expr):
@@ -69,6 +70,30 @@ def filled(expr):
             '{queue="default",kind="productive"}',
             7.33,
             id="a queue's GPUs by kind",
+        ),
+        pytest.param(
+            {
+                f'{GPU_TIME}{{{STATEFUL_SET},kind="productive"}}': "0+440x120",
+                f'turnout_job_info{{queue="default",{STATEFUL_SET}}}': "1+0x120",
+            },
+            "round(sum(turnout:queue_gpu_seconds:rate5m), 0.01)",
+            "{}",
+            7.33,
+            id="pods of a StatefulSet, whose queue the autoscaler names",
+        ),
+        pytest.param(
+            {**IN_GPUS, **INFO, f'{GPU_TIME}{{{OTHER_JOB},kind="wasted"}}': "0+60x120"},
+            'round(turnout:queue_gpu_seconds:rate5m{queue=""}, 0.01)',
+            '{kind="wasted"}',
+            1,
+            id="a job whose queue nobody knows is not lost",
+        ),
+        pytest.param(
+            {**IN_GPUS, **INFO, f'{GPU_TIME}{{{OTHER_JOB},kind="wasted"}}': "0+60x120"},
+            "round(turnout:queue_badput:ratio1h, 0.001)",
+            '{queue="default"}',
+            0.083,
+            id="the badput of a queue is that of its own jobs",
         ),
         pytest.param(
             {**INFO, **IN_GPUS, f'turnout_job_info{{queue="other",{JOB}}}': "1+0x120"},

@@ -32,8 +32,8 @@ _SAVE_OVERDUE = f"time() - {_LAST_SAVE} > 3 * {_SAVE_INTERVAL} or {_SAVE_INTERVA
 
 def _badput(window: str) -> str:
     return (
-        f'sum by (cluster, queue) (sum_over_time({_RATE}{{kind!="productive"}}[{window}]))'
-        f" / sum by (cluster, queue) (sum_over_time({_RATE}[{window}]))"
+        f'sum by (cluster, queue) (sum_over_time({_RATE}{{queue!="",kind!="productive"}}[{window}]))'
+        f' / sum by (cluster, queue) (sum_over_time({_RATE}{{queue!=""}}[{window}]))'
     )
 
 
@@ -53,8 +53,10 @@ RECORDS = (
     Record(
         _RATE,
         "sum by (cluster, queue, kind) (rate(turnout:job_gpu_seconds:max[5m])"
-        f" * on (cluster, JOB) group_left (queue) {JOB_QUEUE})",
-        "GPUs of a queue by what they spend their time on. Add it up with sum_over_time: avg_over_time ignores gaps.",
+        f" * on (cluster, JOB) group_left (queue) {JOB_QUEUE}"
+        f" or rate(turnout:job_gpu_seconds:max[5m]) unless on (cluster, JOB) {JOB_QUEUE})",
+        "GPUs of a queue by what they spend their time on. Add it up with sum_over_time: avg_over_time ignores gaps. "
+        "Jobs whose queue nobody knows are summed without the label queue.",
     ),
     Record("turnout:queue_badput:ratio1h", _badput("1h")),
     Record("turnout:queue_badput:ratio6h", _badput("6h")),

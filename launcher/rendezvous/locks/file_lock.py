@@ -383,17 +383,16 @@ class FileLock(RoundLock):
         return self._with_holder(at, _FolderObservation(names, number, record))
 
     def _with_holder(self, at: int, observation: _FolderObservation) -> _FolderObservation:
-        """Add the restart budget that the holder wrote last."""
+        """Add the restart budget and the totals that the holder wrote last."""
         try:
             holder = self._folder.read(at, _holder(observation.number))
             held_record = unseal(holder) if holder is not None else None
         except BadRecord:  # it does not count: the next renewal writes a whole one
             return observation
         if held_record and observation.record and same_grant(held_record, observation.record):
-            observation = replace(
-                observation,
-                record=replace(observation.record, budget=observation.record.budget.newer(held_record.budget)),
-            )
+            budget = observation.record.budget.newer(held_record.budget)
+            record = replace(observation.record, budget=budget, totals=held_record.totals)
+            observation = replace(observation, record=record)
         return replace(observation, holder=holder)
 
     def _unknown(self, number: int, before: int, record: RoundRecord | None) -> RoundRecord:
@@ -402,7 +401,7 @@ class FileLock(RoundLock):
         """
         if record is None or record.run != self._run:
             return RoundRecord(self._run, number, "")
-        return RoundRecord(self._run, max(number, record.round + number - before), "", budget=record.budget)
+        return replace(record, round=max(number, record.round + number - before), coordinator="", address="", port=0)
 
     def _read(self, at: int, name: str) -> RoundRecord | None:
         """Read a round file; None if it does not exist. Raises BadRecord."""

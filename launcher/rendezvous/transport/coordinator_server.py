@@ -23,9 +23,9 @@ from turnout.launcher.coordinator_messages import (
     encode,
 )
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.goodput.job_time import JobTime
+from turnout.launcher.goodput.job_time import JobTime, write_totals
 from turnout.launcher.goodput.ledger import record_of
-from turnout.launcher.model import Reason, RoundRecord
+from turnout.launcher.model import Exit, Reason, RoundRecord
 from turnout.launcher.rendezvous.arbiter import HeldRound, LockRefused, LockUnreachable, StaleRound
 from turnout.launcher.rendezvous.locks.round_lock import RoundLock
 from turnout.launcher.rendezvous.state import (
@@ -60,6 +60,7 @@ from turnout.launcher.rendezvous.transport.listener import MemberConnection
 
 RENEW_S = 5.0
 TOTALS_S = 300.0  # seconds between two lines of the log with the job's totals, while nothing ends
+LAST_TOTALS_S = 2.0  # the longest time that the end of a coordinator waits for the arbiter to store its totals
 FENCE_S = 400.0  # seconds without the arbiter: a stranger may take over after STRANGER_S (leadership.py)
 
 
@@ -281,7 +282,7 @@ class Coordinator:
         assert arbiter is not None
         try:
             held_round = held_round or await arbiter.look()
-            won = await arbiter.claim(record, held_round)
+            won = await arbiter.claim(self._with_totals(record), held_round)
             if won is not None:
                 self._held_round, self._renewed_s = won, self._loop.time()
                 self.event(Granted(record.round))
@@ -310,10 +311,9 @@ class Coordinator:
             await asyncio.sleep(self._renew_s)
             if self._held_round is None or self._held_round.record is None or self.state.phase is Phase.CLAIMING:
                 continue
-            own_round = replace(self._held_round, record=replace(self._held_round.record, budget=self.state.budget))
             sent_s = self._loop.time()
             try:
-                renewed = await self._arbiter.renew(own_round)
+                renewed = await self._arbiter.renew(self._own_round(self._held_round, self._held_round.record))
             except (LockUnreachable, LockRefused) as error:
                 self._log_event("arbiter_unreachable", {"detail": str(error)})
                 if self._loop.time() - self._renewed_s > self._fence_s:
@@ -323,6 +323,29 @@ class Coordinator:
                 self._held_round, self._renewed_s = renewed, sent_s
             else:
                 await self._check_lost_round()
+
+    def _with_totals(self, record: RoundRecord) -> RoundRecord:
+        """Add the job's totals, so that they outlive all agents. The next run of a job that is done begins anew."""
+        ledger, is_done = self.state.ledger, self.state.ending.exit is Exit.DONE
+        return replace(record, totals="" if ledger is None or is_done else write_totals(record_of(ledger)))
+
+    def _own_round(self, held_round: HeldRound, record: RoundRecord) -> HeldRound:
+        """Return the held round with the budget and the totals that the arbiter has to store now."""
+        return replace(held_round, record=self._with_totals(replace(record, budget=self.state.budget)))
+
+    async def _store_totals(self) -> None:
+        """Write the last totals to the arbiter, unless another coordinator leads. Wait LAST_TOTALS_S at most."""
+        held_round, me = self._held_round, self.state.job.member.id
+        if self._arbiter is None or held_round is None or (record := held_round.record) is None:
+            return
+        has_moved = self.ended.done() and isinstance(self.ended.result(), StepDown)
+        if has_moved or record.coordinator != me:
+            return
+        try:
+            async with asyncio.timeout(LAST_TOTALS_S):
+                await self._arbiter.renew(self._own_round(held_round, record))
+        except (LockUnreachable, LockRefused, TimeoutError) as error:
+            self._log_event("totals_not_stored", {"detail": str(error) or f"no answer within {LAST_TOTALS_S:g} s"})
 
     async def _check_lost_round(self) -> None:
         """Look who holds the round after a renewal failed.
@@ -352,7 +375,7 @@ class Coordinator:
         """Send all members to the new coordinator. If this one chose it, the arbiter is told first."""
         if how.handover and self._arbiter is not None and self._held_round is not None:
             try:
-                await self._arbiter.claim(how.to, self._held_round)
+                await self._arbiter.claim(self._with_totals(how.to), self._held_round)
             except (LockUnreachable, LockRefused, StaleRound) as error:
                 self._log_event("handover_untold", {"detail": str(error)})
         bodies = encode(Heartbeat(job_time=self._measured(self._loop.time()))), encode(_redirect_of(how))
@@ -370,6 +393,7 @@ class Coordinator:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._store_totals()
         for peer in list(self._peers.values()):
             peer.close()
         self._peers.clear()

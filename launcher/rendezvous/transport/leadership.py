@@ -12,7 +12,7 @@ from turnout.launcher.addresses import resolved
 from turnout.launcher.coordinator_messages import LastWorld, Redirect
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.goodput import ledger as ledgers
-from turnout.launcher.goodput.job_time import NS, JobTime, TimeKind
+from turnout.launcher.goodput.job_time import NS, BadTotals, JobTime, TimeKind, read_totals, write_totals
 from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.model import NodeCheckState
 from turnout.launcher.model import ElasticSpec, Member, RestartBudget, RoundRecord
@@ -82,6 +82,7 @@ class Leadership:
         self.job_time: Callable[[], JobTime | None] = lambda: None
         self.on_end: Callable[[JobOver | StepDown], None] = lambda how: None
         self.coordinator: Coordinator | None = None
+        self.last_totals: JobTime | None = None  # of the coordinator that ended here; None before
         self._ask_s = ASK_S  # longer after each time that the endpoint has led nowhere
 
     def set_redirect(self, to: Redirect | None) -> None:
@@ -101,12 +102,12 @@ class Leadership:
             raise LockRefused("nobody", "the coordinator is lost, and none may succeed it", "see --arbiter")
         if self.arbiter is not None:
             return await self._claim_round(self.arbiter, seek)
-        self._begin(seek, self.budget(), None, None, 0, 0.0)
+        self._begin(seek, self.budget(), self.job_time(), None, None, 0, 0.0)
         return True, None
 
     async def _claim_round(self, arbiter: RoundLock, seek: Search) -> tuple[bool, Address | None]:
         """Claim the next round from the arbiter and lead it. Returns and raises as `lead` does."""
-        held_round, budget = await arbiter.look(), self.budget()
+        held_round, budget, totals = await arbiter.look(), self.budget(), self.job_time()
         before, left_s = 0, 0.0  # an earlier holder's round, and how long it may train without the arbiter
         if (record := held_round.record) is not None:
             dead = self._is_dead(record, seek)
@@ -114,15 +115,25 @@ class Leadership:
             if not may_claim(held_round, self._run, self.member.id, dead=dead, hold_s=hold_s).allowed:
                 return False, (record.address, record.port) if record.port else None
             if record.run == self._run:
-                budget = budget.newer(record.budget)
+                budget, totals = budget.newer(record.budget), ledgers.newest(totals, self._stored_totals(record))
                 before = 0 if record.coordinator == self.member.id else record.round
                 left_s = 0.0 if dead else max(FENCE_S - held_round.quiet_s, 0.0) + RENEW_S
         granted = next_round(held_round, seek.base.round)
         record = RoundRecord(self._run, granted, self.member.id, self.member.address, self.member.port, budget)
+        if totals is not None:
+            record = replace(record, totals=write_totals(totals))
         if (claimed := await arbiter.claim(record, held_round)) is None:
             return False, None
-        self._begin(seek, budget, claimed, granted, before, left_s)
+        self._begin(seek, budget, totals, claimed, granted, before, left_s)
         return True, None
+
+    def _stored_totals(self, record: RoundRecord) -> JobTime | None:
+        """Return the totals that an earlier coordinator left with the arbiter. Log those that cannot be read."""
+        try:
+            return read_totals(record.totals, time.time_ns())
+        except BadTotals as error:
+            self._log_event("totals_unreadable", {"detail": str(error)})
+            return None
 
     def _is_dead(self, record: RoundRecord, seek: Search) -> bool:
         """Return True if this round's holder is dead: an earlier process of this worker, or a closed port."""
@@ -135,6 +146,7 @@ class Leadership:
         self,
         seek: Search,
         budget: RestartBudget,
+        totals: JobTime | None,
         held_round: HeldRound | None,
         granted: int | None,
         before: int,
@@ -142,10 +154,10 @@ class Leadership:
     ) -> None:
         """Create the coordinator on this worker, and let the listener pass members to it.
 
-        granted: a round that the arbiter has granted, None for none. before: the last round before it. left_s: time
-        left to join, seconds.
+        totals: the newest of the job, None for none. granted: a round that the arbiter has granted, None for none.
+        before: the last round before it. left_s: time left to join, seconds.
         """
-        state = self._first_state(seek, budget, granted, before, left_s)
+        state = self._first_state(seek, budget, totals, granted, before, left_s)
         self._log_event(
             "coordinator_begun",
             {"round": state.round + 1, "reason": state.cause.reason.value, "arbiter": bool(held_round)},
@@ -164,7 +176,13 @@ class Leadership:
         self._listener.lead(self.coordinator)
 
     def _first_state(
-        self, seek: Search, budget: RestartBudget, granted: int | None, before: int, left_s: float
+        self,
+        seek: Search,
+        budget: RestartBudget,
+        totals: JobTime | None,
+        granted: int | None,
+        before: int,
+        left_s: float,
     ) -> State:
         """Make the state with which this member begins to lead."""
         now_s = asyncio.get_running_loop().time()
@@ -183,7 +201,7 @@ class Leadership:
         ask_s = 0.0 if seek.host or seek.endpoint is None else self._ask_s
         job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
         pause = TimeKind.RECOVERY if seek.base.round else TimeKind.RENDEZVOUS
-        ledger = ledgers.begin(self.member.id, time.time_ns(), round(now_s * NS), self.job_time(), pause)
+        ledger = ledgers.begin(self.member.id, time.time_ns(), round(now_s * NS), totals, pause)
         state = replace(state, job=job, checking=self._node_checks, hanging=self._hanging, ledger=ledger)
         sought_s = None if not self._is_member else 0.0 if seek.host and not seek.base.round else seek.since_s
         fenced_s = now_s + left_s + state.job.fence_s if before else 0.0
@@ -217,6 +235,8 @@ class Leadership:
         if coordinator is None:
             return LastWorld()
         await coordinator.close()
+        ledger = coordinator.state.ledger
+        self.last_totals = None if ledger is None else ledgers.record_of(ledger)
         return LastWorld(coordinator.state.fencing.base, coordinator.state.fencing.base_size)
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from tests.autoscaler.world import GPU, NOW_S, job, seen, world
 from turnout.autoscaler.controller.metrics import MOST_JOBS, Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
 from turnout.autoscaler.reporting.usage import IdleReason
-from turnout.jobs.model import Life
+from turnout.jobs.model import JobKey, Life
 from turnout.kube.times import rfc3339, unix_s
 
 NEVER = unix_s("2026-01-01T00:00:01Z")  # when jobs of one letter are made
@@ -340,6 +340,26 @@ def test_the_gpus_ahead_are_those_that_the_jobs_before_it_miss(metrics):
 def test_every_job_has_its_queue_also_beyond_the_listed_jobs(metrics):
     look(metrics, *(grown(f"j{index}") for index in range(MOST_JOBS + 50)))
     assert sum(name[0] == "job_info" for name in samples(metrics)) == MOST_JOBS + 50
+
+
+@pytest.mark.parametrize(("jobs", "others", "queues"), [
+    pytest.param([], [(JobKey("StatefulSet", "ns", "web"), "q")], {("StatefulSet", "web"): "q"},
+                 id="a StatefulSet's pods, which no known job owns"),
+    pytest.param([JobKey("Job", "ns", "a")], [(JobKey("Job", "ns", "a"), "z")], {("Job", "a"): "q"},
+                 id="a known job is named once, with its own queue"),
+    pytest.param([JobKey("PyTorchJob.ctyun.cn", "ns", "a")], [],
+                 {("PyTorchJob.ctyun.cn", "a"): "q", ("PyTorchJob", "a"): "q"},
+                 id="Prometheus knows no API group: a longer kind has its short name too"),
+    pytest.param([JobKey("PyTorchJob.ctyun.cn", "ns", "a"), JobKey("PyTorchJob", "ns", "a")], [],
+                 {("PyTorchJob.ctyun.cn", "a"): "q", ("PyTorchJob", "a"): "r"},
+                 id="the short name belongs to the job that has it"),
+])  # fmt: skip
+def test_the_names_by_which_series_of_launchers_find_their_queue(metrics, jobs, others, queues):
+    metrics.show_cluster(dict, int, lambda: others)
+    states = [grown(key.name, queue=queue) for key, queue in zip(jobs, "qr", strict=False)]
+    look(metrics, *(replace(each, job=replace(each.job, key=key)) for each, key in zip(states, jobs, strict=True)))
+    found = {name[1:3]: name[4] for name in samples(metrics) if name[0] == "job_info"}
+    assert found == queues
 
 
 def test_the_leader_shows_the_gpus_of_the_cluster(metrics):

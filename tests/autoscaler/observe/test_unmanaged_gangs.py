@@ -11,7 +11,7 @@ from turnout.autoscaler.observe import unmanaged_gangs
 from turnout.jobs.gang import Dialect
 from turnout.jobs.kinds.registry import KINDS
 from turnout.kube import labels
-from turnout.kube.objects import Node, Pod, PodCondition
+from turnout.kube.objects import Node, OwnerReference, Pod, PodCondition
 
 GPU = "nvidia.com/gpu"
 
@@ -46,6 +46,36 @@ def group(name, least=2, phase="Pending", resources=None, owner=None, **spec):
         meta["ownerReferences"] = [{"uid": owner}]
     told = {"minMember": least, "minResources": resources or {GPU: str(2 * least)}, **spec}
     return unmanaged_gangs.read(Dialect.VOLCANO, {"metadata": meta, "spec": told, "status": {"phase": phase}})
+
+
+def owned(name, kind, owner, **labels):
+    """A running pod of some controller."""
+    made = pod(name, node="a")
+    made.metadata.owner_references = [OwnerReference(kind, owner, f"uid-{owner}", "apps/v1", True)]
+    made.metadata.labels = labels
+    return made
+
+
+def test_the_queue_of_pods_whose_owner_is_no_known_job(view):
+    for each in (
+        owned("web-0", "StatefulSet", "web"), owned("web-1", "StatefulSet", "web"), pod("alone", node="a"),
+        owned("llm-0-1", "StatefulSet", "llm-0", **{labels.LWS_NAME: "llm"}), pod("cpu", gpus=0, node="a"),
+    ):  # fmt: skip
+        view.put_pod(each)
+    assert dict(view.queues_of_scraped_jobs()) == {
+        ("Pod", "ns", "alone"): "namespace/ns",
+        ("StatefulSet", "ns", "web"): "namespace/ns",
+        ("LeaderWorkerSet", "ns", "llm"): "namespace/ns",
+    }
+    view.drop_pod("web-0")
+    view.drop_pod("alone")
+    assert [key.name for key, _ in view.queues_of_scraped_jobs()] == ["llm", "web"]
+
+
+def test_a_tenant_with_many_owners_gets_a_bounded_number_of_names(view):
+    for at in range(unmanaged_gangs.MAX_SCRAPED_JOBS + 5):
+        view.put_pod(pod(f"p{at}", node="a"))
+    assert len(list(view.queues_of_scraped_jobs())) == unmanaged_gangs.MAX_SCRAPED_JOBS
 
 
 @pytest.fixture

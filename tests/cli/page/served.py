@@ -55,7 +55,7 @@ async def fill(client):
 
 
 @asynccontextmanager
-async def page(folder, access=None, filled=fill, reads_logs=False, **settings):
+async def page(folder, access=None, filled=fill, reads_logs=False, decision_log=None, prometheus_url="", **settings):
     """Serve the page of an embedded cluster; give its address, a client of the cluster, and the source."""
     async with serve(folder / "kubeconfig"), await Client.open(str(folder / "kubeconfig")) as client:
         await filled(client)
@@ -63,7 +63,14 @@ async def page(folder, access=None, filled=fill, reads_logs=False, **settings):
         place = ("127.0.0.1", 0)
         chosen_settings = PageSettings(**settings)
         async with serving(
-            client, Settings(), chosen, place, lambda _: chosen_settings, reads_logs=reads_logs
+            client,
+            Settings(),
+            chosen,
+            place,
+            lambda _: chosen_settings,
+            reads_logs=reads_logs,
+            decision_log=decision_log,
+            prometheus_url=prometheus_url,
         ) as served:
             source, port = served.source, served.port
             running = asyncio.create_task(source.run())

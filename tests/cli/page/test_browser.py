@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.page.served import SECRET, fill, page, pod
 from tests.cli.page.test_access import Reviews, SlowReviews
+from tests.cli.page.test_prometheus import Server, matrix
+from tests.cli.page.usage_lines import days_of_log
 from tests.kube.world import ManualClock
 from turnout.cli.page.access import ClusterAccess
 from turnout.kube.client.clock import RealClock
@@ -270,6 +272,76 @@ async def test_a_job_shows_its_goodput_and_links_to_its_board(tmp_path, theme):
         assert await reason.count() > 0
         await tab.screenshot(path=SCREENS / f"goodput-{theme}-1440.png", full_page=True)
         assert await tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        assert console == []
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1_440), ("dark", 1_440), ("light", 390)])
+async def test_gpu_hours_of_a_queue_and_of_a_job(tmp_path, axe, theme, width):
+    log = tmp_path / "decisions"
+    log.write_bytes(days_of_log(RealClock().wall()))
+    async with (
+        page(tmp_path, decision_log=log) as (address, _, _),
+        browser(address, theme=theme, width=width) as (tab, console),
+    ):
+        await show(tab, "#/queues")
+        queue = tab.get_by_role("region", name="GPU-hours of this queue")
+        await queue.get_by_role("button", name="by user").click()
+        await queue.get_by_role("rowheader", name="ann").wait_for()
+        await queue.get_by_role("button", name="today").click()
+        await queue.get_by_role("cell", name="2.00").wait_for()
+        every = tab.get_by_role("region", name="GPU-hours of all queues")
+        await every.get_by_role("link", name="namespace/team-b").wait_for()
+        await tab.screenshot(path=SCREENS / f"hours-queue-{theme}-{width}.png", full_page=True)
+        await show(tab, "#/job?id=Pod%2Fteam-a%2Fbert")
+        job = tab.get_by_role("region", name="GPU-hours of this job")
+        await job.get_by_role("cell", name="6.00").wait_for()
+        await tab.screenshot(path=SCREENS / f"hours-job-{theme}-{width}.png", full_page=True)
+        assert await tab.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        await tab.evaluate(axe)
+        found = await tab.evaluate("axe.run().then(found => found.violations.map(each => [each.impact, each.id]))")
+        assert [each for each in found if each[0] in ("serious", "critical")] == []
+        assert console == []
+
+
+def half_an_hour(form):
+    """Half an hour of a queue with a gap in it, and of a job that grew."""
+    end_s = float(form["end"])
+    times = [end_s - 10 * at for at in range(180, 0, -1) if not 60 < at < 90]
+    if "queue_gpus" in form["query"]:
+        return matrix(({"type": "used"}, [(at, 6 + at // 300 % 4) for at in times]),
+                      ({"type": "deserved"}, [(at, 12) for at in times]))  # fmt: skip
+    if "worker_gpus" in form["query"]:
+        return matrix(({"part": "elastic"}, [(at, 2) for at in times]))
+    return matrix(({}, [(at, 1 + (at > end_s - 600)) for at in times])) if "job_gpus" in form["query"] else matrix()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_the_time_before_the_page_started_is_from_prometheus(tmp_path, theme):
+    async with (
+        Server(half_an_hour).running() as url,
+        page(tmp_path, prometheus_url=url) as (address, _, _),
+        browser(address, theme=theme) as (tab, console),
+    ):
+        await show(tab, "#/queues")
+        await tab.get_by_text("from Prometheus, since").wait_for()
+        await tab.locator(".chart canvas").first.wait_for()
+        await tab.screenshot(path=SCREENS / f"past-queue-{theme}-1440.png", full_page=True)
+        await show(tab, "#/job?id=Pod%2Fteam-a%2Fbert")
+        await tab.get_by_text("from Prometheus.").wait_for()
+        await tab.screenshot(path=SCREENS / f"past-job-{theme}-1440.png", full_page=True)
+        assert console == []
+
+
+async def test_a_prometheus_that_is_gone_leaves_what_the_page_has_observed(tmp_path):
+    async with (
+        page(tmp_path, prometheus_url="http://127.0.0.1:1") as (address, _, _),
+        browser(address) as (tab, console),
+    ):
+        await show(tab, "#/queues")
+        await tab.get_by_text("Prometheus cannot be reached.").wait_for()
+        await show(tab, "#/job?id=Pod%2Fteam-a%2Fbert")
+        await tab.get_by_text("Prometheus cannot be reached.").wait_for()
+        await tab.get_by_text("Its size has not changed").wait_for()
         assert console == []
 
 

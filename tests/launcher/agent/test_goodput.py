@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from datetime import datetime
 from urllib.request import urlopen
 
@@ -12,6 +13,8 @@ import pytest
 from tests.launcher.agent.crew import lines, until
 from turnout.launcher.addresses import free_port
 from turnout.launcher.goodput.job_time import TimeKind
+from turnout.launcher.model import RoundRecord
+from turnout.launcher.rendezvous.arbiter import seal, unseal
 
 
 def reached(job, step, round_=0):
@@ -140,4 +143,52 @@ def test_the_totals_outlive_a_killed_coordinator(crew):
     job.finish()
     assert job.codes(*agents[1:]) == [0, 0]
     assert {"startup", "productive", "recovery"} <= kinds(totals(job)).keys()
+    check_sum(job, begun)
+
+
+def stored_totals(folder):
+    """The totals that the newest holder has written to the folder of rounds, "" for none."""
+    files = sorted(folder.glob("holder-*"))
+    return unseal(files[-1].read_bytes()).totals if files else ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [
+    pytest.param(signal.SIGKILL, id="the node pool is gone"),
+    pytest.param(signal.SIGTERM, id="the whole gang is evicted"),
+])  # fmt: skip
+def test_the_totals_outlive_all_agents(crew, tmp_path, number):
+    """The arbiter's record stores them: the time until the next start is recovery, its start is a re-initialisation."""
+    rounds = tmp_path / "rounds"
+    job = crew("1:2", "--last-call-s", "30", "--round-dir", str(rounds))
+    agents, begun = gather(job, 2, "steps", "saves")
+    reached(job, 90)  # it saves no step after 50
+    until(lambda: '"step":-1' not in stored_totals(rounds) and stored_totals(rounds), job.told)
+    for agent in agents:
+        agent.signal(number)
+    codes = [agent.code() for agent in agents]
+    ended_s = time.time()
+    new_agents = [job.start(f"w{at}", arguments=("steps", "saves")) for at in range(2)]
+    world = job.world(2, after=1)
+    reached(job, 200, world[0].round)
+    job.finish()
+    assert job.codes(*new_agents) == [0, 0], codes
+    last = totals(job)
+    assert {"startup", "productive", "recovery", "reinit"} <= kinds(last).keys(), last
+    began = next(line for agent in new_agents for line in agent.told("coordinator_begun"))
+    assert kinds(last)["recovery"] > seconds(began["time"]) - ended_s - 0.001  # the log's times are milliseconds
+    assert ("wasted" in kinds(last)) == (number == signal.SIGKILL), last  # a stop step is saved
+    check_sum(job, begun)
+    until(lambda: not stored_totals(rounds), job.told)  # the job is done: its next run begins anew
+
+
+def test_stored_totals_that_cannot_be_read_do_not_stop_the_job(crew, tmp_path):
+    rounds = tmp_path / "rounds"
+    rounds.mkdir()
+    job = crew("1", "--round-dir", str(rounds), "--rdzv-id", "job")
+    (rounds / "round-0000000001.json").write_bytes(seal(RoundRecord("job", 1, "w0/1", totals="[" * 900)))
+    _, begun = gather(job, 1)
+    job.finish()
+    assert job.codes() == [0]
+    assert len(job.agents[0].told("totals_unreadable")) == 1
     check_sum(job, begun)

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.launcher.goodput import ledger as ledgers
-from turnout.launcher.goodput.job_time import KINDS, NS, JobTime, RankZero, TimeKind
+from turnout.launcher.goodput.job_time import (
+    KINDS,
+    MOST_TOTALS,
+    NS,
+    BadTotals,
+    JobTime,
+    RankZero,
+    TimeKind,
+    read_totals,
+    write_totals,
+)
 
 S = NS
 
@@ -159,6 +169,7 @@ def test_a_successor_keeps_the_totals():
     assert story.seconds == {"rendezvous": 3, "startup": 7, "productive": 5, "recovery": 4}
     story.pauses(1)
     assert story.record.undecided_ns == 5 * S
+    assert story.saves(7).record.undecided_ns == 5 * S  # another member may bring newer totals of the same steps
     saved = story.saves(10).forms().seconds
     assert saved == {"rendezvous": 3, "startup": 7, "productive": 10, "recovery": 5}
     assert story.record.wall_ns == story.record.until_ns - story.record.origin_ns == 25 * S
@@ -166,7 +177,8 @@ def test_a_successor_keeps_the_totals():
 
 @pytest.mark.parametrize(("record", "adopts"), [
     pytest.param(JobTime("w1/1", 0, 500 * S), True, id="an earlier coordinator's"),
-    pytest.param(JobTime("w0/1", 0, 500 * S), False, id="its own"),
+    pytest.param(JobTime("w0/1", 0, 1_005 * S), False, id="its own"),
+    pytest.param(JobTime("w0/1", 0, 500 * S), True, id="of an earlier time in which this member led"),
     pytest.param(JobTime("w2/1", 0, 300 * S), False, id="older than the known one"),
 ])  # fmt: skip
 def test_records_that_members_bring(record, adopts):
@@ -179,6 +191,76 @@ def test_a_record_that_comes_after_the_first_world_is_added():
     story = Story(begun_s=1_025).forms(2).trains(5, 11)
     story.ledger = ledgers.inherit(story.ledger, replace(old.record, issuer="w1/1", pause=TimeKind.RECOVERY))
     assert story.seconds == {"rendezvous": 3, "startup": 12, "productive": 5, "wasted": 5, "recovery": 5}
+
+
+def test_a_second_record_with_more_of_the_same_steps_counts_none_twice():
+    old = started().trains(10, 10)
+    early = old.record
+    late = old.trains(2, 12).record
+    story = Story(replace(early, issuer="w1/1"), begun_s=1_000 + 22 + 4).saves(8).pauses(1)
+    story.ledger = ledgers.inherit(story.ledger, replace(late, issuer="w1/1", pause=TimeKind.RECOVERY))
+    assert story.forms().seconds == {"rendezvous": 3, "startup": 7, "productive": 8, "wasted": 4, "recovery": 5}
+    assert story.record.wall_ns == 27 * S
+
+
+def test_a_member_that_leads_a_second_time_keeps_its_own_totals():
+    story = Story(started().record, begun_s=1_010 + 4)
+    assert story.seconds == {"rendezvous": 3, "startup": 7, "recovery": 4}
+
+
+OLD, NEW = JobTime("w1/1", 0, 500 * S), JobTime("w2/1", 0, 600 * S, pause=TimeKind.ELASTIC_SHRINK)
+
+
+@pytest.mark.parametrize(("own", "stored", "chosen"), [
+    pytest.param(None, None, None, id="a new job"),
+    pytest.param(OLD, None, OLD, id="only the agent knows totals"),
+    pytest.param(NEW, OLD, NEW, id="the agent's are newer"),
+    pytest.param(OLD, NEW, NEW, id="the stored ones are newer"),
+    pytest.param(None, NEW, replace(NEW, pause=TimeKind.RECOVERY), id="no agent has survived: the pause is recovery"),
+])  # fmt: skip
+def test_the_totals_with_which_a_coordinator_begins(own, stored, chosen):
+    assert ledgers.newest(own, stored) == chosen
+
+
+LONGEST = JobTime(
+    "w" * 253, 1 << 60, (1 << 60) + 26 * (1 << 55), (1 << 55,) * len(KINDS), (1 << 62,) * len(KINDS), 1 << 55,
+    1 << 62, 1 << 60, 1 << 60, TimeKind.ELASTIC_SHRINK, True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("record", [JobTime(), LONGEST, started().trains(10, 10).saves(4).record])
+def test_totals_are_read_as_they_were_written(record):
+    text = write_totals(record)
+    assert len(text) <= MOST_TOTALS
+    assert read_totals(text, record.until_ns) == record
+
+
+def text(**changes):
+    """Totals of ten measured seconds, with these fields changed, as text."""
+    return write_totals(replace(JobTime("w0/1", 1_000 * S, 1_010 * S), **changes))
+
+
+NOW_S = 2_000
+DAY = 86_400
+
+
+@pytest.mark.parametrize("stored", [
+    pytest.param("{", id="torn text"),
+    pytest.param("[]", id="another type"),
+    pytest.param("\ud800", id="half a surrogate pair"),
+    pytest.param("[" * 2_000, id="deep nesting"),
+    pytest.param(text() + " " * MOST_TOTALS, id="too long"),
+    pytest.param(text().replace('"recovery"', '"holiday"'), id="a kind that nobody knows"),
+    pytest.param(text().replace("[0,", "[-5,"), id="a negative time"),
+    pytest.param(text(until_ns=900 * S), id="an end before the begin"),
+    pytest.param(text(until_ns=(NOW_S + DAY + 1) * S), id="an end in the future"),
+    pytest.param(text(undecided_ns=(DAY + 11) * S), id="more time than was measured"),
+    pytest.param(text(time_ns=(1,) * 14, gpu_us=(1,) * 14), id="more kinds than there are"),
+    pytest.param(text(gpu_us=(1, 2)), id="kinds without GPU time"),
+])  # fmt: skip
+def test_stored_totals_that_cannot_be_true_are_refused(stored):
+    with pytest.raises(BadTotals):
+        read_totals(stored, NOW_S * S)
 
 
 SECONDS = st.floats(0, 1e4)

@@ -28,7 +28,7 @@ from turnout.launcher.rendezvous.arbiter import (
 numbers = st.integers(0, 9_999_999_999)
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 budgets = st.builds(RestartBudget, st.integers(0, 10**6), st.integers(0, 10**6), st.integers(-1, 10**12))
-records = st.builds(RoundRecord, words, numbers, words, words, st.integers(0, 65_535), budgets)
+records = st.builds(RoundRecord, words, numbers, words, words, st.integers(0, 65_535), budgets, words)
 
 
 @pytest.mark.parametrize(

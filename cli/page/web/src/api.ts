@@ -27,9 +27,10 @@ export interface QueueItem {
 }
 export interface List<T> extends Answer { total: number; continue: string; items: T[] }
 export interface QueueList extends List<QueueItem> { free_gpus: number }
-/** at_s, quota, min, elastic, lent, idle, borrowed. */
-export type QueueSample = [number, number | null, number, number, number, number, number];
-export interface QueueHistory extends Answer { queue: string; samples: QueueSample[] }
+/** at_s, quota, min, elastic, lent, idle, borrowed; null where nothing is known. */
+export type QueueSample = [number, number | null, number | null, number | null, number | null, number | null, number | null];
+export interface QueueHistory extends Answer { queue: string; samples: QueueSample[]; own_since_at_s: number | null; note: string }
+export interface JobSizes extends Answer { job: string; sizes: [number, number][]; note: string }
 export interface Start { earliest_at_s: number | null; likely_at_s: number | null; latest_at_s: number | null }
 export interface JobItem {
   job: string; kind: string; namespace: string; name: string; queue: string; state: string; workers: number;
@@ -54,6 +55,10 @@ export interface JobTime extends Answer {
   kinds: { kind: string; seconds: number; share: number; gpu_hours: number }[];
   rounds: { at_s: number; round: number; reason: string }[];
   saves: { at_s: number; step: number; tier: string; outcome: string; rank: number | null; took_s: number | null }[];
+}
+/** columns: the names of the fields of a row, in order. */
+export interface UsageList extends List<Record<string, string | number>> {
+  missing: string; by: string; days: number; measured_s: number; columns: string[];
 }
 export interface NodeItem {
   node: string; state: string; evidence: string; switch: string; gpus: number; used_gpus: number; jobs: string[];

@@ -52,12 +52,11 @@ const stepped = uPlot.paths.stepped!({ align: 1 });
 /** Min, elastic, lent and idle fill the quota exactly; what is borrowed stands above the line of the quota. */
 export const stackedQueue: Make<QueueSample> = (samples, colour) => {
   const at = samples.map((sample) => sample[0]);
-  const own = samples.map((sample) => Math.max(0, sample[2] + sample[3] - sample[6]));
-  const min = samples.map((sample, index) => Math.min(sample[2], own[index]!));
-  const levels: [string, number[]][] = [["min", min], ["elastic", own]];
-  const lent = own.map((value, index) => value + samples[index]![4]);
-  const idle = lent.map((value, index) => value + samples[index]![5]);
-  const all = idle.map((value, index) => value + samples[index]![6]);
+  const own = samples.map((sample) => sample[2] === null ? null : Math.max(0, sample[2] + (sample[3] ?? 0) - (sample[6] ?? 0)));
+  const min = samples.map((sample, index) => sample[2] === null ? null : Math.min(sample[2], own[index]!));
+  const levels: [string, (number | null)[]][] = [["min", min], ["elastic", own]];
+  const above = (below: (number | null)[], part: 4 | 5 | 6) => below.map((value, index) => value === null ? null : value + (samples[index]![part] ?? 0));
+  const lent = above(own, 4), idle = above(lent, 5), all = above(idle, 6);
   levels.push(["lent", lent], ["idle", idle], ["borrowed", all]);
   const series = levels.map(([name]) => ({ label: name, stroke: colour(name), width: 1, paths: stepped, points: { show: false } }));
   const quota = samples.map((sample) => sample[1]);

@@ -1,7 +1,7 @@
 {{/*
 The Deployment of one program, its PodDisruptionBudget and its NetworkPolicy: what all of them have in common.
 Call it with a dict: root, component, values (its part of the values), name (of the Deployment), port (of probes and
-metrics), args (a list), and where there is more: command (a list, of a program of another name), volumes, mounts, ports,
+metrics), args (a list), and where there is more: egress (YAML as text), command (a list, of a program of another name), volumes, mounts, ports,
 ingress, sidecars (YAML as text).
 */}}
 {{- define "turnout.workload" -}}
@@ -106,6 +106,7 @@ spec:
         {{- end }}
         - {protocol: UDP, port: 53}
         - {protocol: TCP, port: 53}
+    {{- with .egress }}{{ . | nindent 4 }}{{ end }}
 {{- end }}
 {{- end -}}
 

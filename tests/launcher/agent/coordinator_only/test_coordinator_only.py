@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from tests.launcher.agent.crew import QUICK, RUN
+from tests.launcher.agent.test_goodput import seconds
 
 pytestmark = pytest.mark.slow
 
@@ -114,7 +115,7 @@ def test_it_needs_a_place_to_listen_at(crew, options):
 
 
 def test_it_waits_for_new_workers_when_all_have_left(crew):
-    """A job that is suspended and resumed does this."""
+    """A job that is suspended and resumed does this. The time between is part of its totals."""
     job = crew("2", "--drain-grace-s", "2")
     master = master_of(job)
     workers = [worker(job, name) for name in ("w0", "w1")]
@@ -127,6 +128,8 @@ def test_it_waits_for_new_workers_when_all_have_left(crew):
         each.until("processes_started")
     job.finish()
     assert job.codes(master, *workers) == [0, 0, 0]
+    begun, totals = master.told("coordinator_begun")[0], master.told("goodput")[-1]
+    assert totals["wall_s"] == pytest.approx(seconds(totals["time"]) - seconds(begun["time"]), abs=0.1)
 
 
 def test_workers_that_wait_in_vain_end_and_it_waits_for_others(crew):

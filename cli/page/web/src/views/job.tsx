@@ -2,15 +2,16 @@
 
 import type { ViewProps } from "../app";
 import { useEffect, useState } from "preact/hooks";
-import type { JobDetail, JobItem, JobTime } from "../api";
+import type { JobDetail, JobItem, JobSizes, JobTime } from "../api";
 import { Chart, steppedSize } from "../chart";
 import { Board, Fact, Heading, Linked, QueueLink, Reason, State, useAnswer } from "../common";
 import { amount, clock, crossingsText, duration, percent, shortened } from "../format";
 import { docsAddress } from "../links";
 import { DecisionTable } from "./decisions";
 import { WaitingTable } from "./queues";
+import { Hours } from "./usage";
 
-export function JobView({ query, version, stale }: ViewProps) {
+export function JobView({ query, set, version, stale }: ViewProps) {
   const id = query.get("id") ?? "";
   const asked = useAnswer<JobDetail>(`jobs/${id.split("/").map(encodeURIComponent).join("/")}`, version);
   const detail = asked.data;
@@ -34,10 +35,11 @@ export function JobView({ query, version, stale }: ViewProps) {
       {job.state === "waiting" ? null : (
         <section>
           <h2>Workers over time</h2>
-          {detail.sizes.length > 1 ? <Chart make={steppedSize(job.min_workers, job.max_workers, detail.observed_at_s)} data={detail.sizes} label="Workers over time" /> : <p class="muted">Its size has not changed since this page began to observe.</p>}
+          <Sizes key={job.job} id={id} detail={detail} />
         </section>
       )}
       {job.state === "waiting" ? null : <Time key={job.job} id={id} job={job} />}
+      <Hours title="GPU-hours of this job" level="h2" only={{ job: job.job }} reports={["job"]} query={query} set={set} />
       <section>
         <h2>Why is it as it is?</h2>
         {detail.why.length ? <dl class="why">{detail.why.map(([label, text]) => <><dt>{label}</dt><dd>{text}</dd></>)}</dl> : <p class="muted">Nothing is decided on it.</p>}
@@ -47,6 +49,22 @@ export function JobView({ query, version, stale }: ViewProps) {
         {detail.decisions.length ? <DecisionTable rows={detail.decisions} withObject={false} /> : <p class="muted">No component has told a decision in the last hour.</p>}
       </section>
       {detail.ranks.length ? <Ranks detail={detail} /> : null}
+    </>
+  );
+}
+
+/** What Prometheus tells of the time before, then what this page has observed. */
+function Sizes({ id, detail }: { id: string; detail: JobDetail }) {
+  const [beat, setBeat] = useState(0);
+  useEffect(() => { const timer = setInterval(() => setBeat((was) => was + 1), 30_000); return () => clearInterval(timer); }, []);
+  const before = useAnswer<JobSizes>(`jobs/${id.split("/").map(encodeURIComponent).join("/")}/sizes`, beat).data;
+  const job = detail.item, own = detail.sizes[0]?.[0] ?? detail.observed_at_s;
+  const past = (before?.sizes ?? []).filter(([at]) => at < own);
+  const sizes = [...past, ...detail.sizes];
+  return (
+    <>
+      {sizes.length > 1 ? <Chart make={steppedSize(job.min_workers, job.max_workers, detail.observed_at_s)} data={sizes} label="Workers over time" /> : <p class="muted">Its size has not changed since this page began to observe.</p>}
+      {past.length ? <p class="muted">Before {clock(own)} from Prometheus.</p> : before?.note ? <p class="muted">{before.note}</p> : null}
     </>
   );
 }

@@ -6,6 +6,7 @@ import type { JobItem, List, QueueHistory, QueueItem, QueueList } from "../api";
 import { Board, Filter, Heading, JobLink, QueueLink, Reason, State, queryOf, useAnswer } from "../common";
 import { Chart, stackedQueue } from "../chart";
 import { DASH, amount, clock, duration } from "../format";
+import { Hours } from "./usage";
 
 const WINDOWS = ["1h", "12h", "7d"];
 
@@ -30,6 +31,7 @@ export function QueuesView({ query, version, set, stale }: ViewProps) {
       </div>
       {asked.data && rows.length === 0 ? <p>No queue matches. Remove the filter, or describe a queue: without one, the nodes alone bound a job.</p> : null}
       {selected ? <Selected key={selected} queue={selected} row={rows.find((row) => row.queue === selected)} version={version} stale={stale} query={query} set={set} /> : null}
+      <Hours title="GPU-hours of all queues" level="h2" only={{}} reports={["queue"]} query={query} set={set} />
     </>
   );
 }
@@ -79,7 +81,8 @@ function Selected({ queue, row, version, stale, query, set }: { queue: string; r
       <h2><bdi>{queue}</bdi></h2>
       <p class="outside"><Board uid="turnout-queue" name="this queue" variables={{ queue }} /></p>
       <p class="choices" role="group" aria-label="Time">{WINDOWS.map((each) => <button key={each} aria-pressed={each === window} onClick={() => set({ window: each })}>{each}</button>)}
-        <span class="muted"> as this page has observed it{past.data && past.data.samples.length > 1 ? ` since ${clock(past.data.samples[0]?.[0])}` : ""}</span></p>
+        <span class="muted">{past.data && past.data.samples.length > 1 ? sourceOf(past.data) : " as this page has observed it"}</span></p>
+      {past.data?.note ? <p class="muted">{past.data.note}</p> : null}
       {past.data && past.data.samples.length > 1 ? <Chart make={stackedQueue} data={past.data.samples} label={`GPUs of queue ${queue} over time`} /> : <p class="muted">The curve begins with the second sample, ten seconds after the page has started.</p>}
       <ul class="legend">{["min", "elastic", "lent", "idle", "borrowed"].map((name) => <li key={name}><span class={`swatch back-${name}`} />{name}</li>)}</ul>
       <h3>Who waits, and why?</h3>
@@ -91,8 +94,16 @@ function Selected({ queue, row, version, stale, query, set }: { queue: string; r
         <tbody>{(running.data?.items ?? []).map((job) => <tr key={job.job}><th scope="row"><JobLink job={job.job} /></th><td class="number" data-label="GPUs">{amount(job.gpus)}</td><td class="number" data-label="elastic">{amount(job.elastic_gpus)}</td><td class="number" data-label="workers">{job.workers} of {job.max_workers}</td><td data-label="since">{clock(job.since_at_s)}</td></tr>)}</tbody>
       </table></div>
       {running.data?.total === 0 ? <p>No job runs in it.</p> : null}
+      <Hours title="GPU-hours of this queue" only={{ queue }} reports={["day", "user", "job", "lending"]} query={query} set={set} />
     </section>
   );
+}
+
+/** Where the curve is from. */
+function sourceOf(past: QueueHistory): string {
+  const first = past.samples[0]?.[0], own = past.own_since_at_s;
+  if (own === null) return ` since ${clock(first)} from Prometheus`;
+  return first !== undefined && first < own ? ` since ${clock(first)} from Prometheus, since ${clock(own)} as this page has observed it` : ` as this page has observed it since ${clock(own)}`;
 }
 
 export function WaitingTable({ jobs, stale }: { jobs: JobItem[]; stale: boolean }) {

@@ -1,0 +1,147 @@
+"""What the page asks a Prometheus about the time before it started, and what the answers mean.
+
+The series are those of the autoscaler (docs/autoscaler.md), and those of launchers for jobs that it does not list.
+`prometheus.py` sends the questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Generic, TypeVar
+
+import msgspec
+
+from turnout.cli.page.cluster_state import MOST_SUM_GPUS
+from turnout.cli.page.messages import JobItem, QueueSample, SizeSample
+
+MOST_POINTS = 720  # of one series of an answer
+MOST_SERIES = 16  # of one answer
+RATE_S = 300.0  # over which lent GPU-seconds become GPUs, at least
+MOST_CHANGES = 500  # of a job's size
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Past(Generic[T]):
+    """Samples from Prometheus, oldest first. note: why there are none, or none yet; "" if Prometheus has answered."""
+
+    samples: tuple[T, ...] = ()
+    note: str = ""
+
+
+class BadAnswer(ValueError):
+    """An answer that is none of a Prometheus. Show what the page has observed itself."""
+
+
+class _Series(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[tuple[float, str]]
+
+
+class _Data(msgspec.Struct, rename="camel"):
+    result_type: str
+    result: list[_Series]
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+Line = Mapping[float, float]  # the value by the time, in seconds since 1970
+NO_LINE: Line = {}
+
+
+def read_lines(body: bytes, label: str) -> dict[str, Line]:
+    """Return the lines of an answer to a range query by the value of one label. Raises BadAnswer."""
+    try:
+        answer = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadAnswer(f"its answer is not that of a Prometheus: {error}") from error
+    if answer.status != "success" or answer.data is None or answer.data.result_type != "matrix":
+        raise BadAnswer(f"it refuses the question: {answer.error[:200] or answer.status[:50]}")
+    if len(answer.data.result) > MOST_SERIES or any(len(each.values) > MOST_POINTS for each in answer.data.result):
+        raise BadAnswer(f"its answer has more than {MOST_SERIES} series of {MOST_POINTS} points")
+    return {each.metric.get(label, ""): _line(each.values) for each in answer.data.result}
+
+
+def _line(values: Iterable[tuple[float, str]]) -> Line:
+    found = {}
+    for at_s, text in values:
+        try:
+            value = float(text)
+        except ValueError as error:
+            raise BadAnswer(f"its answer has the number {text[:20]!r}") from error
+        if isfinite(value) and 0 <= value <= MOST_SUM_GPUS:
+            found[at_s] = value
+    return found
+
+
+def quoted(text: str) -> str:
+    """Return a text as a string of PromQL."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _selector(labels: Mapping[str, str], cluster: str) -> str:
+    chosen = {**labels, **({"cluster": cluster} if cluster else {})}
+    return "{" + ",".join(f"{name}={quoted(value)}" for name, value in chosen.items()) + "}"
+
+
+def queue_queries(queue: str, cluster: str, step_s: float) -> tuple[tuple[str, str], ...]:
+    """Return the queries about one queue, each with the label that tells its lines apart."""
+    own, lends = _selector({"queue": queue}, cluster), _selector({"lender": queue}, cluster)
+    window_s = round(max(RATE_S, step_s))
+    return (
+        (f"max by (type) (turnout_queue_gpus{own})", "type"),
+        (f"max by (part) (turnout_queue_worker_gpus{own})", "part"),
+        (f"sum(rate(turnout_lent_gpu_seconds_total{lends}[{window_s}s]))", ""),
+    )
+
+
+def queue_samples(lines: Mapping[str, Line], step_s: float) -> tuple[QueueSample, ...]:
+    """Return the samples of a queue, oldest first. lines: by type and by part; "" for what it lends.
+
+    A moment counts if the use of the queue is known. A gap is one sample without amounts, so that no line crosses it.
+    """
+    used_line, min_line, elastic_line = (lines.get(name, NO_LINE) for name in ("used", "min", "elastic"))
+    samples: list[QueueSample] = []
+    for at_s in sorted({*used_line, *min_line}):
+        if samples and at_s - samples[-1].at_s > 1.5 * step_s:
+            samples.append(QueueSample(samples[-1].at_s + step_s, None, None, None, None, None, None))
+        elastic = elastic_line.get(at_s, 0.0)
+        used = used_line.get(at_s, min_line.get(at_s, 0.0) + elastic)
+        share, lent = lines.get("deserved", NO_LINE).get(at_s), lines.get("", NO_LINE).get(at_s, 0.0)
+        samples.append(_sample(at_s, round(used), round(elastic), None if share is None else round(share), round(lent)))
+    return tuple(samples[-2 * MOST_POINTS :])
+
+
+def _sample(at_s: float, used: int, elastic: int, quota: int | None, lent: int) -> QueueSample:
+    """Divide the quota as the page does for the present (cluster_state.py)."""
+    unused, elastic = max(0, (quota or 0) - used), min(elastic, used)
+    lent, borrowed = min(lent, unused), 0 if quota is None else max(0, used - quota)
+    return QueueSample(at_s, quota, used - elastic, elastic, lent, unused - lent, borrowed)
+
+
+def size_query(job: JobItem, cluster: str) -> str:
+    """Return the query about the workers of a job.
+
+    The autoscaler exports the GPUs of the jobs that it lists. The launcher of any job exports the size of its world.
+    """
+    of_job = _selector({"job_namespace": job.namespace, "job_kind": job.kind, "job_name": job.name}, cluster)
+    workers = f"sum(max by (part) (turnout_job_gpus{of_job})) / {max(1, job.gpus_per_worker)}"
+    return f"{workers} or max(turnout_launcher_members{of_job})"
+
+
+def size_samples(line: Line) -> tuple[SizeSample, ...]:
+    """Return the changes of a job's size, oldest first: the newest MOST_CHANGES."""
+    samples: list[SizeSample] = []
+    for at_s in sorted(line):
+        workers = round(line[at_s])
+        if not samples or samples[-1].workers != workers:
+            samples.append(SizeSample(at_s, workers))
+    return tuple(samples[-MOST_CHANGES:])

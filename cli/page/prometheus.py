@@ -1,0 +1,132 @@
+"""Asks a Prometheus about the time before the page started. The page's server asks, never the browser.
+
+An answer counts for KNOWN_S seconds, a failure for FAILED_S. At most MOST_ASKED questions are open at a time, and a
+viewer waits for WAIT_S: an answer that comes later is there at the viewer's next question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+
+from turnout.cli.page.history import WINDOWS
+from turnout.cli.page.messages import JobItem, QueueSample, SizeSample
+from turnout.cli.page.past_queries import (
+    MOST_POINTS,
+    BadAnswer,
+    Line,
+    Past,
+    queue_queries,
+    queue_samples,
+    read_lines,
+    size_query,
+    size_samples,
+)
+from turnout.kube.client.clock import Clock
+
+log = logging.getLogger("turnout.page")
+
+KNOWN_S, FAILED_S = 300.0, 30.0
+ASK_S, WAIT_S = 10.0, 2.0  # for one question, and for a viewer
+MOST_BYTES = 4 << 20  # of one answer
+MOST_KNOWN = 64
+MOST_ASKED = 2
+JOB_S, LEAST_STEP_S = 7 * 86_400.0, 30.0  # the past of a job at most, and the time between two of its points at least
+NO_SAMPLES = "Prometheus has no samples of it before this page started."
+
+
+class Prometheus:
+    """The past of queues and jobs. url: without `/api/v1`. cluster: the label of its series, "" for none."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, cluster: str, clock: Clock) -> None:
+        self._session, self._url, self._cluster, self._clock = session, url.rstrip("/"), cluster, clock
+        self._known: OrderedDict[tuple[str, str], tuple[float, Past[QueueSample | SizeSample]]] = OrderedDict()
+        self._questions: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._limit = asyncio.Semaphore(MOST_ASKED)
+
+    async def queue(self, name: str, window: str, end_s: float) -> Past[QueueSample]:
+        """Return the samples of a queue before a time. window: one of WINDOWS. end_s: since 1970."""
+        step_s = WINDOWS[window]
+
+        async def ask() -> tuple[QueueSample, ...]:
+            lines: dict[str, Line] = {}
+            for query, label in queue_queries(name, self._cluster, step_s):
+                lines |= await self._lines(query, label, end_s, step_s, MOST_POINTS)
+            return queue_samples(lines, step_s)
+
+        return await self._past((window, name), ask)  # type: ignore[return-value]  # by the key
+
+    async def job(self, job: JobItem, end_s: float) -> Past[SizeSample]:
+        """Return the changes of a job's size before a time, since 1970."""
+        began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
+        step_s = max(LEAST_STEP_S, (end_s - began_s) / (MOST_POINTS - 1))
+        points = int((end_s - began_s) / step_s) + 1
+
+        async def ask() -> tuple[SizeSample, ...]:
+            query = size_query(job, self._cluster)
+            found = await self._lines(query, "", end_s, step_s, points)
+            return size_samples(found.get("", {}))
+
+        return await self._past(("job", job.job), ask)  # type: ignore[return-value]  # by the key
+
+    async def _past(
+        self, key: tuple[str, str], ask: Callable[[], Awaitable[tuple[QueueSample | SizeSample, ...]]]
+    ) -> Past[QueueSample | SizeSample]:
+        """Return the known answer, and ask anew if it is too old. Wait for the first answer, but WAIT_S at most."""
+        asked_s, past = self._known.get(key, (float("-inf"), None))
+        age_s = self._clock.monotonic() - asked_s
+        if past is not None and age_s < (FAILED_S if past.note else KNOWN_S):
+            return past
+        if key not in self._questions:
+            self._questions[key] = asyncio.create_task(self._learn(key, ask))
+            self._questions[key].add_done_callback(lambda _: self._questions.pop(key))
+        if past is None:
+            await asyncio.wait([self._questions[key]], timeout=WAIT_S)
+            past = self._known.get(key, (0.0, None))[1]
+        return past or Past(note="Prometheus has not answered yet.")
+
+    async def _learn(
+        self, key: tuple[str, str], ask: Callable[[], Awaitable[tuple[QueueSample | SizeSample, ...]]]
+    ) -> None:
+        try:
+            async with self._limit, asyncio.timeout(ASK_S):
+                samples = await ask()
+            past: Past[QueueSample | SizeSample] = Past(samples, "" if samples else NO_SAMPLES)
+        except TimeoutError:
+            past = Past(note=f"Prometheus does not answer within {ASK_S:g} s.")
+        except (aiohttp.ClientError, OSError) as error:
+            log.warning("prometheus_unreachable", extra={"error": str(error)[:500] or type(error).__name__})
+            past = Past(note="Prometheus cannot be reached.")
+        except BadAnswer as error:
+            past = Past(note=f"Prometheus does not tell the time before this page started: {error}.")
+        if past.note and key in self._known:  # what was known of an earlier time is still true
+            past = Past(self._known[key][1].samples, past.note)
+        self._known[key] = self._clock.monotonic(), past
+        self._known.move_to_end(key)
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _lines(self, query: str, label: str, end_s: float, step_s: float, points: int) -> dict[str, Line]:
+        """Ask for the last points before a time. Raises BadAnswer, TimeoutError, OSError and ClientError."""
+        start_s = end_s - (points - 1) * step_s
+        form = {"query": query, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:.3f}"}
+        address = f"{self._url}/api/v1/query_range"
+        async with self._session.post(address, data=form, allow_redirects=False) as response:
+            body = b""
+            async for part in response.content.iter_chunked(1 << 16):
+                body += part
+                if len(body) > MOST_BYTES:
+                    raise BadAnswer(f"its answer has more than {MOST_BYTES} bytes")
+            if response.status not in (200, 400, 422):
+                raise BadAnswer(f"it answers {response.status}")
+        return read_lines(body, label)
+
+    async def close(self) -> None:
+        """End the open questions."""
+        for task in list(self._questions.values()):
+            task.cancel()
+        await asyncio.gather(*self._questions.values(), return_exceptions=True)

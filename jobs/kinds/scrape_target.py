@@ -1,0 +1,38 @@
+"""Names the job to which Prometheus attaches the series of a pod's launcher, by the pod's own metadata.
+
+The chart's PodMonitor for launchers does the same with relabelings (deploy/charts/turnout/templates/monitoring). The
+autoscaler joins such a name with a queue.
+"""
+
+from __future__ import annotations
+
+from turnout.jobs.kinds.pytorchjob import CTYUN_PYTORCH_JOB, KIND
+from turnout.jobs.model import JobKey
+from turnout.kube import labels
+from turnout.kube.objects import Pod
+
+MPI_OPERATOR = "mpi-operator"
+_ELASTIC_JOB = ("elasticjob-name", "elasticjob.dlrover/name")
+
+
+def scrape_key(pod: Pod) -> JobKey:
+    """Return the kind, namespace and name of the job that a pod's series belong to.
+
+    That is the pod's controller, unless the labels of the pod name the job above it. A pod without a controller is a
+    job of its own. The namespace is always the pod's, so a tenant's labels name jobs of its own namespaces only.
+    """
+    meta, marks = pod.metadata, pod.metadata.labels or {}
+    ref = next((each for each in meta.owner_references or () if each.controller), None)
+    kind, name = ("Pod", meta.name) if ref is None else (ref.kind, ref.name)
+    if marks.get(labels.VOLCANO_JOB) and kind == "Job":
+        kind = "VolcanoJob"
+    if kind == KIND and marks.get(labels.JOB_KIND) == CTYUN_PYTORCH_JOB.kind:
+        kind = CTYUN_PYTORCH_JOB.kind
+    if group_set := marks.get(labels.LWS_NAME):
+        kind, name = "LeaderWorkerSet", group_set
+    if marks.get(labels.TRAINING_OPERATOR) == MPI_OPERATOR and (training := marks.get(labels.TRAINING_JOB)):
+        kind, name = "MPIJob", training
+    elastic = next((marks[each] for each in _ELASTIC_JOB if marks.get(each)), "")
+    if ref is None and elastic:  # DLRover's master does not declare itself the controller of its pods
+        kind, name = "ElasticJob", elastic
+    return JobKey(kind, meta.namespace, name)
