@@ -179,14 +179,23 @@ GATED = {"schedulingGates": [{"name": "wait"}]}
     [
         pytest.param(GATED, {"affinity": affinity(NODE)}, 200, id="a gated pod is bound to one node"),
         pytest.param(
-            GATED, {"affinity": affinity(NODE), "schedulingGates": None}, 200, id="the gate is lifted with the same write"
+            GATED,
+            {"affinity": affinity(NODE), "schedulingGates": None},
+            200,
+            id="the gate is lifted with the same write",
         ),
         pytest.param(
-            {**GATED, "affinity": affinity(ZONE)}, {"affinity": affinity({**ZONE, **NODE})}, 200, id="a term gets narrower"
+            {**GATED, "affinity": affinity(ZONE)},
+            {"affinity": affinity({**ZONE, **NODE})},
+            200,
+            id="a term gets narrower",
         ),
         pytest.param({**GATED, "affinity": affinity(ZONE)}, {"affinity": affinity(NODE)}, 422, id="a term is replaced"),
         pytest.param(
-            {**GATED, "affinity": affinity(ZONE)}, {"affinity": affinity(ZONE, NODE)}, 422, id="another term allows more"
+            {**GATED, "affinity": affinity(ZONE)},
+            {"affinity": affinity(ZONE, NODE)},
+            422,
+            id="another term allows more",
         ),
         pytest.param(GATED, {"nodeSelector": {"zone": "a"}}, 200, id="a gated pod gets a selector"),
         pytest.param(
