@@ -52,6 +52,13 @@ RULES_OF = {}
 for each in (rule for group in GROUPS for rule in group["rules"] if "alert" in rule):
     RULES_OF.setdefault(each["alert"], []).append(each)
 JOBS = ("vision", "bert"), ("speech", "gpt"), ("speech", "late")  # of the board of a job: which trains, hangs, waits
+LATE_COUNTERS = {  # counters whose first event no increase has, and why
+    "turnout_api_requests_total": "the codes of answers are an open set; its alert needs ten",
+    "turnout_controller_events_total": "one series for each reason and kind of job would be hundreds of zeros",
+    "turnout_controller_writes_total": "the resources depend on the kinds of jobs; no alert reads it",
+    "turnout_lent_gpu_seconds_total": "pairs of queues: a pair begins with the decision that lends",
+    "turnout_returned_gpus_total": "pairs of queues: as many as the square of their number",
+}
 EMPTY = {  # place of a query: why the day has no such thing
     "placement: Most ring crossings: too many": "launchers put their ranks in the order with the fewest crossings",
 }
@@ -71,12 +78,19 @@ class Past(Prometheus):
         ]
 
 
+@pytest.fixture(scope="module")
+def late_counters():
+    """The counters of the day that began above 0, once the day is over."""
+    return set()
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def prometheus(tmp_path_factory):
+async def prometheus(tmp_path_factory, late_counters):
     """A Prometheus with the day and what the rules record of it."""
     folder, (port,) = tmp_path_factory.mktemp("day"), free_ports(1)
     async with Day(folder, time.time() // STEP_S * STEP_S - (MINUTES + 30) * 60) as day:
         await day.run(happens())
+    late_counters |= day.late_counters()
     for number, text in enumerate(day.expositions(BLOCK_S)):
         page = folder / f"page-{number}.txt"
         page.write_text(text)
@@ -226,12 +240,23 @@ def test_an_alert_waits_as_prometheus_does(minutes, wait_s, expected):
 
 
 @pytest.mark.asyncio(loop_scope="module")
+async def test_a_counter_starts_at_0_so_that_its_first_event_counts(prometheus, late_counters):
+    assert prometheus.history_s == MINUTES * 60
+    assert late_counters == LATE_COUNTERS.keys()
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_server_itself_evaluates_every_rule(prometheus):
+    """It evaluates them now, after the day. The group of goodput has an interval of its own, of a minute."""
+
     async def healths():
         groups = (await prometheus.ask("rules"))["groups"]
-        return {rule["name"]: (rule["health"], rule.get("lastError")) for group in groups for rule in group["rules"]}
+        rules = [rule for group in groups if group["name"] != "turnout-goodput" for rule in group["rules"]]
+        return {rule["name"]: (rule["health"], rule.get("lastError")) for rule in rules}
 
     async with asyncio.timeout(60):
         while "unknown" in {health for health, _ in (await healths()).values()}:
             continue
-    assert {name: found for name, found in (await healths()).items() if found[0] != "ok"} == {}
+    found = await healths()
+    assert len(found) > 80
+    assert {name: health for name, health in found.items() if health[0] != "ok"} == {}

@@ -150,6 +150,23 @@ class Day:
             own = own.removeprefix(",")
             lines.append(f"{name}{{{own}{',' if own else ''}{text}}} {value} {at_s}")
 
+    def late_counters(self):
+        """Return the counters whose first sample is above 0 although the page of their target was there before."""
+        seen, found, begun = set(), set(), set()
+        for lines in self.text.values():
+            targets = set()
+            for line in lines:
+                name, _, rest = line.partition("{")
+                labels, _, value = rest.partition("} ")
+                target = re.findall(r'(?:cluster|job_name|pod)="[^"]*"', labels)[-3:]
+                targets.add(tuple(target))
+                if name.endswith("_total") and (name, labels) not in seen:
+                    seen.add((name, labels))
+                    if tuple(target) in begun and float(value.split()[0]) > 0:
+                        found.add(name)
+            begun |= targets
+        return found
+
     def expositions(self, block_s):
         """Return the samples in the text format of OpenMetrics, one text for each block of so many seconds."""
         blocks = {}

@@ -58,7 +58,7 @@ def set_viewers(count):
 async def lose_coordinator_link(day):
     """Let a worker lose its coordinator for a moment, and a worker that forks no processes start its round."""
     agent = day.launchers["speech", "gpt"].agents["gpt-worker-1"]
-    agent.log("coordinator_lost", {"reason": "coordinator_lost"})
+    agent.log("coordinator_lost", {"reason": "member_silent"})
     agent.log("processes_spawned", {})
     await settle()
 
