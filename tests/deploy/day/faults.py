@@ -16,8 +16,19 @@ from turnout.scheduler_ext.planner.request import HardTerm
 
 LEAF = {"gpus": 8, labels.TOPOLOGY: "required", labels.TOPOLOGY_TIER: "1"}
 FIRST = 180  # minute of the first fault: no alert fires before
+_TERM = "no Lease runs here: the term ends as the program ends it"
+_TWICE = "no Lease runs here: a second process is told that it leads"
 DIRECT = {
+    "AutoscalerNoLeader": _TERM,
+    "NominatorNoLeader": _TERM,
+    "ControllerNoLeader": _TERM,
+    "AutoscalerTwoLeaders": _TWICE,
+    "NominatorTwoLeaders": _TWICE,
+    "ControllerTwoLeaders": _TWICE,
+    "ExtenderSlow": "a slow CPU would need slow seconds: the clock of the HTTP handler is moved by hand",
+    "JobHung": "no process hangs here: its monitor's words are logged, and the coordinator is told as by an agent",
     "DecisionsSlow": "a decision takes milliseconds: its histogram is told of decisions of 1.5 s",
+    "SavesFail": "no disk fails here: the frames that a checkpoint daemon writes on a failed save are read by its agent",
     "PlanRejected": "a fault of the planner that no known input produces: its count of rejected plans is raised",
     "JobCoordinator": "no fault of the network is made here: a second agent logs that its coordinator has begun",
 }
