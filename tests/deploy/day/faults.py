@@ -28,7 +28,7 @@ DIRECT = {
     "ExtenderSlow": "a slow CPU would need slow seconds: the clock of the HTTP handler is moved by hand",
     "JobHung": "no process hangs here: its monitor's words are logged, and the coordinator is told as by an agent",
     "DecisionsSlow": "a decision takes milliseconds: its histogram is told of decisions of 1.5 s",
-    "SavesFail": "no disk fails here: the frames that a checkpoint daemon writes on a failed save are read by its agent",
+    "SavesFail": "no disk fails here: agents read the frames that a checkpoint daemon writes on a failed save",
     "PlanRejected": "a fault of the planner that no known input produces: its count of rejected plans is raised",
     "JobCoordinator": "no fault of the network is made here: a second agent logs that its coordinator has begun",
 }
