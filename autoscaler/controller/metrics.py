@@ -39,6 +39,7 @@ _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _OUTCOMES = ("Written", "DryRun", "Conflict", "Refused", "NotLeading")
 _CHANGES = (
     ("grow", Reason.IDLE_ROOM),
+    ("grow", Reason.RETURNED),
     ("shrink", Reason.MAKES_ROOM),
     ("shrink", Reason.ROOM_TAKEN),
     ("shrink", Reason.RELEASED),

@@ -99,7 +99,8 @@ class Reflector(Generic[T]):
         self._lists = self._watches = self._unreadable_count = 0
         self.has_synced = False  # a list is complete
         self.is_unserved = False  # the server does not serve the kind
-        self.last_event_s = clock.monotonic()  # of `clock`, when anything last arrived
+        self.last_event_s = clock.monotonic()  # of `clock`, when anything last arrived; an unanswered try is nothing
+        self._asked_s = clock.monotonic()  # when the newest watch was asked for
         self.watching_since_s: float | None = None  # of `clock`, when the server accepted the watch; None without one
         self.last_error = ""
 
@@ -239,7 +240,7 @@ class Reflector(Generic[T]):
         """Run one watch until the server ends it. Raises CallError for any other end."""
         watch_s = round(self._rng.uniform(*WATCH_RANGE_S))
         self._watches += 1
-        self.last_event_s = self._clock.monotonic()
+        self._asked_s = self._clock.monotonic()
         reading = asyncio.create_task(self._read(watch_s))
         silence = asyncio.create_task(self._wait_for_silence(watch_s))
         try:
@@ -260,7 +261,7 @@ class Reflector(Generic[T]):
         """Return when nothing has arrived for too long."""
         while True:
             bound_s = SILENCE_S if self._has_bookmarks else watch_s + LATE_END_S
-            left_s = self.last_event_s + bound_s - self._clock.monotonic()
+            left_s = max(self.last_event_s, self._asked_s) + bound_s - self._clock.monotonic()
             if left_s <= 0:
                 return
             await self._clock.sleep(min(left_s, SILENCE_S))  # a first bookmark may have shortened the bound
@@ -280,8 +281,8 @@ class Reflector(Generic[T]):
         async with aclosing(lines):
             line_count = 0
             async for raw in lines:
-                if not raw:
-                    self.watching_since_s = self._clock.monotonic()
+                if not raw:  # nothing is missing since our version: as good as an event
+                    self.watching_since_s = self.last_event_s = self._clock.monotonic()
                     self._record_response()
                     continue
                 self._apply_line(raw)

@@ -55,7 +55,9 @@ class ClientMetrics(Collector):
         labels = ["component", "resource"]
         synced = gauge(f"{prefix}synced", "1 once a complete list has been received.", labels=labels)
         objects = gauge(f"{prefix}objects", "Objects in the cache.", labels=labels)
-        age = gauge(f"{prefix}last_event_age_seconds", "Time since the last event.", labels=labels)
+        age = gauge(
+            f"{prefix}last_event_age_seconds", "Time since the last event, list or answered watch.", labels=labels
+        )
         relists = counter(f"{prefix}relists", "Lists after the first.", labels=labels)
         reconnects = counter(f"{prefix}reconnects", "Watches after the first.", labels=labels)
         skipped = counter(f"{prefix}skipped", "Objects and lines that could not be used.", labels=labels)

@@ -17,8 +17,20 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, make_wsgi_app
 
+from turnout.launcher.model import Reason
+
 MOST_CALLERS = 16  # concurrent connections: a few Prometheus servers and some people
 CALLER_S = 5.0  # seconds for a caller to send its request and read the answer
+LOSSES = (Reason.MEMBER_LOST, Reason.MEMBER_SILENT)  # of a connection, seen from either end
+ROUND_CAUSES = (  # what ends a world, so that another one forms
+    Reason.FIRST_ROUND,
+    Reason.PROCESS_FAILED,
+    Reason.PROCESS_HUNG,
+    *LOSSES,
+    Reason.MEMBER_LEFT,
+    Reason.MEMBER_JOINED,
+    Reason.COORDINATOR_LOST,
+)
 _FULL_S = 0.2  # pause after running out of file descriptors
 _WAITED_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600)
 
@@ -64,7 +76,10 @@ class Metrics:
         )
         self._handlers = self._make_handlers(run)
         self._coordinates.labels(run).set(0)
-        self._failed.labels(run)
+        for counter_of_agent in (self._failed, self._spawned):
+            counter_of_agent.labels(run)
+        for reason in LOSSES:
+            self._left.labels(run, reason.value)
 
     def _make_handlers(self, run: str) -> dict[str, Callable[[Mapping[str, Any]], None]]:
         """Return event name -> function that updates the metrics from the event's fields. run: label of the job."""
@@ -79,7 +94,7 @@ class Metrics:
             "hang_over": lambda fields: self._suspects.clear(),
             "processes_spawned": lambda fields: self._spawned.labels(run).inc(),
             "coordinator_lost": lambda fields: self._left.labels(run, fields["reason"]).inc(),
-            "coordinator_begun": lambda fields: self._coordinates.labels(run).set(1),
+            "coordinator_begun": lambda fields: self._begin(),
             "stepped_down": lambda fields: self._coordinates.labels(run).set(0),
             "handed_over": lambda fields: self._coordinates.labels(run).set(0),
         }
@@ -88,6 +103,14 @@ class Metrics:
         """Count one event."""
         if (hear := self._handlers.get(event)) is not None:
             hear(fields)
+
+    def _begin(self) -> None:
+        """Begin to coordinate, with every count of the job at 0: `increase` cannot see the first event of a series."""
+        self._coordinates.labels(self._run).set(1)
+        for reason in ROUND_CAUSES:
+            self._rounds.labels(self._run, reason.value)
+        for reason in LOSSES:
+            self._lost.labels(self._run, reason.value)
 
     def _gathered(self, fields: Mapping[str, Any]) -> None:
         for rank in fields["apart"]:

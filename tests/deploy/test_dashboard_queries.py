@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from hack.codegen.grafana import coverage
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
@@ -43,16 +44,17 @@ EMPTY = {"no list: {{component}} {{resource}}"}
 
 
 class Prometheus:
-    """A Prometheus with a history. now_s: the end of the history, in seconds since 1970."""
+    """A Prometheus with a history. now_s: the end of the history, in seconds since 1970. history_s: its length."""
 
-    def __init__(self, folder, children, port, now_s):
+    def __init__(self, folder, children, port, now_s, history_s=HISTORY_S, flags=()):
         self.now_s, self._port, self._children, self._folder = now_s, port, children, folder
+        self.history_s, self.flags = history_s, flags
 
     async def start(self):
         """Start it, or start it again with the blocks that were added since. Return once it is ready."""
         flags = [f"--config.file={self._folder}/prometheus.yml", f"--storage.tsdb.path={self._folder}/data"]
         listen = f"--web.listen-address=127.0.0.1:{self._port}"
-        argv = [str(cache.binary("prometheus")), *flags, listen, "--storage.tsdb.retention.time=10d"]
+        argv = [str(cache.binary("prometheus")), *flags, listen, "--storage.tsdb.retention.time=10d", *self.flags]
         await asyncio.to_thread(self._children.start, "prometheus", argv)
         async with asyncio.timeout(60):
             while True:
@@ -62,19 +64,16 @@ class Prometheus:
                 await asyncio.sleep(0.05)
 
     async def record(self):
-        """Evaluate the recording rules over the history."""
-        groups = [
-            {**group, "rules": [rule for rule in group["rules"] if "record" in rule]}
-            for group in yaml.safe_load(RULES.read_text())["groups"]
-        ]
-        records = self._folder / "records.yaml"
-        records.write_text(yaml.safe_dump({"groups": groups}))
-        times = [f"--start={self.now_s - HISTORY_S}", f"--end={self.now_s}", f"--url=http://127.0.0.1:{self._port}"]
-        command = ("tsdb", "create-blocks-from", "rules", *times, f"--output-dir={self._folder}/data", str(records))
-        done = await asyncio.to_thread(promtool, *command)
-        assert done.returncode == 0, done.stdout + done.stderr
-        await asyncio.to_thread(self._children.stop, "prometheus")
-        await self.start()
+        """Evaluate the recording rules over the history, layer by layer."""
+        for groups in layers():
+            records = self._folder / "records.yaml"
+            records.write_text(yaml.safe_dump({"groups": groups}))
+            times = [f"--start={self.now_s - self.history_s}", f"--end={self.now_s}"]
+            output = [f"--url=http://127.0.0.1:{self._port}", f"--output-dir={self._folder}/data", str(records)]
+            done = await asyncio.to_thread(promtool, "tsdb", "create-blocks-from", "rules", *times, *output)
+            assert done.returncode == 0, done.stdout + done.stderr
+            await asyncio.to_thread(self._children.stop, "prometheus")
+            await self.start()
 
     async def ask(self, path, **query):
         address = f"/api/v1/{path}?{urllib.parse.urlencode(query, doseq=True)}"
@@ -98,11 +97,22 @@ async def prometheus(tmp_path_factory):
     try:
         made = Prometheus(folder, children, port, now_s)
         await made.start()
-        for _ in range(3):  # rules read what other rules record
-            await made.record()
+        await made.record()
         yield made
     finally:
         children.close()
+
+
+def layers():
+    """Return the recording rules in layers, as groups: each reads programs and what the layers before record."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    left = {rule["record"]: rule for group in groups for rule in group["rules"] if "record" in rule}
+    found = []
+    while left:
+        layer = [rule for rule in left.values() if not coverage.series([rule["expr"]]) & left.keys()]
+        found.append([{"name": "records", "rules": layer}])
+        left = {name: rule for name, rule in left.items() if rule not in layer}
+    return found
 
 
 def filled(expr, choice):

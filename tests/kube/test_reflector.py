@@ -381,6 +381,27 @@ async def test_the_age_of_the_last_word_is_known(tmp_path):
         assert scene.clock.monotonic() - scene.reflector.last_event_s == pytest.approx(70)
 
 
+@pytest.mark.parametrize("answer", [slammed(), fault(503)], ids=["no connection", "refused"])
+async def test_a_watch_that_is_not_answered_is_no_word(tmp_path, answer):
+    """Each try counted as a word: the view of an unreachable server looked young, and no alert could fire."""
+    async with reflecting(tmp_path, watches=[stream(bookmark(11), then="reset"), answer]) as scene:
+        await scene.receiver.until("synced")
+        await scene.clock.until_asleep()
+        heard_s = scene.reflector.last_event_s
+        await scene.clock.live(300)
+        assert scene.reflector.last_event_s == heard_s
+
+
+async def test_a_watch_that_is_answered_again_is_a_word(tmp_path):
+    watches = [stream(bookmark(11), then="reset"), fault(503), stream(event("ADDED", pod("b", 12)))]
+    async with reflecting(tmp_path, watches=watches) as scene:
+        await scene.receiver.until("synced")
+        for _ in range(2):
+            await scene.clock.skip()
+        await scene.receiver.until("put b@12")
+        assert scene.reflector.last_event_s == scene.reflector.watching_since_s
+
+
 @pytest.mark.parametrize(
     ("failures", "draw", "asked_s", "wait_s"),
     [

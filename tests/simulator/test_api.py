@@ -165,6 +165,54 @@ async def test_a_pod_is_bound_once_and_loses_its_nomination(api_server):
     assert (await api_server.ask("PATCH", PODS + "/a", {"spec": {"nodeName": "n2"}}, MERGE))[0] == 422
 
 
+def affinity(*terms):
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+ZONE = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+NODE = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+GATED = {"schedulingGates": [{"name": "wait"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        pytest.param(GATED, {"affinity": affinity(NODE)}, 200, id="a gated pod is bound to one node"),
+        pytest.param(
+            GATED,
+            {"affinity": affinity(NODE), "schedulingGates": None},
+            200,
+            id="the gate is lifted with the same write",
+        ),
+        pytest.param(
+            {**GATED, "affinity": affinity(ZONE)},
+            {"affinity": affinity({**ZONE, **NODE})},
+            200,
+            id="a term gets narrower",
+        ),
+        pytest.param({**GATED, "affinity": affinity(ZONE)}, {"affinity": affinity(NODE)}, 422, id="a term is replaced"),
+        pytest.param(
+            {**GATED, "affinity": affinity(ZONE)},
+            {"affinity": affinity(ZONE, NODE)},
+            422,
+            id="another term allows more",
+        ),
+        pytest.param(GATED, {"nodeSelector": {"zone": "a"}}, 200, id="a gated pod gets a selector"),
+        pytest.param(
+            {**GATED, "nodeSelector": {"zone": "a"}}, {"nodeSelector": {"zone": "b"}}, 422, id="a selector is changed"
+        ),
+        pytest.param({}, {"affinity": affinity(NODE)}, 422, id="a pod without a gate keeps its affinity"),
+    ],
+)
+@pytest.mark.asyncio
+async def test_only_a_gated_pod_may_be_narrowed_to_fewer_nodes(api_server, before, after, code):
+    """Source: ValidatePodUpdate and KEP-3838 of Kubernetes"""
+    made = pod("a")
+    made["spec"].update(before)
+    assert (await api_server.ask("POST", PODS, made))[0] == 201
+    assert (await api_server.ask("PATCH", PODS + "/a", {"spec": after}, MERGE))[0] == code
+
+
 @pytest.mark.asyncio
 async def test_a_finalizer_holds_a_deleted_object(api_server):
     path = "/api/v1/namespaces/default/configmaps"

@@ -155,6 +155,7 @@ def _object_faults(schema: Schema, value: dict[str, Any], path: str) -> Iterator
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _POLICIES = ("Always", "OnFailure", "Never")
+_NODE_CHOICE = ("nodeSelector", "affinity")  # may become narrower while a pod is gated
 _CHANGEABLE_SPEC = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "schedulingGates")
 
 
@@ -198,7 +199,7 @@ def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> Non
 
 def _check_pod_update(name: str, old: Object, new: Object) -> None:
     """Check an update of a pod. Raises ApiRefusal (422) when it changes fields that Kubernetes keeps fixed."""
-    if _immutable_part(old) != _immutable_part(new):
+    if _immutable_part(old) != _immutable_part(_without_narrowing(old, new)):
         raise invalid(
             "Pod",
             name,
@@ -212,6 +213,39 @@ def _check_volcano_update(name: str, old: Object, new: Object) -> None:
     if volcano.forbidden_change(old.get("spec") or {}, new.get("spec") or {}):
         message = "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec`"
         raise invalid("Job", name, message)
+
+
+def _without_narrowing(old: Object, new: Object) -> Object:
+    """Return the new pod with the old constraints on its node if it was gated and they only became narrower.
+
+    Source: ValidatePodUpdate and KEP-3838 of Kubernetes
+    """
+    before, after = old.get("spec") or {}, new.get("spec") or {}
+    if not before.get("schedulingGates") or not _is_narrower(before, after):
+        return new
+    spec = {key: value for key, value in after.items() if key not in _NODE_CHOICE}
+    return {**new, "spec": spec | {key: before[key] for key in _NODE_CHOICE if key in before}}
+
+
+def _is_narrower(before: Object, after: Object) -> bool:
+    """Return True if a pod's spec allows no node that it did not allow before, and its other affinity is the same."""
+    if not (before.get("nodeSelector") or {}).items() <= (after.get("nodeSelector") or {}).items():
+        return False
+    old, new = (dict(spec.get("affinity") or {}) for spec in (before, after))
+    was, now = (_required_terms(affinity.pop("nodeAffinity", None) or {}) for affinity in (old, new))
+    narrowed = not was or (len(was) == len(now) and all(map(_adds_requirements, was, now)))
+    return old == new and narrowed
+
+
+def _required_terms(node_affinity: Object) -> list[Object]:
+    required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    return list(required.get("nodeSelectorTerms") or ())
+
+
+def _adds_requirements(was: Object, now: Object) -> bool:
+    """Return True if a term has all requirements that it had before."""
+    fields = ("matchExpressions", "matchFields")
+    return all(each in (now.get(field) or ()) for field in fields for each in was.get(field) or ())
 
 
 def _immutable_part(pod: Object) -> Object:

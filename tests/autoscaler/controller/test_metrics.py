@@ -236,7 +236,15 @@ def test_every_count_of_a_queue_begins_with_nought(metrics):
         assert found["queue_elastic_gpu_seconds_total", queue] == 0
         assert found["queue_assumed_restart_gpu_seconds_total", queue] == 0
         assert found["queue_resized_gpus_total", "grow", queue] == 0
-        assert found["autoscaler_changes_total", "shrink", "Written", queue, "MakesRoom"] == 0
+        changes = {(key[1], key[4]) for key in found if key[0] == "autoscaler_changes_total" and key[3] == queue}
+        assert changes == {
+            ("grow", Reason.IDLE_ROOM.value),
+            ("grow", Reason.RETURNED.value),
+            ("shrink", Reason.MAKES_ROOM.value),
+            ("shrink", Reason.ROOM_TAKEN.value),
+            ("shrink", Reason.RELEASED.value),
+        }
+        assert found["autoscaler_changes_total", "grow", "Written", queue, "RoomReturned"] == 0
 
 
 def test_a_change_that_was_written_is_told_with_what_it_cost(metrics):

@@ -8,7 +8,15 @@ KINDS = "Productive is the time of steps whose result was kept. docs/goodput.md 
 LAUNCHERS = "Only jobs whose launcher is scraped count (monitoring.launchers)."
 
 
+KNOWN = " >= 0"  # drops NaN, which is the share or the quantile of nothing: Grafana shows "No data" in its place
+
+
+def quantile(share: float, buckets: str, by: str = "le") -> str:
+    """Return the query of the time that this share of the events does not exceed. buckets: their rate or increase."""
+    return f"histogram_quantile({share:g}, sum by ({by}) ({buckets})){KNOWN}"
+
+
 def p99(metric: str, by: str = "le", window: str = "W") -> str:
     """Return the query of the time that 99 in 100 do not exceed. window: the macro of the range."""
     function = "rate" if window == "W" else "increase"
-    return f"histogram_quantile(0.99, sum by ({by}) ({function}({metric}_bucket{{C}}[{window}])))"
+    return quantile(0.99, f"{function}({metric}_bucket{{C}}[{window}])", by)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.grafana.boards.common import DAY_S, p99
+from hack.codegen.grafana.boards.common import DAY_S, KNOWN, p99
 from hack.codegen.grafana.model import Board, Limits, Panel, Query, Row, Unit, Viz
 
 EXTENDER = Board(
@@ -38,7 +38,7 @@ EXTENDER = Board(
                         Query(
                             'sum(rate(turnout_extender_requests_total{C, outcome=~"no_advice|busy|too_slow|unready"}'
                             "[R]))"
-                            " / sum(rate(turnout_extender_requests_total{C}[R]))",
+                            " / sum(rate(turnout_extender_requests_total{C}[R]))" + KNOWN,
                             "no advice",
                         ),
                     ),
@@ -225,7 +225,7 @@ EXTENDER = Board(
                     (
                         Query(
                             'sum(increase(turnout_gate_bindings_total{C, as_nominated="true"}[R]))'
-                            " / sum(increase(turnout_gate_bindings_total{C}[R]))",
+                            " / sum(increase(turnout_gate_bindings_total{C}[R]))" + KNOWN,
                             "as nominated",
                         ),
                     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.grafana.boards.common import KINDS
+from hack.codegen.grafana.boards.common import KINDS, quantile
 from hack.codegen.grafana.model import Board, Limits, Panel, Query, Row, Unit, Viz
 
 _PREDICTED = "turnout_job_predicted_start_timestamp_seconds"
@@ -153,8 +153,7 @@ JOB = Board(
                     Viz.STAT,
                     (
                         Query(
-                            "histogram_quantile(0.99, sum by (le)"
-                            " (increase(turnout_launcher_round_wait_seconds_bucket{J}[R])))",
+                            quantile(0.99, "increase(turnout_launcher_round_wait_seconds_bucket{J}[R])"),
                             "99 in 100",
                         ),
                     ),

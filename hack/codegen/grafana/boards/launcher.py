@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.grafana.boards.common import LAUNCHERS, p99
+from hack.codegen.grafana.boards.common import KNOWN, LAUNCHERS, p99
 from hack.codegen.grafana.model import Board, Limits, Panel, Query, Row, Unit, Viz
 
 LAUNCHER = Board(
@@ -64,7 +64,7 @@ LAUNCHER = Board(
                     (
                         Query(
                             'sum(sum_over_time(turnout:queue_gpu_seconds:rate5m{C, kind="wasted"}[R]))'
-                            " / sum(sum_over_time(turnout:queue_gpu_seconds:rate5m{C}[R]))",
+                            " / sum(sum_over_time(turnout:queue_gpu_seconds:rate5m{C}[R]))" + KNOWN,
                             "wasted",
                         ),
                     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.grafana.boards.common import KINDS, LAUNCHERS
+from hack.codegen.grafana.boards.common import KINDS, KNOWN, LAUNCHERS
 from hack.codegen.grafana.model import Board, Limits, Panel, Query, Row, Unit, Viz
 
 OVERVIEW = Board(
@@ -38,7 +38,7 @@ OVERVIEW = Board(
                     (
                         Query(
                             'sum(max by (cluster, state) (turnout_cluster_gpus{C, state="used"}))'
-                            " / sum(max by (cluster, state) (turnout_cluster_gpus{C}))",
+                            " / sum(max by (cluster, state) (turnout_cluster_gpus{C}))" + KNOWN,
                             "used",
                         ),
                     ),
@@ -69,7 +69,7 @@ OVERVIEW = Board(
                     (
                         Query(
                             'sum(sum_over_time(turnout:queue_gpu_seconds:rate5m{C, kind="productive"}[R]))'
-                            " / sum(sum_over_time(turnout:queue_gpu_seconds:rate5m{C}[R]))",
+                            " / sum(sum_over_time(turnout:queue_gpu_seconds:rate5m{C}[R]))" + KNOWN,
                             "goodput",
                         ),
                     ),

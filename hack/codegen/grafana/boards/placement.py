@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.grafana.boards.common import LAUNCHERS
+from hack.codegen.grafana.boards.common import KNOWN, LAUNCHERS
 from hack.codegen.grafana.model import Board, Limits, Panel, Query, Row, Unit, Viz
 
 PLACEMENT = Board(
@@ -37,7 +37,7 @@ PLACEMENT = Board(
                     (
                         Query(
                             'sum(max by (cluster) (turnout_gangs_by_excess_leaves{C, excess="0"}))'
-                            " / sum(max by (cluster, excess) (turnout_gangs_by_excess_leaves{C}))",
+                            " / sum(max by (cluster, excess) (turnout_gangs_by_excess_leaves{C}))" + KNOWN,
                             "fewest",
                         ),
                     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.codegen.grafana.boards.common import DAY_S, HOUR_S, KINDS, LAUNCHERS, RULE_S
+from hack.codegen.grafana.boards.common import DAY_S, HOUR_S, KINDS, KNOWN, LAUNCHERS, RULE_S, quantile
 from hack.codegen.grafana.model import Board, Limits, Panel, Query, Row, Unit, Viz
 
 _PREDICTED = "turnout_job_predicted_start_timestamp_seconds"
@@ -127,7 +127,8 @@ QUEUE = Board(
                         Query(
                             f"(time() - {_BY_JOB} (turnout_job_waiting_since_timestamp_seconds{{Q}}))"
                             " * on (cluster, queue, JOB) group_left (reason)"
-                            " max by (cluster, queue, JOB, reason) (turnout_job_reason{Q})",
+                            " topk by (cluster, queue, JOB)"
+                            " (1, max by (cluster, queue, JOB, reason) (turnout_job_reason{Q}))",
                             "waits",
                             Unit.SECONDS,
                         ),
@@ -161,7 +162,7 @@ QUEUE = Board(
                     (
                         Query(
                             'sum(increase(turnout_start_predictions_total{Q, result="inside"}[R]))'
-                            " / sum(increase(turnout_start_predictions_total{Q}[R]))",
+                            " / sum(increase(turnout_start_predictions_total{Q}[R]))" + KNOWN,
                             "inside",
                         ),
                     ),
@@ -186,8 +187,7 @@ QUEUE = Board(
                     Viz.STAT,
                     tuple(
                         Query(
-                            f"histogram_quantile({share}, "
-                            "sum by (le) (increase(turnout_reclaim_seconds_bucket{Q}[R])))",
+                            quantile(share, "increase(turnout_reclaim_seconds_bucket{Q}[R])"),
                             name,
                         )
                         for share, name in ((0.5, "half"), (0.99, "99 in 100"))

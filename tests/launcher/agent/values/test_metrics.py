@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.launcher.rendezvous.story import Story
-from turnout.launcher.agent.metrics import MOST_CALLERS, Metrics
+from turnout.launcher.agent.metrics import LOSSES, MOST_CALLERS, ROUND_CAUSES, Metrics
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import Logged, Lost
 
@@ -71,6 +71,7 @@ def test_a_decision_has_one_reason_word_in_the_log_and_in_the_metrics(life):
     """XD-07: of each round and of each member that is lost. The launcher itself writes no Events."""
     story = LIVES[life](Story("1:3", last_call_s=0.0, max_restarts=3).join(*"abc")).ready("abc")
     metrics, logged = Metrics("bert"), Counter()
+    metrics.count_event("coordinator_begun", {})
     for effect in story.of(Logged):
         metrics.count_event(effect.what, {"reason": effect.reason.value, **dict(effect.fields)})
         if effect.what in ("world_formed", "member_lost"):
@@ -82,8 +83,38 @@ def test_a_decision_has_one_reason_word_in_the_log_and_in_the_metrics(life):
         for sample in family.samples
         if sample.name in names
     }
-    assert counted == logged
+    assert {key: count for key, count in counted.items() if count} == logged
+    assert logged.keys() <= counted.keys()
     assert sum(count for (what, _), count in logged.items() if what == "world_formed") >= 1
+
+
+@pytest.mark.parametrize(
+    ("sample", "reasons"),
+    [
+        pytest.param("rounds_total", ROUND_CAUSES, id="rounds by their cause"),
+        pytest.param("members_lost_total", LOSSES, id="members lost"),
+    ],
+)
+def test_the_counts_of_a_job_start_at_0_where_its_coordinator_begins(sample, reasons):
+    """Prometheus sees no increase in a series that begins at 1: the first restart by a fault was in no alert."""
+    metrics = Metrics("bert")
+
+    def counts():
+        labels = [{"run": "bert", "reason": reason.value} for reason in reasons]
+        return {metrics.registry.get_sample_value(f"turnout_launcher_{sample}", each) for each in labels}
+
+    assert counts() == {None}
+    metrics.count_event("coordinator_begun", {})
+    assert counts() == {0}
+
+
+def test_the_counts_of_an_agent_start_at_0():
+    registry, run = Metrics("bert").registry, {"run": "bert"}
+    assert registry.get_sample_value("turnout_launcher_process_failures_total", run) == 0
+    assert registry.get_sample_value("turnout_launcher_spawned_rounds_total", run) == 0
+    for reason in LOSSES:
+        labels = {**run, "reason": reason.value}
+        assert registry.get_sample_value("turnout_launcher_coordinators_lost_total", labels) == 0
 
 
 def test_the_processes_of_a_new_round_do_not_hang_yet():
