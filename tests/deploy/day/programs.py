@@ -20,6 +20,7 @@ from turnout.autoscaler.controller.taint_writer import TaintWriter
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import TaintRules
 from turnout.autoscaler.settings import Settings as AutoscalerSettings
+from turnout.autoscaler.settings import WatchedConfigMaps
 from turnout.cli.page.metrics import PageMetrics
 from turnout.cli.page.source import PageSource
 from turnout.controllers.kinds.registry import by_api
@@ -31,6 +32,7 @@ from turnout.controllers.runtime.watches import ControllerInformers
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import ChildWriter
 from turnout.jobs.kinds.registry import KINDS
+from turnout.jobs.reservation import CONFIGMAP
 from turnout.kube import labels
 from turnout.kube.backoff import Backoff
 from turnout.kube.client.clock import SteadyTime
@@ -49,6 +51,7 @@ from turnout.scheduler_ext.server.watches import Watches
 from turnout.scheduler_ext.writers.eviction_writer import Evictor, Repairer
 from turnout.scheduler_ext.writers.gate_writer import GateWriter
 from turnout.scheduler_ext.writers.nomination_writer import NominationWriter
+from turnout.scheduler_ext.writers.reservation_writer import ReservationWriter
 from turnout.scheduler_ext.writers.switch_path_writer import SwitchPathWriter
 
 MAP = "turnout-system/node-topology-config"
@@ -154,11 +157,14 @@ class NominatorProgram(Program):
         self.extender = Extender(choices.rules, self.clock, self.metrics, lambda notice: None, watches)
         self.metrics.show_client(lambda: self.client.request_counts, watches.reflectors.items, self.clock)
         calls, clock = LeasedCalls(self.client, lambda: self.leads), self.clock
-        evictor = Evictor(watches, calls, clock, series, lambda notice: None)
+        tools = watches, calls, clock, series, lambda notice: None
+        reservations = ReservationWriter(*tools, CONFIGMAP)
+        evictor = Evictor(*tools, reservations)
         self._writers = [
             NominationWriter(watches, calls, choices, clock, series),
+            reservations,
             GateWriter(watches, calls, choices, clock, series, lambda notice: None, evictor),
-            Repairer(watches, calls, clock, series, lambda notice: None),
+            Repairer(*tools, reservations),
             SwitchPathWriter(watches, calls, clock, series),
         ]
         self.start(watches.run())
@@ -179,7 +185,14 @@ class NominatorProgram(Program):
 
 def _watches(program, rules):
     return Watches(
-        plans_by(rules), program.client, MAP, program.clock, random.Random(1), program.metrics, lambda notice: None
+        plans_by(rules),
+        program.client,
+        MAP,
+        program.clock,
+        random.Random(1),
+        program.metrics,
+        lambda notice: None,
+        reservations=CONFIGMAP,
     )
 
 
@@ -192,7 +205,7 @@ class AutoscalerProgram(Program):
         self.view, clock, news = Cache(KINDS, GPUS), self.clock, asyncio.Event()
         rules = TaintRules(verdicts=1, share=0.3)
         reports = FaultReportCache(rules.key, GPUS, news.set)
-        watched = (MAP, settings.orders)
+        watched = WatchedConfigMaps(MAP, settings.orders, CONFIGMAP)
         self.informers = AutoscalerInformers(self.view, self.client, KINDS, clock, random.Random(1), watched, reports)
         self.metrics = AutoscalerMetrics(GPUS, clock, settings.restart_s)
         self.leading = self.metrics.leading
