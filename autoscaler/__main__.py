@@ -19,6 +19,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.controller import AutoscalerController
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
 from turnout.autoscaler.controller.event_recorder import DecisionEvents, NodeEvents, Refs
+from turnout.autoscaler.controller.gang_min_writer import GangMinWriter
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
@@ -73,7 +74,8 @@ async def serve(settings: Settings) -> None:
 
         calls, namespace = LeasedCalls(client, lambda: elector.is_leading), settings.namespace()
         outcomes = events.report_outcome, not settings.act, elector.confirm, view.note_written
-        scale_writer = ScaleWriter(calls, KINDS, term, *outcomes)
+        gang_mins = GangMinWriter(calls, view, events.report_gang_min)
+        scale_writer = ScaleWriter(calls, KINDS, term, *outcomes, gang_mins.lower)
         with journal_at(settings.decision_log) as journal:
             _show_cluster(metrics, view, journal, settings)
             works = []
@@ -82,7 +84,7 @@ async def serve(settings: Settings) -> None:
                 loop_arguments = reporter, clock, news, not settings.act, time()
                 works.append(TaintWriter(calls, fault_reports, rules, *loop_arguments).run)
             acts = scale_writer, settings.policy(), clock, events, metrics, journal, time()
-            controller = AutoscalerController(view, informers, *acts, MemoryWriter(calls, namespace, clock))
+            controller = AutoscalerController(view, informers, *acts, MemoryWriter(calls, namespace, clock), gang_mins)
             words, at = ReportSource(controller, refs, settings), parse_address(settings.metrics_bind, "--metrics-bind")
             status = StatusWriter(calls, namespace, clock, words.pages, words.marks, lambda: elector.is_leading)
             async with serve_pages(*at, probe_pages(informers.unready_reason, metrics.page)) as port:

@@ -50,6 +50,9 @@ class KindRights:
 
 KINDS = {name: KindRights(kind.group, kind.plural, kind.sizes, kind.creates) for name, kind in JOB_KINDS.items()}
 
+# To keep the minCount of a native PodGroup at or below the pods that a resized job runs.
+GANG_MINS = KindRights("scheduling.k8s.io", "podgroups", ("spec.schedulingPolicy.gang.minCount",))
+
 _QUEUES = (
     Rule("scheduling.volcano.sh", ("podgroups", "queues")),
     Rule("scheduling.sigs.k8s.io", ("elasticquotas", "podgroups")),
