@@ -100,6 +100,7 @@ ALLOWED = {
     "turnout-autoscaler-status": may("create patch delete", "configmaps")
     | may("get", "configmaps/turnout-autoscaler-memory"),
     "turnout-autoscaler-lease": may("get patch", "leases.coordination.k8s.io/turnout-autoscaler"),
+    "turnout-autoscaler-gang-mins": {("patch", "podgroups.scheduling.k8s.io")},
     "turnout-autoscaler-resize-job": {("patch", "jobs.batch")},
     "turnout-autoscaler-resize-pytorchjob": {("patch", "pytorchjobs.kubeflow.org")},
     "turnout-autoscaler-resize-pytorchjob.ctyun.cn": {("patch", "pytorchjobs.ctyun.cn")},
