@@ -132,7 +132,7 @@ def manifests() -> dict[str, Rendered]:
             {**CONTROLLER, "controller.crds": "false", "controller.kinds": _CONTROLLED}
         ),
     }
-    acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": "{}"}
+    acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": "null"}
     found["autoscaler/act/gang-mins.yaml"] = Rendered(acts, _AUTOSCALER)
     for kind in _KINDS:
         resizes = {**acts, "autoscaler.kinds": f"{{{kind}}}"}

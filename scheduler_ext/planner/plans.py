@@ -35,13 +35,13 @@ from turnout.scheduler_ext.planner.order import (
     SeatClass,
     gangs_of_set,
     has_started,
-    missing_partner,
     order_seats,
     position_after,
     position_of,
     refuse_for_partner,
     rows_outside_shared_domain,
     update_plan,
+    waiting_partners,
 )
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
@@ -66,6 +66,7 @@ from turnout.scheduler_ext.planner.reserved_room import (
     rows_of_domain,
 )
 from turnout.scheduler_ext.planner.steps import place, request_signature
+from turnout.scheduler_ext.planner.trees import SharedDomains, beyond_limit
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule, Refusal
 
@@ -94,6 +95,7 @@ class Plans:
         self.rejected_hosts = RejectedHosts()
         self.strict_order = StrictOrder(strict_queues)
         self.reservations = HostReservations()
+        self._trees = SharedDomains(view)
         self._plans = StandingPlans(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # gangs with a refused plan: planned again once room is released
@@ -182,9 +184,11 @@ class Plans:
             exclusive_rows(self.view, gang, ahead),
             union_rows(strict, self.reservations.rows_reserved_against(gang, rows)),
         )
-        if gang.one_domain:
+        if gang.one_domain or gang.ancestors:
             room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
-            excluded = union_rows(excluded, rows_outside_shared_domain(self.view, gang, self.current_plan, room_of))
+            outside = self._trees.rows_outside if gang.ancestors else partial(rows_outside_shared_domain, self.view)
+            excluded = union_rows(excluded, outside(gang, self.current_plan, room_of))
+            self.steps += self._trees.take_steps()
         rejected = self.rejected_hosts.rows_by_shape(gang.key)
         lost_pods = count_lost(self.view, gang, needed)
         completed = replace(
@@ -349,18 +353,21 @@ class Plans:
         partners = gangs_of_set(self.view, self.view.gangs[key])
         current = {gang.key: plan for gang in partners if (plan := self.current_plan(gang.key)) is not None}
         with_hosts = {other for other, plan in current.items() if plan.hosts}
+        self._trees.forget_refusals()
         moved = self._plan_gang(key, work)
         to_plan = self._unplanned.keys() | (
             current.keys() - with_hosts - {key}
         )  # a refused one may have waited for this one
         for other in (gang.key for gang in partners if gang.key in to_plan):
             moved |= self._plan_gang(other, work)
-        detail = missing_partner(self.view, partners, self.current_plan)
-        for gang in partners if detail else ():
+        self._trees.forget_refusals()
+        held = waiting_partners(self.view, partners, self.current_plan)
+        for gang in partners if held else ():
             stored = self._plans.get(gang.key)
-            if stored is not None and stored.plan.hosts and not has_started(self.view, gang):
+            is_held = stored is not None and stored.plan.hosts and not has_started(self.view, gang)
+            if stored is not None and is_held and gang.key in held:
                 self._remove(gang.key)
-                self._put(gang, refuse_for_partner(gang.key, detail), stored.position)
+                self._put(gang, refuse_for_partner(gang.key, held[gang.key]), stored.position)
                 if gang.key in with_hosts:  # seats that were reserved only now have displaced no gang
                     self._requeue_refused()
         return moved - {gang.key for gang in partners}
@@ -400,6 +407,8 @@ class Plans:
 
         seated: uid -> host of members that keep their seats if possible.
         """
+        if detail := beyond_limit(gang, gangs_of_set(self.view, gang)):
+            return refuse_for_partner(gang.key, detail)
         request = self.request_of(gang)
         request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
         is_placed = request.placed_members or request.nominated_hosts
