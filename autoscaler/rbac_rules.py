@@ -92,4 +92,5 @@ REVIEWED = (
     Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
     Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
 )
-LANDING = (Rule("apps", ("statefulsets",), ("list",)),)
+_TREES = Rule("scheduling.k8s.io", ("compositepodgroups",), ("list",))
+LANDING = (Rule("apps", ("statefulsets",), ("list",)), _TREES)

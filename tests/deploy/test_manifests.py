@@ -39,7 +39,8 @@ def may(verbs, *resources):
 
 
 GROUPS = [f"podgroups.scheduling.{group}" for group in ("volcano.sh", "sigs.k8s.io", "x-k8s.io", "k8s.io", "run.ai")]
-READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS)
+TREES = "compositepodgroups.scheduling.k8s.io"
+READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS, TREES)
 TELLS = may("create patch", "events")
 MAP = may("get list watch", "configmaps/node-topology-config")
 CONTROLLED = (
