@@ -55,8 +55,7 @@ async def serve(settings: Settings) -> None:
     """Watch always, act while leading, until the process gets a signal to end."""
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
-        view = Cache(KINDS, settings.gpu_resource, settings.schedulers)
-        news = asyncio.Event()
+        view, news = Cache(KINDS, settings.gpu_resource, settings.schedulers), asyncio.Event()
         of_faults = settings.taint_key, settings.gpu_resource, news.set
         fault_reports = FaultReportCache(*of_faults) if settings.taint_nodes else None
         watched, hold_large = (settings.configmap, settings.orders), settings.confirm_large_changes
@@ -73,9 +72,9 @@ async def serve(settings: Settings) -> None:
             return elector.transitions if elector.is_leading else None
 
         calls, namespace = LeasedCalls(client, lambda: elector.is_leading), settings.namespace()
-        outcomes = events.report_outcome, not settings.act, elector.confirm, view.note_written
         gang_mins = GangMinWriter(calls, view, events.report_gang_min)
-        scale_writer = ScaleWriter(calls, KINDS, term, *outcomes, gang_mins.lower)
+        hooks = elector.confirm, view.note_written, gang_mins.lower
+        scale_writer = ScaleWriter(calls, KINDS, term, events.report_outcome, not settings.act, *hooks)
         with journal_at(settings.decision_log) as journal:
             _show_cluster(metrics, view, journal, settings)
             works = []

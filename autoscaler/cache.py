@@ -361,8 +361,10 @@ class Cache:
                 continue
             uses = self.group_uses(key, state.job.replicas)
             use = next((each for each in uses if (each.group.namespace, each.group.name) == name), None)
-            whole = len(state.living) + state.finished >= state.job.replicas == len(state.workers) + state.finished
-            if changes(key) or not whole or (use is not None and use.running < use.pods):
+            is_complete = (
+                len(state.living) + state.finished >= state.job.replicas == len(state.workers) + state.finished
+            )
+            if changes(key) or not is_complete or (use is not None and use.running < use.pods):
                 later.append(name)
             elif use is not None and use.obstacle is None and min_of_settled(use) is not None and self._resized(key):
                 found.append((key, use))

@@ -140,9 +140,9 @@ class GangMinWriter:
 
     def _take_over(self, answer: bytes) -> None:
         """Use the PodGroup as written, before the watch shows it."""
-        written = json.loads(answer)
-        if written.get("metadata", {}).get("name"):
-            self._view.native.put_group(written)
+        group = json.loads(answer)
+        if group.get("metadata", {}).get("name"):
+            self._view.native.put_group(group)
 
     def _tell(self, key: JobKey, use: GroupUse, reason: GangReason, outcome: str, detail: str) -> None:
         name = f"{use.group.namespace}/{use.group.name}"

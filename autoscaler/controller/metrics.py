@@ -80,10 +80,7 @@ class Metrics:
         self.changes = counter(
             "autoscaler_changes", "Changes of size, by reason and outcome.", "queue", "direction", "reason", "outcome"
         )
-        self._gang_mins = counter(
-            "gang_min_changes", "Changes of minCount of native PodGroups, by reason and outcome.", "reason", "outcome"
-        )
-        start_at_zero(self._gang_mins, [reason.value for reason in GangReason], _GANG_MIN_OUTCOMES)
+        self._gang_mins = _gang_min_changes(registry)
         self._resized = counter("queue_resized_gpus", "GPUs of workers added or taken.", "queue", "direction")
         self._restarts = counter(
             "queue_assumed_restart_gpu_seconds",
@@ -215,6 +212,14 @@ class Metrics:
             self._resized.labels(queue, direction)
             for word in _OUTCOMES:
                 self.changes.labels(queue, direction, reason.value, word)
+
+
+def _gang_min_changes(registry: CollectorRegistry) -> Counter:
+    """Return the counter of changes of minCount, with every series at 0."""
+    text = "Changes of minCount of native PodGroups, by reason and outcome."
+    changes = Counter("turnout_gang_min_changes", text, ("reason", "outcome"), registry=registry)
+    start_at_zero(changes, [reason.value for reason in GangReason], _GANG_MIN_OUTCOMES)
+    return changes
 
 
 class _NodeMetrics:

@@ -208,16 +208,16 @@ class NativeGangs:
 
         A PodGroup that is not settled yet has to be put back by `look_again`.
         """
-        taken: list[GroupName] = []
+        names: list[GroupName] = []
         pods = 0
         for name in self._unsettled:
             if pods >= MAX_PODS_CHECKED:
                 break
             pods += 1 + len(self._pods.get(name, ()))
-            taken.append(name)
-        for name in taken:
+            names.append(name)
+        for name in names:
             del self._unsettled[name]
-        return taken
+        return names
 
     def look_again(self, names: Iterable[GroupName]) -> None:
         """Put PodGroups back whose pods do not all run yet."""

@@ -114,10 +114,10 @@ class CompositeGroups:
             for each in ancestors
             if each.level is not None
         )
-        whole = ancestors if not chain.fault or chain.lacks_parent else ()
-        name = f"CompositePodGroup {whole[0].name}" if whole else ""
+        valid_ancestors = ancestors if not chain.fault or chain.lacks_parent else ()
+        name = f"CompositePodGroup {valid_ancestors[0].name}" if valid_ancestors else ""
         unkept = (f"{SOURCE} is not kept: {chain.fault}",) if chain.fault else ()
-        tree = Wish(SOURCE, together=name, ancestors=whole, other_levels=levels, ignored=unkept)
+        tree = Wish(SOURCE, together=name, ancestors=valid_ancestors, other_levels=levels, ignored=unkept)
         wish = merge_terms(sizing.wish, tree) if sizing.wish.source else tree
         return replace(sizing, wish=wish, lacks_parent=chain.lacks_parent)
 

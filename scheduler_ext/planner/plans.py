@@ -361,13 +361,13 @@ class Plans:
         for other in (gang.key for gang in partners if gang.key in to_plan):
             moved |= self._plan_gang(other, work)
         self._trees.forget_refusals()
-        held = waiting_partners(self.view, partners, self.current_plan)
-        for gang in partners if held else ():
+        delays = waiting_partners(self.view, partners, self.current_plan)
+        for gang in partners if delays else ():
             stored = self._plans.get(gang.key)
             is_held = stored is not None and stored.plan.hosts and not has_started(self.view, gang)
-            if stored is not None and is_held and gang.key in held:
+            if stored is not None and is_held and gang.key in delays:
                 self._remove(gang.key)
-                self._put(gang, refuse_for_partner(gang.key, held[gang.key]), stored.position)
+                self._put(gang, refuse_for_partner(gang.key, delays[gang.key]), stored.position)
                 if gang.key in with_hosts:  # seats that were reserved only now have displaced no gang
                     self._requeue_refused()
         return moved - {gang.key for gang in partners}

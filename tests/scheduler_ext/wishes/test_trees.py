@@ -53,7 +53,7 @@ PREFILL_DECODE = {"prefill": (2, "serve", RACK), "decode": (3, "serve", RACK)}
 
 
 @pytest.mark.parametrize("first", ["prefill", "decode"])
-def test_all_gangs_of_a_parent_share_its_block_and_each_has_a_rack_of_its_own_level(first):
+def test_gangs_of_a_parent_share_its_block_and_each_has_a_rack_of_its_own(first):
     stage = staged({"s0l0": 2, "s1l0": 3, "s1l1": 2}, [composite("serve", 2, level=BLOCK)], PREFILL_DECODE)
     names = [first, *({"prefill", "decode"} - {first})]
     placed = stage.schedule([each for name in names for each in gang(name, PREFILL_DECODE[name][0])])
