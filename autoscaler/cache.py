@@ -354,19 +354,23 @@ class Cache:
         """
         found: list[tuple[JobKey, GroupUse]] = []
         later: list[GroupName] = []
+        uses_of_jobs: dict[JobKey, list[GroupUse]] = {}  # the pods of a job are gone through once
         for name in self.native.take_unsettled():
             key = self._job_of(next(iter(self.native.pods(name)), ""))
             state = self._states.get(self._uids.get(key, "")) if key is not None else None
             if key is None or state is None:
                 continue
-            uses = self.group_uses(key, state.job.replicas)
-            use = next((each for each in uses if (each.group.namespace, each.group.name) == name), None)
+            if key not in uses_of_jobs:
+                uses_of_jobs[key] = self.group_uses(key, state.job.replicas)
+            use = next((each for each in uses_of_jobs[key] if (each.group.namespace, each.group.name) == name), None)
+            if use is None or use.obstacle is not None:
+                continue
             is_complete = (
                 len(state.living) + state.finished >= state.job.replicas == len(state.workers) + state.finished
             )
-            if changes(key) or not is_complete or (use is not None and use.running < use.pods):
+            if changes(key) or not is_complete or use.running < use.pods:
                 later.append(name)
-            elif use is not None and use.obstacle is None and min_of_settled(use) is not None and self._resized(key):
+            elif min_of_settled(use) is not None and self._resized(key):
                 found.append((key, use))
         self.native.look_again(later)
         return found

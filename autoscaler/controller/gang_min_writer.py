@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from turnout.autoscaler.model import GangReason
 from turnout.autoscaler.observe.native_gangs import GroupUse, NativeGangs, min_of_settled, min_of_shrink, patch_of
@@ -61,6 +61,7 @@ class GangMinWriter:
         self._calls, self._view, self._report = calls, view, report
         self._refused_s: dict[str, float] = {}  # uid of a PodGroup -> when a write was refused last
         self._failures: dict[str, tuple[int, float]] = {}  # uid -> failures in a row, and when the last one was
+        self._mended: dict[str, int] = {}  # uid of a PodGroup without notes of ours -> the minCount that we wrote
 
     async def lower(self, key: JobKey, size: int, now_s: float) -> str:
         """Lower the minCount of a job's PodGroups to the pods that run at a smaller size.
@@ -74,9 +75,18 @@ class GangMinWriter:
             if use.obstacle is not None:
                 detail = f"{use.pods} of its pods stay, the minCount is {use.group.min_count}"
                 self._tell(key, use, use.obstacle, "Skipped", detail)
-            elif not self._is_refused(use.group.uid, now_s) and (word := await self._write(key, use, least, now_s)):
-                return word
+            elif not self._is_refused(use.group.uid, now_s):
+                word = await self._write(key, use, least, now_s)
+                if word and (word == "NotLeading" or not self._gave_up(use.group.uid)):
+                    return word
         return ""
+
+    def _gave_up(self, uid: str) -> bool:
+        """Return True if writes of a PodGroup have failed so often that its job shrinks without. It forgets them."""
+        if self._failures.get(uid, (0, 0.0))[0] < MAX_CONSECUTIVE_FAILURES:
+            return False
+        del self._failures[uid]
+        return True
 
     async def settle(self, changes: Callable[[JobKey], bool], now_s: float) -> None:
         """Write the minCount that fits jobs whose pods all run.
@@ -93,6 +103,10 @@ class GangMinWriter:
         least, uid = min_of_settled(use), use.group.uid
         if least is None or self._is_refused(uid, now_s):
             return
+        if use.group.wrote is None:  # a shrink that went ahead without the write: mended once for each number of pods
+            if self._mended.get(uid) == least:
+                return
+            self._mended[uid] = least
         _, failed_s = self._failures.get(uid, (0, float("-inf")))
         if 0 <= now_s - failed_s < RETRY_PAUSE_S or await self._write(key, use, least, now_s):
             self._view.native.look_again([(use.group.namespace, use.group.name)])
@@ -103,7 +117,7 @@ class GangMinWriter:
         return at_s is not None and 0 <= now_s - at_s < REFUSAL_PAUSE_S
 
     async def _write(self, key: JobKey, use: GroupUse, least: int, now_s: float) -> str:
-        """Write one minCount, and report what became of it. Returns "" unless the job has to wait for another try."""
+        """Write one minCount, and report what became of it. Returns "" unless the write failed and is worth a retry."""
         group = use.group
         reason = GangReason.LOWERED if least < group.min_count else GangReason.RAISED
         try:
@@ -119,23 +133,15 @@ class GangMinWriter:
                 self._tell(key, use, GangReason.REFUSED, "Refused", error.message[:300])
             return ""
         except CallError as error:
-            return self._note_failure(key, use, reason, error, now_s)
+            self._failures[group.uid] = self._failures.get(group.uid, (0, 0.0))[0] + 1, now_s
+            word = "Conflict" if isinstance(error, Conflict) else "Refused"
+            self._tell(key, use, reason, word, str(error)[:300])
+            return word
         self._failures.pop(group.uid, None)
         self._refused_s.pop(group.uid, None)
         self._take_over(answer)
         stated = f", of the stated {group.stated_min}" if least < group.stated_min else ""
         self._tell(key, use, reason, "Written", f"minCount {group.min_count} to {least}{stated}")
-        return ""
-
-    def _note_failure(self, key: JobKey, use: GroupUse, reason: GangReason, error: CallError, now_s: float) -> str:
-        """Count a failed write. After MAX_CONSECUTIVE_FAILURES the job shrinks without it."""
-        times = self._failures.get(use.group.uid, (0, 0.0))[0] + 1
-        self._failures[use.group.uid] = times, now_s
-        word = "Conflict" if isinstance(error, Conflict) else "Refused"
-        self._tell(key, use, reason, word, str(error)[:300])
-        if times < MAX_CONSECUTIVE_FAILURES:
-            return word
-        del self._failures[use.group.uid]
         return ""
 
     def _take_over(self, answer: bytes) -> None:
@@ -150,7 +156,7 @@ class GangMinWriter:
 
     def _forget_deleted(self) -> None:
         """Forget deleted PodGroups, once there are many of them."""
-        tables: Sequence[dict[str, float] | dict[str, tuple[int, float]]] = (self._refused_s, self._failures)
+        tables: Sequence[dict[str, Any]] = (self._refused_s, self._failures, self._mended)
         if sum(map(len, tables)) <= _MAX_REMEMBERED:
             return
         known = self._view.native.uids()

@@ -27,9 +27,14 @@ _CHILD, _KIND = "child", "kind"  # marks of members while a domain is chosen for
 
 
 def gangs_of_tree(view: ClusterView, gang: Gang) -> list[Gang]:
-    """Return the gangs of a gang's tree, itself included, the oldest first; an empty list beyond MAX_TREE_GANGS."""
+    """Return the gangs of a gang's tree, itself included, the oldest first; an empty list beyond MAX_TREE_GANGS.
+
+    A gang below a part of the tree that is not valid is left out.
+    """
     keys = view.composites.tree(gang.key.namespace, gang.ancestors[0].name)
-    return [view.gangs[key] for key in keys if key in view.gangs] if gang.key in keys else []
+    if gang.key not in keys:
+        return []
+    return [other for key in keys if (other := view.gangs.get(key)) is not None and other.ancestors]
 
 
 def beyond_limit(gang: Gang, together: Sequence[Gang]) -> str:

@@ -288,6 +288,26 @@ async def test_a_failed_raise_waits_before_it_is_tried_again():
 
 
 @pytest.mark.asyncio
+async def test_a_raise_is_tried_as_long_as_it_fails():
+    w = World(4, marked(2, 4, 2))
+    w.server.error = Conflict("PATCH", "/x", 409, "changed")
+    for number in range(8):
+        await w.settle(now_s=number * RETRY_PAUSE_S)
+    assert len(w.server.patches) == 8
+
+
+@pytest.mark.asyncio
+async def test_a_writer_that_takes_our_notes_away_is_followed_once():
+    w = World(2, group(4))
+    await w.settle()
+    assert w.group() == (2, "4", "2")
+    for number in range(3):  # GitOps replaces the object by its manifest, again and again
+        w.show(group(4, version=f"9{number}"))
+        await w.settle()
+    assert (w.group(), len(w.server.patches)) == ((4, None, None), 1)
+
+
+@pytest.mark.asyncio
 async def test_a_pod_group_made_again_under_its_name_is_another_one():
     w = World(4, group(4))
     w.server.stored["g"] = group(4, version="9")  # the watch has not shown it yet

@@ -166,6 +166,15 @@ def test_a_tree_that_is_not_whole_is_reported_and_blocks_nobody(composites, pare
     assert any(says in detail for detail in reported(stage))
 
 
+def test_a_branch_that_is_too_deep_is_left_out_of_its_tree():
+    deep = [composite(f"l{at}", 1, f"l{at - 1}" if at else "set") for at in range(4)]
+    groups = {"a": (2, "l3", None), "b": (2, "set", None), "c": (2, "set", None)}  # the oldest is below the branch
+    stage = staged({"s0l0": 2, "s1l0": 4}, [composite("set", 2, level=RACK), *deep], groups)
+    placed = stage.schedule([each for name in groups for each in gang(name, 2)])
+    assert len(placed) == 6
+    assert spans(placed, "bc", 4) == {"s1l0"}
+
+
 def test_a_level_above_counts_though_the_root_is_not_there():
     stage = staged({"s0l0": 1, "s0l1": 1, "s1l0": 2}, [composite("low", 1, "gone", RACK)], {"a": (2, "low", None)})
     assert spans(stage.schedule(gang("a", 2)), "a", 4) == {"s1l0"}
