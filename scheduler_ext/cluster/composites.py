@@ -1,7 +1,7 @@
 """The trees of Kubernetes' own PodGroups: which CompositePodGroups are above each PodGroup, and what they require.
 
 A name is resolved in the namespace of the object that has it. Objects may come in any order. A tree has at most
-MAX_DEPTH levels, as in kube-scheduler, and MAX_TREE_GANGS of its PodGroups are planned. Source: KEP-6012.
+MAX_DEPTH levels, as in kube-scheduler, and MAX_TREE_GANGS of its PodGroups are one set. Source: KEP-6012.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from turnout.scheduler_ext.cluster.gang import Sizing
 
 SOURCE = "spec.parentCompositePodGroupName"
 MAX_DEPTH = 4  # levels of a tree, with its PodGroups
-MAX_TREE_GANGS = 256  # PodGroups of one tree, the oldest first; further ones wait
+# PodGroups of one tree that are planned as one set, the oldest first; further ones follow once these can start
+MAX_TREE_GANGS = 64
 _MAX_NAME = 253
 _MAX_GROUPS = 1_000_000
 _Name = tuple[str, str]  # namespace and name of a CompositePodGroup
@@ -63,7 +64,7 @@ class CompositeGroups:
         self._composites_below: dict[_Name, dict[str, None]] = {}  # parent -> names of CompositePodGroups
         self._gangs_below: dict[_Name, dict[GangKey, tuple[str, str]]] = {}  # parent -> gang -> (created, uid)
         self._parents: dict[GangKey, str] = {}
-        self._trees: dict[str, dict[str, tuple[GangKey, ...]]] = {}  # namespace -> root -> its gangs, as computed
+        self._trees: dict[str, dict[str, dict[GangKey, None]]] = {}  # namespace -> root -> its gangs, as computed
 
     def put(self, group: PodGroup) -> Collection[GangKey]:
         """Add or update a CompositePodGroup. Return the gangs whose terms may have changed."""
@@ -121,18 +122,18 @@ class CompositeGroups:
         wish = merge_terms(sizing.wish, tree) if sizing.wish.source else tree
         return replace(sizing, wish=wish, lacks_parent=chain.lacks_parent)
 
-    def tree(self, namespace: str, root: str) -> tuple[GangKey, ...]:
+    def tree(self, namespace: str, root: str) -> Collection[GangKey]:
         """Return the PodGroups of a tree, the oldest first, at most MAX_TREE_GANGS. root: the outermost ancestor."""
         trees = self._trees.setdefault(namespace, {})
         if root not in trees:
             ages = self._ages_below((namespace, root))
-            trees[root] = tuple(nsmallest(MAX_TREE_GANGS, ages, key=lambda key: (*ages[key], key)))
-        return trees[root]
+            oldest = nsmallest(MAX_TREE_GANGS, ages, key=lambda key: (*ages[key], key))
+            trees[root] = dict.fromkeys(oldest)
+        return trees[root].keys()
 
-    def groups_below(self, namespace: str, name: str) -> tuple[Collection[str], Collection[GangKey]]:
-        """Return the children of a CompositePodGroup: the names of composite ones, and PodGroups."""
-        at = namespace, name
-        return self._composites_below.get(at, {}).keys(), self._gangs_below.get(at, {}).keys()
+    def exceeds_limit(self, namespace: str, root: str) -> bool:
+        """Return True if a tree has more PodGroups than one set may have."""
+        return len(self.tree(namespace, root)) == MAX_TREE_GANGS  # or exactly as many, which costs only some work
 
     def min_groups(self, namespace: str, name: str) -> int:
         """Return how many child groups of a CompositePodGroup start together; 0 if each starts by itself."""

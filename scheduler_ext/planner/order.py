@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import IntEnum, auto
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,12 +174,13 @@ def waiting_partners(
 ) -> Mapping[GangKey, str]:
     """Return why gangs of a set cannot start, by gang: too many others of the set have no place or do not exist."""
     if together and together[0].ancestors:
-        return held_back(view, together, lambda gang: _can_start(view, gang, plan_of))
+        return held_back(view, together, partial(can_start, view, plan_of))
     detail = missing_partner(view, together, plan_of)
     return {gang.key: detail for gang in together} if detail else {}
 
 
-def _can_start(view: ClusterView, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None]) -> bool:
+def can_start(view: ClusterView, plan_of: Callable[[GangKey], GangPlan | None], gang: Gang) -> bool:
+    """Return True if a gang has started, or has a plan with places."""
     plan = plan_of(gang.key)
     return has_started(view, gang) or (plan is not None and bool(plan.hosts))
 
@@ -190,11 +192,7 @@ def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[
     """
     if not together:
         return ""
-
-    def can_start(gang: Gang) -> bool:
-        return _can_start(view, gang, plan_of)
-
-    if (refused := next((gang for gang in together if not can_start(gang)), None)) is not None:
+    if (refused := next((gang for gang in together if not can_start(view, plan_of, gang)), None)) is not None:
         return f"it starts together with {refused.key}, which cannot start"
     existing = {str(gang.key) for gang in together}
     if absent := [name for name in together[0].together_name.split(",") if "/" in name and name not in existing]:

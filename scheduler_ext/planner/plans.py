@@ -33,6 +33,7 @@ from turnout.scheduler_ext.planner.order import (
     GangPosition,
     Order,
     SeatClass,
+    can_start,
     gangs_of_set,
     has_started,
     order_seats,
@@ -66,7 +67,7 @@ from turnout.scheduler_ext.planner.reserved_room import (
     rows_of_domain,
 )
 from turnout.scheduler_ext.planner.steps import place, request_signature
-from turnout.scheduler_ext.planner.trees import SharedDomains, beyond_limit
+from turnout.scheduler_ext.planner.trees import SharedDomains
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import DistanceRule, Refusal
 
@@ -99,12 +100,9 @@ class Plans:
         self._plans = StandingPlans(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # gangs with a refused plan: planned again once room is released
-        self._known_failures: dict[
-            object, tuple[Order, Refusal]
-        ] = {}  # signatures of requests without room, and the first order
-        self._gain_versions: tuple[int, int] | None = (
-            None  # versions of the snapshot and of the reservations at the last update
-        )
+        # signatures of requests without room, and the first order
+        self._known_failures: dict[object, tuple[Order, Refusal]] = {}
+        self._gain_versions: tuple[int, int] | None = None  # of snapshot and reservations at the last update
         self._layout_version: int | None = None
 
     # Questions.
@@ -188,7 +186,6 @@ class Plans:
             room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
             outside = self._trees.rows_outside if gang.ancestors else partial(rows_outside_shared_domain, self.view)
             excluded = union_rows(excluded, outside(gang, self.current_plan, room_of))
-            self.steps += self._trees.take_steps()
         rejected = self.rejected_hosts.rows_by_shape(gang.key)
         lost_pods = count_lost(self.view, gang, needed)
         completed = replace(
@@ -362,14 +359,15 @@ class Plans:
             moved |= self._plan_gang(other, work)
         self._trees.forget_refusals()
         delays = waiting_partners(self.view, partners, self.current_plan)
-        for gang in partners if delays else ():
+        for gang in (gang for gang in partners if gang.key in delays):
             stored = self._plans.get(gang.key)
-            is_held = stored is not None and stored.plan.hosts and not has_started(self.view, gang)
-            if stored is not None and is_held and gang.key in delays:
+            if stored is not None and stored.plan.hosts and not has_started(self.view, gang):
                 self._remove(gang.key)
                 self._put(gang, refuse_for_partner(gang.key, delays[gang.key]), stored.position)
                 if gang.key in with_hosts:  # seats that were reserved only now have displaced no gang
                     self._requeue_refused()
+        if self._trees.gained_followers(partners, with_hosts, self.current_plan):
+            self._requeue_refused()
         return moved - {gang.key for gang in partners}
 
     def _plan_gang(self, key: GangKey, work: Work | None) -> set[GangKey]:
@@ -384,7 +382,13 @@ class Plans:
         position = position_of(self.view, gang)
         own_work, before = Work(), self.steps
         plan = self._place_gang(gang, position, seated, own_work)
-        self.steps += _TURN_STEPS + own_work.spent_steps + len(gang.members) * 4 + len(self._plans) // 4
+        self.steps += (
+            self._trees.take_steps()
+            + _TURN_STEPS
+            + own_work.spent_steps
+            + len(gang.members) * 4
+            + len(self._plans) // 4
+        )
         stored = self._put(gang, plan, position)
         moved = self._take_back_on_rows(stored.seats_by_row)
         self.rejected_plans.update(plan.broken_terms)
@@ -407,7 +411,7 @@ class Plans:
 
         seated: uid -> host of members that keep their seats if possible.
         """
-        if detail := beyond_limit(gang, gangs_of_set(self.view, gang)):
+        if detail := self._trees.delay_beyond_limit(gang, partial(can_start, self.view, self.current_plan)):
             return refuse_for_partner(gang.key, detail)
         request = self.request_of(gang)
         request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})

@@ -196,16 +196,32 @@ def test_a_minimum_that_is_lowered_lets_groups_start():
     assert len(stage.schedule(pods)) == 4
 
 
-def test_a_parent_with_more_groups_than_are_planned_blocks_no_other_gang():
-    stage = staged({"s0l0": 4}, [composite("crowd", 1)], {})
-    names = [f"g{at:04}" for at in range(MAX_TREE_GANGS + 20)]
+def crowd(least, count, level=None):
+    """A stage with a tree of so many PodGroups of one pod each, by name."""
+    stage = staged({"s0l0": 1, "s1l0": 4}, [composite("crowd", least, level=level)], {})
+    names = [f"g{at:04}" for at in range(count)]
     for at, name in enumerate(names):
         stage.group(group(name, 1, "crowd", created=at), Dialect.NATIVE)
+    return stage, names
+
+
+def test_a_parent_with_more_groups_than_are_planned_blocks_no_other_gang():
+    stage, names = crowd(1, MAX_TREE_GANGS + 20)
     late = gang(names[-1], 1)
     assert stage.schedule(late) == {}
-    assert any("has more than 256 PodGroups" in each.detail for each in stage.told)
+    assert any(f"has more than {MAX_TREE_GANGS} PodGroups" in each.detail for each in stage.told)
     stage.group(group("alone", 2), Dialect.NATIVE)
     assert len(stage.schedule([*gang("alone", 2), *gang(names[0], 1)])) == 3
+
+
+def test_groups_beyond_the_limit_follow_the_oldest_into_their_domain():
+    stage, names = crowd(2, MAX_TREE_GANGS + 2, RACK)
+    late = [each for name in names[-2:] for each in gang(name, 1)]
+    assert stage.schedule([*late, *gang(names[0], 1)]) == {}  # of the oldest only one is there
+    stage.schedule(gang(names[1], 1))
+    stage.schedule(gang(names[0], 1))
+    placed = stage.schedule(late)
+    assert (len(placed), {host[:4] for host in placed.values()}) == (4, {"s1l0"})
 
 
 @pytest.mark.parametrize("value", [7, {}, [], True, "", "x" * 5_000, None])
