@@ -53,6 +53,11 @@ def sized(count):
     return lambda jobs: next((each for each in jobs if each["spec"]["parallelism"] == count), None)
 
 
+def reported(*reasons):
+    """Make a condition on Events: all of these reasons were reported on `a`."""
+    return lambda events: {*reasons} <= {event["reason"] for event in events if event["involvedObject"]["name"] == "a"}
+
+
 async def test_min_count_follows_the_size_and_a_lost_pod_comes_back(stage):
     await stage.build(leaves=1, hosts_per_leaf=4, gpus=2)
     stage.start_extender()
@@ -85,5 +90,4 @@ async def test_min_count_follows_the_size_and_a_lost_pod_comes_back(stage):
         await stage.landed("a", 4)
         raised = await api.until(GROUPS, has_min(4), 60.0)
         assert labels.STATED_MIN_COUNT not in (raised["metadata"].get("annotations") or {})
-        told = {event["reason"] for event in (await api.get(EVENTS))["items"] if event["involvedObject"]["name"] == "a"}
-        assert {"GangMinLowered", "GangMinRaised"} <= told
+        await api.until(EVENTS, reported("GangMinLowered", "GangMinRaised"), 30.0)
