@@ -19,6 +19,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.controller import AutoscalerController
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
 from turnout.autoscaler.controller.event_recorder import DecisionEvents, NodeEvents, Refs
+from turnout.autoscaler.controller.gang_min_writer import GangMinWriter
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
@@ -54,8 +55,7 @@ async def serve(settings: Settings) -> None:
     """Watch always, act while leading, until the process gets a signal to end."""
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
-        view = Cache(KINDS, settings.gpu_resource, settings.schedulers)
-        news = asyncio.Event()
+        view, news = Cache(KINDS, settings.gpu_resource, settings.schedulers), asyncio.Event()
         of_faults = settings.taint_key, settings.gpu_resource, news.set
         fault_reports = FaultReportCache(*of_faults) if settings.taint_nodes else None
         watched, hold_large = settings.configmaps(), settings.confirm_large_changes
@@ -72,8 +72,9 @@ async def serve(settings: Settings) -> None:
             return elector.transitions if elector.is_leading else None
 
         calls, namespace = LeasedCalls(client, lambda: elector.is_leading), settings.namespace()
-        outcomes = events.report_outcome, not settings.act, elector.confirm, view.note_written
-        scale_writer = ScaleWriter(calls, KINDS, term, *outcomes)
+        gang_mins = GangMinWriter(calls, view, events.report_gang_min)
+        hooks = elector.confirm, view.note_written, gang_mins.lower
+        scale_writer = ScaleWriter(calls, KINDS, term, events.report_outcome, not settings.act, *hooks)
         with journal_at(settings.decision_log) as journal:
             _show_cluster(metrics, view, journal, settings)
             works = []
@@ -82,7 +83,7 @@ async def serve(settings: Settings) -> None:
                 loop_arguments = reporter, clock, news, not settings.act, time()
                 works.append(TaintWriter(calls, fault_reports, rules, *loop_arguments).run)
             acts = scale_writer, settings.policy(), clock, events, metrics, journal, time()
-            controller = AutoscalerController(view, informers, *acts, MemoryWriter(calls, namespace, clock))
+            controller = AutoscalerController(view, informers, *acts, MemoryWriter(calls, namespace, clock), gang_mins)
             words, at = ReportSource(controller, refs, settings), parse_address(settings.metrics_bind, "--metrics-bind")
             status = StatusWriter(calls, namespace, clock, words.pages, words.marks, lambda: elector.is_leading)
             async with serve_pages(*at, probe_pages(informers.unready_reason, metrics.page)) as port:

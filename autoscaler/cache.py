@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,16 @@ from turnout.autoscaler.model import (
 from turnout.autoscaler.observe import job_pods
 from turnout.autoscaler.observe.job_pods import SCHEDULERS, Reports, unbindable
 from turnout.autoscaler.observe.job_reader import JobReader, OtherAutoscalers, plausible_budget
+from turnout.autoscaler.observe.native_gangs import (
+    MAX_GROUPS_OF_JOB,
+    GroupName,
+    GroupUse,
+    NativeGangs,
+    group_named,
+    is_alive,
+    min_of_settled,
+    obstacle_of,
+)
 from turnout.autoscaler.observe.node_cache import NodeCache, shapes_of
 from turnout.autoscaler.observe.queues import QueueUsage, Shares, as_queues_allow
 from turnout.autoscaler.observe.unmanaged_gangs import TerminatingPods, UnmanagedGangs
@@ -78,6 +89,7 @@ class Cache:
         self.jobs: dict[str, Job] = {}
         self._accounts, self._names_lead_elsewhere = QueueUsage(self.jobs, self._shares), False  # since the last look
         self.unmanaged = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
+        self.native = NativeGangs()
         self.reports = Reports()
         self._admin_override, self._override_ends_s = read_admin_override({})
         self._reservations: tuple[Reservation, ...] = ()
@@ -177,6 +189,7 @@ class Cache:
             if (job := job_pods.owner(pod, self.jobs)) is not None:
                 self._note_started(job.key)
         self._nodes.put_pod(pod, shape)
+        self.native.put_pod(pod)
         self._charge(uid)
         self._assign_pod(uid)
         going = pod.metadata.deletion_timestamp and pod.spec.node_name and pod.status.phase not in _OVER
@@ -204,6 +217,7 @@ class Cache:
                 self._pods_by_owner.pop(owner.uid, None)
             self._changed.add(owner.uid)
         self._nodes.drop_pod(uid)
+        self.native.drop_pod(uid)
         self._charge(uid)
         self.unmanaged.drop_pod(uid)
 
@@ -338,6 +352,65 @@ class Cache:
         state = self._states.get(self._uids.get(key, ""))
         names = {each.name for each in state.living if each.index >= size} if state is not None else ()
         return [pod for pod in self.pods_of(key) if pod.metadata.name in names]
+
+    def group_uses(self, key: JobKey, size: int) -> list[GroupUse]:
+        """Return how the pods of a job at this size use native PodGroups, at most MAX_GROUPS_OF_JOB, by name."""
+        uid = self._uids.get(key, "")
+        job, state = self.jobs.get(uid), self._states.get(uid)
+        if job is None or state is None:
+            return []
+        leaving = {worker.name for worker in state.workers if worker.leaving or worker.index >= size}
+        pods, running = Counter[GroupName](), Counter[GroupName]()
+        for pod in self._pods_of(uid):
+            name = group_named(pod)
+            if name is not None and is_alive(pod) and pod.metadata.name not in leaving:
+                pods[name] += 1
+                running[name] += pod.status.phase == "Running"
+        uses: list[GroupUse] = []
+        for name in sorted(pods):
+            if (group := self.native.group(name)) is not None and len(uses) < MAX_GROUPS_OF_JOB:
+                obstacle = obstacle_of(group, job, (self._job_of(each) for each in self.native.pods(name)))
+                uses.append(GroupUse(group, pods[name], running[name], obstacle))
+        return uses
+
+    def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
+        """Return the native PodGroups whose minCount does not fit the pods of a resized job, which all run.
+
+        changes: returns True for a job whose size is about to change. A PodGroup of such a job, or of a job that still
+        lacks pods, is looked at again next time.
+        """
+        found: list[tuple[JobKey, GroupUse]] = []
+        later: list[GroupName] = []
+        uses_of_jobs: dict[JobKey, list[GroupUse]] = {}  # the pods of a job are gone through once
+        for name in self.native.take_unsettled():
+            key = self._job_of(next(iter(self.native.pods(name)), ""))
+            state = self._states.get(self._uids.get(key, "")) if key is not None else None
+            if key is None or state is None:
+                continue
+            if key not in uses_of_jobs:
+                uses_of_jobs[key] = self.group_uses(key, state.job.replicas)
+            use = next((each for each in uses_of_jobs[key] if (each.group.namespace, each.group.name) == name), None)
+            if use is None or use.obstacle is not None:
+                continue
+            is_complete = (
+                len(state.living) + state.finished >= state.job.replicas == len(state.workers) + state.finished
+            )
+            if changes(key) or not is_complete or use.running < use.pods:
+                later.append(name)
+            elif min_of_settled(use) is not None and self._resized(key):
+                found.append((key, use))
+        self.native.look_again(later)
+        return found
+
+    def _job_of(self, uid: str) -> JobKey | None:
+        """Return the job of a pod by the pod's uid; None for a pod of no job."""
+        pod = self._pods.get(uid)
+        job = None if pod is None else job_pods.owner(pod, self.jobs)
+        return None if job is None else job.key
+
+    def _resized(self, key: JobKey) -> bool:
+        """Return True if an autoscaler has resized a job."""
+        return labels.WROTE_WORKERS in (self.raw[key]["metadata"].get("annotations") or {})
 
     def gpus_by_state(self, gpus: Collection[str], fault_taint: str) -> Mapping[str, int]:
         """Return the GPUs of all nodes by state, as NodeCache does."""

@@ -55,6 +55,16 @@ class Reason(Enum):
     RELEASED = "Released"  # an admin takes back everything that is lent
 
 
+class GangReason(Enum):
+    """Why the minCount of a native PodGroup was changed for a resized job, or is left as it is."""
+
+    LOWERED = "GangMinLowered"  # the job shrinks below it
+    RAISED = "GangMinRaised"  # the job runs more pods again, up to the number that the owner stated
+    REFUSED = "GangMinRefused"  # the API server refuses the change
+    SHARED = "GangShared"  # pods of others name the PodGroup, too
+    NOT_OWNED = "GangNotOwned"  # another object owns the PodGroup
+
+
 NODES = ""  # where room is idle: on the nodes, beside the queues by their names
 UNKNOWN_NODE = -1  # the row of an unknown node, whose room is not given away
 NOWHERE = (None, UNKNOWN_NODE)  # rows of workers whose room cannot be given away

@@ -50,6 +50,9 @@ class KindRights:
 
 KINDS = {name: KindRights(kind.group, kind.plural, kind.sizes, kind.creates) for name, kind in JOB_KINDS.items()}
 
+# To keep the minCount of a native PodGroup at or below the pods that a resized job runs.
+GANG_MINS = KindRights("scheduling.k8s.io", "podgroups", ("spec.schedulingPolicy.gang.minCount",))
+
 _QUEUES = (
     Rule("scheduling.volcano.sh", ("podgroups", "queues")),
     Rule("scheduling.sigs.k8s.io", ("elasticquotas", "podgroups")),
@@ -90,4 +93,5 @@ REVIEWED = (
     Rule("authentication.k8s.io", ("tokenreviews",), ("create",)),
     Rule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
 )
-LANDING = (Rule("apps", ("statefulsets",), ("list",)),)
+_TREES = Rule("scheduling.k8s.io", ("compositepodgroups",), ("list",))
+LANDING = (Rule("apps", ("statefulsets",), ("list",)), _TREES)

@@ -47,6 +47,8 @@ POD_GROUP_VERSIONS = {
         (Dialect.KAI, "v2alpha2"),
     )
 }
+# The groups of PodGroups of Kubernetes: alpha in 1.37, behind the gate CompositePodGroup.
+COMPOSITE_GROUP_PATH = f"/apis/{Dialect.NATIVE.value}/v1alpha3/compositepodgroups"
 POD_GROUP_PATHS = {dialect: f"/apis/{version}/podgroups" for dialect, version in POD_GROUP_VERSIONS.items()}
 
 

@@ -49,6 +49,10 @@ QUEUE = "turnout.dev/queue"  # job: the queue of a job whose own fields name non
 WROTE_WORKERS = "turnout.dev/wrote-workers"  # job: written by turnout-autoscaler: the size that it wrote last
 # job: written by turnout-autoscaler: the size before its first change
 SUBMITTED_WORKERS = "turnout.dev/submitted-workers"
+# PodGroup of Kubernetes: written by turnout-autoscaler: the minCount that its owner stated, while ours is lower
+STATED_MIN_COUNT = "turnout.dev/stated-min-count"
+# PodGroup of Kubernetes: written by turnout-autoscaler: the minCount that it wrote last
+WROTE_MIN_COUNT = "turnout.dev/wrote-min-count"
 RESIZED_AT = "turnout.dev/resized-at"  # job: written by turnout-autoscaler: the time of its last change, RFC 3339
 # job: written by turnout-autoscaler: true if its last change was made as the job started, at no cost
 SIZED_AT_START = "turnout.dev/sized-at-start"

@@ -202,6 +202,7 @@ class PodGroupSpec(Struct):
     sub_group_policy: Any = None
     scheduling_policy: Any = None  # of Kubernetes 1.37: {"gang": {"minCount": 4}}
     scheduling_constraints: Any = None
+    parent_composite_pod_group_name: Any = None
     min_sub_group: Any = None  # of KAI
     sub_groups: Any = None
     topology_constraint: Any = None
@@ -210,7 +211,8 @@ class PodGroupSpec(Struct):
 class PodGroup(Struct):
     """A PodGroup of any dialect: Volcano, koordinator, scheduler-plugins agree on `spec.minMember`.
 
-    Kubernetes' own says `spec.schedulingPolicy.gang.minCount`; KAI's subgroups say their own minimums.
+    Kubernetes' own says `spec.schedulingPolicy.gang.minCount`; KAI's subgroups say their own minimums. A
+    CompositePodGroup of Kubernetes has the same shape: its policy counts child groups.
     """
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)

@@ -148,6 +148,31 @@ AUTOSCALER: Mapping[str, Meaning] = {
         "The admin ends it: turnout resume --all.",
         "The ConfigMap that --orders names.",
     ),
+    "GangMinLowered": Meaning(
+        "It shrinks below the minCount of its PodGroup, so the minCount was lowered first.",
+        "Nothing is to be done: the minCount rises again with the number of pods that run.",
+        "The annotations turnout.dev/stated-min-count and turnout.dev/wrote-min-count of the PodGroup.",
+    ),
+    "GangMinRaised": Meaning(
+        "More of its pods run again, so the minCount of its PodGroup was raised, at most to the stated number.",
+        "Nothing is to be done.",
+        "The annotation turnout.dev/stated-min-count of the PodGroup.",
+    ),
+    "GangMinRefused": Meaning(
+        "The API server refuses to change the minCount of its PodGroup, so a pod that is lost later may have to wait.",
+        "Use Kubernetes 1.37 or newer, where minCount may change, or state a minCount of at most the job's min.",
+        "The message of the Event, and the PodGroup that it names.",
+    ),
+    "GangShared": Meaning(
+        "Pods of others name its PodGroup, too, and the PodGroup has no owner: its minCount is left as it is.",
+        "Give each job a PodGroup of its own, or name the job in the ownerReferences of the PodGroup.",
+        "The PodGroup that the Event names.",
+    ),
+    "GangNotOwned": Meaning(
+        "Another object owns the PodGroup that its pods name: its minCount is left as it is.",
+        "Name the job in the ownerReferences of the PodGroup, or name a PodGroup of the job's own.",
+        "The ownerReferences of the PodGroup that the Event names.",
+    ),
     "UnknownAnnotation": Meaning(
         "It has an annotation that begins with turnout.dev/ and that no program reads.",
         "Correct the name: the Event names a similar one where there is one.",

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
+from turnout.autoscaler.controller.gang_min_writer import GangMinWriter
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
@@ -56,11 +57,12 @@ class AutoscalerController:
         journal: DecisionLogWriter | None = None,
         time: SteadyTime | None = None,
         memory: MemoryWriter | None = None,
+        gang_mins: GangMinWriter | None = None,
     ) -> None:
         self._view, self._informers, self._scale_writer, self._policy = view, informers, scale_writer, policy
         self._clock, self._reporter, self._metrics = clock, reporter, metrics
         self._time = time or SteadyTime(clock)
-        self._journal, self._outlook, self._memory = journal, ForecastCache(), memory
+        self._journal, self._outlook, self._memory, self._gang_mins = journal, ForecastCache(), memory, gang_mins
         self._decisions = Decisions()
         self._idle = IdleRoom(policy.settle_s)
         self._promises = Promises(policy.promise_s)
@@ -113,6 +115,7 @@ class AutoscalerController:
         self._report_news(steps, now_s)
         await self._write_memory([step.key for step in steps if step.target > step.current], now_s)
         resized_jobs = await self._write_sizes(observation, steps, now_s)
+        await self._settle_gang_mins({step.key for step in steps if step.changes}, now_s)
         self._metrics.set_starts(
             self._outlook.starts(observation, steps, self._ended_jobs, now_s, acts=not self._scale_writer.dry_run)
         )
@@ -148,6 +151,17 @@ class AutoscalerController:
             return tuple(each.name for each in jobs[step.key].living if each.index >= step.target)
 
         return await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
+
+    async def _settle_gang_mins(self, changing: Collection[JobKey], now_s: float) -> None:
+        """Write the minCount of native PodGroups whose jobs keep their size. changing: jobs whose size changes now."""
+        if self._gang_mins is None or self._scale_writer.dry_run:
+            return
+        raw = self._view.raw
+
+        def changes(key: JobKey) -> bool:
+            return key in changing or key not in raw or self._scale_writer.is_overwritten(key, raw[key])
+
+        await self._gang_mins.settle(changes, now_s)
 
     async def _recall(self) -> None:
         """Read what the previous leader knew and no job says."""

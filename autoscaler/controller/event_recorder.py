@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from turnout.autoscaler.cache import Cache
+from turnout.autoscaler.controller.gang_min_writer import GangMinReport
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.model import Reason, Step
+from turnout.autoscaler.model import GangReason, Reason, Step
 from turnout.autoscaler.node_faults.model import (
     FaultClaim,
     FaultState,
@@ -87,6 +88,7 @@ class DecisionEvents:
     ) -> None:
         self._recorder, self._about, self._leaving, self._metrics = recorder, about, leaving, metrics
         self._last_outcomes: dict[JobKey, tuple[Step, str]] = {}
+        self._obstacles: dict[tuple[JobKey, str, GangReason], None] = {}  # reported, with the uid of the PodGroup
 
     def report_decision(self, step: Step) -> None:
         """Report a decision that differs from the last one on the job."""
@@ -116,6 +118,25 @@ class DecisionEvents:
         if step.target < step.current:
             for pod in islice(self._leaving(step), _MAX_POD_EVENTS):
                 self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {sentence(step)}", time.time())
+
+    def report_gang_min(self, report: GangMinReport) -> None:
+        """Report what became of the minCount of a job's PodGroup. An obstacle is reported once."""
+        if report.outcome == "Skipped":
+            topic = report.key, report.uid, report.reason
+            if topic in self._obstacles:
+                return
+            self._obstacles[topic] = None
+            while len(self._obstacles) > _MAX_REMEMBERED:
+                del self._obstacles[next(iter(self._obstacles))]
+        self._metrics.count_gang_min(report.reason, report.outcome)
+        is_written = report.outcome == "Written"
+        fields = {"job": str(report.key), "group": report.group, "reason": report.reason.value}
+        fields |= {"detail": report.detail, "outcome": report.outcome}
+        log.info("gang_min_changed" if is_written else "gang_min_not_changed", extra=fields)
+        is_told = is_written or report.outcome == "Skipped" or report.reason is GangReason.REFUSED
+        if is_told and (ref := self._about(report.key)) is not None:
+            text = f"PodGroup {report.group}: {report.detail}"
+            self._recorder.emit(ref, "Normal" if is_written else "Warning", report.reason.value, text, time.time())
 
     def _emit(self, step: Step, type_: str) -> None:
         if (ref := self._about(step.key)) is not None:

@@ -15,7 +15,7 @@ from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.observe import unmanaged_gangs
 from turnout.autoscaler.observe.job_pods import drop_unused_fields
 from turnout.autoscaler.settings import WatchedConfigMaps
-from turnout.jobs.gang import POD_GROUP_PATHS, GangKey
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, GangKey
 from turnout.jobs.kinds.job_kind import JobKind
 from turnout.jobs.queues import koordinator, kueue, namespace, volcano
 from turnout.jobs.queues.model import Object, QueueSpec
@@ -140,16 +140,25 @@ class AutoscalerInformers(InformerFactory):
 
     def _watch_groups(self) -> None:
         """Watch the PodGroups of all dialects that the API server serves."""
-        groups = self._view.unmanaged
         for dialect, path in POD_GROUP_PATHS.items():
             self._watch(
                 path,
                 path,
                 FullObject,
-                lambda obj, dialect=dialect: groups.put_group(unmanaged_gangs.read(dialect, obj.raw())),
-                lambda key, dialect=dialect: groups.drop_group(GangKey(key.namespace, key.name, dialect.value)),
+                lambda obj, dialect=dialect: self._put_group(dialect, obj.raw()),
+                lambda key, dialect=dialect: self._drop_group(dialect, key),
                 optional=True,
             )
+
+    def _put_group(self, dialect: Dialect, raw: Object) -> None:
+        self._view.unmanaged.put_group(unmanaged_gangs.read(dialect, raw))
+        if dialect is Dialect.NATIVE:
+            self._view.native.put_group(raw)
+
+    def _drop_group(self, dialect: Dialect, key: Key) -> None:
+        self._view.unmanaged.drop_group(GangKey(key.namespace, key.name, dialect.value))
+        if dialect is Dialect.NATIVE:
+            self._view.native.drop_group(key.namespace, key.name)
 
     def _watch_queues(self) -> None:
         """Watch the queues of all dialects that the API server serves."""

@@ -25,7 +25,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from turnout.autoscaler.controller.usage_meter import UsageMeter
-from turnout.autoscaler.model import Gpus, JobState, Observation, Policy, QueueOrder, Reason, Step, bound, free, total
+from turnout.autoscaler.model import (
+    GangReason,
+    Gpus,
+    JobState,
+    Observation,
+    Policy,
+    QueueOrder,
+    Reason,
+    Step,
+    bound,
+    free,
+    total,
+)
 from turnout.autoscaler.node_faults.model import NodeReason
 from turnout.autoscaler.reporting.usage import elastic_gpus, gpus_of, missing_gpus
 from turnout.jobs.model import JobKey, Life
@@ -37,6 +49,7 @@ from turnout.kube.times import unix_s
 
 _DECIDE_S = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _OUTCOMES = ("Written", "DryRun", "Conflict", "Refused", "NotLeading")
+_GANG_MIN_OUTCOMES = ("Written", "Conflict", "Refused", "Skipped")
 _CHANGES = (
     ("grow", Reason.IDLE_ROOM),
     ("grow", Reason.RETURNED),
@@ -68,6 +81,7 @@ class Metrics:
         self.changes = counter(
             "autoscaler_changes", "Changes of size, by reason and outcome.", "queue", "direction", "reason", "outcome"
         )
+        self._gang_mins = _gang_min_changes(registry)
         self._resized = counter("queue_resized_gpus", "GPUs of workers added or taken.", "queue", "direction")
         self._restarts = counter(
             "queue_assumed_restart_gpu_seconds",
@@ -148,6 +162,10 @@ class Metrics:
             beneficiary = self._job(step.beneficiary) if step.beneficiary is not None else None
             self.usage.count_resize(state, step, "" if beneficiary is None else beneficiary.job.queue, cost_s)
 
+    def count_gang_min(self, reason: GangReason, outcome: str) -> None:
+        """Count what became of the minCount of one PodGroup."""
+        self._gang_mins.labels(reason.value, outcome).inc()
+
     def show_cluster(
         self,
         gpus_by_state: Callable[[], Mapping[str, int]],
@@ -205,6 +223,14 @@ class Metrics:
             self._resized.labels(queue, direction)
             for word in _OUTCOMES:
                 self.changes.labels(queue, direction, reason.value, word)
+
+
+def _gang_min_changes(registry: CollectorRegistry) -> Counter:
+    """Return the counter of changes of minCount, with every series at 0."""
+    text = "Changes of minCount of native PodGroups, by reason and outcome."
+    changes = Counter("turnout_gang_min_changes", text, ("reason", "outcome"), registry=registry)
+    start_at_zero(changes, [reason.value for reason in GangReason], _GANG_MIN_OUTCOMES)
+    return changes
 
 
 class _NodeMetrics:

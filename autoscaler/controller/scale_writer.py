@@ -42,6 +42,10 @@ async def _never() -> bool:
     return False
 
 
+async def _no_gang(_key: JobKey, _size: int, _now_s: float) -> str:
+    return ""
+
+
 def _no_pods(_: Step) -> tuple[str, ...]:
     return ()
 
@@ -112,7 +116,8 @@ class ScaleWriter:
 
     report_outcome: called with every step that changes a job, and its outcome. term: returns the number of our term,
     None if we do not lead. confirm: reads the Lease itself; called if a job bears a later term, which its owner may
-    have written. wrote: called with the annotations that were written on a job.
+    have written. wrote: called with the annotations that were written on a job. before_shrink: prepares what has to be
+    written before pods leave, for a job and its new size; returns "" if the job may shrink now, else the outcome.
     """
 
     def __init__(
@@ -124,6 +129,7 @@ class ScaleWriter:
         dry_run: bool = True,
         confirm: Callable[[], Awaitable[bool]] = _never,
         wrote: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
+        before_shrink: Callable[[JobKey, int, float], Awaitable[str]] = _no_gang,
     ) -> None:
         self._jobs, self._kinds, self._term, self._report_outcome, self.dry_run = (
             jobs,
@@ -132,7 +138,7 @@ class ScaleWriter:
             report_outcome,
             dry_run,
         )
-        self._confirm, self._wrote = confirm, wrote
+        self._confirm, self._wrote, self._before_shrink = confirm, wrote, before_shrink
         self._conflicts: dict[JobKey, int] = {}  # consecutive conflicts
         self._sent: dict[JobKey, str] = {}  # the versions that we have overwritten and that may still be shown
         self._refused: dict[JobKey, _Refusal] = {}
@@ -222,7 +228,11 @@ class ScaleWriter:
 
     def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
         refusal = self._refused.get(key)
-        return self._sent.get(key) != raw["metadata"]["resourceVersion"] and not (refusal and refusal.holds(raw, now_s))
+        return not self.is_overwritten(key, raw) and not (refusal and refusal.holds(raw, now_s))
+
+    def is_overwritten(self, key: JobKey, raw: Object) -> bool:
+        """Return True if we have written a job since this version of it, which the watch still shows."""
+        return key in self._sent and self._sent[key] == raw["metadata"]["resourceVersion"]
 
     async def _try_resize(
         self,
@@ -244,6 +254,10 @@ class ScaleWriter:
         elif raw is not None and self._may_try(step.key, raw, now_s):
             annotations = {**notes(step), labels.TERM: str(term)}
             names = leaving(step)
+            shrinks = step.target < step.current
+            if shrinks and (word := await self._before_shrink(step.key, step.target, now_s)):
+                self._report_outcome(step, word)
+                return False
 
             def change(of: Object) -> Change:
                 return with_notes(self._kinds[step.key.kind].change(of, step.target, names), annotations)

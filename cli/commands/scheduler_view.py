@@ -12,7 +12,7 @@ import msgspec
 
 from turnout.autoscaler.settings import Settings
 from turnout.cli.commands.listing import ListOnce, Lists
-from turnout.jobs.gang import POD_GROUP_PATHS
+from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS
 from turnout.kube.errors import CallError, NotFound
 from turnout.kube.objects import ConfigMap, Node, Owner, Pod, PodGroup, Struct
 from turnout.scheduler_ext.cluster.view import ClusterView
@@ -58,6 +58,7 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
     maps: list[ConfigMap] = []
     where, name = settings.configmap.split("/", 1)
     groups = POD_GROUP_PATHS if sizes else {}
+    composites = (COMPOSITE_GROUP_PATH,) if sizes else ()
     owners = OWNERS if sizes else {}
     works = [
         _take(once, "/api/v1/nodes", Node, nodes.append),
@@ -70,6 +71,7 @@ async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool
             {"fieldSelector": f"metadata.name={name}"},
         ),
         *(_take(aside, path, PodGroup, partial(gangs.put_group, dialect)) for dialect, path in groups.items()),
+        *(_take(aside, path, PodGroup, gangs.put_composite) for path in composites),
         *(_take(aside, path, Owner, partial(gangs.put_owner, kind)) for kind, path in owners.items()),
     ]
     await asyncio.gather(*works)

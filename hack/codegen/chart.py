@@ -132,9 +132,11 @@ def manifests() -> dict[str, Rendered]:
             {**CONTROLLER, "controller.crds": "false", "controller.kinds": _CONTROLLED}
         ),
     }
+    acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": "null"}
+    found["autoscaler/act/gang-mins.yaml"] = Rendered(acts, _AUTOSCALER)
     for kind in _KINDS:
-        acts = {**_AUTOSCALER, "autoscaler.act": "true", "autoscaler.kinds": f"{{{kind}}}"}
-        found[f"autoscaler/act/resize-{kind.lower()}.yaml"] = Rendered(acts, _AUTOSCALER)
+        resizes = {**acts, "autoscaler.kinds": f"{{{kind}}}"}
+        found[f"autoscaler/act/resize-{kind.lower()}.yaml"] = Rendered(resizes, acts)
     head = (ROOT / MANIFESTS / "namespace.yaml").read_text() + "---\n"
     found["controllers/install.yaml"] = Rendered({**CONTROLLER, "rbac.viewer": "true"}, head=head, more=(DLROVER,))
     return found

@@ -17,6 +17,7 @@ import yaml
 from hack.codegen import policies
 from turnout.autoscaler.rbac_rules import (
     CHECKED,
+    GANG_MINS,
     GIVEN,
     KINDS,
     LANDING,
@@ -63,6 +64,10 @@ def files() -> dict[str, str]:
             [*_granted("-taint-nodes", TAINT_NODES), *_taint_only()],
         ),
     }
+    found["autoscaler/gang-mins.yaml"] = (
+        _ACTS,
+        [*_granted("-gang-mins", GANG_MINS.writes), *_sizes_only("gang-mins", GANG_MINS)],
+    )
     for name, kind in KINDS.items():
         if kind.writes:
             word = name.lower()

@@ -9,11 +9,17 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
+from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes import kai, koordinator, kueue, sets, volcano
 from turnout.jobs.wishes.merge import wish_of, wish_of_group
 from turnout.jobs.wishes.merge_table import RULES, MergeRule
 from turnout.jobs.wishes.model import NOTHING, Wish
 from turnout.kube import labels
+from turnout.kube.objects import PodGroup
+from turnout.scheduler_ext.cluster.composites import CompositeGroups
+from turnout.scheduler_ext.cluster.gang import Sizing
 from turnout.scheduler_ext.planner.steps import STEPS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wishes.md"
@@ -27,6 +33,15 @@ _FOURS = (
 
 def _of_pod(*notes: Mapping[str, str]) -> list[Wish]:
     return [wish_of(each, []) for each in notes]
+
+
+def _of_tree() -> Wish:
+    """Return what a PodGroup below a CompositePodGroup states."""
+    trees, key = CompositeGroups(), GangKey("default", "a", Dialect.NATIVE.value)
+    spec = {"schedulingPolicy": {"gang": {"minGroupCount": 2}}}
+    trees.put(msgspec.convert({"metadata": {"name": "set", "namespace": "default"}, "spec": spec}, PodGroup))
+    trees.put_gang(key, "set", "", "")
+    return trees.with_terms(key, Sizing(1, None, "", "")).wish
 
 
 def statements() -> dict[str, list[Wish]]:
@@ -60,7 +75,7 @@ def statements() -> dict[str, list[Wish]]:
             *_of_pod({kai.REQUIRED: "rack"}, {kai.PREFERRED: "rack"}),
             kai.read_pod_group(1, None, [subgroup], {"requiredTopologyLevel": "block"}).wish,
         ],
-        "Kubernetes": [wish_of_group(None, None, {"topology": [{"key": "rack"}]}, {})],
+        "Kubernetes": [wish_of_group(None, None, {"topology": [{"key": "rack"}]}, {}), _of_tree()],
     }
 
 

@@ -221,6 +221,12 @@ def native_min(policy: object) -> int | None:
     return least if isinstance(least, int) and not isinstance(least, bool) and least > 0 else None
 
 
+def constraint_level(constraints: object) -> Level | None:
+    """Return the level of Kubernetes' schedulingConstraints, which may have any type; None without one."""
+    keys = _keys(constraints) if isinstance(constraints, dict) else []
+    return keys[-1] if keys else None
+
+
 def least_by_role(minimums: object) -> tuple[tuple[str, int], ...]:
     """Return how many pods of each task must start, from Volcano's minTaskMember, which may have any type."""
     if not isinstance(minimums, dict):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
-from turnout.jobs.wishes.model import GroupRule, Layer, Level, Mode, Wish, by_name, nested
+from turnout.jobs.wishes.model import Ancestor, GroupRule, Layer, Level, Mode, Wish, by_name, nested
 
 MAX_MULTIPLE = 1_024  # pods on one host of two combined multiples
 
@@ -95,12 +95,12 @@ def _exclusive_set(first: Wish, other: Wish, unkept: list[str]) -> tuple[Level |
     return level, first.exclusive_set or other.exclusive_set
 
 
-def _together(first: Wish, other: Wish, unkept: list[str]) -> tuple[str, int, bool]:
+def _together(first: Wish, other: Wish, unkept: list[str]) -> tuple[str, int, bool, tuple[Ancestor, ...]]:
     if other.together and first.together not in ("", other.together):
         unkept.append(f"{other.source} is not kept beside {first.source}: one name for gangs that start together")
     chosen = first if first.together else other
     one_domain = any(wish.one_domain for wish in (first, other) if wish.together == chosen.together)
-    return chosen.together, chosen.together_of, one_domain
+    return chosen.together, chosen.together_of, one_domain, chosen.ancestors
 
 
 def _shape(first: Wish, other: Wish, unkept: list[str]) -> tuple[tuple[tuple[str, int], ...], bool]:
@@ -141,7 +141,11 @@ RULES = (
         "apart from other gangs", ("exclusive_level", "exclusive_set"), True, "of the first source", _exclusive_set
     ),
     MergeRule(
-        "together with other gangs", ("together", "together_of", "one_domain"), True, "of the first source", _together
+        "together with other gangs",
+        ("together", "together_of", "one_domain", "ancestors"),
+        True,
+        "of the first source; of a tree of PodGroups each level's own",
+        _together,
     ),
     MergeRule("mesh, balanced", ("mesh", "balanced"), False, "of the first source that has one", _shape),
     MergeRule("near, smallest holes, or none", ("mode",), False, "of the first source", _mode),

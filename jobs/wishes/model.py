@@ -50,6 +50,15 @@ class GroupRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Ancestor:
+    """A CompositePodGroup above a PodGroup: all gangs below it share one domain of its level."""
+
+    name: str
+    level: Level | None = None  # None for no such limit
+    min_groups: int = 0  # child groups that must start together; 0: each starts by itself
+
+
+@dataclass(frozen=True, slots=True)
 class Wish:
     """The placement terms of a gang."""
 
@@ -66,6 +75,7 @@ class Wish:
     together: str = ""  # a name: either all gangs with this name are placed, or none; "" for none
     together_of: int = 0  # the number of gangs with this name; 0 for all that exist
     one_domain: bool = False  # gangs with this name share one domain, and the terms of one count for all
+    ancestors: tuple[Ancestor, ...] = ()  # the outermost first, of a gang in a tree of gangs, which `together` names
     mode: Mode = Mode.NEAR
     other_levels: tuple[tuple[str, Level], ...] = ()  # (source, level) that other words of the same pod require, too
     ignored: tuple[str, ...] = ()  # what was read and is not kept, a sentence each

@@ -14,7 +14,7 @@ from math import lcm, prod
 
 from turnout.jobs.gang import LEADER_WORKER_SET, Dialect, GangKey, Repair, most_patient
 from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
-from turnout.jobs.wishes.model import NOTHING, GroupRule, Level, Mode, Wish, nested
+from turnout.jobs.wishes.model import NOTHING, Ancestor, GroupRule, Level, Mode, Wish, nested
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.member import GangMember
 
@@ -71,6 +71,7 @@ class Sizing:
     wish: Wish = NOTHING  # for the gang's place
     queue: str = ""
     min_by_role: tuple[tuple[str, int], ...] = ()  # (role, how many of its pods must start)
+    lacks_parent: bool = False  # the PodGroup names a CompositePodGroup that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class Gang:
         sizes = self.min_pods, self.total, self.max_pods, self.min_by_role
         nearness = self.tier, self.multiple, self.layers, self.group_rules, self.mesh, self.balanced, self.fills_holes
         with_others = self.exclusive_tier, self.exclusive_set, self.together_name, self.together_size, self.one_domain
-        return sizes, nearness, with_others, self.repair
+        return sizes, nearness, with_others, self.ancestors, self.repair
 
     @property
     def min_by_role(self) -> tuple[tuple[str, int], ...]:
@@ -222,8 +223,11 @@ class Gang:
 
     @property
     def names_missing_pod_group(self) -> bool:
-        """True if the pods name a PodGroup that is not known. It may have terms that the pods do not state."""
-        return self.sizing is None and self._summary.names_pod_group
+        """True if the pods name a PodGroup that is not known. It may have terms that the pods do not state.
+
+        Also true if the PodGroup names a CompositePodGroup that is not known.
+        """
+        return self._summary.names_pod_group if self.sizing is None else self.sizing.lacks_parent
 
     @property
     def is_leader_worker_group(self) -> bool:
@@ -358,6 +362,11 @@ class Gang:
     def together_size(self) -> int:
         """The number of gangs that share that name, if a member states it; else 0."""
         return max((wish.together_of for wish in self.wishes), default=0)
+
+    @property
+    def ancestors(self) -> tuple[Ancestor, ...]:
+        """The CompositePodGroups above its PodGroup, the outermost first; nothing for a gang in no tree."""
+        return self.sizing.wish.ancestors if self.sizing is not None else ()
 
     @property
     def one_domain(self) -> bool:

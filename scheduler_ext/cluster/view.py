@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from turnout.kube.errors import BadQuantity, KubeError, TooComplex
 from turnout.kube.node_capacity import Charge, ClusterSnapshot, Rows
 from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.kube.pod_shape import Term, admission_view, preference
+from turnout.scheduler_ext.cluster.composites import CompositeGroups, parent_name
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing
 from turnout.scheduler_ext.cluster.levels import Levels
 from turnout.scheduler_ext.cluster.member import GangMember, member_of
@@ -84,7 +85,9 @@ class ClusterView:
         self._map: Fabric = EMPTY
         self._ips: dict[str, str] = {}
         self._stale_layout = True
+        self.composites = CompositeGroups()
         self._sizings: dict[GangKey, Sizing] = {}
+        self._sizings_in_trees: dict[GangKey, Sizing] = {}  # of PodGroups with a parent: their own terms alone
         self._gangs_with_new_members: dict[GangKey, None] = {}  # gangs with a new member since the last update
         self._wait_until_s: dict[
             GangKey, float
@@ -145,11 +148,41 @@ class ClusterView:
         fields = spec.network_topology, spec.sub_group_policy, spec.scheduling_constraints
         wish = wish_of_group(*fields, notes)
         roles = tuple((role_of(task), count) for task, count in least_by_role(spec.min_task_member))
-        self._set_sizing(key, Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles))
+        sizing = Sizing(least, None, meta.uid, created, meta.name, wish, spec.queue, roles)
+        if dialect is Dialect.NATIVE:
+            sizing = self._in_tree(key, sizing, parent_name(group))
+        self._set_sizing(key, sizing)
+
+    def _in_tree(self, key: GangKey, sizing: Sizing, parent: str) -> Sizing:
+        """Note the parent of a PodGroup, and return its terms with those of its tree. parent: "" for none."""
+        self.composites.put_gang(key, parent, sizing.created, sizing.uid)
+        if not parent:
+            self._sizings_in_trees.pop(key, None)
+            return sizing
+        self._sizings_in_trees[key] = sizing
+        return self.composites.with_terms(key, sizing)
 
     def drop_group(self, dialect: Dialect, namespace: str, name: str) -> None:
         """Remove a PodGroup. The annotations of its pods count from now on."""
-        self._set_sizing(GangKey(namespace, name, dialect.value), None)
+        key = GangKey(namespace, name, dialect.value)
+        self.composites.drop_gang(key)
+        self._sizings_in_trees.pop(key, None)
+        self._set_sizing(key, None)
+
+    def put_composite(self, group: PodGroup) -> None:
+        """Add or update a CompositePodGroup."""
+        self._update_trees(self.composites.put(group))
+
+    def drop_composite(self, namespace: str, name: str) -> None:
+        """Remove a CompositePodGroup."""
+        self._update_trees(self.composites.drop(namespace, name))
+
+    def _update_trees(self, keys: Collection[GangKey]) -> None:
+        """Take over the terms of trees that have changed."""
+        for key in keys:
+            self._set_sizing(key, self.composites.with_terms(key, self._sizings_in_trees[key]))
+            if key in self.gangs:  # the terms of a sibling may have changed, too
+                self.changed_gangs.add(key)
 
     def put_owner(self, kind: str, owner: Owner) -> None:
         """Add or update a Job or StatefulSet, which states how many pods it will have.

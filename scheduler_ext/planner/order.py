@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from enum import IntEnum, auto
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.ranks import seating_order
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
 from turnout.scheduler_ext.planner.steps import place
+from turnout.scheduler_ext.planner.trees import gangs_of_tree, held_back
 from turnout.topology.model import Refusal, RefusalReason
 
 # (SeatClass, -priority, above the min, not nominated, created, version, uid): the smaller, the earlier.
@@ -155,6 +157,8 @@ def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
     name = gang.together_name
     if not name:
         return []
+    if gang.ancestors:
+        return gangs_of_tree(view, gang)
     theirs = [other for key, other in view.gangs.items() if key.namespace == gang.key.namespace]
     found = sorted((other for other in theirs if other.together_name == name), key=lambda other: (other.age, other.key))
     return found[:MAX_TOGETHER] if gang in found[:MAX_TOGETHER] else []
@@ -165,6 +169,22 @@ def has_started(view: ClusterView, gang: Gang) -> bool:
     return any(view.host_of(member) is not None for member in planned_members(gang))
 
 
+def waiting_partners(
+    view: ClusterView, together: list[Gang], plan_of: Callable[[GangKey], GangPlan | None]
+) -> Mapping[GangKey, str]:
+    """Return why gangs of a set cannot start, by gang: too many others of the set have no place or do not exist."""
+    if together and together[0].ancestors:
+        return held_back(view, together, partial(can_start, view, plan_of))
+    detail = missing_partner(view, together, plan_of)
+    return {gang.key: detail for gang in together} if detail else {}
+
+
+def can_start(view: ClusterView, plan_of: Callable[[GangKey], GangPlan | None], gang: Gang) -> bool:
+    """Return True if a gang has started, or has a plan with places."""
+    plan = plan_of(gang.key)
+    return has_started(view, gang) or (plan is not None and bool(plan.hosts))
+
+
 def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[GangKey], GangPlan | None]) -> str:
     """Return why the gangs of a set cannot start: one of them has no place or does not exist; "" if they can start.
 
@@ -172,12 +192,7 @@ def missing_partner(view: ClusterView, together: list[Gang], plan_of: Callable[[
     """
     if not together:
         return ""
-
-    def can_start(gang: Gang) -> bool:
-        plan = plan_of(gang.key)
-        return has_started(view, gang) or (plan is not None and bool(plan.hosts))
-
-    if (refused := next((gang for gang in together if not can_start(gang)), None)) is not None:
+    if (refused := next((gang for gang in together if not can_start(view, plan_of, gang)), None)) is not None:
         return f"it starts together with {refused.key}, which cannot start"
     existing = {str(gang.key) for gang in together}
     if absent := [name for name in together[0].together_name.split(",") if "/" in name and name not in existing]:

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.reservation import Reservation
-from turnout.kube.node_capacity import Rows
-from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang
 from turnout.scheduler_ext.cluster.request_hints import RejectedHosts
 from turnout.scheduler_ext.cluster.view import ClusterView
@@ -34,21 +32,21 @@ from turnout.scheduler_ext.planner.order import (
     GangPosition,
     Order,
     SeatClass,
+    can_start,
     gangs_of_set,
     has_started,
-    missing_partner,
     order_seats,
     position_after,
     position_of,
     refuse_for_partner,
     rows_outside_shared_domain,
     update_plan,
+    waiting_partners,
 )
 from turnout.scheduler_ext.planner.request import (
     GangPlan,
     GangRequest,
     HardTerm,
-    PodsOnRows,
     build_request,
     count_lost,
     count_missing,
@@ -60,8 +58,9 @@ from turnout.scheduler_ext.planner.request import (
 )
 from turnout.scheduler_ext.planner.reservations import KeptDomain, Reservations, StrictOrder, mark_domain
 from turnout.scheduler_ext.planner.reserved_room import StandingPlan, StandingPlans
-from turnout.scheduler_ext.planner.steps import place, request_signature
-from turnout.topology.fabric import Fabric
+from turnout.scheduler_ext.planner.seats_above_min import place_beside_plans, replace_lost_seats
+from turnout.scheduler_ext.planner.steps import request_signature
+from turnout.scheduler_ext.planner.trees import SharedDomains
 from turnout.topology.model import DistanceRule, Refusal
 
 MAX_GROWTH_SEATS = 1_024  # growth seats of one namespace at a time
@@ -89,6 +88,7 @@ class Plans:
         self.rejected_hosts = RejectedHosts()
         self.strict_order = StrictOrder(strict_queues)
         self.reservations = Reservations()
+        self._trees = SharedDomains(view)
         self._plans = StandingPlans(view.snapshot)
         self._unplanned: dict[GangKey, Order] = {}
         self._refused: set[GangKey] = set()  # gangs with a refused plan: planned again once room is released
@@ -172,9 +172,10 @@ class Plans:
         strict = mark_domain(self._domain_kept_against(gang), rows)
         reserved = union_rows(strict, self.reservations.rows_against(gang, self.view.snapshot.row_of, rows))
         excluded = union_rows(exclusive_rows(self.view, gang, ahead), reserved)
-        if gang.one_domain:
+        if gang.one_domain or gang.ancestors:
             room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
-            excluded = union_rows(excluded, rows_outside_shared_domain(self.view, gang, self.current_plan, room_of))
+            outside = self._trees.rows_outside if gang.ancestors else partial(rows_outside_shared_domain, self.view)
+            excluded = union_rows(excluded, outside(gang, self.current_plan, room_of))
         rejected = self.rejected_hosts.rows_by_shape(gang.key)
         lost_pods = count_lost(self.view, gang, needed)
         completed = replace(
@@ -352,20 +353,24 @@ class Plans:
         partners = gangs_of_set(self.view, self.view.gangs[key])
         current = {gang.key: plan for gang in partners if (plan := self.current_plan(gang.key)) is not None}
         with_hosts = {other for other, plan in current.items() if plan.hosts}
+        self._trees.forget_refusals()
         moved = self._plan_gang(key, work)
         to_plan = self._unplanned.keys() | (
             current.keys() - with_hosts - {key}
         )  # a refused one may have waited for this one
         for other in (gang.key for gang in partners if gang.key in to_plan):
             moved |= self._plan_gang(other, work)
-        detail = missing_partner(self.view, partners, self.current_plan)
-        for gang in partners if detail else ():
+        self._trees.forget_refusals()
+        delays = waiting_partners(self.view, partners, self.current_plan)
+        for gang in (gang for gang in partners if gang.key in delays):
             stored = self._plans.get(gang.key)
             if stored is not None and stored.plan.hosts and not has_started(self.view, gang):
                 self._remove(gang.key)
-                self._put(gang, refuse_for_partner(gang.key, detail), stored.position)
+                self._put(gang, refuse_for_partner(gang.key, delays[gang.key]), stored.position)
                 if gang.key in with_hosts:  # seats that were reserved only now have displaced no gang
                     self._requeue_refused()
+        if self._trees.gained_followers(partners, with_hosts, self.current_plan):
+            self._requeue_refused()
         return moved - {gang.key for gang in partners}
 
     def _plan_gang(self, key: GangKey, work: Work | None) -> set[GangKey]:
@@ -380,7 +385,13 @@ class Plans:
         position = position_of(self.view, gang)
         own_work, before = Work(), self.steps
         plan = self._place_gang(gang, position, seated, own_work)
-        self.steps += _TURN_STEPS + own_work.spent_steps + len(gang.members) * 4 + len(self._plans) // 4
+        self.steps += (
+            self._trees.take_steps()
+            + _TURN_STEPS
+            + own_work.spent_steps
+            + len(gang.members) * 4
+            + len(self._plans) // 4
+        )
         stored = self._put(gang, plan, position)
         moved = self._take_back_on_rows(stored.seats_by_row)
         self.rejected_plans.update(plan.broken_terms)
@@ -403,6 +414,8 @@ class Plans:
 
         seated: uid -> host of members that keep their seats if possible.
         """
+        if detail := self._trees.delay_beyond_limit(gang, partial(can_start, self.view, self.current_plan)):
+            return refuse_for_partner(gang.key, detail)
         request = self.request_of(gang)
         request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
         is_placed = request.placed_members or request.nominated_hosts
@@ -512,79 +525,3 @@ def plans_by(rules: Rules) -> Plans:
     """Return the plans of an empty cluster, made by the admin's rules."""
     rule = DistanceRule.LEAF_ONLY if rules.leaf_only else DistanceRule.ALL_TIERS
     return Plans(ClusterView(rules.gpu_resources), rule, rules.hold_incomplete, rules.strict_queues)
-
-
-def place_beside_plans(
-    fabric: Fabric,
-    standing_plans: StandingPlans,
-    request: GangRequest,
-    work: Work,
-    without: PodsOnRows,
-    rows: Sequence[int] | None = None,
-    extra_pods: PodsOnRows = (),
-) -> GangPlan:
-    """Place a gang in the room beside the standing plans. without, rows, extra_pods: as for `room_beside_plans`."""
-    request = replace(request, free_of=standing_plans.free_beside_plans(without, extra_pods))
-    return place(fabric, request, standing_plans.room_beside_plans(without, rows, extra_pods), work)
-
-
-def replace_lost_seats(
-    fabric: Fabric,
-    standing_plans: StandingPlans,
-    request: GangRequest,
-    plan: GangPlan,
-    position: GangPosition,
-    work: Work,
-) -> GangPlan:
-    """Take back seats above the min for which other gangs go first, and seat those members elsewhere.
-
-    The plan was made as if every seat had the place of the gang's min in the order. work: counts the steps.
-    """
-    lost = _lost_seats(standing_plans, request, plan, position)
-    if not lost:
-        return plan
-    remaining = drop_seats(plan, lost)
-    waiting = tuple(member for member in request.waiting if member.uid in lost)
-    if not waiting:
-        return remaining
-    seated = [(m, remaining.hosts[m.uid]) for m in request.waiting if m.uid in remaining.hosts]
-    lost_request = replace(
-        request,
-        waiting=waiting,
-        placed_members=(*request.placed_members, *seated),
-        nominated_hosts={},
-        missing_pods=0,
-        growth_pods=0,
-    )
-    behind = standing_plans.pods_behind(position.last_order)
-    extra_pods = remaining.reserved_pods()
-    second_plan = place_beside_plans(fabric, standing_plans, lost_request, work, behind, extra_pods=extra_pods)
-    return replace(
-        remaining,
-        broken_terms=second_plan.broken_terms,
-        hosts={**remaining.hosts, **second_plan.hosts},
-        refusal=second_plan.refusal or remaining.refusal,
-        shapes={**remaining.shapes, **second_plan.shapes},
-        ranks={**remaining.ranks, **second_plan.ranks},
-    )
-
-
-def _lost_seats(
-    standing_plans: StandingPlans, request: GangRequest, plan: GangPlan, position: GangPosition
-) -> set[str | int]:
-    """Return the seats for which others go first: uids of members, and ranks of seats for members to come."""
-    seats = order_seats(request.gang, plan, position)
-    certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_order]
-    lost: set[str | int] = set()
-    for order in sorted({seat.order for seat in seats if seat.order != position.first_order}):
-        room_of = standing_plans.room_beside_plans(standing_plans.pods_behind(order), extra_pods=tuple(certain_pods))
-        rooms: dict[PodShape, Rows] = {}
-        for seat in (seat for seat in seats if seat.order == order):
-            room = rooms[seat.shape] if seat.shape in rooms else room_of(seat.shape, ())
-            rooms[seat.shape] = room
-            if room[seat.host] > 0:
-                room[seat.host] -= 1
-                certain_pods.append((seat.host, seat.shape))
-            else:
-                lost.add(seat.uid or seat.rank)
-    return lost

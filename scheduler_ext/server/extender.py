@@ -17,6 +17,7 @@ from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.cluster.ignored_wishes import ignored_wishes
 from turnout.scheduler_ext.cluster.member import GangMember, error_text
 from turnout.scheduler_ext.cluster.request_hints import POD_GROUP_WAIT_S, LaggingView, PodGroupState
+from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import Answer, EventReason, Notice, Rules, Victims
 from turnout.scheduler_ext.planner.answers import (
     answer_filter,
@@ -88,7 +89,7 @@ class Extender:
             self.metrics.unjudged_answers.labels(member.no_opinion_reason).inc()
         now_s = self.clock.monotonic()
         if (group := self.watches.pod_group_state(member.membership.key)) is not PodGroupState.KNOWN:
-            refusal = _missing_pod_group(member, group)
+            refusal = _missing_pod_group(self.view, member, group)
             self._report_missing_pod_group(member, group, refusal)
             if group is PodGroupState.AWAITED:
                 self.metrics.refused_answers.labels(EventReason.GANG_UNKNOWN.value).inc()
@@ -135,7 +136,7 @@ class Extender:
         if member is None:
             return Answer()
         if self._awaits_pod_group(member):
-            detail = _missing_pod_group(member, PodGroupState.AWAITED).detail
+            detail = _missing_pod_group(self.view, member, PodGroupState.AWAITED).detail
             return Answer((), Refusal(EventReason.OLD_VIEW, detail), None)
         answer = self._refusal_of(member)
         if answer.refusal is not None and answer.refusal.reason is not EventReason.OLD_VIEW:
@@ -347,8 +348,13 @@ class Extender:
         return self.view.pods.get(uid)
 
 
-def _missing_pod_group(member: GangMember, state: PodGroupState) -> Refusal:
-    """Return why a pod waits for its PodGroup, or is placed without it."""
+def _missing_pod_group(view: ClusterView, member: GangMember, state: PodGroupState) -> Refusal:
+    """Return why a pod waits for its PodGroup or for one above it, or is placed without it."""
+    gang, name = view.gangs.get(member.membership.key), member.membership.key.name
     is_awaited = state is PodGroupState.AWAITED
     then = f"it is awaited for {POD_GROUP_WAIT_S:g} s" if is_awaited else "the gang is placed by what its pods state"
-    return Refusal(EventReason.GANG_UNKNOWN, f"its PodGroup {member.membership.key.name} is not there: {then}")
+    group = f"its PodGroup {name}"
+    if gang is not None and gang.sizing is not None:
+        group = f"a CompositePodGroup above {group}"
+        then = then.replace("its pods state", "the known PodGroups state")
+    return Refusal(EventReason.GANG_UNKNOWN, f"{group} is not there: {then}")

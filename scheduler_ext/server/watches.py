@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from turnout.jobs.gang import POD_GROUP_PATHS, Dialect, GangKey
+from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS, Dialect, GangKey
 from turnout.jobs.queues import kueue, registry
 from turnout.jobs.queues.model import Object
 from turnout.jobs.queues.registry import StrictQueue
@@ -26,6 +26,7 @@ from turnout.topology.map_update import MapDraft, MapInUse, MapOutcome, draft_ma
 log = logging.getLogger("turnout.extender")
 
 OWNERS = {"Job": "/apis/batch/v1/jobs", "StatefulSet": "/apis/apps/v1/statefulsets"}
+COMPOSITES = "compositepodgroups"
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 CAUGHT_UP_S = 2.0  # after a reconnect a watch has shown all missed changes by then
 ROOM = ("nodes", "pods")  # the kinds that a scheduler watches, too; it asks again when they change
@@ -92,10 +93,17 @@ class WatchState:
         """Return True if the API server serves a dialect's PodGroups, so that one may exist that is not shown yet."""
         return False
 
+    def may_show_parents(self) -> bool:
+        """Return True if the API server serves CompositePodGroups, so that one may exist that is not shown yet."""
+        return False
+
     def pod_group_state(self, key: GangKey) -> PodGroupState:
-        """Return whether a gang's PodGroup is known, awaited for a moment, or did not come."""
+        """Return whether a gang's PodGroup, and those above it, are known, awaited for a moment, or did not come."""
         gang = self.plans.view.gangs.get(key)
-        if gang is None or (gang.names_missing_pod_group and not self.may_show_group(key.dialect)):
+        if gang is None:
+            return PodGroupState.KNOWN
+        may_come = self.may_show_group(key.dialect) if gang.sizing is None else self.may_show_parents()
+        if gang.names_missing_pod_group and not may_come:
             return PodGroupState.KNOWN
         return self._pod_group_waits.state_of(gang, self._clock.monotonic())
 
@@ -140,6 +148,8 @@ class Watches(InformerFactory, WatchState):
         self.follow_configmap("configmap", configmap, self._follower)
         for dialect, path in POD_GROUP_PATHS.items():
             self._watch_groups(dialect, path)
+        handlers = CallbackSink(view.put_composite, lambda key: view.drop_composite(key.namespace, key.name))
+        self.watch(COMPOSITES, COMPOSITE_GROUP_PATH, PodGroup, handlers, optional=True)
         for kind, path in OWNERS.items():
             self._watch_owners(kind, path)
         sink = CallbackSink(lambda obj: self.put_reservations(obj.data or {}), lambda _: self.put_reservations({}))
@@ -202,6 +212,10 @@ class Watches(InformerFactory, WatchState):
     def may_show_group(self, dialect: str) -> bool:
         """Return True if the API server serves a dialect's PodGroups, so that one may exist that is not shown yet."""
         return not self.reflectors[f"podgroups.{dialect}"].is_unserved
+
+    def may_show_parents(self) -> bool:
+        """Return True if the API server serves CompositePodGroups, so that one may exist that is not shown yet."""
+        return not self.reflectors[COMPOSITES].is_unserved
 
     def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
         """Use a new map, and report what became of it. drawn: None if the ConfigMap is gone."""

@@ -3,6 +3,7 @@
 from itertools import product
 
 from hack.codegen import reference
+from turnout.autoscaler.model import GangReason
 from turnout.autoscaler.model import Reason as ScalingReason
 from turnout.autoscaler.node_faults.model import FaultState, NodeReason
 from turnout.autoscaler.reporting.usage import IdleReason
@@ -81,6 +82,8 @@ OF_METRIC = {
     ("turnout_reservations_ended", "end"): values_of(ReservationEnd),
     ("turnout_autoscaler_changes", "reason"): (ScalingReason.IDLE_ROOM.value, ScalingReason.MAKES_ROOM.value),
     ("turnout_autoscaler_changes", "outcome"): OUTCOMES,
+    ("turnout_gang_min_changes", "reason"): values_of(GangReason),
+    ("turnout_gang_min_changes", "outcome"): ("Written", "Conflict", "Refused", "Skipped"),
     ("turnout_node_changes", "reason"): values_of(NodeReason),
     ("turnout_node_changes", "outcome"): OUTCOMES,
     ("turnout_node_verdicts_skipped", "reason"): values_of(NodeReason),

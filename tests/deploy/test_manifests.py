@@ -39,7 +39,8 @@ def may(verbs, *resources):
 
 
 GROUPS = [f"podgroups.scheduling.{group}" for group in ("volcano.sh", "sigs.k8s.io", "x-k8s.io", "k8s.io", "run.ai")]
-READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS)
+TREES = "compositepodgroups.scheduling.k8s.io"
+READS = may("get list watch", "nodes", "pods", "jobs.batch", "statefulsets.apps", *GROUPS, TREES)
 TELLS = may("create patch", "events")
 MAP = may("get list watch", "configmaps/node-topology-config", "configmaps/turnout-reservations")
 CONTROLLED = (
@@ -105,6 +106,7 @@ ALLOWED = {
     "turnout-autoscaler-status": may("create patch delete", "configmaps")
     | may("get", "configmaps/turnout-autoscaler-memory"),
     "turnout-autoscaler-lease": may("get patch", "leases.coordination.k8s.io/turnout-autoscaler"),
+    "turnout-autoscaler-gang-mins": {("patch", "podgroups.scheduling.k8s.io")},
     "turnout-autoscaler-resize-job": {("patch", "jobs.batch")},
     "turnout-autoscaler-resize-pytorchjob": {("patch", "pytorchjobs.kubeflow.org")},
     "turnout-autoscaler-resize-pytorchjob.ctyun.cn": {("patch", "pytorchjobs.ctyun.cn")},

@@ -51,7 +51,7 @@ async def test_its_account_may_read_what_it_shows_and_review_its_viewers():
         | may("list watch", "elasticquotas.scheduling.sigs.k8s.io", "elasticquotas.scheduling.x-k8s.io")
         | may("list watch", "clusterqueues.kueue.x-k8s.io", "localqueues.kueue.x-k8s.io", "cohorts.kueue.x-k8s.io")
         | may("list watch", "horizontalpodautoscalers.autoscaling")
-        | may("list", "statefulsets.apps")
+        | may("list", "statefulsets.apps", "compositepodgroups.scheduling.k8s.io")
         | may("create", "tokenreviews.authentication.k8s.io", "subjectaccessreviews.authorization.k8s.io")
     )
     assert roles[f"{PAGE}-given"] == may(

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from turnout.autoscaler.controller.event_recorder import UNKNOWN
+from turnout.autoscaler.model import GangReason
 from turnout.autoscaler.model import Reason as OfJob
 from turnout.autoscaler.node_faults.model import NodeReason
 from turnout.controllers.model import Reason as Controlled
@@ -18,7 +19,11 @@ from turnout.scheduler_ext.planner.nominations import NominationReason as Nomina
 @pytest.mark.parametrize(
     ("meanings", "words"),
     [
-        pytest.param(reasons.AUTOSCALER, {*(each.value for each in OfJob), UNKNOWN}, id="the autoscaler, about jobs"),
+        pytest.param(
+            reasons.AUTOSCALER,
+            {*(each.value for each in itertools.chain(OfJob, GangReason)), UNKNOWN},
+            id="the autoscaler, about jobs",
+        ),
         pytest.param(reasons.NODES, {each.value for each in NodeReason}, id="the autoscaler, about nodes"),
         pytest.param(reasons.EXTENDER, {each.value for each in EventReason}, id="extender and nominator"),
         pytest.param(

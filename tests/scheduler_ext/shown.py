@@ -9,7 +9,7 @@ class PlayedWatches(WatchState):
     """Watches that are current and serve no PodGroups, unless a test says otherwise."""
 
     old = False
-    serves = False
+    serves = serves_parents = False
     unseen = None
 
     def missing(self):
@@ -20,6 +20,9 @@ class PlayedWatches(WatchState):
 
     def may_show_group(self, dialect):
         return self.serves
+
+    def may_show_parents(self):
+        return self.serves_parents
 
 
 class ShownExtender(Extender):

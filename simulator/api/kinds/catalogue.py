@@ -228,6 +228,7 @@ ROWS: tuple[ResourceKind, ...] = (
     _preinstalled("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups"),
     _preinstalled("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups"),
     _preinstalled("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups"),
+    _preinstalled("scheduling.k8s.io", "v1alpha3", "CompositePodGroup", "compositepodgroups"),
 )
 
 

@@ -19,6 +19,7 @@ from turnout.kube import labels
 
 PART = "volcano.sh/partition-id"
 SLICES = {"1": "rack", "2": "block"}
+KEYS = (labels.HOSTNAME, "rack", "block")
 LONG = int(os.environ.get("TURNOUT_LONG_CASES", "100000"))
 
 # What one gang requires, by dialect: (tier of the gang, tier of its groups, size and tier of its slices, multiple).
@@ -33,7 +34,8 @@ terms = st.fixed_dictionaries(
         "slice_tier": st.sampled_from([None, None, 1, 2]),
         "slice_size": st.sampled_from([2, 4]),
         "multiple": st.sampled_from([1, 1, 1, 2, 4]),
-        "dialect": st.sampled_from(["volcano", "kai", "lws", "native", "ours"]),
+        "dialect": st.sampled_from(["volcano", "kai", "lws", "native", "native", "ours"]),
+        "tree": st.sampled_from([None, (None, 2), (1, 2), (2, 1), (2, 2), (2, None)]),
         "soft": st.sampled_from(
             [{}, {}, {labels.BALANCED: "true"}, {labels.TOPOLOGY: "preferred"}, {labels.TOPOLOGY: "unconstrained"},
              {kueue.PREFERRED: "rack"}, {labels.MESH: "dp=4,tp=2"}]
@@ -52,7 +54,7 @@ class Gang:
     def __init__(self, w, name, asked):
         self.name, self.asked = name, asked
         self.tier, self.group_tier, self.slices = asked["tier"], None, None
-        self.multiple = asked["multiple"]
+        self.multiple, self.in_tree = asked["multiple"], False
         notes, self.group_of, self.pods = dict(asked["soft"]), {}, []
         if self.multiple > 1:
             notes[labels.PODS_PER_HOST_MULTIPLE] = str(self.multiple)
@@ -66,6 +68,8 @@ class Gang:
             self.pods.append(
                 world.pod(f"{name}-{at}", asked["gpus"], notes={**notes, **own}, marks=marks(at), created=at, **meta)
             )
+            if asked["dialect"] == "native":
+                self.pods[-1].spec.scheduling_group = {"podGroupName": name}
 
     def _part(self, at):
         return at * self.asked["groups"] // self.asked["size"]
@@ -109,7 +113,14 @@ class Gang:
         return lambda at: {**marks, labels.LWS_WORKER: str(at), sets.LWS_SUBGROUP_INDEX: str(self._part(at))}
 
     def _native(self, w, notes):
-        return self._volcano(w, notes)
+        self.in_tree = self.asked["tree"] is not None
+        spec = {"schedulingPolicy": {"gang": {"minCount": min(self.asked["least"], self.asked["size"])}}}
+        if self.tier is not None:
+            spec["schedulingConstraints"] = {"topology": [{"key": KEYS[self.tier]}]}
+        if self.in_tree:
+            spec["parentCompositePodGroupName"] = "tree"
+        w.put_group(self.name, None, Dialect.NATIVE, **spec)
+        return lambda at: {}
 
     def _ours(self, w, notes):
         if self.tier is not None:
@@ -143,6 +154,13 @@ class Case:
     def __init__(self, leaves, asked):
         self.w = World(*leaves, 1)
         self.gangs = [Gang(self.w, f"g{at}", each) for at, each in enumerate(asked)]
+        self.trees = [gang.asked["tree"] for gang in self.gangs if gang.in_tree]
+        if self.trees:
+            tier, least = self.trees[0]
+            spec = {"schedulingPolicy": {"basic": {}} if least is None else {"gang": {"minGroupCount": least}}}
+            if tier is not None:
+                spec["schedulingConstraints"] = {"topology": [{"key": KEYS[tier]}]}
+            self.w.view.put_composite(world.group("tree", None, **spec))
         self.nodes = {}
         self.pods = {pod.metadata.name: pod for gang in self.gangs for pod in gang.pods}
         self.present = set()
@@ -171,11 +189,20 @@ class Case:
         for gang in self.gangs:
             own = {name: node for name, node in self.nodes.items() if name.startswith(f"{gang.name}-")}
             assert gang.faults(own) == {}, gang.asked
+        tier = self.trees[0][0] if self.trees else None
+        in_tree = {gang.name for gang in self.gangs if gang.in_tree}
+        shared = {domain(node, tier or 0) for name, node in self.nodes.items() if name.split("-")[0] in in_tree}
+        assert tier is None or len(shared) < 2, self.trees
         used = Counter()
         for name, node in self.nodes.items():
             used[node] += int(dict(self.pods[name].spec.containers[0].resources.requests)["nvidia.com/gpu"])
         assert max(used.values(), default=0) <= 8
         assert self.w.plans.rejected_plans == {}
+
+    def check_start(self):
+        """Judge the first starts: of a tree as many gangs as must start together, or none."""
+        started = {name.split("-")[0] for name in self.nodes} & {gang.name for gang in self.gangs if gang.in_tree}
+        assert not started or len(started) >= (self.trees[0][1] or 1), self.trees
 
 
 def play(leaves, asked, happenings):
@@ -183,6 +210,7 @@ def play(leaves, asked, happenings):
     case = Case(leaves, asked)
     case.ask()
     case.check()
+    case.check_start()
     for what, number in happenings:
         if what == "leave":
             case.leave(number)
@@ -207,7 +235,7 @@ def test_no_plan_breaks_a_required_term(leaves, asked, happenings):
 def test_a_multiple_is_completed_by_pods_of_its_own_group():
     """Groups on one host each: the odd pod of one group drew a pod of another group to its host."""
     asked = {"size": 7, "gpus": 4, "least": 1, "tier": None, "group_tier": 0, "groups": 3, "slice_tier": None,
-             "slice_size": 2, "multiple": 2, "dialect": "kai", "soft": {}}  # fmt: skip
+             "slice_size": 2, "multiple": 2, "dialect": "kai", "tree": None, "soft": {}}  # fmt: skip
     play([0, 2], [asked], [])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import world
+from tests import cluster, world
 from tests.scheduler_ext.shown import ShownExtender
 from tests.world import REQUIRED, Told, World
 from turnout.jobs.gang import Dialect
@@ -227,6 +227,27 @@ class TestUnseenPodGroup:
         story.wait(100.0)
         story.view.filter(pods[1], story.stage.names)
         assert story.words == [EventReason.GANG_UNKNOWN]
+
+    def native(self, **spec):
+        pods = [world.see(each) for each in cluster.native_gang("bert", 2)]
+        story = self.story(*pods)
+        told = {"schedulingPolicy": {"gang": {"minCount": 2}}, "parentCompositePodGroupName": "set"}
+        story.view.view.put_group(Dialect.NATIVE, world.group("bert", None, **told))
+        return story, pods
+
+    def test_a_parent_that_is_served_is_awaited_as_a_pod_group_is(self):
+        story, pods = self.native()
+        story.view.watches.serves_parents = True
+        texts = story.filter(pods[0]).forbidden.values()
+        assert all("a CompositePodGroup above its PodGroup bert is not there" in text for text in texts)
+        story.view.view.put_composite(world.group("set", None, schedulingPolicy={"gang": {"minGroupCount": 1}}))
+        assert story.filter(pods[0]).nodes == ("a0",)
+        assert story.words == []
+
+    def test_a_parent_that_no_server_shows_holds_nobody(self):
+        story, pods = self.native()
+        assert story.filter(pods[0]).nodes == ("a0",)
+        assert story.words == [EventReason.WISH_NOT_KEPT]
 
     def test_a_wait_of_more_than_a_second_is_told_once(self):
         pods = world.volcano("bert", 2)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.kube.world import ManualClock, running, settle
-from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
+from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS, Dialect
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.reflector import UNSERVED_RETRY_S
 from turnout.kube.errors import NotFound, Unreachable
@@ -144,3 +144,16 @@ async def test_a_podgroup_may_be_on_its_way_only_where_its_kind_is_served():
         cluster.unserved.clear()
         await clock.advance(UNSERVED_RETRY_S)
         assert watches.may_show_group(Dialect.NATIVE.value)
+
+
+async def test_composite_groups_are_shown_where_served_and_not_missed_elsewhere(caplog):
+    composite = {
+        "metadata": {"name": "set", "namespace": "default"},
+        "spec": {"schedulingPolicy": {"gang": {"minGroupCount": 3}}},
+    }
+    async with seeing({COMPOSITE_GROUP_PATH: [composite]}) as (_, _, watches):
+        assert watches.may_show_parents()
+        assert watches.plans.view.composites.min_groups("default", "set") == 3
+    async with seeing(unserved=[COMPOSITE_GROUP_PATH]) as (_, _, watches):
+        assert (watches.missing(), watches.may_show_parents()) == (None, False)
+        assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []

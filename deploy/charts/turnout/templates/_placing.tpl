@@ -20,6 +20,9 @@ rules:
   - apiGroups: [scheduling.volcano.sh, scheduling.sigs.k8s.io, scheduling.x-k8s.io, scheduling.run.ai, scheduling.k8s.io]
     resources: [podgroups]
     verbs: [get, list, watch]
+  - apiGroups: [scheduling.k8s.io]  # alpha: most API servers do not serve them
+    resources: [compositepodgroups]
+    verbs: [get, list, watch]
   {{- if $root.Values.nominator.readQueues }}
   - apiGroups: [kueue.x-k8s.io]
     resources: [clusterqueues, localqueues]

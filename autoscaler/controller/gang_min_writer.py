@@ -1,0 +1,165 @@
+"""Writes the minCount of native PodGroups: lower before a job shrinks, up again once its pods run.
+
+Each write is valid for one version of the PodGroup. A refused write is reported once and does not hold the shrink back,
+because other jobs wait for the room. `native_gangs.py` decides the number and whose PodGroup it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from turnout.autoscaler.model import GangReason
+from turnout.autoscaler.observe.native_gangs import GroupUse, NativeGangs, min_of_settled, min_of_shrink, patch_of
+from turnout.jobs.model import JobKey
+from turnout.kube.client.apply import MERGE
+from turnout.kube.client.leased_calls import Calls
+from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, NotLeading, Rejected
+
+log = logging.getLogger("turnout.autoscaler")
+
+FIELD_MANAGER = "turnout-autoscaler"
+MAX_CONSECUTIVE_FAILURES = 5  # of one PodGroup; then its job shrinks without the write
+REFUSAL_PAUSE_S = 3_600.0  # from a refused write of one PodGroup to the next
+RETRY_PAUSE_S = 30.0  # from a failed raise of one PodGroup to the next
+TOGETHER = 16  # writes in flight
+_MAX_REMEMBERED = 1_000  # PodGroups with refusals or failures that may be deleted
+
+
+class View(Protocol):
+    """What the writer needs to know of PodGroups and pods."""
+
+    native: NativeGangs
+
+    def group_uses(self, key: JobKey, size: int) -> list[GroupUse]:
+        """Return how the pods of a job at this size use native PodGroups."""
+
+    def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
+        """Return the PodGroups whose minCount does not fit the pods of a resized job, which all run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangMinReport:
+    """What became of the minCount of one PodGroup of a job."""
+
+    key: JobKey
+    group: str  # namespace/name of the PodGroup
+    uid: str  # of the PodGroup
+    reason: GangReason
+    outcome: str  # Written, Conflict, Refused or Skipped
+    detail: str  # numbers, or the message of the API server
+
+
+class GangMinWriter:
+    """The writer of minCount. report: receives what became of each write, and each obstacle."""
+
+    def __init__(self, calls: Calls, view: View, report: Callable[[GangMinReport], None]) -> None:
+        self._calls, self._view, self._report = calls, view, report
+        self._refused_s: dict[str, float] = {}  # uid of a PodGroup -> when a write was refused last
+        self._failures: dict[str, tuple[int, float]] = {}  # uid -> failures in a row, and when the last one was
+        self._mended: dict[str, int] = {}  # uid of a PodGroup without notes of ours -> the minCount that we wrote
+
+    async def lower(self, key: JobKey, size: int, now_s: float) -> str:
+        """Lower the minCount of a job's PodGroups to the pods that run at a smaller size.
+
+        Returns "" if the job may shrink now, else why not: Conflict, Refused (the server did not answer) or NotLeading.
+        """
+        for use in self._view.group_uses(key, size):
+            least = min_of_shrink(use)
+            if least is None:
+                continue
+            if use.obstacle is not None:
+                detail = f"{use.pods} of its pods stay, the minCount is {use.group.min_count}"
+                self._tell(key, use, use.obstacle, "Skipped", detail)
+            elif not self._is_refused(use.group.uid, now_s):
+                word = await self._write(key, use, least, now_s)
+                if word and (word == "NotLeading" or not self._gave_up(use.group.uid)):
+                    return word
+        return ""
+
+    def _gave_up(self, uid: str) -> bool:
+        """Return True if writes of a PodGroup have failed so often that its job shrinks without. It forgets them."""
+        if self._failures.get(uid, (0, 0.0))[0] < MAX_CONSECUTIVE_FAILURES:
+            return False
+        del self._failures[uid]
+        return True
+
+    async def settle(self, changes: Callable[[JobKey], bool], now_s: float) -> None:
+        """Write the minCount that fits jobs whose pods all run.
+
+        changes: returns True for a job whose size is about to change.
+        """
+        uses = self._view.settled_uses(changes)
+        for at in range(0, len(uses), TOGETHER):
+            await asyncio.gather(*(self._settle_one(key, use, now_s) for key, use in uses[at : at + TOGETHER]))
+        self._forget_deleted()
+
+    async def _settle_one(self, key: JobKey, use: GroupUse, now_s: float) -> None:
+        """Write the minCount of one PodGroup. A failed write is tried again after RETRY_PAUSE_S."""
+        least, uid = min_of_settled(use), use.group.uid
+        if least is None or self._is_refused(uid, now_s):
+            return
+        if use.group.wrote is None:  # a shrink that went ahead without the write: mended once for each number of pods
+            if self._mended.get(uid) == least:
+                return
+            self._mended[uid] = least
+        _, failed_s = self._failures.get(uid, (0, float("-inf")))
+        if 0 <= now_s - failed_s < RETRY_PAUSE_S or await self._write(key, use, least, now_s):
+            self._view.native.look_again([(use.group.namespace, use.group.name)])
+
+    def _is_refused(self, uid: str, now_s: float) -> bool:
+        """Return True while a write of a PodGroup is not repeated after a refusal. A clock set back delays nothing."""
+        at_s = self._refused_s.get(uid)
+        return at_s is not None and 0 <= now_s - at_s < REFUSAL_PAUSE_S
+
+    async def _write(self, key: JobKey, use: GroupUse, least: int, now_s: float) -> str:
+        """Write one minCount, and report what became of it. Returns "" unless the write failed and is worth a retry."""
+        group = use.group
+        reason = GangReason.LOWERED if least < group.min_count else GangReason.RAISED
+        try:
+            answer = await self._calls.patch(group.path, patch_of(group, least), MERGE, FIELD_MANAGER)
+        except NotFound:
+            return ""  # deleted meanwhile: the watch will show it
+        except NotLeading:
+            return "NotLeading"
+        except (Forbidden, Rejected) as error:
+            first = group.uid not in self._refused_s
+            self._refused_s[group.uid] = now_s
+            if first:
+                self._tell(key, use, GangReason.REFUSED, "Refused", error.message[:300])
+            return ""
+        except CallError as error:
+            self._failures[group.uid] = self._failures.get(group.uid, (0, 0.0))[0] + 1, now_s
+            word = "Conflict" if isinstance(error, Conflict) else "Refused"
+            self._tell(key, use, reason, word, str(error)[:300])
+            return word
+        self._failures.pop(group.uid, None)
+        self._refused_s.pop(group.uid, None)
+        self._take_over(answer)
+        stated = f", of the stated {group.stated_min}" if least < group.stated_min else ""
+        self._tell(key, use, reason, "Written", f"minCount {group.min_count} to {least}{stated}")
+        return ""
+
+    def _take_over(self, answer: bytes) -> None:
+        """Use the PodGroup as written, before the watch shows it."""
+        group = json.loads(answer)
+        if group.get("metadata", {}).get("name"):
+            self._view.native.put_group(group)
+
+    def _tell(self, key: JobKey, use: GroupUse, reason: GangReason, outcome: str, detail: str) -> None:
+        name = f"{use.group.namespace}/{use.group.name}"
+        self._report(GangMinReport(key, name, use.group.uid, reason, outcome, detail))
+
+    def _forget_deleted(self) -> None:
+        """Forget deleted PodGroups, once there are many of them."""
+        tables: Sequence[dict[str, Any]] = (self._refused_s, self._failures, self._mended)
+        if sum(map(len, tables)) <= _MAX_REMEMBERED:
+            return
+        known = self._view.native.uids()
+        for table in tables:
+            for uid in [uid for uid in table if uid not in known]:
+                table.pop(uid)

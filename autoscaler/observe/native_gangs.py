@@ -1,0 +1,237 @@
+"""The PodGroups of Kubernetes' own that pods of jobs name, and which minCount fits the pods of a resized job.
+
+A name counts only where its writer may use it: a PodGroup is a job's own if it names the job among its owners, or if it
+has no controller and only pods of that job name it. Annotations on the PodGroup hold what its owner stated, so that a
+new leader, or another writer, finds it there. Source: KEP-4671; minCount may change from Kubernetes 1.37 on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.autoscaler.model import GangReason
+from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
+from turnout.jobs.model import Job, JobKey
+from turnout.jobs.wishes.merge import native_min
+from turnout.kube import labels
+from turnout.kube.objects import Pod
+
+GroupName = tuple[str, str]  # namespace and name
+MAX_GROUPS_OF_JOB = 16  # PodGroups of one job whose minCount is changed at one resize
+MAX_PODS_CHECKED = 20_000  # pods that one look for unsettled PodGroups goes through
+_MAX_NAME = 253
+_MAX_OWNERS = 64  # owner references that are read
+_OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class NativeGroup:
+    """A PodGroup of Kubernetes with a gang policy."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: str  # the resourceVersion
+    min_count: int  # >= 1
+    stated: int | None = None  # our annotation: what the owner stated, >= 1
+    wrote: int | None = None  # our annotation: what we wrote last, >= 1
+    owners: tuple[str, ...] = ()  # uids
+    controller: str = ""  # the uid of the owner that is its controller, "" for none
+
+    @property
+    def is_ours(self) -> bool:
+        """True if the minCount is the number that we wrote last."""
+        return self.wrote == self.min_count and self.stated is not None and self.stated > self.min_count
+
+    @property
+    def stated_min(self) -> int:
+        """The minCount that the owner states. A number that somebody wrote after us is a new statement."""
+        return self.stated if self.is_ours and self.stated is not None else self.min_count
+
+    @property
+    def path(self) -> str:
+        """The path of the object."""
+        version = POD_GROUP_VERSIONS[Dialect.NATIVE]
+        return f"/apis/{version}/namespaces/{self.namespace}/podgroups/{self.name}"
+
+
+def read(raw: Mapping[str, Any]) -> NativeGroup | None:
+    """Return a PodGroup; None if it has no gang policy, or its minCount cannot be read."""
+    meta, spec = raw["metadata"], raw.get("spec") or {}
+    least = native_min(spec.get("schedulingPolicy"))
+    if least is None:
+        return None
+    notes, refs = meta.get("annotations") or {}, meta.get("ownerReferences") or []
+    return NativeGroup(
+        meta.get("namespace", ""),
+        meta["name"],
+        meta.get("uid", ""),
+        meta.get("resourceVersion", ""),
+        least,
+        _count(notes.get(labels.STATED_MIN_COUNT)),
+        _count(notes.get(labels.WROTE_MIN_COUNT)),
+        tuple(str(ref.get("uid", "")) for ref in refs[:_MAX_OWNERS]),
+        next((str(ref.get("uid", "")) for ref in refs if ref.get("controller")), ""),
+    )
+
+
+def _count(text: object) -> int | None:
+    return int(text) if isinstance(text, str) and re.fullmatch(r"[1-9][0-9]{0,6}", text) else None
+
+
+def patch_of(group: NativeGroup, min_count: int) -> dict[str, Any]:
+    """Return a merge patch to another minCount, valid for one version of the PodGroup.
+
+    Where the minCount is what the owner stated again, nothing of ours stays on the object.
+    """
+    stated = group.stated_min
+    is_lower = min_count < stated
+    notes = {
+        labels.STATED_MIN_COUNT: str(stated) if is_lower else None,
+        labels.WROTE_MIN_COUNT: str(min_count) if is_lower else None,
+    }
+    meta = {"resourceVersion": group.version, "uid": group.uid, "annotations": notes}
+    return {"metadata": meta, "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}}}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupUse:
+    """The pods of one job that name one PodGroup, at one size of the job."""
+
+    group: NativeGroup
+    pods: int  # that are not over, do not terminate, and do not leave by the size
+    running: int  # of those: pods that run
+    obstacle: GangReason | None = None  # why the job may not have the PodGroup changed; None if it may
+
+
+def min_of_shrink(use: GroupUse) -> int | None:
+    """Return the minCount that has to be written before pods leave; None if the present one fits.
+
+    A PodGroup that loses all of its pods keeps its minCount: its gang starts whole again, or ends.
+    """
+    return use.pods if 0 < use.pods < use.group.min_count else None
+
+
+def min_of_settled(use: GroupUse) -> int | None:
+    """Return the minCount for a job whose pods all run; None if the present one fits, or somebody else wrote it."""
+    group = use.group
+    if use.running < use.pods or not use.pods:
+        return None
+    if group.is_ours:
+        fitting = min(group.stated_min, use.pods)
+    elif group.wrote is None:
+        fitting = min(group.min_count, use.pods)
+    else:  # somebody has written another number after us: the next shrink takes it up
+        return None
+    return fitting if fitting != group.min_count else None
+
+
+def group_named(pod: Pod) -> GroupName | None:
+    """Return the native PodGroup that a pod names; None for none."""
+    named = pod.spec.scheduling_group
+    name = named.get("podGroupName") if isinstance(named, dict) else None
+    return (pod.metadata.namespace, name) if isinstance(name, str) and 0 < len(name) <= _MAX_NAME else None
+
+
+def is_alive(pod: Pod) -> bool:
+    """Return True for a pod that is not over and does not terminate."""
+    return pod.status.phase not in _OVER and not pod.metadata.deletion_timestamp
+
+
+class NativeGangs:
+    """The native PodGroups, and the pods that name each."""
+
+    def __init__(self) -> None:
+        self._groups: dict[GroupName, NativeGroup] = {}
+        self._pods: dict[GroupName, dict[str, None]] = {}  # uids
+        self._named: dict[str, GroupName] = {}  # uid of a pod -> its PodGroup
+        self._unsettled: dict[GroupName, None] = {}  # to be looked at, the oldest first
+
+    def put_group(self, raw: Mapping[str, Any]) -> None:
+        """Store a PodGroup."""
+        meta = raw["metadata"]
+        name, group = (meta.get("namespace", ""), meta["name"]), read(raw)
+        if group is None:
+            self.drop_group(*name)
+            return
+        self._groups[name] = group
+        self._unsettled[name] = None
+
+    def drop_group(self, namespace: str, name: str) -> None:
+        """Drop a deleted PodGroup."""
+        self._groups.pop((namespace, name), None)
+        self._unsettled.pop((namespace, name), None)
+
+    def put_pod(self, pod: Pod) -> None:
+        """Store a pod."""
+        uid, name = pod.metadata.uid, group_named(pod)
+        if name is None or not is_alive(pod):
+            self.drop_pod(uid)
+            return
+        if self._named.get(uid, name) != name:
+            self.drop_pod(uid)
+        self._named[uid] = name
+        self._pods.setdefault(name, {})[uid] = None
+        self._note_change(name)
+
+    def drop_pod(self, uid: str) -> None:
+        """Drop a pod that was deleted or is over."""
+        if (name := self._named.pop(uid, None)) is None:
+            return
+        pods = self._pods[name]
+        del pods[uid]
+        if not pods:
+            del self._pods[name]
+        self._note_change(name)
+
+    def _note_change(self, name: GroupName) -> None:
+        if name in self._groups:
+            self._unsettled[name] = None
+
+    def group(self, name: GroupName) -> NativeGroup | None:
+        """Return a PodGroup with a gang policy; None if it is not known."""
+        return self._groups.get(name)
+
+    def uids(self) -> set[str]:
+        """Return the uids of all PodGroups."""
+        return {group.uid for group in self._groups.values()}
+
+    def pods(self, name: GroupName) -> Collection[str]:
+        """Return the uids of the living pods that name a PodGroup."""
+        return self._pods.get(name, {}).keys()
+
+    def take_unsettled(self) -> list[GroupName]:
+        """Take PodGroups that have changed, the oldest change first, with MAX_PODS_CHECKED pods or few more.
+
+        A PodGroup that is not settled yet has to be put back by `look_again`.
+        """
+        names: list[GroupName] = []
+        pods = 0
+        for name in self._unsettled:
+            if pods >= MAX_PODS_CHECKED:
+                break
+            pods += 1 + len(self._pods.get(name, ()))
+            names.append(name)
+        for name in names:
+            del self._unsettled[name]
+        return names
+
+    def look_again(self, names: Iterable[GroupName]) -> None:
+        """Put PodGroups back whose pods do not all run yet."""
+        for name in names:
+            self._note_change(name)
+
+
+def obstacle_of(group: NativeGroup, job: Job, owners: Iterable[JobKey | None]) -> GangReason | None:
+    """Return why a job may not have a PodGroup changed; None if it may.
+
+    owners: the jobs of all living pods that name the PodGroup, None for a pod of no job.
+    """
+    if job.uid in group.owners or (job.part_of and job.part_of in group.owners):
+        return None
+    if group.controller:
+        return GangReason.NOT_OWNED
+    return GangReason.SHARED if any(owner != job.key for owner in owners) else None

@@ -1,0 +1,95 @@
+"""Place a gang beside the standing plans, and seat members above its min anew where other gangs go first.
+
+A plan is made as if every seat had the place of the gang's min in the order. Seats above the min come after the min of
+all other gangs, so some of them may have to go elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from turnout.kube.node_capacity import Rows
+from turnout.kube.pod_shape import PodShape
+from turnout.scheduler_ext.planner.batches import Work
+from turnout.scheduler_ext.planner.order import GangPosition, order_seats
+from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, PodsOnRows, drop_seats
+from turnout.scheduler_ext.planner.reserved_room import StandingPlans
+from turnout.scheduler_ext.planner.steps import place
+from turnout.topology.fabric import Fabric
+
+
+def place_beside_plans(
+    fabric: Fabric,
+    standing_plans: StandingPlans,
+    request: GangRequest,
+    work: Work,
+    without: PodsOnRows,
+    rows: Sequence[int] | None = None,
+    extra_pods: PodsOnRows = (),
+) -> GangPlan:
+    """Place a gang in the room beside the standing plans. without, rows, extra_pods: as for `room_beside_plans`."""
+    request = replace(request, free_of=standing_plans.free_beside_plans(without, extra_pods))
+    return place(fabric, request, standing_plans.room_beside_plans(without, rows, extra_pods), work)
+
+
+def replace_lost_seats(
+    fabric: Fabric,
+    standing_plans: StandingPlans,
+    request: GangRequest,
+    plan: GangPlan,
+    position: GangPosition,
+    work: Work,
+) -> GangPlan:
+    """Take back seats above the min for which other gangs go first, and seat those members elsewhere.
+
+    The plan was made as if every seat had the place of the gang's min in the order. work: counts the steps.
+    """
+    lost = _lost_seats(standing_plans, request, plan, position)
+    if not lost:
+        return plan
+    remaining = drop_seats(plan, lost)
+    waiting = tuple(member for member in request.waiting if member.uid in lost)
+    if not waiting:
+        return remaining
+    seated = [(m, remaining.hosts[m.uid]) for m in request.waiting if m.uid in remaining.hosts]
+    lost_request = replace(
+        request,
+        waiting=waiting,
+        placed_members=(*request.placed_members, *seated),
+        nominated_hosts={},
+        missing_pods=0,
+        growth_pods=0,
+    )
+    behind = standing_plans.pods_behind(position.last_order)
+    extra_pods = remaining.reserved_pods()
+    second_plan = place_beside_plans(fabric, standing_plans, lost_request, work, behind, extra_pods=extra_pods)
+    return replace(
+        remaining,
+        broken_terms=second_plan.broken_terms,
+        hosts={**remaining.hosts, **second_plan.hosts},
+        refusal=second_plan.refusal or remaining.refusal,
+        shapes={**remaining.shapes, **second_plan.shapes},
+        ranks={**remaining.ranks, **second_plan.ranks},
+    )
+
+
+def _lost_seats(
+    standing_plans: StandingPlans, request: GangRequest, plan: GangPlan, position: GangPosition
+) -> set[str | int]:
+    """Return the seats for which others go first: uids of members, and ranks of seats for members to come."""
+    seats = order_seats(request.gang, plan, position)
+    certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_order]
+    lost: set[str | int] = set()
+    for order in sorted({seat.order for seat in seats if seat.order != position.first_order}):
+        room_of = standing_plans.room_beside_plans(standing_plans.pods_behind(order), extra_pods=tuple(certain_pods))
+        rooms: dict[PodShape, Rows] = {}
+        for seat in (seat for seat in seats if seat.order == order):
+            room = rooms[seat.shape] if seat.shape in rooms else room_of(seat.shape, ())
+            rooms[seat.shape] = room
+            if room[seat.host] > 0:
+                room[seat.host] -= 1
+                certain_pods.append((seat.host, seat.shape))
+            else:
+                lost.add(seat.uid or seat.rank)
+    return lost
