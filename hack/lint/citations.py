@@ -13,11 +13,11 @@ _SECTIONS = re.compile(r"(docs/(?:facts/[\w-]+|design)\.md)((?:(?: and|,|;)? ?\d
 _BARE = re.compile(r"(?<![\w/(])facts/[\w-]+\.md|(?<!\w)DESIGN(?:\.md)?\b|\b[Ii]ssue \d+\b")
 _ID = re.compile(r"(?<![\w-])(CS|DL|CA|PE|VE|MS|XD|SD)-(\d{2,3})(?!\d|-\d)")
 _ADDRESS = re.compile(r"https?://([^\s,/\"'`{}<>)\]\\:]+)")
-# Names that nobody can own, this machine, a cluster's own services, and the names of XML's spaces and of in-toto's
-# types, which are no addresses.
+# Names that nobody can own, this machine, a cluster's own services, numbers (of IPv6 in
+# brackets), and the names of XML's spaces and of in-toto's types, which are no addresses.
 _NOWHERE = re.compile(
     r"(localhost|127\.|10\.|.*\.svc(\.cluster\.local)?$|.*\.svc\.|.*example(\.(com|org|net))?$|.*\.invalid$|[\w-]+$"
-    r"|www\.w3\.org$|in-toto\.io$|slsa\.dev$|0\.0\.0\.0|\d+\.\d+\.\d+\.\d+)"
+    r"|www\.w3\.org$|in-toto\.io$|slsa\.dev$|0\.0\.0\.0|\d+\.\d+\.\d+\.\d+|\[)"
 )
 
 

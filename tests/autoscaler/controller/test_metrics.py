@@ -10,8 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hack.controlplane.tools import cache
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
-from turnout.autoscaler.controller.metrics import MOST_JOBS, Metrics
+from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
+from turnout.autoscaler.reporting.samples import MOST_JOBS
 from turnout.autoscaler.reporting.usage import IdleReason
 from turnout.jobs.model import JobKey, Life
 from turnout.kube.times import rfc3339, unix_s

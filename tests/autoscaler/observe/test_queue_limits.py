@@ -6,10 +6,10 @@ import pytest
 
 from tests.autoscaler.test_cache import GPU, job, node, pod
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.metrics import Snapshot, samples
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy, Reason
 from turnout.autoscaler.reporting.queue_status import pages
+from turnout.autoscaler.reporting.samples import Snapshot, samples
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.queues import kueue, volcano
 from turnout.kube import labels

@@ -8,10 +8,10 @@ pytestmark = pytest.mark.real
 
 
 @pytest.mark.parametrize(("url", "port"), [
-    pytest.param("http://prometheus.monitoring:9090", 9090, id="a port"),
+    pytest.param("http://prometheus.monitoring.svc:9090", 9090, id="a port"),
     pytest.param("https://metrics.example.com/tenant:7", 443, id="https without a port, a path with a number"),
-    pytest.param("http://[fd00::9]/", 80, id="an IPv6 address without a port"),
-    pytest.param("http://[fd00::9]:9091", 9091, id="an IPv6 address with a port"),
+    pytest.param("http://[::1]/", 80, id="an IPv6 address without a port"),
+    pytest.param("http://[::1]:9091", 9091, id="an IPv6 address with a port"),
     pytest.param("", None, id="no Prometheus"),
 ])  # fmt: skip
 def test_the_page_may_reach_its_prometheus(url, port):

@@ -1,0 +1,261 @@
+"""The series of queues and jobs of one moment, as numbers: a bounded number of jobs has series of its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import nsmallest
+from math import inf, isfinite
+
+from turnout.autoscaler.model import Gpus, JobState, QueueOrder, Reason, Step, bound, free, total
+from turnout.autoscaler.reporting.usage import gpus_of, missing_gpus
+from turnout.jobs.model import JobKey, Life
+from turnout.jobs.queues.model import Queue, bounds_several
+from turnout.kube.times import unix_s
+
+MOST_JOBS = 200  # with series of their own: about a thousand lines of a page
+Start = tuple[float, float, float]  # the earliest, the likely and the latest, in seconds since 1970, or infinite
+UNKNOWN_START: Start = (inf, inf, inf)
+Sample = tuple[str, tuple[str, ...], float]  # a family of FAMILIES, its labels' values, the number
+
+_QUEUE = ("queue",)
+_JOB = ("queue", "job_kind", "job_namespace", "job_name")  # a scrape has a `job` and a `namespace` of its own
+FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "queue_gpus": ("GPUs of a queue: limit, deserved, used, available.", (*_QUEUE, "type")),
+    "queue_jobs": ("Jobs of a queue: running, waiting for their min, suspended.", (*_QUEUE, "state")),
+    "queue_worker_gpus": ("GPUs of running workers up to the min, and above it.", (*_QUEUE, "part")),
+    "queue_missing_gpus": ("GPUs that are missing to the mins of the waiting jobs of a queue.", _QUEUE),
+    "queue_jobs_by_reason": ("Jobs of a queue by the reason of the last decision.", (*_QUEUE, "reason")),
+    "queue_unlisted_jobs": ("Jobs of a queue that have no series of their own.", _QUEUE),
+    "job_gpus": ("GPUs of a job's running workers up to the min, and above it.", (*_JOB, "part")),
+    "job_reason": ("1 for the reason of the last decision on a job.", (*_JOB, "reason")),
+    "job_missing_gpus": ("GPUs that are missing to the min of a waiting job.", _JOB),
+    "job_waiting_since_timestamp_seconds": ("Since when a job waits for its min, in seconds since 1970.", _JOB),
+    "job_predicted_start_timestamp_seconds": (
+        "When a waiting job is expected to start, in seconds since 1970: at the earliest, likely, at the latest.",
+        (*_JOB, "bound"),
+    ),
+    "job_promised_start_timestamp_seconds": (
+        "Latest start by the first estimate for a waiting job, in seconds since 1970. It does not move with time.",
+        _JOB,
+    ),
+    "job_gpus_ahead": ("GPUs that are missing to the mins of the jobs before a waiting job in its queue.", _JOB),
+    "cluster_gpus": (
+        "GPUs of all nodes: used, or free, faulty and unschedulable by the state of the node.",
+        ("state",),
+    ),
+    "job_info": ("1 for each job: which queue it is in.", _JOB),
+    "autoscaler_observation_age_seconds": ("Age of the last message about nodes or pods.", ()),
+    "autoscaler_last_decision_timestamp_seconds": ("Time of the last decision, in seconds since 1970.", ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An observation and the decision on it, at `now_s`.
+
+    since: the time since when each waiting job waits, in seconds since 1970. promises: the first estimate of each
+    waiting job.
+    """
+
+    now_s: float = 0.0
+    jobs: Sequence[JobState] = ()
+    queues: Mapping[str, Queue] = field(default_factory=dict)
+    steps: Sequence[Step] = ()
+    since: Mapping[JobKey, float] = field(default_factory=dict)
+    promises: Mapping[JobKey, Start] = field(default_factory=dict)
+
+    def names(self) -> set[str]:
+        """Return the names of all queues that exist or that a job names."""
+        described = {name for name in self.queues if not bounds_several(name)}
+        return described | {each.job.queue for each in self.jobs}
+
+
+def waiting_since_s(state: JobState, now_s: float) -> float:
+    """Return the time since when a job waits, in seconds since 1970.
+
+    That is the creation of the job, or, if a part of it runs, the creation of its oldest worker without a node. now_s:
+    returned if neither is known.
+    """
+    lost = min((w.since_s for w in state.living if w.row is None and w.since_s), default=now_s)
+    return lost if state.bound_workers or state.finished else unix_s(state.job.created) or lost
+
+
+def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: int = MOST_JOBS) -> Iterator[Sample]:
+    """Yield all samples of a decision.
+
+    starts: when waiting jobs may start. gpus: the resources that count as a GPU. most: the number of jobs with samples
+    of their own.
+    """
+    shown = _jobs_with_series(look.jobs, gpus, most)
+    yield from _queue_samples(look, gpus)
+    yield from _job_sums(look, gpus, shown)
+    yield "autoscaler_last_decision_timestamp_seconds", (), look.now_s
+    keys = {each.job.key for each in shown}
+    reasons = {step.key: step.reason for step in look.steps if step.key in keys}
+    ahead = gpus_ahead(look.jobs, gpus)
+    for each in shown:
+        key = each.job.key
+        yield from _job_samples(each, gpus, reasons.get(key), look.since.get(key), starts.get(key))
+        if each.is_waiting:
+            yield "job_gpus_ahead", (each.job.queue, *key), ahead[key]
+            if isfinite(latest_s := look.promises.get(key, UNKNOWN_START)[2]):
+                yield "job_promised_start_timestamp_seconds", (each.job.queue, *key), latest_s
+
+
+def job_queues(jobs: Iterable[JobState], others: Iterable[tuple[JobKey, str]]) -> Iterator[Sample]:
+    """Yield the queue of each job, by the names that series of launchers have: one sample per name.
+
+    others: owners of pods that no known job owns, and their queues. Prometheus does not know the API group of a pod's
+    owner. So a job of a group whose kind has a longer name here also gets the short name, unless a job has it.
+    """
+    queues = {state.job.key: state.job.queue for state in jobs}
+    for key, queue in list(queues.items()):
+        queues.setdefault(JobKey(key.kind.partition(".")[0], key.namespace, key.name), queue)
+    for key, queue in others:
+        queues.setdefault(key, queue)
+    for key, queue in queues.items():
+        yield "job_info", (queue, *key), 1
+
+
+def gpus_ahead(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[JobKey, int]:
+    """Return, for each waiting job, the GPUs that the waiting jobs before it in its queue miss to their mins."""
+    sums: dict[str, int] = defaultdict(int)
+    found: dict[JobKey, int] = {}
+    for state in sorted((each for each in jobs if each.is_waiting), key=lambda each: each.queue_order):
+        found[state.job.key] = sums[state.job.queue]
+        sums[state.job.queue] += missing_gpus(state, gpus)
+    return found
+
+
+def prediction_result(promise: Start, started_s: float) -> str:
+    """Return whether a job started early, inside or late of its first estimate. started_s: seconds since 1970."""
+    earliest_s, _, latest_s = promise
+    if started_s < earliest_s:
+        return "early"
+    return "inside" if started_s <= latest_s else "late"
+
+
+def _queue_samples(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
+    """Yield the GPUs of each queue by type. A quota that bounds several queues has no series."""
+    for name, queue in look.queues.items():
+        if bounds_several(name):
+            continue
+        amounts = {
+            "limit": bound(queue.limit, gpus),
+            "deserved": bound(queue.deserved, gpus),
+            "used": total(queue.used, gpus),
+            "available": free(queue.limit, queue.used, gpus),
+        }
+        for type_, amount in amounts.items():
+            if amount is not None:
+                yield "queue_gpus", (name, type_), amount
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Sums over the jobs of one queue."""
+
+    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("running", "waiting", "suspended"), 0))
+    least_gpus: int = 0
+    elastic_gpus: int = 0
+    missing_gpus: int = 0
+    without_series: int = 0
+    reasons: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, state: JobState, gpus: Gpus) -> None:
+        """Add a job. It counts as a job without series of its own."""
+        self.states[_state(state)] += 1
+        least_gpus, elastic_gpus = _gpus_by_part(state, gpus)
+        self.least_gpus += least_gpus
+        self.elastic_gpus += elastic_gpus
+        self.missing_gpus += missing_gpus(state, gpus) if state.is_waiting else 0
+        self.without_series += 1
+
+    def samples(self, name: str) -> Iterator[Sample]:
+        """Yield the samples of the queue. Zeros are included, so that a graph has no gaps."""
+        for state, jobs in self.states.items():
+            yield "queue_jobs", (name, state), jobs
+        yield "queue_worker_gpus", (name, "min"), self.least_gpus
+        yield "queue_worker_gpus", (name, "elastic"), self.elastic_gpus
+        yield "queue_missing_gpus", (name,), self.missing_gpus
+        yield "queue_unlisted_jobs", (name,), self.without_series
+        for reason, jobs in self.reasons.items():
+            yield "queue_jobs_by_reason", (name, reason), jobs
+
+
+def _job_sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
+    """Yield the sums over the jobs of each queue.
+
+    shown: the jobs that have series of their own; all others are counted as without series.
+    """
+    sums = {name: _Sums() for name in sorted(look.names())}
+    of: dict[JobKey, _Sums] = {}
+    for each in look.jobs:
+        mine = of[each.job.key] = sums[each.job.queue]
+        mine.add(each, gpus)
+    for each in shown:
+        of[each.job.key].without_series -= 1
+    for step in look.steps:
+        if (its := of.get(step.key)) is not None:
+            its.reasons[step.reason.value] += 1
+    for name, found in sums.items():
+        yield from found.samples(name)
+
+
+def _job_samples(
+    state: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
+) -> Iterator[Sample]:
+    """Yield the series of one job. since_s: since when it waits, in seconds since 1970. start: its expected start."""
+    labels = (state.job.queue, *state.job.key)
+    for part, amount in zip(("min", "elastic"), _gpus_by_part(state, gpus), strict=True):
+        yield "job_gpus", (*labels, part), amount
+    if reason is not None:
+        yield "job_reason", (*labels, reason.value), 1
+    if not state.is_waiting:
+        return
+    yield "job_missing_gpus", labels, missing_gpus(state, gpus)
+    if since_s is not None:
+        yield "job_waiting_since_timestamp_seconds", labels, since_s
+    if start is not None:
+        for bound, at_s in zip(("earliest", "likely", "latest"), start, strict=True):
+            if isfinite(at_s):  # no series if the time is unknown
+                yield "job_predicted_start_timestamp_seconds", (*labels, bound), at_s
+
+
+def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
+    """Return the jobs with series of their own: of each queue the waiting jobs in order, then those with most GPUs.
+
+    The first job of every queue comes before the second job of any queue, so one queue cannot hide the jobs of another.
+    """
+    by_queue: dict[str, list[JobState]] = defaultdict(list)
+    for each in jobs:
+        by_queue[each.job.queue].append(each)
+
+    def order(state: JobState) -> tuple[bool, int, QueueOrder]:
+        """Return the sort key: waiting jobs first, then those with most GPUs."""
+        return (
+            not state.is_waiting,
+            0 if state.is_waiting else -state.bound_workers * gpus_of(state.job.shape, gpus),
+            state.queue_order,
+        )
+
+    places = [
+        (place, name, each)
+        for name, mine in sorted(by_queue.items())
+        for place, each in enumerate(nsmallest(most, mine, key=order))
+    ]
+    return [each for _, _, each in sorted(places, key=lambda found: found[:2])[:most]]
+
+
+def _state(state: JobState) -> str:
+    if state.job.life is Life.SUSPENDED:
+        return "suspended"
+    return "waiting" if state.is_waiting else "running"
+
+
+def _gpus_by_part(state: JobState, gpus: Gpus) -> tuple[int, int]:
+    """Return the GPUs of the running workers up to the min, and above it."""
+    worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
+    return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))
