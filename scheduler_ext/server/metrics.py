@@ -21,9 +21,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from turnout.jobs.gang import GangKey
+from turnout.jobs.reservation import PUBLISHED_REASONS
 from turnout.kube.client.clock import Clock
 from turnout.kube.server.client_metrics import ClientMetrics, Watch, start_at_zero
 from turnout.kube.server.probes import build_info, leading_gauge
+from turnout.scheduler_ext.gates.evictions import ReservationEnd
 from turnout.scheduler_ext.model import EventReason, LiftReason
 from turnout.scheduler_ext.planner.fabric_quality import EXCESS_CLASSES, gangs_by_excess
 from turnout.scheduler_ext.planner.request import HardTerm
@@ -267,6 +269,7 @@ class NominatorMetrics:
             "end",
         )
         start_at_zero(self.patch_failures, ("nomination", "gate", "switch_path", "reservation"), PATCH_ERRORS)
+        start_at_zero(self.reservations_ended, PUBLISHED_REASONS, ReservationEnd)
         start_at_zero(self.lifts, (reason.value for reason in LiftReason))
         start_at_zero(self.bindings, ("true", "false"))
         start_at_zero(self.repairs, (EventReason.GANG_MOVED.value, EventReason.GANG_GIVEN_UP.value))

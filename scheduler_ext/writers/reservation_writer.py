@@ -11,12 +11,11 @@ import logging
 from collections.abc import Callable
 
 from turnout.jobs.gang import GangKey
-from turnout.jobs.reservation import PUBLISHED_REASONS, Reservation, ReservationReason, data_key, reservation_text
+from turnout.jobs.reservation import Reservation, ReservationReason, data_key, reservation_text
 from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
 from turnout.kube.errors import CallError, NotFound
-from turnout.kube.server.client_metrics import start_at_zero
 from turnout.scheduler_ext.gates.evictions import ReservationEnd, count_running, end_of_reservation
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.metrics import NominatorMetrics
@@ -50,7 +49,6 @@ class ReservationWriter:
         self._absent_since_s: dict[GangKey, float] = {}  # holder -> since when it does not exist
         self._failed_s: dict[GangKey, float] = {}  # holder of a repair that got no room -> when that ended
         self._pauses = RetryPauses[GangKey](WRITE_BACKOFF)
-        start_at_zero(metrics.reservations_ended, PUBLISHED_REASONS, ReservationEnd)
 
     def reserve(self, reservation: Reservation) -> None:
         """Reserve nodes in this process at once. `publish` or the next tick publishes that."""
