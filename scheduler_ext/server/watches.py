@@ -102,9 +102,10 @@ class WatchState:
         gang = self.plans.view.gangs.get(key)
         if gang is None:
             return PodGroupState.KNOWN
-        may_come = self.may_show_group(key.dialect) if gang.sizing is None else self.may_show_parents()
-        if gang.names_missing_pod_group and not may_come:
-            return PodGroupState.KNOWN
+        if gang.names_missing_pod_group:  # a dialect without PodGroups has none that is missing
+            may_come = self.may_show_group(key.dialect) if gang.sizing is None else self.may_show_parents()
+            if not may_come:
+                return PodGroupState.KNOWN
         return self._pod_group_waits.state_of(gang, self._clock.monotonic())
 
     def pod_group_wait_s(self, key: GangKey) -> float:

@@ -55,7 +55,10 @@ async def test_its_account_may_read_what_it_shows_and_review_its_viewers():
         | may("create", "tokenreviews.authentication.k8s.io", "subjectaccessreviews.authorization.k8s.io")
     )
     assert roles[f"{PAGE}-given"] == may(
-        "list watch", "configmaps/node-topology-config", "configmaps/turnout-autoscaler"
+        "list watch",
+        "configmaps/node-topology-config",
+        "configmaps/turnout-autoscaler",
+        "configmaps/turnout-reservations",
     )
 
 

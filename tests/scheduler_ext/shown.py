@@ -1,5 +1,6 @@
 """An extender whose watches a test plays by hand."""
 
+from turnout.jobs.gang import POD_GROUP_PATHS, Dialect
 from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.extender import Extender
 from turnout.scheduler_ext.server.watches import WatchState
@@ -19,6 +20,7 @@ class PlayedWatches(WatchState):
         return self.old
 
     def may_show_group(self, dialect):
+        assert Dialect(dialect) in POD_GROUP_PATHS, "nobody asks about a dialect without PodGroups"
         return self.serves
 
     def may_show_parents(self):

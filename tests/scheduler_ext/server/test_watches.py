@@ -7,12 +7,15 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from tests import world
 from tests.kube.world import ManualClock, running, settle
 from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS, Dialect
+from turnout.kube import labels
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.reflector import UNSERVED_RETRY_S
 from turnout.kube.errors import NotFound, Unreachable
 from turnout.scheduler_ext.__main__ import run_until_told
+from turnout.scheduler_ext.cluster.request_hints import PodGroupState
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.plans import plans_by
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -157,3 +160,15 @@ async def test_composite_groups_are_shown_where_served_and_not_missed_elsewhere(
     async with seeing(unserved=[COMPOSITE_GROUP_PATH]) as (_, _, watches):
         assert (watches.missing(), watches.may_show_parents()) == (None, False)
         assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+@pytest.mark.parametrize("pods", [
+    pytest.param([world.pod("lone", 1)], id="a pod of no gang"),
+    pytest.param([world.pod("owned", 1, owner="Job/train", marks={labels.JOB_INDEX: "0"})], id="a gang of an owner"),
+    pytest.param(world.koordinator("k", 1), id="a gang that states its min itself"),
+])  # fmt: skip
+async def test_a_gang_that_names_no_podgroup_waits_for_none(pods):
+    async with seeing() as (_, _, watches):
+        for pod in pods:
+            watches.put_pod(pod)
+        assert [watches.pod_group_state(key) for key in watches.plans.view.gangs] == [PodGroupState.KNOWN]

@@ -147,6 +147,17 @@ CONTROLLERS = Board(
                     ),
                 ),
                 Panel(
+                    "Minimums of native gangs",
+                    "How often did a resize change the minCount of a PodGroup, and what came of it?",
+                    Viz.BARS,
+                    (
+                        Query(
+                            "sum by (reason, outcome) (increase(turnout_gang_min_changes_total{C}[W]))",
+                            "{{reason}}: {{outcome}}",
+                        ),
+                    ),
+                ),
+                Panel(
                     "Events",
                     "What do the controllers report on jobs?",
                     Viz.TABLE,

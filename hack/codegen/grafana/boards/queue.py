@@ -227,7 +227,7 @@ QUEUE = Board(
                 ),
                 Panel(
                     "Resizes",
-                    "How often were jobs resized, and minimums of native gangs changed, and why?",
+                    "How often were jobs resized, and why?",
                     Viz.TABLE,
                     (
                         Query(
@@ -236,9 +236,6 @@ QUEUE = Board(
                             "resizes",
                         ),
                         Query("sum by (direction) (increase(turnout_queue_resized_gpus_total{Q}[R])) > 0", "GPUs"),
-                        Query(
-                            "sum by (reason, outcome) (increase(turnout_gang_min_changes_total{C}[R])) > 0", "minimums"
-                        ),
                     ),
                     sort="resizes",
                     alert="ResizesRefused",
