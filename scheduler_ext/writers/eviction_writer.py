@@ -275,8 +275,10 @@ class Repairer:
             self._stuck_since_s.pop(gang.key, None)
             return None
         since_s = self._stuck_since_s.setdefault(gang.key, now_s)
+        if self._reservations.failed_within(gang.key, FAILED_REPAIR_REST_S):
+            self._pauses.note_success(gang.key)  # the next repair is a new one
+            return None
         rests = gang.key in self._started_s and now_s - self._started_s[gang.key] < REPAIR_REST_S
-        rests = rests or self._reservations.failed_within(gang.key, FAILED_REPAIR_REST_S)
         if rests and not (gang.key in self._pauses and self._pauses.may_try(gang.key, now_s)):
             return None
         if not rests and now_s - since_s < gang.repair.after_s:
@@ -291,7 +293,8 @@ class Repairer:
         key, is_first_attempt = gang.key, gang.key not in self._pauses
         async with slots:
             if repair.nodes:
-                until_s = self._clock.wall() + RESERVATION_S
+                until_s = self._reservations.end_of(key, ReservationReason.REPAIR)  # a retry does not prolong it
+                until_s = self._clock.wall() + RESERVATION_S if until_s is None else until_s
                 self._reservations.reserve(
                     Reservation(key, repair.nodes, ReservationReason.REPAIR, gang.priority, until_s)
                 )

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 
 from turnout.jobs.gang import GangKey
-from turnout.jobs.reservation import Reservation, ReservationReason, data_key, reservation_text
+from turnout.jobs.reservation import MAX_RESERVATION_S, Reservation, ReservationReason, data_key, reservation_text
 from turnout.kube.backoff import Backoff, RetryPauses
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
@@ -76,6 +76,11 @@ class ReservationWriter:
         """Count the gangs of a namespace for which nodes are reserved for this reason."""
         return sum(1 for each in self._active.values() if (each.holder.namespace, each.reason) == (namespace, reason))
 
+    def end_of(self, holder: GangKey, reason: ReservationReason) -> float | None:
+        """Return when the reservation of a gang for this reason ends, in seconds since 1970; None if it has none."""
+        reservation = self._active.get(holder)
+        return reservation.until_s if reservation is not None and reservation.reason is reason else None
+
     def failed_within(self, holder: GangKey, seconds: float) -> bool:
         """Return True if a repair of a gang got no room, and ended less than so many seconds ago."""
         failed_s = self._failed_s.get(holder)
@@ -111,6 +116,8 @@ class ReservationWriter:
         now_s, wall_s, gangs = self._clock.monotonic(), self._clock.wall(), self._plans.view.gangs
         for key in [key for key in self._absent_since_s if key in gangs or key not in self._active]:
             del self._absent_since_s[key]
+        for key in [key for key, failed_s in self._failed_s.items() if now_s - failed_s >= MAX_RESERVATION_S]:
+            del self._failed_s[key]
         for reservation in list(self._active.values()):
             gang, absent_s = gangs.get(reservation.holder), 0.0
             if gang is None:

@@ -358,6 +358,20 @@ class TestTarget:
         await scene.pass_by(12)
         assert scene.reserved == {"g": TARGET}
 
+    async def test_evictions_that_are_refused_again_and_again_do_not_prolong_it(self):
+        refused = TooManyRequests("POST", "/p", 429, "it would violate the budget")
+        scene = Move(None, *[refused] * 200)
+        await scene.pass_by(12)
+        scene.drop("uid-g-0")
+        scene.show(gang("move/10", at=())[0])
+        await scene.pass_by(RESERVATION_S - 20)
+        assert scene.reserved == {"g": TARGET}
+        await scene.pass_by(30)
+        assert (scene.reserved, scene.words[-1]) == ({}, EventReason.GANG_MOVE_FAILED)
+        evictions = len(scene.calls.pods)
+        await scene.pass_by(REPAIR_REST_S)
+        assert (scene.reserved, len(scene.calls.pods)) == ({}, evictions)
+
     async def test_a_move_that_gets_no_room_in_time_is_reported_and_rests(self):
         scene = Move()
         await scene.pass_by(12)
