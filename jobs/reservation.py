@@ -112,18 +112,18 @@ def read_reservation(key: str, text: str, now_s: float) -> Reservation:
     if len(text) > MAX_BYTES:
         raise BadReservation(f"it has {len(text)} characters, at most {MAX_BYTES} are read")
     try:
-        found = _decoder.decode(text)
+        terms = _decoder.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadReservation(f"it cannot be read: {str(error)[:200]}") from None
-    holder = GangKey(found.holder.namespace, found.holder.name, found.holder.dialect.value)
+    holder = GangKey(terms.holder.namespace, terms.holder.name, terms.holder.dialect.value)
     if key != data_key(holder):
         raise BadReservation(f"its key is not that of {str(holder)[:200]}")
-    if found.reason not in PUBLISHED_REASONS:
-        raise BadReservation(f"{found.reason} is not published")
-    if (until_s := unix_s(found.until)) is None:
+    if terms.reason not in PUBLISHED_REASONS:
+        raise BadReservation(f"{terms.reason} is not published")
+    if (until_s := unix_s(terms.until)) is None:
         raise BadReservation("it does not state when it ends")
     until_s = min(until_s, now_s + MAX_RESERVATION_S)
-    return Reservation(holder, tuple(dict.fromkeys(found.nodes)), found.reason, found.priority, until_s)
+    return Reservation(holder, tuple(dict.fromkeys(terms.nodes)), terms.reason, terms.priority, until_s)
 
 
 def read_reservations(data: Mapping[str, str], now_s: float) -> tuple[dict[str, Reservation], dict[str, str]]:
@@ -131,11 +131,11 @@ def read_reservations(data: Mapping[str, str], now_s: float) -> tuple[dict[str, 
 
     Of more than MAX_RESERVATIONS keys only the first are read, by their order as text. now_s: seconds since 1970.
     """
-    found: dict[str, Reservation] = {}
+    reservations: dict[str, Reservation] = {}
     faults: dict[str, str] = {}
     for key in heapq.nsmallest(MAX_RESERVATIONS, data):
         try:
-            found[key] = read_reservation(key, data[key], now_s)
+            reservations[key] = read_reservation(key, data[key], now_s)
         except BadReservation as error:
             faults[key] = str(error)
-    return found, faults
+    return reservations, faults

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Past(Generic[T]):
+class PastSamples(Generic[T]):
     """Samples from Prometheus, oldest first. note: why there are none, or none yet; "" if Prometheus has answered."""
 
     samples: tuple[T, ...] = ()

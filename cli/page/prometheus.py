@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 import aiohttp
 
@@ -19,7 +20,7 @@ from turnout.cli.page.past_queries import (
     MOST_POINTS,
     BadAnswer,
     Line,
-    Past,
+    PastSamples,
     queue_queries,
     queue_samples,
     read_lines,
@@ -33,50 +34,28 @@ log = logging.getLogger("turnout.page")
 KNOWN_S, FAILED_S = 300.0, 30.0
 ASK_S, WAIT_S = 10.0, 2.0  # for one question, and for a viewer
 MOST_BYTES = 4 << 20  # of one answer
-MOST_KNOWN = 64
+MOST_KNOWN = 64  # answers about queues, and as many about jobs
 MOST_ASKED = 2
 JOB_S, LEAST_STEP_S = 7 * 86_400.0, 30.0  # the past of a job at most, and the time between two of its points at least
 NO_SAMPLES = "Prometheus has no samples of it before this page started."
 
 
-class Prometheus:
-    """The past of queues and jobs. url: without `/api/v1`. cluster: the label of its series, "" for none."""
+T = TypeVar("T", QueueSample, SizeSample)
 
-    def __init__(self, session: aiohttp.ClientSession, url: str, cluster: str, clock: Clock) -> None:
-        self._session, self._url, self._cluster, self._clock = session, url.rstrip("/"), cluster, clock
-        self._known: OrderedDict[tuple[str, str], tuple[float, Past[QueueSample | SizeSample]]] = OrderedDict()
-        self._questions: dict[tuple[str, str], asyncio.Task[None]] = {}
-        self._limit = asyncio.Semaphore(MOST_ASKED)
 
-    async def queue(self, name: str, window: str, end_s: float) -> Past[QueueSample]:
-        """Return the samples of a queue before a time. window: one of WINDOWS. end_s: since 1970."""
-        step_s = WINDOWS[window]
+class _Answers(Generic[T]):
+    """The answers about one kind of object. limit: bounds the questions that are open at a time."""
 
-        async def ask() -> tuple[QueueSample, ...]:
-            lines: dict[str, Line] = {}
-            for query, label in queue_queries(name, self._cluster, step_s):
-                lines |= await self._lines(query, label, end_s, step_s, MOST_POINTS)
-            return queue_samples(lines, step_s)
+    def __init__(self, clock: Clock, limit: asyncio.Semaphore) -> None:
+        self._clock, self._limit = clock, limit
+        self._known: OrderedDict[str, tuple[float, PastSamples[T]]] = OrderedDict()  # with the time of the answer
+        self._questions: dict[str, asyncio.Task[None]] = {}
 
-        return await self._past((window, name), ask)  # type: ignore[return-value]  # by the key
+    async def get(self, key: str, ask: Callable[[], Awaitable[tuple[T, ...]]]) -> PastSamples[T]:
+        """Return the known answer, and start another question if it is too old.
 
-    async def job(self, job: JobItem, end_s: float) -> Past[SizeSample]:
-        """Return the changes of a job's size before a time, since 1970."""
-        began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
-        step_s = max(LEAST_STEP_S, (end_s - began_s) / (MOST_POINTS - 1))
-        points = int((end_s - began_s) / step_s) + 1
-
-        async def ask() -> tuple[SizeSample, ...]:
-            query = size_query(job, self._cluster)
-            found = await self._lines(query, "", end_s, step_s, points)
-            return size_samples(found.get("", {}))
-
-        return await self._past(("job", job.job), ask)  # type: ignore[return-value]  # by the key
-
-    async def _past(
-        self, key: tuple[str, str], ask: Callable[[], Awaitable[tuple[QueueSample | SizeSample, ...]]]
-    ) -> Past[QueueSample | SizeSample]:
-        """Return the known answer, and ask anew if it is too old. Wait for the first answer, but WAIT_S at most."""
+        If no answer is known, wait for the first one, at most WAIT_S. key: names the question. ask: sends it.
+        """
         asked_s, past = self._known.get(key, (float("-inf"), None))
         age_s = self._clock.monotonic() - asked_s
         if past is not None and age_s < (FAILED_S if past.note else KNOWN_S):
@@ -87,28 +66,68 @@ class Prometheus:
         if past is None:
             await asyncio.wait([self._questions[key]], timeout=WAIT_S)
             past = self._known.get(key, (0.0, None))[1]
-        return past or Past(note="Prometheus has not answered yet.")
+        return past or PastSamples(note="Prometheus has not answered yet.")
 
-    async def _learn(
-        self, key: tuple[str, str], ask: Callable[[], Awaitable[tuple[QueueSample | SizeSample, ...]]]
-    ) -> None:
+    async def _learn(self, key: str, ask: Callable[[], Awaitable[tuple[T, ...]]]) -> None:
+        """Ask, and store the samples or why there are none."""
+        past: PastSamples[T]
         try:
             async with self._limit, asyncio.timeout(ASK_S):
                 samples = await ask()
-            past: Past[QueueSample | SizeSample] = Past(samples, "" if samples else NO_SAMPLES)
+            past = PastSamples(samples, "" if samples else NO_SAMPLES)
         except TimeoutError:
-            past = Past(note=f"Prometheus does not answer within {ASK_S:g} s.")
+            past = PastSamples(note=f"Prometheus does not answer within {ASK_S:g} s.")
         except (aiohttp.ClientError, OSError) as error:
             log.warning("prometheus_unreachable", extra={"error": str(error)[:500] or type(error).__name__})
-            past = Past(note="Prometheus cannot be reached.")
+            past = PastSamples(note="Prometheus cannot be reached.")
         except BadAnswer as error:
-            past = Past(note=f"Prometheus does not tell the time before this page started: {error}.")
+            past = PastSamples(note=f"Prometheus does not tell the time before this page started: {error}.")
         if past.note and key in self._known:  # what was known of an earlier time is still true
-            past = Past(self._known[key][1].samples, past.note)
+            past = PastSamples(self._known[key][1].samples, past.note)
         self._known[key] = self._clock.monotonic(), past
         self._known.move_to_end(key)
         while len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
+
+    async def close(self) -> None:
+        """End the open questions."""
+        for task in list(self._questions.values()):
+            task.cancel()
+        await asyncio.gather(*self._questions.values(), return_exceptions=True)
+
+
+class Prometheus:
+    """The past of queues and jobs. url: without `/api/v1`. cluster: the label of its series, "" for none."""
+
+    def __init__(self, session: aiohttp.ClientSession, url: str, cluster: str, clock: Clock) -> None:
+        self._session, self._url, self._cluster = session, url.rstrip("/"), cluster
+        limit = asyncio.Semaphore(MOST_ASKED)
+        self._queues, self._jobs = _Answers[QueueSample](clock, limit), _Answers[SizeSample](clock, limit)
+
+    async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
+        """Return the samples of a queue before a time. window: one of WINDOWS. end_s: since 1970."""
+        step_s = WINDOWS[window]
+
+        async def ask() -> tuple[QueueSample, ...]:
+            lines: dict[str, Line] = {}
+            for query, label in queue_queries(name, self._cluster, step_s):
+                lines |= await self._lines(query, label, end_s, step_s, MOST_POINTS)
+            return queue_samples(lines, step_s)
+
+        return await self._queues.get(f"{window} {name}", ask)
+
+    async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
+        """Return the changes of a job's size before a time, since 1970."""
+        began_s = end_s - JOB_S if job.since_at_s is None else max(job.since_at_s, end_s - JOB_S)
+        step_s = max(LEAST_STEP_S, (end_s - began_s) / (MOST_POINTS - 1))
+        points = int((end_s - began_s) / step_s) + 1
+
+        async def ask() -> tuple[SizeSample, ...]:
+            query = size_query(job, self._cluster)
+            found = await self._lines(query, "", end_s, step_s, points)
+            return size_samples(found.get("", {}))
+
+        return await self._jobs.get(job.job, ask)
 
     async def _lines(self, query: str, label: str, end_s: float, step_s: float, points: int) -> dict[str, Line]:
         """Ask for the last points before a time. Raises BadAnswer, TimeoutError, OSError and ClientError."""
@@ -127,6 +146,4 @@ class Prometheus:
 
     async def close(self) -> None:
         """End the open questions."""
-        for task in list(self._questions.values()):
-            task.cancel()
-        await asyncio.gather(*self._questions.values(), return_exceptions=True)
+        await asyncio.gather(self._queues.close(), self._jobs.close())

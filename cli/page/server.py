@@ -36,7 +36,7 @@ from turnout.cli.page.messages import (
     Viewer,
 )
 from turnout.cli.page.open_api import document
-from turnout.cli.page.past_queries import Past
+from turnout.cli.page.past_queries import PastSamples
 from turnout.cli.page.usage_rows import LogReading
 from turnout.cli.views.usage import Usage
 from turnout.kube.errors import KubeError
@@ -116,10 +116,10 @@ class UsageSource(Protocol):
 class PastSource(Protocol):
     """Gives the past of queues and jobs before the page started."""
 
-    async def queue(self, name: str, window: str, end_s: float) -> Past[QueueSample]:
+    async def queue(self, name: str, window: str, end_s: float) -> PastSamples[QueueSample]:
         """Return the samples of a queue before a time."""
 
-    async def job(self, job: JobItem, end_s: float) -> Past[SizeSample]:
+    async def job(self, job: JobItem, end_s: float) -> PastSamples[SizeSample]:
         """Return the changes of a job's size before a time."""
 
 
@@ -317,7 +317,7 @@ class PageServer:
     async def _job_sizes(self, request: web.Request) -> web.Response:
         state, item = await self._job_item(request)
         own = self._source.past.job(item.job)
-        past: Past[SizeSample] = Past()
+        past: PastSamples[SizeSample] = PastSamples()
         note = NO_PROMETHEUS
         if self._prometheus is not None:
             past = await self._prometheus.job(item, own[0].at_s if own else state.observed_at_s)

@@ -96,7 +96,7 @@ MAX_SKEW_NS = 86_400 * NS  # largest difference of two hosts' clocks
 
 
 class BadTotals(LauncherError):
-    """Stored totals that cannot be those of a job. Ignore them: the measurement begins anew."""
+    """Stored totals that cannot be those of a job. Ignore them: the totals start from 0."""
 
 
 _totals = msgspec.json.Decoder(JobTime)

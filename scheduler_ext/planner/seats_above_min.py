@@ -1,4 +1,4 @@
-"""Place a gang beside the standing plans, and seat members above its min anew where other gangs go first.
+"""Place a gang beside the standing plans, and move members above its min to other seats if other gangs have priority.
 
 A plan is made as if every seat had the place of the gang's min in the order. Seats above the min come after the min of
 all other gangs, so some of them may have to go elsewhere.

@@ -120,20 +120,20 @@ class SharedDomains:
     def rows_outside(self, gang: Gang, plan_of: PlanOf, room_of: RoomOf) -> NDArray[np.bool_] | None:
         """Mark the rows outside the domains that a gang shares with others of its tree; None where it shares none.
 
-        plan_of: gives the current plan of another gang. Where no domain has room for the gangs that must start
+        plan_of: returns the current plan of another gang. Where no domain has room for the gangs that must start
         together, all rows are marked. Gangs that run in several domains already share none.
         """
         together, view = _oldest_gangs(self._view, gang), self._view
         self._steps += len(together)
         marks: NDArray[np.bool_] | None = None
         for ancestor in gang.ancestors:
-            theirs = [other for other in together if any(each.name == ancestor.name for each in other.ancestors)]
-            if ancestor.level is None or all(other is gang for other in theirs):
+            descendants = [other for other in together if any(each.name == ancestor.name for each in other.ancestors)]
+            if ancestor.level is None or all(other is gang for other in descendants):
                 continue
             table = _domain_of_rows(view, ancestor.level)
-            hosts = [*_running_hosts(view, [gang, *theirs]), *_planned_hosts(gang, theirs, plan_of)]
-            if not hosts and any(other is gang for other in theirs):
-                hosts = self._choose(ancestor, theirs, room_of, marks)
+            hosts = [*_running_hosts(view, [gang, *descendants]), *_planned_hosts(gang, descendants, plan_of)]
+            if not hosts and any(other is gang for other in descendants):
+                hosts = self._choose(ancestor, descendants, room_of, marks)
             numbers = {int(table[host]) for host in hosts}
             if not numbers:
                 return np.ones(len(table), np.bool_)

@@ -53,15 +53,15 @@ class WatchState:
     def put_reservations(self, data: Mapping[str, str]) -> None:
         """Reserve nodes as the ConfigMap states, and no others. A key that cannot be read is logged once."""
         wall_s = self._clock.wall()
-        found, faults = read_reservations(data, wall_s)
+        reservations, faults = read_reservations(data, wall_s)
         for key, fault in faults.items():
             if self._reservation_faults.get(key) != fault:
                 log.warning("bad_reservation", extra={"key": key[:253], "why": fault})
         self._reservation_faults = faults
-        for key in self.published_reservations.keys() - found.keys():
+        for key in self.published_reservations.keys() - reservations.keys():
             self.plans.reservations.release(self.published_reservations[key].holder)
-        self.published_reservations = found
-        for reservation in found.values():
+        self.published_reservations = reservations
+        for reservation in reservations.values():
             if reservation.until_s > wall_s:
                 self.plans.reserve(reservation)
 

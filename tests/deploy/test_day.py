@@ -232,7 +232,7 @@ def test_each_alert_has_a_fault_in_the_second_part_of_the_day():
     [
         pytest.param([3, 4, 5], 0, [3, 4, 5], id="no wait"),
         pytest.param([3, 4, 5], 120, [5], id="it has held for two minutes"),
-        pytest.param([3, 4, 6, 7], 120, [], id="a gap begins it anew"),
+        pytest.param([3, 4, 6, 7], 120, [], id="after a gap it starts from the beginning"),
     ],
 )
 def test_an_alert_waits_as_prometheus_does(minutes, wait_s, expected):

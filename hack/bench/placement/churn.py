@@ -53,14 +53,14 @@ def measure(seeds: Iterable[int], gangs: int, hosts: Sequence[int] = HOSTS) -> O
         for name, each in found.items():
             rows.append((f"{count:,} hosts, {name}", each.leaf_crossings, each.spine_crossings,
                          each.leaves_over_fewest, each.median_ms, each.p99_ms))  # fmt: skip
-        mine, theirs = found["ours"], found["Kueue"]
+        turnout, kueue = found["ours"], found["Kueue"]
         scene = f"churn on {count:,} hosts"
-        leaf = mine.leaf_crossings / theirs.leaf_crossings
+        leaf = turnout.leaf_crossings / kueue.leaf_crossings
         targets.append(Target(f"{scene}: leaf crossings to Kueue's", leaf, "<=", 1.0))
-        spine = mine.spine_crossings - theirs.spine_crossings  # a difference, since Kueue's may be 0
+        spine = turnout.spine_crossings - kueue.spine_crossings  # a difference, since Kueue's may be 0
         targets.append(Target(f"{scene}: spine crossings a gang above Kueue's", spine, "<=", 0.0))
         if count == 1_024:
-            cpu = mine.median_ms / found["best fit"].median_ms
+            cpu = turnout.median_ms / found["best fit"].median_ms
             targets.append(Target(f"{scene}: CPU of a plan to best fit's, medians", cpu, "<=", 2.0))
     columns = {"rule": "", "leaf": ".3f", "spine": ".3f", "leaves/fewest": ".3f", "median ms": ".3f", "p99 ms": ".3f"}
     title = f"{gangs:,} gangs a stream that come and go, at most {_FULL:.0%} taken: ring crossings a gang"

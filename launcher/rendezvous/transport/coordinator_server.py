@@ -325,7 +325,7 @@ class Coordinator:
                 await self._check_lost_round()
 
     def _with_totals(self, record: RoundRecord) -> RoundRecord:
-        """Add the job's totals, so that they outlive all agents. The next run of a job that is done begins anew."""
+        """Add the job's totals, so that they outlive all agents. The run after a job that is done starts from 0."""
         ledger, is_done = self.state.ledger, self.state.ending.exit is Exit.DONE
         return replace(record, totals="" if ledger is None or is_done else write_totals(record_of(ledger)))
 

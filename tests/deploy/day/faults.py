@@ -1,6 +1,7 @@
 """The faults of the day's second part: each is made in the programs, and an alert has to tell of it.
 
-DIRECT names the alerts whose cause cannot be had in a test's process, and why; there the exporter is told of it.
+DIRECT lists the alerts whose cause cannot be produced in a test's process, with the reason. For these the test sets the
+value in the exporter.
 """
 
 from __future__ import annotations

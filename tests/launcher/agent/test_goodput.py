@@ -179,7 +179,7 @@ def test_the_totals_outlive_all_agents(crew, tmp_path, number):
     assert kinds(last)["recovery"] > seconds(began["time"]) - ended_s - 0.001  # the log's times are milliseconds
     assert ("wasted" in kinds(last)) == (number == signal.SIGKILL), last  # a stop step is saved
     check_sum(job, begun)
-    until(lambda: not stored_totals(rounds), job.told)  # the job is done: its next run begins anew
+    until(lambda: not stored_totals(rounds), job.told)  # the job is done: its next run starts from 0
 
 
 def test_stored_totals_that_cannot_be_read_do_not_stop_the_job(crew, tmp_path):
