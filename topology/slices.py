@@ -151,7 +151,9 @@ _under = lru_cache(maxsize=512)(under)
 
 
 def in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
-    """Place a gang in its layers. Where all pods fit nowhere so, the ask's least are placed, else none.
+    """Place a gang in its layers. If no domain takes all pods in whole layers, place the ask's least; else refuse.
+
+    The least is rounded up to whole multiples.
 
     room: as for plan(). Runs that members have begun are completed first. Layers as wide as the gang's own domain, or
     as the fabric, ask for nothing. Of two ways the one in the lower domain is taken, of equals the cheaper ring.
@@ -163,7 +165,8 @@ def in_layers(fabric: Fabric, room: Room, ask: Ask) -> Placement | Refusal:
     answer: Placement | Refusal = Refusal(
         RefusalReason.NO_ROOM, f"no room in runs of {size} under a switch of tier {tier}"
     )
-    for pods in dict.fromkeys((ask.pods, max(ask.least, 1))):
+    least = -(-max(ask.least, 1) // ask.multiple) * ask.multiple
+    for pods in dict.fromkeys((ask.pods, min(ask.pods, least))):
         candidates = list(_place_layers(fabric, room, replace(ask, pods=pods, least=pods)))
         placements = [each for each in candidates if isinstance(each, Placement)]
         if placements:

@@ -34,7 +34,7 @@ from turnout.scheduler_ext.planner.request import (
 from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.mesh import is_complete, place_mesh
 from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
-from turnout.topology.place import balanced, in_multiples, smallest_holes, topped_up
+from turnout.topology.place import balanced, beyond, in_multiples, smallest_holes, topped_up
 from turnout.topology.slices import in_layers
 
 QUESTION_STEPS = 15_000  # for the gangs ahead of the gang in question; add HOST_STEPS for each host
@@ -268,7 +268,9 @@ def _place_batch(
     ask = replace(_shape_request(request, batch, pods, min_pods, [*anchors, *first]), merits=merits)
     found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
-        return first if first and found.reason is RefusalReason.NO_ROOM and not min_pods else found
+        # The others have no place. Those that complete what has begun have one, if it is within the required level.
+        are_within = beyond(fabric, ask.widest_tier, [*anchors, *first]) is None
+        return first if first and are_within and not min_pods else found
     return [*first, *(host for host, count in found.slots for _ in range(count))]
 
 

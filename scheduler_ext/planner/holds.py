@@ -187,6 +187,8 @@ def _multiple(case: _Case) -> Iterator[Violation]:
         total[shape, group] += pods
         odd_hosts[shape, group] += pods % multiple != 0
         odd_before[shape, group] += running[shape, group, host] % multiple != 0
+    for member in case.request.waiting:  # the remainder is that of all pods, also of those without a place
+        total[member.shape, group_of.get(member.uid)] += member.uid not in case.plan.hosts
     for cut, hosts in odd_hosts.items():
         allowed = max(int(total[cut] % multiple != 0), odd_before[cut])
         if hosts > allowed:

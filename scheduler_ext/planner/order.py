@@ -26,6 +26,7 @@ from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.ranks import seating_order
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
+from turnout.scheduler_ext.planner.seat_units import PlacedMembers, SeatUnits, begun_pods, has_units, seat_units
 from turnout.scheduler_ext.planner.steps import place
 from turnout.scheduler_ext.planner.trees import gangs_of_tree, held_back
 from turnout.topology.model import Refusal, RefusalReason
@@ -68,11 +69,11 @@ def position_of(view: ClusterView, gang: Gang) -> GangPosition:
     Where no min is stated, as for plain Jobs, every member that exists counts as needed.
     """
     members = planned_members(gang)
-    without_host = [m for m in members if view.host_of(m) is None]
-    waiting = [m for m in without_host if m.is_waiting]
-    started = len(without_host) < len(members)
+    with_host = members_with_host(view, gang)
+    waiting = [m for m in members if m.is_waiting and view.host_of(m) is None]
+    started = len(with_host) > 0
     min_pods = gang.min_pods_to_finish if started else gang.min_pods
-    needed_pods = _needed_pods(gang, waiting, min_pods)
+    needed_pods = max(_needed_pods(gang, waiting, min_pods), begun_pods(gang, waiting, with_host))
     is_urgent = started and min_pods and needed_pods
     seat_class = SeatClass.STARTED if is_urgent else SeatClass.WAITING
     nominated = any(m.is_waiting and view.our_nomination(m) for m in gang.members.values())
@@ -110,7 +111,8 @@ def position_after(
     left = len(plan.hosts) - len(seated_uids)
     needed_pods = position.needed_pods and position.needed_pods - len(seated_uids)
     ends = left < 1 or (position.needed_pods > 0 and needed_pods < 1)
-    if ends or gang.together_name or gang.min_by_role:
+    may_have_begun_units = position.needed_pods < len(plan.hosts) and has_units(gang)
+    if ends or may_have_begun_units or gang.together_name or gang.min_by_role:
         return None
     was_nominated = not position.first_order[3]
     waiting_uids = (uid for uid in plan.hosts if uid not in seated_uids) if was_nominated else changed_uids
@@ -134,13 +136,35 @@ def _needed_pods(gang: Gang, waiting: Sequence[GangMember], min_pods: int) -> in
     return max(needed, sum(max(0, count - present_roles[role]) for role, count in gang.min_by_role))
 
 
-def order_seats(gang: Gang, plan: GangPlan, position: GangPosition) -> list[OrderedSeat]:
-    """Return a plan's seats in order: the seats of existing members, then open seats by rank."""
+def members_with_host(view: ClusterView, gang: Gang) -> list[tuple[GangMember, int]]:
+    """Return the planned members of a gang that hold a host, with the id of the host."""
+    members = planned_members(gang)
+    return [(member, host) for member in members if (host := view.host_of(member)) is not None]
+
+
+def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_members: PlacedMembers) -> list[OrderedSeat]:
+    """Return a plan's seats in order: the seats of existing members, then open seats by rank.
+
+    Seats that complete what running members have begun come first. If the gang needs one seat of a unit, it needs all
+    of them. placed_members: those that hold a host.
+    """
+    units = seat_units(gang, plan, placed_members)
+    seats = _rank_seats(gang, plan, position, units)
+    needed = units.with_partners([seat.uid or seat.rank for seat in seats if seat.order == position.first_order])
+    if len(needed) <= position.needed_pods:
+        return seats
+    first = position.first_order
+    return [replace(seat, order=first) if (seat.uid or seat.rank) in needed else seat for seat in seats]
+
+
+def _rank_seats(gang: Gang, plan: GangPlan, position: GangPosition, units: SeatUnits) -> list[OrderedSeat]:
+    """Return a plan's seats in order. Each has its own place in the order of all gangs."""
     above = (int(SeatClass.WAITING), position.first_order[1], True, *position.first_order[3:])
     growth = (int(SeatClass.GROWTH), *above[1:])
     seats: list[OrderedSeat] = []
     bound_members = [member for member in gang.living() if member.node] if gang.min_by_role else []
-    for member in seating_order([gang.members[uid] for uid in plan.hosts], gang.min_by_role, bound_members):
+    members = seating_order([gang.members[uid] for uid in plan.hosts], gang.min_by_role, bound_members)
+    for member in sorted(members, key=lambda member: not units.has_begun(member.uid)):
         order = position.first_order if len(seats) < position.needed_pods else above
         seats.append(OrderedSeat(order, plan.hosts[member.uid], plan.shapes[member.uid], member.uid))
     for seat in sorted(plan.open_seats, key=lambda seat: seat.rank):

@@ -25,8 +25,10 @@ from turnout.topology.place import beyond
 
 
 def split_into_batches(request: GangRequest) -> list[PodBatch]:
-    """Return the batches in the order of placing: groups that have begun, then large groups, in each group heavy shapes
-    first.
+    """Return the batches in the order of placing.
+
+    Groups that complete a multiple on a host come first, then groups that have begun, then large groups. Of each group
+    the heavy shapes come first.
     """
     groups_by_uid = request.gang.groups_by_uid()
     by_key: dict[tuple[GangGroup | None, PodShape], list[GangMember]] = {}
@@ -38,17 +40,18 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
     size = Counter[GangGroup | None]()
     for (gang_group, shape), members in by_key.items():
         size[gang_group] += max(gpus[shape], 1) * len(members) if gang_group is not None else 0
-    begun = {
-        gang_group for member, _ in request.placed_members if (gang_group := groups_by_uid.get(member.uid)) is not None
-    }
+    begun, odd = _begun_cuts(request, groups_by_uid)
 
     def turn(key: tuple[GangGroup | None, PodShape]) -> tuple[object, ...]:
         """Return the sort key of a batch: started groups first, then large groups, then shapes with many GPUs."""
         gang_group, shape = key
         return (
+            all(gang_group != other for other, _ in odd),
+            key not in odd,
             gang_group not in begun,
             -size[gang_group],
             repr(gang_group),
+            key not in odd,
             -gpus[shape],
             -len(by_key[key]),
             shape.requests,
@@ -61,6 +64,17 @@ def split_into_batches(request: GangRequest) -> list[PodBatch]:
         )
         for at, (gang_group, shape) in enumerate(ordered)
     ]
+
+
+def _begun_cuts(
+    request: GangRequest, groups_by_uid: Mapping[str, GangGroup]
+) -> tuple[set[GangGroup], set[tuple[GangGroup | None, PodShape]]]:
+    """Return the groups of which a member runs, and the (group, shape) that lack pods of a multiple on a host."""
+    running = Counter((groups_by_uid.get(member.uid), member.shape, host) for member, host in request.placed_members)
+    begun = {gang_group for gang_group, _, _ in running if gang_group is not None}
+    return begun, {
+        (gang_group, shape) for (gang_group, shape, _), pods in running.items() if pods % request.gang.multiple
+    }
 
 
 def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -35,6 +35,7 @@ from turnout.scheduler_ext.planner.order import (
     can_start,
     gangs_of_set,
     has_started,
+    members_with_host,
     order_seats,
     position_after,
     position_of,
@@ -58,6 +59,7 @@ from turnout.scheduler_ext.planner.request import (
 )
 from turnout.scheduler_ext.planner.reservations import KeptDomain, Reservations, StrictOrder, mark_domain
 from turnout.scheduler_ext.planner.reserved_room import StandingPlan, StandingPlans
+from turnout.scheduler_ext.planner.seat_units import seat_units
 from turnout.scheduler_ext.planner.seats_above_min import place_beside_plans, replace_lost_seats
 from turnout.scheduler_ext.planner.steps import request_signature
 from turnout.scheduler_ext.planner.trees import SharedDomains
@@ -439,7 +441,7 @@ class Plans:
     def _put(self, gang: Gang, plan: GangPlan, position: GangPosition, stated_terms: object = None) -> StandingPlan:
         """Keep a plan and reserve room for it."""
         member_uids = frozenset(member.uid for member in planned_members(gang) if not member.terminating)
-        seats = order_seats(gang, plan, position)
+        seats = order_seats(gang, plan, position, members_with_host(self.view, gang))
         stored = StandingPlan(plan, position, stated_terms or gang.stated_terms, member_uids, seats)
         self.steps += _SEAT_STEPS * len(seats)
         if plan.refusal is not None:
@@ -489,8 +491,14 @@ class Plans:
                 surplus.setdefault(key, set()).add(seat.uid or seat.rank)
         for key, lost in surplus.items():  # at once, since a gang may hope for a thousand of them
             stored = self._plans.plan_of(key)
-            self._replace(self.view.gangs[key], stored, drop_seats(stored.plan, lost))
+            self._give_up(key, stored, lost)
         return {moved for row in rows for moved in self._take_back_on_row(row)}
+
+    def _give_up(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
+        """Take some seats out of a gang's plan, and all others of their units. lost: uids, and ranks of open seats."""
+        gang = self.view.gangs[key]
+        units = seat_units(gang, stored.plan, members_with_host(self.view, gang))
+        self._replace(gang, stored, drop_seats(stored.plan, units.with_partners(lost)))
 
     def _take_back_on_row(self, row: int) -> list[GangKey]:
         """Take seats back from a row that cannot hold all of them, the last in order first. Returns the gangs that need
@@ -507,12 +515,13 @@ class Plans:
         )
         for seat, key in seats:
             stored = self._plans.get(key)
-            if stored is None or not (is_overdrawn or seat.shape in refused_shapes):
+            is_planned = stored is not None and seat in stored.seats_by_row.get(row, ())
+            if stored is None or not is_planned or not (is_overdrawn or seat.shape in refused_shapes):
                 continue
             if seat.order == stored.position.first_order:
                 self._withdraw(key)
             else:
-                self._replace(self.view.gangs[key], stored, drop_seats(stored.plan, {seat.uid or seat.rank}))
+                self._give_up(key, stored, {seat.uid or seat.rank})
             if seat.order[0] != SeatClass.GROWTH:
                 self.displaced += 1
                 self._unplanned[key] = stored.position.first_order

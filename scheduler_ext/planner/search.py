@@ -255,13 +255,14 @@ def search_places(
     """
     gang, pods = request.gang, sum(batch.pods for batch in batches)
     needed_pods = count_needed(request, batches)
+    progress = start_progress(request)
     has_one_way = len(batches) == 1 and gang.multiple == 1 and not gang.layers and not gang.group_rules
-    if has_one_way or not needed_pods or pods > MAX_PODS:
+    needs_roles = any(progress.roles[role] < min_pods for role, min_pods in gang.min_by_role)
+    if has_one_way or not (needed_pods or needs_roles) or pods > MAX_PODS:
         return None
     own_work = Work(min(SEARCH_STEPS, max(0, work.steps_left)))
     shapes = list(dict.fromkeys(batch.shape for batch in batches))
     search = _Search(fabric, request, batches, room_of, own_work, needed_pods, shapes)
-    progress = start_progress(request)
     ranks, bases = ranks_of([*request.waiting, *(member for member, _ in request.placed_members)])
     search.pods = _pods(request, batches, ranks, shapes, fabric.tiers)
     search.keys_from = [

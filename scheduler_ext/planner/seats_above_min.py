@@ -15,6 +15,7 @@ from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.order import GangPosition, order_seats
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, PodsOnRows, drop_seats
 from turnout.scheduler_ext.planner.reserved_room import StandingPlans
+from turnout.scheduler_ext.planner.seat_units import seat_units
 from turnout.scheduler_ext.planner.steps import place
 from turnout.topology.fabric import Fabric
 
@@ -78,7 +79,7 @@ def _lost_seats(
     standing_plans: StandingPlans, request: GangRequest, plan: GangPlan, position: GangPosition
 ) -> set[str | int]:
     """Return the seats for which others go first: uids of members, and ranks of seats for members to come."""
-    seats = order_seats(request.gang, plan, position)
+    seats = order_seats(request.gang, plan, position, request.placed_members)
     certain_pods = [(seat.host, seat.shape) for seat in seats if seat.order == position.first_order]
     lost: set[str | int] = set()
     for order in sorted({seat.order for seat in seats if seat.order != position.first_order}):
@@ -92,4 +93,4 @@ def _lost_seats(
                 certain_pods.append((seat.host, seat.shape))
             else:
                 lost.add(seat.uid or seat.rank)
-    return lost
+    return seat_units(request.gang, plan, request.placed_members).with_partners(lost)

@@ -142,6 +142,17 @@ class Gang:
                 spans["slice", int(name.rsplit("-", 1)[1]) // self.slices[1]].add(domain(node, self.slices[0]))
         return {term: domains for term, domains in spans.items() if len(domains) > 1}
 
+    def odd_hosts(self, nodes):
+        """Return by group how many hosts have a remainder of a multiple, where more of them have one than must.
+
+        Groups without a level of their own do not count.
+        """
+        groups = {} if self.group_tier is None else self.group_of
+        total = Counter(groups.get(pod.metadata.name) for pod in self.pods)
+        counts = Counter((groups.get(name), node) for name, node in nodes.items())
+        odd = Counter(group for (group, _), pods in counts.items() if pods % self.multiple)
+        return {group: hosts for group, hosts in odd.items() if hosts > (total[group] % self.multiple > 0)}
+
 
 def domain(node, tier):
     """The switch of a tier above a node such as c1: the node itself, leaf c, or the second block of two leaves."""
@@ -200,9 +211,13 @@ class Case:
         assert self.w.plans.rejected_plans == {}
 
     def check_start(self):
-        """Judge the first starts: of a tree as many gangs as must start together, or none."""
+        """Judge the first starts: of a tree as many gangs as must start together, and whole multiples on each host."""
         started = {name.split("-")[0] for name in self.nodes} & {gang.name for gang in self.gangs if gang.in_tree}
         assert not started or len(started) >= (self.trees[0][1] or 1), self.trees
+        self.ask()  # those whose place depended on pods that were asked about after them
+        for gang in self.gangs:
+            own = {name: node for name, node in self.nodes.items() if name.startswith(f"{gang.name}-")}
+            assert gang.odd_hosts(own) == {}, gang.asked
 
 
 def play(leaves, asked, happenings):
@@ -237,6 +252,32 @@ def test_a_multiple_is_completed_by_pods_of_its_own_group():
     asked = {"size": 7, "gpus": 4, "least": 1, "tier": None, "group_tier": 0, "groups": 3, "slice_tier": None,
              "slice_size": 2, "multiple": 2, "dialect": "kai", "tree": None, "soft": {}}  # fmt: skip
     play([0, 2], [asked], [])
+
+
+MULTIPLES = {
+    "a gang of a tree keeps room for a whole multiple: an older gang took its second seat, and it could not start": (
+        [0, 3],
+        {"size": 7, "gpus": 2, "multiple": 1, "dialect": "native", "tree": (1, 2)},
+        {"size": 2, "gpus": 4, "multiple": 2, "dialect": "native", "tree": (None, 2)},
+    ),
+    "a pod that completes a multiple stays in the plan of a gang that finds no more room in its level": (
+        [0, 1],
+        {"size": 6, "gpus": 2, "multiple": 2, "dialect": "volcano", "tier": 0},
+    ),
+    "a role that lacks its min finds its place in the search, though enough pods of other roles run": (
+        [0, 3],
+        {"size": 2, "gpus": 1, "multiple": 1, "dialect": "volcano"},
+        {"size": 7, "gpus": 4, "multiple": 2, "dialect": "kai", "groups": 3, "group_tier": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MULTIPLES)
+def test_whole_multiples_start(case):
+    leaves, *stated = MULTIPLES[case]
+    usual = {"least": 1, "tier": None, "group_tier": None, "groups": 1, "slice_tier": None, "slice_size": 2,
+             "tree": None, "soft": {}}  # fmt: skip
+    play(leaves, [usual | each for each in stated], [])
 
 
 def play_cases(number, count):

@@ -142,7 +142,7 @@ class TestStanding:
         w.plan(pods[0])
         (gang,) = w.view.gangs.values()
         plan, standing = w.plans.current_plan(gang.key), position_of(w.view, gang)
-        claims = order_seats(gang, plan, standing)
+        claims = order_seats(gang, plan, standing, ())
         assert [claim.uid for claim in claims] == ["uid-bert-0", "uid-bert-1", "uid-bert-2", "", ""]
         assert [claim.order[0] for claim in claims] == [SeatClass.WAITING] * 3 + [SeatClass.GROWTH] * 2
         assert [claim.order[2] for claim in claims] == [False, False, True, True, True]
