@@ -22,6 +22,7 @@ from turnout.kube.objects import Node, Owner, Pod, PodGroup
 from turnout.kube.pod_shape import Term, admission_view, preference
 from turnout.scheduler_ext.cluster.composites import CompositeGroups, parent_name
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing
+from turnout.scheduler_ext.cluster.gang_sets import GangSets
 from turnout.scheduler_ext.cluster.levels import Levels
 from turnout.scheduler_ext.cluster.member import GangMember, member_of
 from turnout.topology.fabric import EMPTY, Fabric, with_unmapped_hosts
@@ -86,6 +87,7 @@ class ClusterView:
         self._ips: dict[str, str] = {}
         self._stale_layout = True
         self.composites = CompositeGroups()
+        self.sets = GangSets()
         self._sizings: dict[GangKey, Sizing] = {}
         self._sizings_in_trees: dict[GangKey, Sizing] = {}  # of PodGroups with a parent: their own terms alone
         self._gangs_with_new_members: dict[GangKey, None] = {}  # gangs with a new member since the last update
@@ -234,6 +236,7 @@ class ClusterView:
         self._wait_for_members(now_s)
         for key in self.changed_gangs:
             gang = self.gangs.get(key)
+            self.sets.update(key, gang)
             if gang is not None and any(self.node_of(member) for member in gang.members.values()):
                 gang.start(now_s, MAX_PATIENCE_S)
         if self._stale_layout:

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from turnout.jobs.gang import GangKey
-from turnout.jobs.wishes.model import MAX_TOGETHER
 from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing, rank_order
 from turnout.scheduler_ext.cluster.member import GangMember
@@ -183,9 +182,8 @@ def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
         return []
     if gang.ancestors:
         return gangs_of_tree(view, gang)
-    theirs = [other for key, other in view.gangs.items() if key.namespace == gang.key.namespace]
-    found = sorted((other for other in theirs if other.together_name == name), key=lambda other: (other.age, other.key))
-    return found[:MAX_TOGETHER] if gang in found[:MAX_TOGETHER] else []
+    partners = view.sets.oldest(gang.key.namespace, name, view.gangs)
+    return partners if any(other is gang for other in partners) else []
 
 
 def has_started(view: ClusterView, gang: Gang) -> bool:

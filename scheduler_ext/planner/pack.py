@@ -20,6 +20,7 @@ from turnout.scheduler_ext.cluster.gang import GangGroup
 from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, PodsOnRows, RoomOf, counts_for_tier
+from turnout.scheduler_ext.planner.seat_units import gaps_of_multiples
 from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.place import beyond
 
@@ -70,11 +71,10 @@ def _begun_cuts(
     request: GangRequest, groups_by_uid: Mapping[str, GangGroup]
 ) -> tuple[set[GangGroup], set[tuple[GangGroup | None, PodShape]]]:
     """Return the groups of which a member runs, and the (group, shape) that lack pods of a multiple on a host."""
-    running = Counter((groups_by_uid.get(member.uid), member.shape, host) for member, host in request.placed_members)
-    begun = {gang_group for gang_group, _, _ in running if gang_group is not None}
-    return begun, {
-        (gang_group, shape) for (gang_group, shape, _), pods in running.items() if pods % request.gang.multiple
-    }
+    of_members = (groups_by_uid.get(member.uid) for member, _ in request.placed_members)
+    begun = {gang_group for gang_group in of_members if gang_group is not None}
+    gaps = gaps_of_multiples(request.gang, request.placed_members, groups_by_uid)
+    return begun, {(gang_group, shape) for shape, gang_group, _ in gaps}
 
 
 def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:

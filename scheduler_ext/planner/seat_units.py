@@ -17,7 +17,7 @@ from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangPlan
 
 PlacedMembers = Iterable[tuple[GangMember, int]]  # members that hold a host, with the id of the host
-_HostCut = tuple[PodShape, GangGroup | None, int]  # pods of one shape and group on one host: they come in multiples
+HostCut = tuple[PodShape, GangGroup | None, int]  # pods of one shape and group on one host: they come in multiples
 
 
 @dataclass(slots=True)
@@ -73,12 +73,34 @@ def begun_pods(gang: Gang, waiting: Sequence[GangMember], placed_members: Placed
         for member in waiting
         if (group := group_of.get(member.uid)) is not None
     )
-    running = Counter((member.shape, group_of.get(member.uid), host) for member, host in placed_members)
     gaps = Counter[tuple[PodShape, GangGroup | None]]()
-    for (shape, group, _), pods in running.items():
-        gaps[shape, group] += -pods % gang.multiple
+    for (shape, group, _), pods in gaps_of_multiples(gang, placed_members, group_of).items():
+        gaps[shape, group] += pods
     of_hosts = Counter((member.shape, group_of.get(member.uid)) for member in waiting) & gaps
     return max(of_groups, of_hosts.total())
+
+
+def gaps_of_multiples(
+    gang: Gang, placed_members: PlacedMembers, group_of: Mapping[str, GangGroup]
+) -> dict[HostCut, int]:
+    """Return how many pods are missing to a whole multiple, for each host on which members run.
+
+    The remainder of all pods of a shape and group may run on one host: that host has no gap.
+    """
+    multiple = gang.multiple
+    if multiple == 1:
+        return {}
+    running = Counter((member.shape, group_of.get(member.uid), host) for member, host in placed_members)
+    rests = Counter((member.shape, group_of.get(member.uid)) for member in gang.living())
+    gaps: dict[HostCut, int] = {}
+    for cut, pods in sorted(running.items(), key=lambda entry: entry[0][2]):
+        if (odd := pods % multiple) == 0:
+            continue
+        if odd == rests[cut[:2]] % multiple:
+            rests[cut[:2]] -= odd  # the remainder runs here
+        else:
+            gaps[cut] = multiple - odd
+    return gaps
 
 
 def _parts(
@@ -105,15 +127,13 @@ def _parts_of_hosts(
     gang: Gang, plan: GangPlan, placed_members: Sequence[tuple[GangMember, int]], group_of: Mapping[str, GangGroup]
 ) -> Iterator[tuple[list[str], bool]]:
     """Yield the seats that complete a begun multiple on a host, then those of each whole multiple, then a remainder."""
-    running: Counter[_HostCut] = Counter(
-        (member.shape, group_of.get(member.uid), host) for member, host in placed_members
-    )
-    by_host: dict[_HostCut, list[str]] = {}
+    gaps = gaps_of_multiples(gang, placed_members, group_of)
+    by_host: dict[HostCut, list[str]] = {}
     for member in sorted((gang.members[uid] for uid in plan.hosts), key=rank_order):
         cut = (plan.shapes[member.uid], group_of.get(member.uid), plan.hosts[member.uid])
         by_host.setdefault(cut, []).append(member.uid)
     for cut, seats in by_host.items():
-        gap = -running[cut] % gang.multiple
+        gap = gaps.get(cut, 0)
         if gap:
             yield seats[:gap], True
         for first in range(gap, len(seats), gang.multiple):

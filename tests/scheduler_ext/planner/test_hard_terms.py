@@ -269,6 +269,10 @@ MULTIPLES = {
         {"size": 2, "gpus": 1, "multiple": 1, "dialect": "volcano"},
         {"size": 7, "gpus": 4, "multiple": 2, "dialect": "kai", "groups": 3, "group_tier": 1},
     ),
+    "the pod that completes a multiple comes before a second remainder": (
+        [0, 0],
+        {"size": 8, "gpus": 2, "multiple": 2, "dialect": "kai", "groups": 3, "group_tier": 0},
+    ),
 }
 
 
