@@ -22,9 +22,10 @@ MAX_LEVELS = 256
 
 
 def tier_of_label(fabric: Fabric, values: Mapping[int, str | None]) -> int | None:
-    """Return the highest tier of which each switch has hosts of one value only; None when no host has a value.
+    """Return the highest tier (1: leaf) at which all hosts under each switch have the same label value.
 
-    values: of mapped hosts with a node, by host id. A host without a value is ignored.
+    Return 0 if no tier qualifies, and None if no host has a value. values: host id -> label value, for hosts of the map
+    that have a node. Hosts with None are ignored.
     """
     values = {host: value for host, value in values.items() if value is not None}
     if not values:
@@ -54,7 +55,7 @@ class LabelDomains:
 def domains_of_label(fabric: Fabric, level: str, tier: int, values: Mapping[int, str | None]) -> LabelDomains | None:
     """Return the domains of a node label; None if each of them is one switch of its tier.
 
-    tier: as tier_of_label() returns it. values: of mapped hosts with a node, by host id.
+    tier: as tier_of_label() returns it. values: host id -> label value, for hosts of the map that have a node.
     """
     hosts_by_value: dict[str, list[int]] = {}
     for host, value in values.items():

@@ -110,7 +110,10 @@ class PodGroupWaits:
         waiting[key] = now_s + POD_GROUP_WAIT_S
 
     def retain(self, gangs: dict[GangKey, Gang], now_s: float) -> None:
-        """Forget other gangs than these. A wait that is not over continues, so deleting pods brings no advantage."""
+        """Drop the start times of gangs that no longer exist.
+
+        A namespace's place among MAX_WAITING_GANGS stays taken until its wait ends, so deleting pods frees none early.
+        """
         self._since_s = {key: since_s for key, since_s in self._since_s.items() if key in gangs}
         for waiting in self._waiting.values():
             for key in [key for key, until_s in waiting.items() if until_s <= now_s]:

@@ -230,7 +230,7 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
     node = plans.view.node_of(member)
     if node in names:
         return _keep(node)
-    request = plans.request_of(gang, without=(member.uid,))
+    request = plans.request_of(gang, unplaced_uids=(member.uid,))
     node = _planned_node(plans, plans.try_place(request), member)
     if node and node not in names:
         node = _planned_node(plans, plans.try_place(request, _rows(plans, names)), member)
@@ -257,7 +257,7 @@ def _seat_among(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
     shown yet: a new plan would count the gang's own pods as those of others.
     """
     rows, hosts = _rows(plans, names), plan.hosts if plan else {}
-    request = plans.request_of(gang, without=(member.uid,))
+    request = plans.request_of(gang, unplaced_uids=(member.uid,))
     placed_members = (
         *request.placed_members,
         *((m, hosts[m.uid]) for m in gang.members.values() if m.uid in hosts and m is not member),

@@ -70,7 +70,7 @@ def nominate(
         gang = view.gangs.get(key)
         if gang is None:
             continue
-        # Who lifts our gate nominates before: scheduler_ext/gates.
+        # Pods behind our gate are nominated by scheduler_ext/gates before the gate is removed.
         waiting = [m for m in gang.members.values() if m.is_waiting and not (m.has_only_our_gate and view.lifts_gates)]
         hosts = _nodes_of_gang(plans, gang, choices, now_s) if waiting else {}
         for member in waiting:
@@ -88,9 +88,10 @@ def clear_all(members: Iterable[GangMember]) -> list[Nomination]:
 
 
 def _nodes_of_gang(plans: Plans, gang: Gang, choices: NominationChoices, now_s: float) -> dict[str, str]:
-    """Return uid -> node for the waiting members of a gang; empty without a map or plan, and while it is incomplete.
+    """Return uid -> node for the waiting members of a gang.
 
-    The place of a single pod is assumed at once.
+    Return {} without a map or a plan, and for a gang below its min if incomplete gangs are held. A pod without a gang
+    reserves its node at once, so that the next pod cannot use the same room.
     """
     names = plans.view.fabric.hosts
     if not plans.view.fabric.mapped_count:
@@ -103,7 +104,7 @@ def _nodes_of_gang(plans: Plans, gang: Gang, choices: NominationChoices, now_s: 
     if plan is None:
         return {}
     hosts = {uid: names[host] for uid, host in plan.hosts.items()}
-    for member in gang.members.values():  # believed to be on their way: stay where they were sent
+    for member in gang.members.values():  # an assumed pod keeps the node that it was sent to
         if member.is_waiting and member.uid not in hosts and (node := plans.view.assumed_pods.node_of(member.uid)):
             hosts[member.uid] = node
     return hosts

@@ -23,6 +23,7 @@ from turnout.kube.pod_shape import PodShape
 from turnout.scheduler_ext.cluster.gang import Gang, Sizing, rank_order
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
+from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.ranks import seating_order
 from turnout.scheduler_ext.planner.request import GangPlan, GangRequest, RoomOf, Seat, build_request, planned_members
 from turnout.scheduler_ext.planner.seat_units import PlacedMembers, SeatUnits, begun_pods, has_units, seat_units
@@ -229,19 +230,19 @@ def refuse_for_partner(key: GangKey, why: str) -> GangPlan:
 
 
 def rows_outside_shared_domain(
-    view: ClusterView, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None], room_of: RoomOf
+    view: ClusterView, work: Work, gang: Gang, plan_of: Callable[[GangKey], GangPlan | None], room_of: RoomOf
 ) -> NDArray[np.bool_] | None:
     """Mark the rows outside the domain that a gang shares with others; None where no other is there, or all rows do.
 
-    plan_of: gives the current plan of another gang: its places count as taken by its members. Where the gangs must have
-    one domain and no domain has room, all rows are marked.
+    work: counts the steps. plan_of: returns the current plan of another gang: its places count as taken by its members.
+    If the gangs must have one domain and no domain has room, all rows are marked.
     """
     together = gangs_of_set(view, gang)
     if len(together) < 2:
         return None
     merged = _merge_gangs(gang, together)
     plans = {other.key: plan for other in together if other is not gang and (plan := plan_of(other.key)) is not None}
-    plan = place(view.fabric, _merged_request(view, merged, together, plans), room_of)
+    plan = place(view.fabric, _merged_request(view, merged, together, plans), room_of, work)
     if plan.refusal is not None:
         return np.ones(len(view.fabric.hosts), np.bool_) if merged.tier is not None else None
     domains = view.levels.label_domains(merged.required_levels)

@@ -65,14 +65,14 @@ def default_hosts(view: ClusterView, gang: Gang) -> list[int] | None:
     for member in bound:
         free[snapshot.row_of[member.node]] += snapshot.vector(member.shape)
     allocatable = np.maximum(snapshot.allocatable(), 1)
-    luck = _pseudo_random(np.arange(len(free), dtype=np.uint64), crc32(str(gang.key).encode()))
+    tie_breaks = _pseudo_random(np.arange(len(free), dtype=np.uint64), crc32(str(gang.key).encode()))
     scored = np.array([name in _SCORED for name in snapshot.columns], np.bool_)
     hosts: list[int] = []
     for shape, members in groupby(bound, key=lambda member: member.shape):
         vector = snapshot.vector(shape)
         columns = scored | (vector > 0)
         fits = snapshot.admitted(shape) & (free[:, vector > 0] >= vector[vector > 0]).all(axis=1)
-        chosen = _least_allocated(free, allocatable, vector, columns, fits, luck, len(list(members)))
+        chosen = _least_allocated(free, allocatable, vector, columns, fits, tie_breaks, len(list(members)))
         if chosen is None:
             return None
         hosts += chosen
@@ -80,7 +80,10 @@ def default_hosts(view: ClusterView, gang: Gang) -> list[int] | None:
 
 
 def _pseudo_random(rows: NDArray[np.uint64], seed: int) -> NDArray[np.float64]:
-    """Return a number from 0 to 1 for each row that looks random and is the same for the same seed (MurmurHash3)."""
+    """Return a pseudo-random number in [0, 1] for each row number (finalizer of MurmurHash3).
+
+    Equal rows and seeds give equal numbers.
+    """
     mixed = (rows + np.uint64(seed)) * np.uint64(0xFF51AFD7ED558CCD)
     mixed ^= mixed >> np.uint64(33)
     mixed *= np.uint64(0xC4CEB9FE1A85EC53)
@@ -94,7 +97,7 @@ def _least_allocated(
     vector: NDArray[np.int64],
     columns: NDArray[np.bool_],
     fits: NDArray[np.bool_],
-    luck: NDArray[np.float64],
+    tie_breaks: NDArray[np.float64],
     pods: int,
 ) -> list[int] | None:
     """Place this many equal pods one by one, and take their room from `free`. None if they do not fit."""
@@ -103,9 +106,11 @@ def _least_allocated(
         return float((free[row, columns] / allocatable[row, columns]).mean()) if columns.any() else 0.0
 
     rows = np.flatnonzero(fits)
-    shares = (free[rows][:, columns] / allocatable[rows][:, columns]).mean(axis=1) if columns.any() else luck[rows] * 0
-    best = rows[np.lexsort((luck[rows], -shares))][:pods]
-    heap = [(-share(row), float(luck[row]), row) for row in best.tolist()]
+    shares = (
+        (free[rows][:, columns] / allocatable[rows][:, columns]).mean(axis=1) if columns.any() else tie_breaks[rows] * 0
+    )
+    best = rows[np.lexsort((tie_breaks[rows], -shares))][:pods]
+    heap = [(-share(row), float(tie_breaks[row]), row) for row in best.tolist()]
     heapq.heapify(heap)
     chosen: list[int] = []
     while len(chosen) < pods:
@@ -115,7 +120,7 @@ def _least_allocated(
         chosen.append(row)
         free[row] -= vector
         if (free[row] >= vector)[vector > 0].all():
-            heapq.heappush(heap, (-share(row), float(luck[row]), row))
+            heapq.heappush(heap, (-share(row), float(tie_breaks[row]), row))
     return chosen
 
 

@@ -165,9 +165,12 @@ class Plans:
         self.rejected_plans.update(plan.broken_terms)
         return plan
 
-    def request_of(self, gang: Gang, without: Iterable[str] = ()) -> GangRequest:
-        """Build the planner's request for a gang. without: uids of members whose place is ignored."""
-        request = build_request(self.view, gang, set(without))
+    def request_of(self, gang: Gang, unplaced_uids: Iterable[str] = ()) -> GangRequest:
+        """Build the planner's request for a gang.
+
+        unplaced_uids: members that count as if they had no host and no nomination.
+        """
+        request, work = build_request(self.view, gang, set(unplaced_uids)), Work()
         needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
         order, rows = position_of(self.view, gang).first_order, len(self.view.fabric.hosts)
         ahead = partial(self._hosts_ahead, order)
@@ -176,8 +179,11 @@ class Plans:
         excluded = union_rows(exclusive_rows(self.view, gang, ahead), reserved)
         if gang.one_domain or gang.ancestors:
             room_of = self._plans.room_beside_plans(self._plans.pods_behind(order, with_growth_seats=False))
-            outside = self._trees.rows_outside if gang.ancestors else partial(rows_outside_shared_domain, self.view)
+            outside = (
+                self._trees.rows_outside if gang.ancestors else partial(rows_outside_shared_domain, self.view, work)
+            )
             excluded = union_rows(excluded, outside(gang, self.current_plan, room_of))
+            self.steps += work.spent_steps
         rejected = self.rejected_hosts.rows_by_shape(gang.key)
         lost_pods = count_lost(self.view, gang, needed)
         completed = replace(
@@ -376,7 +382,10 @@ class Plans:
         return moved - {gang.key for gang in partners}
 
     def _plan_gang(self, key: GangKey, work: Work | None) -> set[GangKey]:
-        """Plan one gang, and return the gangs that had to make room for it."""
+        """Plan one gang. Return the gangs that lost reserved room to it and need a new plan.
+
+        The gang itself is included if it took more room than was free. work: charged with the steps; None for no limit.
+        """
         gang = self.view.gangs[key]
         self._unplanned.pop(key, None)
         seated: dict[str, int] = {}
@@ -465,9 +474,9 @@ class Plans:
         return kept_room
 
     def _withdraw(self, key: GangKey) -> None:
-        """Withdraw a plan, and mark refused gangs to be planned again, because its room is free.
+        """Withdraw a plan. If it had reserved room, mark the refused gangs to be planned again.
 
-        The gangs of its set are planned again.
+        The gangs of its set that have a plan are planned again, too.
         """
         if self._remove(key):
             self._requeue_refused()

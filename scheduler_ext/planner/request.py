@@ -22,36 +22,38 @@ from turnout.topology.model import DistanceRule, Refusal
 
 PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
 
-
-RoomOf = Callable[[PodShape, PodsOnRows], Rows]  # pods that each row holds beside some pods, as a new table
-Merits = tuple[NDArray[np.signedinteger], ...]  # as the field of an Ask
-FreeOf = Callable[[PodsOnRows], NDArray[np.int64]]  # how much each row has free beside some pods, in one number
+# Returns how many pods of a shape fit on each row when the given pods are there too. The result is a new array.
+RoomOf = Callable[[PodShape, PodsOnRows], Rows]
+Merits = tuple[
+    NDArray[np.signedinteger], ...
+]  # tables by row that decide between equally good rows: `Ask.merits` of topology/model.py
+# Returns the free room of each row as one number when the given pods are there too.
+FreeOf = Callable[[PodsOnRows], NDArray[np.int64]]
 
 
 class HardTerm(StrEnum):
     """A term that no plan gives up. Log, metric, refusal and test use the same word."""
 
-    CAPACITY = "capacity"  # no resource of a node is taken twice
+    CAPACITY = "capacity"  # no node is used beyond its capacity
     MIN_PODS = "min_pods"  # as many as must start together have a place
-    MIN_BY_ROLE = "min_by_role"  # and as many of each role
+    MIN_BY_ROLE = "min_by_role"  # each role has a place for its own min
     LEVEL = "level"  # all members are under one switch of the gang's level
     GROUP_LEVEL = "group_level"  # all members of a group are under one switch of the group's level
     GROUP_EXCLUSIVE = "group_exclusive"  # an exclusive group shares its switch with no other group
-    GROUP_WHOLE = "group_whole"  # a group that starts whole has a place for all of its waiting members
-    SLICE = "slice"  # each run of ranks is under one switch
-    MULTIPLE = "multiple"  # the pods of one host come in multiples
-    BARRED_HOST = "barred_host"  # no host that is reserved against the gang, or that a filter or a level rules out
+    GROUP_WHOLE = "group_whole"  # an all-or-nothing group has a place for every waiting member, or for none
+    SLICE = "slice"  # each block of consecutive ranks is under one switch
+    MULTIPLE = "multiple"  # pods on a host come in multiples; the remainder of all pods may be on one host
+    BARRED_HOST = "barred_host"  # no host is reserved for others, rejected by a filter, or outside the level
 
 
 class SoftTerm(StrEnum):
-    """A term that a plan gives up where it cannot be kept. `steps.py` says in which order."""
+    """A term that a plan gives up if it cannot be kept. `steps.py` states the order."""
 
     GROWTH_SEATS = "growth_seats"  # seats for members above the min that are not created yet
-    CPU_ANCHORS = "cpu_anchors"  # nearness to members without accelerators that hold a host
-    NEIGHBOURS = "neighbours"  # the leaf of the neighbours in the ring or mesh
-    NOMINATIONS = "nominations"  # the hosts for which members are nominated, or which the last plan gave them
-    # at most as many pods on a host as a hard spread constraint allows while another host has none; the scheduler's
-    # own filter decides about more
+    CPU_ANCHORS = "cpu_anchors"  # the plan is near placed members without accelerators
+    NEIGHBOURS = "neighbours"  # members are under the leaf of their neighbours in the ring or mesh
+    NOMINATIONS = "nominations"  # members keep the nominated host, or the host of the last plan
+    # hard spread constraints are respected while a host is empty; the scheduler's own filter decides on further pods
     EVEN_SPREAD = "even_spread"
 
 
@@ -64,42 +66,42 @@ class GangRequest:
     placed_members: tuple[tuple[GangMember, int], ...] = ()  # (member, host) of members that hold a host
     # uid -> host for which our nominator nominated a waiting member; kept while the host has room
     nominated_hosts: Mapping[str, int] = field(default_factory=dict)
-    missing_pods: int = 0  # members not created yet that the min needs
-    growth_pods: int = 0  # members not created yet above the min; seated only where all of them fit
-    lost_pods: int = 0  # deleted members that the min needs: room for them must exist, but none is reserved
+    missing_pods: int = 0  # members that the min needs and that do not exist yet
+    growth_pods: int = 0  # members above the min that do not exist yet; they get seats only if all of them fit
+    lost_pods: int = 0  # deleted members that the min needs: their room must exist, but it is not reserved
     distance_rule: DistanceRule = DistanceRule.ALL_TIERS
     # shape -> marks of the rows that another filter of the scheduler refuses
     rejected_rows: Mapping[PodShape, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
     # shape -> score of each row by soft preferences; shapes without preferences are absent
     preferences: Mapping[PodShape, Rows] = field(default_factory=dict, compare=False)
-    # decides among equally good rows: those with less free come first; None where nothing is known beside the room
+    # of equally good rows the one with the least free room comes first; None if only the room in pods is known
     free_of: FreeOf | None = field(default=None, compare=False, repr=False)
     # marks of rows that the gang must not use
     excluded_rows: NDArray[np.bool_] | None = field(default=None, compare=False)
     # index of a group rule, None for the whole gang -> marks of rows in no domain of the required level
     rows_outside_level: Mapping[int | None, NDArray[np.bool_]] = field(default_factory=dict, compare=False)
-    # domains of levels that only node labels know; tried where no switch of the gang's tier holds the gang
+    # domains of levels that only node labels define; tried if no switch of the gang's tier holds the gang
     label_domains: LabelDomains | None = field(default=None, compare=False)
-    spread_evenly: bool = True  # spread constraints count: no host gets more than they allow while another is empty
-    beside_neighbours: bool = True  # members go under the leaf of their neighbours in the ring or mesh, if it has room
+    spread_evenly: bool = True  # False: hard spread constraints are not considered
+    beside_neighbours: bool = True  # False: members need not be under the leaf of their neighbours
 
     def merits_of(self, shape: PodShape, besides: PodsOnRows) -> Merits:
-        """Return the tables that decide among equally good rows: what the pods of a shape like, then the tightest fit.
+        """Return the tables that decide between equally good rows: preferences of the shape, then the tightest fit.
 
         besides: pods of the gang that have a place already.
         """
-        liking = self.preferences.get(shape)
-        likings = () if liking is None else (liking,)
-        return likings if self.free_of is None else (*likings, -self.free_of(besides))
+        preference = self.preferences.get(shape)
+        preferences = () if preference is None else (preference,)
+        return preferences if self.free_of is None else (*preferences, -self.free_of(besides))
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
     """A place reserved for a member that does not exist yet."""
 
-    host: int
+    host: int  # id of the host
     shape: PodShape
-    rank: int  # the number of the member that fits this place best in the ring
+    rank: int  # the ring rank of the member that the seat is planned for
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +111,16 @@ class GangPlan:
     key: GangKey
     hosts: Mapping[str, int] = field(default_factory=dict)  # uid -> host id of waiting members that have a place
     open_seats: tuple[Seat, ...] = ()  # the seats of members still to be created
-    used_hosts: tuple[int, ...] = ()  # the hosts of the plan; hosts of placed members come first
-    tier: int = 0
+    used_hosts: tuple[int, ...] = ()  # distinct hosts of placed and planned members, of the placed members first
+    tier: int = 0  # the lowest tier whose switch holds all members; 0 for one host
     # why no member, or not every member, has a place; members above the min may have no place
     refusal: Refusal | None = None
-    shapes: Mapping[str, PodShape] = field(default_factory=dict)
+    shapes: Mapping[str, PodShape] = field(default_factory=dict)  # uid -> shape, of the members in hosts
     ranks: Mapping[str, int] = field(default_factory=dict)  # uid -> rank, of the members in hosts
     bases: Mapping[str, int] = field(default_factory=dict)  # role -> the rank of its index 0
-    broken_terms: tuple[HardTerm, ...] = ()  # hard terms that the refused plan broke; a fault of the planner
+    broken_terms: tuple[
+        HardTerm, ...
+    ] = ()  # hard terms that the plan broke, a fault of the planner; it is then refused
     released_terms: tuple[SoftTerm, ...] = ()  # soft terms that were given up, in order
 
     def reserved_pods(self) -> list[tuple[int, PodShape]]:
@@ -128,13 +132,13 @@ class GangPlan:
 
 def drop_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
     """Return a plan without some seats: lost holds uids of members, and ranks of open seats."""
-    left = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
+    remaining_hosts = {uid: host for uid, host in plan.hosts.items() if uid not in lost}
     return replace(
         plan,
-        hosts=left,
+        hosts=remaining_hosts,
         open_seats=tuple(seat for seat in plan.open_seats if seat.rank not in lost),
-        shapes={uid: plan.shapes[uid] for uid in left},
-        ranks={uid: plan.ranks[uid] for uid in left},
+        shapes={uid: plan.shapes[uid] for uid in remaining_hosts},
+        ranks={uid: plan.ranks[uid] for uid in remaining_hosts},
     )
 
 
@@ -147,32 +151,33 @@ def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
 def is_planned(member: GangMember, gang: Gang) -> bool:
     """Return True if the plan of its gang states where this member goes.
 
-    In a gang with accelerators, a member without one is planned only if it has a wish or the gang has a required level.
+    In a gang with accelerators, a member without an accelerator is planned only if it has a wish or the gang has a
+    required level.
     """
     return _is_planned(member, gang.has_accelerators, gang.places_all_members, gang.has_any_level)
 
 
 def planned_members(gang: Gang) -> list[GangMember]:
     """Return the members whose place the plan decides, including members that are being deleted."""
-    accelerated, binds, has_level = gang.has_accelerators, gang.places_all_members, gang.has_any_level
-    return [m for m in gang.members.values() if _is_planned(m, accelerated, binds, has_level)]
+    has_accelerators, places_all, has_level = gang.has_accelerators, gang.places_all_members, gang.has_any_level
+    return [m for m in gang.members.values() if _is_planned(m, has_accelerators, places_all, has_level)]
 
 
-def _is_planned(member: GangMember, accelerated: bool, binds_all: bool, held_to_level: bool) -> bool:
+def _is_planned(member: GangMember, has_accelerators: bool, places_all: bool, has_level: bool) -> bool:
     """Return True if a member's place is planned here.
 
-    accelerated: the gang uses GPUs. binds_all: all of its members must be placed together. held_to_level: a required
-    topology level applies to it.
+    has_accelerators: the gang uses GPUs. places_all: all of its members must be placed together. has_level: a required
+    topology level applies to the gang.
     """
-    if member.no_opinion_reason == "LeftAlone" and not held_to_level:
+    if member.no_opinion_reason == "LeftAlone" and not has_level:
         return False
     if member.no_opinion_reason not in ("", "LeftAlone"):
-        return member.no_opinion_reason == "NoGpu" and accelerated and binds_all
-    return bool(member.gpus or member.membership.wish.source) or not accelerated or binds_all
+        return member.no_opinion_reason == "NoGpu" and has_accelerators and places_all
+    return bool(member.gpus or member.membership.wish.source) or not has_accelerators or places_all
 
 
 def counts_for_tier(member: GangMember, gang: Gang) -> bool:
-    """Return True if the gang's tier includes this member's host: not if only other members have GPUs.
+    """Return True if the member's host counts for the gang's tier: a host of GPUs, or any host of a gang without GPUs.
 
     A scheduler may ask us only about pods with GPUs, so other members may run anywhere.
     """
@@ -185,10 +190,10 @@ class PodBatch:
 
     shape: PodShape
     members: tuple[GangMember, ...]
-    missing_pods: int  # members that do not exist yet; counted with the heaviest shape
+    missing_pods: int  # members that do not exist yet; added to the batch with the largest shape
     gang_group: GangGroup | None = None
     ranks_a_pod: int = 1  # the accelerators of one pod, at least 1
-    span: tuple[int, int] | None = None  # the host ids [first, end) of its switch; None for any
+    span: tuple[int, int] | None = None  # host ids [first, end) to which the batch is limited; None for no limit
 
     @property
     def pods(self) -> int:
@@ -202,8 +207,9 @@ class PodBatch:
 
 
 def count_missing(view: ClusterView, gang: Gang, max_growth: int) -> tuple[int, int]:
-    """Return how many members do not exist yet: the members that the min needs, and those above the min if not too
-    many.
+    """Return (members that the min needs, members above the min) that do not exist yet.
+
+    The second number is 0 if it is larger than max_growth.
     """
     missing = 0 if gang.group_rules else view.missing_pods(gang)
     needed = min(missing, max(0, gang.min_pods - len(gang.living())))
@@ -211,11 +217,11 @@ def count_missing(view: ClusterView, gang: Gang, max_growth: int) -> tuple[int, 
 
 
 def count_lost(view: ClusterView, gang: Gang, needed: int) -> int:
-    """Return how many deleted members the min needs, of a gang that is moved or given up if its min is lost.
+    """Return how many members a running gang has lost below its min and that will not be created again.
 
-    Such a gang takes no place in which it cannot reach its min. Otherwise new members would return to the places of the
-    members that are evicted, or the gang would start as a part. A gang that never ran has lost no member. needed:
-    members that do not exist yet.
+    The gang is moved or given up if its min is lost. Its plan must have room for these members, so that it does not
+    return as a part. Return 0 for a gang whose remedy is WAIT, and for a gang that never ran. needed: members that the
+    min needs and that do not exist yet.
     """
     runs = gang.started_s is not None or any(view.host_of(member) is not None for member in gang.living())
     if gang.repair.remedy is Remedy.WAIT or not runs:
@@ -223,35 +229,38 @@ def count_lost(view: ClusterView, gang: Gang, needed: int) -> int:
     return max(0, gang.min_pods - len(gang.living()) - needed)
 
 
-def build_request(view: ClusterView, gang: Gang, without: Container[str]) -> GangRequest:
-    """Return the request without members that do not exist yet. without: uids of members whose place is ignored."""
+def build_request(view: ClusterView, gang: Gang, unplaced_uids: Container[str]) -> GangRequest:
+    """Return the gang's request for its existing members. The caller adds the counts of pods that do not exist yet.
+
+    unplaced_uids: members that count as if they had no host and no nomination.
+    """
     waiting: list[GangMember] = []
     placed_members: list[tuple[GangMember, int]] = []
     nominated: dict[str, int] = {}
     for member in planned_members(gang):
         if member.terminating:
             continue
-        host = None if member.uid in without else view.host_of(member)
+        host = None if member.uid in unplaced_uids else view.host_of(member)
         if host is not None:
             placed_members.append((member, host))
             continue
         if not member.is_waiting:
             continue
         waiting.append(member)
-        if (node := view.our_nomination(member)) and member.uid not in without:
+        if (node := view.our_nomination(member)) and member.uid not in unplaced_uids:
             row = view.snapshot.row_of.get(node)
             if row is not None:
                 nominated[member.uid] = row
     waiting.sort(key=rank_order)
     placed_members.sort(key=lambda each: rank_order(each[0]))
-    prefer = {member.shape: view.preferences.of(member) for member in reversed(waiting)}
-    liking = {shape: rows for shape, rows in prefer.items() if rows is not None}
+    rows_by_shape = {member.shape: view.preferences.of(member) for member in reversed(waiting)}
+    preferences = {shape: rows for shape, rows in rows_by_shape.items() if rows is not None}
     return GangRequest(
         gang,
         tuple(waiting),
         tuple(placed_members),
         nominated,
-        preferences=liking,
+        preferences=preferences,
         rows_outside_level=_rows_outside_levels(view, gang),
         label_domains=view.levels.label_domains(gang.required_levels),
     )
@@ -261,16 +270,17 @@ def _rows_outside_levels(view: ClusterView, gang: Gang) -> dict[int | None, NDAr
     """Mark the rows in no domain of the levels that the gang requires, and of the levels that its groups require."""
     levels: dict[int | None, tuple[Level, ...]] = {None: gang.levels}
     levels |= {at: (rule.level,) for at, rule in enumerate(gang.group_rules) if rule.level is not None}
-    found = ((rule, view.levels.rows_outside(theirs)) for rule, theirs in levels.items())
-    return {rule: marks for rule, marks in found if marks is not None}
+    marks_by_rule = {rule: view.levels.rows_outside(levels_of_rule) for rule, levels_of_rule in levels.items()}
+    return {rule: marks for rule, marks in marks_by_rule.items() if marks is not None}
 
 
 def exclusive_rows(
     view: ClusterView, gang: Gang, planned: Callable[[GangKey], Iterable[int]]
 ) -> NDArray[np.bool_] | None:
-    """Mark the rows of domains that the gang may not use; None if it shares domains.
+    """Mark the rows in domains that other gangs of the same exclusive set use; None without an exclusive level.
 
-    planned: the hosts in the plan of a gang that comes before this gang. A set is within one namespace.
+    planned: returns the host ids in the plan of a gang, nothing for a gang that comes after this one. Only gangs of the
+    same namespace count.
     """
     tier = gang.exclusive_tier
     if tier is None:
@@ -282,9 +292,8 @@ def exclusive_rows(
             continue
         if other.exclusive_tier is None:
             continue
-        wider = min(
-            max(tier, other.exclusive_tier), fabric.tiers
-        )  # neither may share a domain of its own tier with the other
+        # a switch of the wider of both tiers may hold only one of the two gangs
+        wider = min(max(tier, other.exclusive_tier), fabric.tiers)
         member_hosts = (view.host_of(member) for member in other.members.values())
         hosts = (host for host in (*member_hosts, *planned(key)) if host is not None)
         used_switches.setdefault(wider, set()).update(int(fabric.switch_of[wider][host]) for host in hosts)
@@ -294,7 +303,7 @@ def exclusive_rows(
 
 
 def union_rows(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-    """Mark the rows that one of two tables marks; None marks none."""
+    """Return the rows that are marked in at least one of two tables. None counts as no marks."""
     if one is None or other is None:
         return other if one is None else one
     both: NDArray[np.bool_] = one | other
@@ -302,11 +311,14 @@ def union_rows(one: NDArray[np.bool_] | None, other: NDArray[np.bool_] | None) -
 
 
 def limit_by_spread(request: GangRequest, group: PodBatch, anchors: Sequence[int], room: Rows) -> Rows:
-    """Return the room that hard spread constraints by host leave beside the gang's placed members."""
-    most = min((m.max_per_host for m in group.members if m.max_per_host), default=0)
-    if not most or not request.spread_evenly:
+    """Limit the room of each host to the hard spread constraint, less the members of the gang that are there.
+
+    group: its smallest constraint counts. anchors: the host of each placed member.
+    """
+    max_per_host = min((m.max_per_host for m in group.members if m.max_per_host), default=0)
+    if not max_per_host or not request.spread_evenly:
         return room
-    room = np.minimum(room, most)
+    room = np.minimum(room, max_per_host)
     for host in anchors:
         room[host] = max(0, room[host] - 1)
     return room
@@ -315,7 +327,7 @@ def limit_by_spread(request: GangRequest, group: PodBatch, anchors: Sequence[int
 def exclude_rows(
     room_of: RoomOf, rejected_rows: Mapping[PodShape, NDArray[np.bool_]], *excluded_rows: NDArray[np.bool_] | None
 ) -> RoomOf:
-    """Return the room without the rows that a filter rejects for a shape, or that the whole gang must not use."""
+    """Return a room function that gives 0 on the rows rejected for a shape, and on rows excluded for the gang."""
 
     def room_without(shape: PodShape, besides: PodsOnRows) -> Rows:
         """Return the room of each row for a shape, with 0 on rejected and excluded rows.
@@ -332,7 +344,7 @@ def exclude_rows(
 
 
 def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
-    """Return the room of the hosts [first, end) only."""
+    """Return a room function that gives 0 outside of the hosts [first, end)."""
 
     def inside(shape: PodShape, besides: PodsOnRows) -> Rows:
         room = np.zeros_like(all_room := room_of(shape, besides))
@@ -342,11 +354,11 @@ def restrict_to_domain(room_of: RoomOf, first: int, end: int) -> RoomOf:
     return inside
 
 
-def limit_per_host(room_of: RoomOf, shape: PodShape, most: Rows) -> RoomOf:
-    """Return a room in which each host takes at most so many pods of a shape."""
+def limit_per_host(room_of: RoomOf, shape: PodShape, max_pods: Rows) -> RoomOf:
+    """Return a room function that limits each host to so many pods of one shape. max_pods: by host."""
 
     def at_most(other: PodShape, besides: PodsOnRows) -> Rows:
         room = room_of(other, besides)
-        return np.minimum(room, most) if other == shape else room
+        return np.minimum(room, max_pods) if other == shape else room
 
     return at_most

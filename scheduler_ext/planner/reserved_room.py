@@ -287,9 +287,9 @@ class ReservedRoom:
         return rows, reserved
 
     def is_overdrawn(self, row: int) -> bool:
-        """Return True if a row has less free room than is reserved on it, or a port is reserved twice.
+        """Return True if more of a resource is reserved on the row than is free, or a host port is reserved twice.
 
-        Only resources that are reserved on it count.
+        Resources without a reservation are ignored.
         """
         self._widen()
         if any(count > 1 for count in self._ports.get(row, {}).values()):

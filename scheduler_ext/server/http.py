@@ -1,4 +1,4 @@
-"""Serve the extender's verbs over HTTP, and probes, metrics and a debug page on a plain port.
+"""Serve the extender's verbs over HTTP, and /healthz, /readyz, /metrics and /debug/view on a plain port.
 
 `requests.py` makes the answers of the verbs. A request is refused before its body is read where its head is enough.
 /debug/view shows names of the cluster. So it answers only callers on loopback that ask for loopback by name.

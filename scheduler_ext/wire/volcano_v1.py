@@ -46,12 +46,12 @@ class _Task(msgspec.Struct):
     pod: Pod = msgspec.field(name="Pod")
 
 
-class _OneNode(msgspec.Struct):
+class _PredicateBody(msgspec.Struct):
     task: _Task
     node: _Node
 
 
-class _Nodes(msgspec.Struct):
+class _PrioritizeBody(msgspec.Struct):
     task: _Task
     nodes: list[_Node]
 
@@ -60,28 +60,24 @@ class _Job(msgspec.Struct):
     uid: str = msgspec.field(name="UID")
 
 
-class _OfJob(msgspec.Struct):
+class _EnqueueableBody(msgspec.Struct):
     job: _Job
 
 
-_one_node = msgspec.json.Decoder(_OneNode)
-
-
-_nodes = msgspec.json.Decoder(_Nodes)
-
-
-_of_job = msgspec.json.Decoder(_OfJob)
+_predicate_body = msgspec.json.Decoder(_PredicateBody)
+_prioritize_body = msgspec.json.Decoder(_PrioritizeBody)
+_enqueueable_body = msgspec.json.Decoder(_EnqueueableBody)
 
 
 def decode_predicate(body: bytes) -> VolcanoRequest:
     """Decode a PredicateRequest. Raises BadRequest, which quotes nothing of the body."""
-    request = _decode(_one_node, body)
+    request = _decode(_predicate_body, body)
     return VolcanoRequest(request.task.pod, (request.node.name,))
 
 
 def decode_prioritize(body: bytes) -> VolcanoRequest:
-    """Decode a PrioritizeRequest. Raises BadRequest."""
-    request = _decode(_nodes, body)
+    """Decode a PrioritizeRequest. Raises BadRequest if the body is invalid or names more than MAX_NAMES nodes."""
+    request = _decode(_prioritize_body, body)
     if len(request.nodes) > MAX_NAMES:
         raise BadRequest(f"nodes holds more than {MAX_NAMES} nodes")
     return VolcanoRequest(request.task.pod, tuple(node.name for node in request.nodes))
@@ -89,7 +85,7 @@ def decode_prioritize(body: bytes) -> VolcanoRequest:
 
 def decode_job(body: bytes) -> tuple[str, str]:
     """Return namespace and name of the PodGroup in a JobEnqueueableRequest. Raises BadRequest."""
-    namespace, slash, name = _decode(_of_job, body).job.uid.partition("/")
+    namespace, slash, name = _decode(_enqueueable_body, body).job.uid.partition("/")
     if not (namespace and slash and name):
         raise BadRequest("the job's UID is not namespace/name")
     return namespace, name
@@ -111,7 +107,7 @@ def encode_prioritize(request: VolcanoRequest, scores: Iterable[tuple[str, int]]
 
 
 def encode_vote(answer: Answer) -> bytes:
-    """Encode a JobEnqueueableResponse: a job waits if it cannot start whatever leaves; else other plugins decide."""
+    """Encode a JobEnqueueableResponse: reject a job that cannot start even after preemption, else abstain."""
     return _encode({"status": REJECT if answer.refusal is not None and not answer.may_preempt else ABSTAIN})
 
 

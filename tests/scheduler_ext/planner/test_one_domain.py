@@ -5,6 +5,7 @@ import pytest
 from tests import world
 from tests.world import REQUIRED, World
 from turnout.kube import labels
+from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.order import rows_outside_shared_domain
 from turnout.scheduler_ext.planner.request import GangPlan
 
@@ -26,7 +27,7 @@ def marked(w, pods, plans=()):
             room[row] = max(0, room[row] - 1)
         return room
 
-    marks = rows_outside_shared_domain(w.view, gang, planned.get, room_of)
+    marks = rows_outside_shared_domain(w.view, Work(), gang, planned.get, room_of)
     return None if marks is None else "".join(sorted({w.view.fabric.hosts[row][0] for row in marks.nonzero()[0]}))
 
 
