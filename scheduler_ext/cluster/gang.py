@@ -89,7 +89,7 @@ class _MemberSummary:
 
 
 def _summarize(members: Sequence[GangMember]) -> _MemberSummary:
-    """Return what the members of a gang say together: of numbers the largest, of texts the first."""
+    """Merge the statements of a gang's members: the largest number and the first text of each kind count."""
     memberships = [member.membership for member in members]
     return _MemberSummary(
         wishes=list(dict.fromkeys(membership.wish for membership in memberships if membership.wish.source)),

@@ -155,7 +155,7 @@ def preemptible_nodes(plans: Plans, member: GangMember, names: Iterable[str], no
 
 
 def partial_gangs(plans: Plans) -> list[Gang]:
-    """Return gangs of which some members hold a host, but fewer than must start together, while others wait."""
+    """Return the gangs with fewer members on hosts than must start together, and with members that wait."""
     found = []
     for gang in plans.view.waiting_gangs():
         placed_count = sum(1 for m in gang.living() if m.node or plans.view.host_of(m) is not None)
@@ -180,7 +180,7 @@ class GangState(Enum):
 
 
 def gang_states(plans: Plans) -> Mapping[GangState, int]:
-    """Return the number of gangs in each state. A pod without a gang is none."""
+    """Return the number of gangs in each state. Pods without a gang are not counted."""
     partial = {gang.key for gang in partial_gangs(plans)}
     counts = dict.fromkeys(GangState, 0)
     for key, gang in plans.view.gangs.items():
@@ -222,9 +222,9 @@ def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) ->
 
 
 def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], now_s: float) -> Answer:
-    """Send a pod without a gang to the node where it fits tightest, so that large holes stay free.
+    """Choose for a pod without a gang the named node that has the least free room besides it.
 
-    If it fits nowhere, the scheduler chooses among the nodes that are not reserved for a gang.
+    So large holes stay free. If it fits nowhere, the scheduler chooses among the nodes that are not reserved.
     """
     plans.plan_of(gang.key, now_s)  # plans the gangs ahead of it
     node = plans.view.node_of(member)
@@ -238,7 +238,7 @@ def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
 
 
 def _keep_unreserved(plans: Plans, gang: Gang, names: Sequence[str]) -> Answer:
-    """Leave the nodes to the scheduler that are not reserved for another gang, and refuse if there are none."""
+    """Return the named nodes that are not reserved for another gang; a refusal if there are none."""
     reserved = plans.reservations.nodes_against(gang.key, gang.priority)
     nodes = [name for name in names if name not in reserved] if reserved else names
     if len(nodes) == len(names):
@@ -278,7 +278,7 @@ def _seat_among(plans: Plans, gang: Gang, member: GangMember, names: Sequence[st
 
 
 def _keep(node: str) -> Answer:
-    """Keep one node; no opinion for ""."""
+    """Return the answer that keeps only this node. "" gives an answer without opinion."""
     return Answer(nodes=(node,)) if node else NO_OPINION
 
 
@@ -344,7 +344,10 @@ def _absent_hosts(plans: Plans, gang: Gang, member: GangMember, names: Sequence[
 
 
 def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], refusal: Refusal) -> Answer:
-    """Refuse for lack of room. A preemption may help on nodes where the tier would allow the gang."""
+    """Return the refusal of a pod for lack of room.
+
+    A preemption may help on the nodes in whose domain the gang would be allowed.
+    """
     word = EventReason.GANG_PARTIAL if plans.has_started(gang) else EventReason(refusal.reason.value)
     count = sum(int(marks.sum()) for marks in plans.rejected_hosts.rows_by_shape(gang.key).values())
     if count:
@@ -361,7 +364,10 @@ def _no_room(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str],
 
 
 def _could_hold_gang(plans: Plans, gang: Gang, member: GangMember, widest: int) -> NDArray[np.bool_]:
-    """Mark the hosts in a domain of the allowed tier that could hold the whole gang if it were empty."""
+    """Mark the hosts of each domain that could hold the whole gang if the domain were empty.
+
+    widest: the highest tier that the gang allows.
+    """
     view, fabric = plans.view, plans.view.fabric
     tier = min(widest, fabric.tiers)
     could = view.snapshot.capacity(member.shape).copy()

@@ -54,7 +54,7 @@ class Work:
     spent_steps: int = 0
 
     def limit(self, most: int) -> None:
-        """Lower the limit to this number of steps in all."""
+        """Lower the limit to `most` steps in total. A lower limit stays."""
         self.max_steps = min(self.max_steps, most)
 
     def spend(self, steps: int) -> None:
@@ -116,7 +116,7 @@ class Progress:
 
 
 def start_progress(request: GangRequest) -> Progress:
-    """Return the places of the members that hold a host already."""
+    """Return the progress of a plan in which only the members that hold a host have a place."""
     group_of, waiting = request.gang.groups_by_uid(), {member.uid for member in request.waiting}
     hosts_by_group: dict[GangGroup | None, list[int]] = {}
     for member, host in request.placed_members:
@@ -194,7 +194,7 @@ def finished_plan(
     ranks: Mapping[str, int],
     bases: Mapping[str, int],
 ) -> GangPlan:
-    """Return the plan of all members that found a place."""
+    """Return the plan of all members that found a place. ranks: uid -> rank. bases: role -> rank of its index 0."""
     hosts = progress.hosts
     return GangPlan(
         request.gang.key,
@@ -217,7 +217,7 @@ def _seat_members(
     ranks: Mapping[str, int],
     progress: Progress,
 ) -> None:
-    """Seat the members of a batch on its slots."""
+    """Assign the members of a batch to its slots, and add them to `progress`. slots: a host for each pod found."""
     if len(slots) < batch.pods:
         detail = f"{len(slots)} of {batch.pods} pods find room"
         progress.refusal = progress.refusal or Refusal(RefusalReason.NO_ROOM, detail, len(slots))
@@ -283,7 +283,10 @@ def _hosts_beside_members(
     ranks: Mapping[str, int],
     merits: Merits,
 ) -> list[int]:
-    """Return hosts that complete a multiple, or that are under the leaf of neighbours. Takes their room from `room`."""
+    """Return hosts that complete a multiple, or that are under the leaf of neighbours, one for each pod placed so.
+
+    Their room is subtracted from `room`. nominated: uid -> host of the members that have a place in the batch already.
+    """
     if request.gang.multiple == 1:
         return _hosts_beside_neighbours(fabric, request, batch, nominated, room, ranks, merits)
     group_of = request.gang.groups_by_uid()
@@ -297,7 +300,10 @@ def _hosts_beside_members(
 
 
 def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:
-    """Return the request for places of some pods of a batch. anchor_hosts: hosts of the members that they stay near."""
+    """Return the packing request for some pods of a batch.
+
+    min_pods: pods that must find a place. anchor_hosts: hosts of the members that the pods stay near.
+    """
     gang, anchors = request.gang, tuple(sorted(Counter(anchor_hosts).items()))
     max_pods = pods
     if not anchors or min_pods:  # a gang whose min runs already needs no domain with room to grow
@@ -325,7 +331,7 @@ def _exclude_for_group(fabric: Fabric, request: GangRequest, batch: PodBatch, pr
 
 
 def separating_tier(one: GangGroup, other: GangGroup) -> int:
-    """Return the tier of the domains that two groups do not share. At least one of them is exclusive."""
+    """Return the highest tier of an exclusive one of two groups: they share no domain of it."""
     return max(each.tier for each in (one, other) if each.exclusive and each.tier is not None)
 
 

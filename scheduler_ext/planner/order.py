@@ -188,7 +188,7 @@ def gangs_of_set(view: ClusterView, gang: Gang) -> list[Gang]:
 
 
 def has_started(view: ClusterView, gang: Gang) -> bool:
-    """Return True if a planned member of the gang holds a host."""
+    """Return True if at least one planned member of the gang holds a host."""
     return any(view.host_of(member) is not None for member in planned_members(gang))
 
 
@@ -272,7 +272,10 @@ def _merged_request(
 
 
 def _merge_gangs(gang: Gang, together: list[Gang]) -> Gang:
-    """Return one gang of all members. Its min is the sum of the pods that the gangs start with."""
+    """Return one gang with the members of all gangs of a set, and with the strictest level of their PodGroups.
+
+    Its min is the sum of the pods with which the gangs start.
+    """
     members = {uid: member for other in together for uid, member in other.members.items()}
     min_pods = sum(max(other.min_pods, len(other.living())) for other in together)
     owners = [other.sizing.wish for other in together if other.sizing and other.sizing.wish.source]
@@ -340,7 +343,10 @@ def _seat_new_members(
 
 
 def _waiting_hosts(view: ClusterView, members: Iterable[GangMember], plan: GangPlan) -> dict[str, int] | None:
-    """Return which member still waits for which host; None when one went elsewhere or has no place any more."""
+    """Return uid -> planned host of the members without a host.
+
+    Return None if a member has no planned host, or holds another host than the planned one.
+    """
     hosts: dict[str, int] = {}
     for member in members:
         holds, planned = view.host_of(member), plan.hosts.get(member.uid)
@@ -370,7 +376,10 @@ def _choose_seat(
     open_seats: Mapping[int, Seat],
     waiting_hosts: Mapping[str, int],
 ) -> Seat | None:
-    """Find the seat of a new member: that of its own rank, else the one nearest to its neighbours in the ring."""
+    """Return the open seat for a new member: the seat of its rank, else the seat nearest to its ring neighbours.
+
+    None if no open seat has its shape, or its host.
+    """
     holds = view.host_of(member)
     fit = [seat for seat in open_seats.values() if seat.shape == member.shape and holds in (None, seat.host)]
     own = _rank_of(member, plan, gang)

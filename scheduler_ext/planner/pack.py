@@ -288,7 +288,10 @@ def _host_ways(
     spend: Callable[[int], None],
     max_steps: int,
 ) -> list[HostWay]:
-    """Return every way to fill a host of the domain; none where that takes too many steps, or there are too many."""
+    """Return, for each host of the domain, every number of pods of the shapes that it holds.
+
+    Return nothing if that takes too many steps, or if there are too many.
+    """
     first, end = span
     ways: list[HostWay] = []
     pending: list[tuple[tuple[int, ...], NDArray[np.intp]]] = [((), np.arange(first, end))]
@@ -312,7 +315,7 @@ def _host_ways(
 
 
 def _choose_ways(ways: Sequence[HostWay], counts: Sequence[int], hosts: int) -> list[HostWay] | None:
-    """Return a way for each host so that all pods fit; None if there is none.
+    """Return the pods of each shape for each host so that all pods fit; None if that is not possible.
 
     The table holds, for each number of pods of the first shapes placed so far, the most room of the last shape.
     """
@@ -439,7 +442,7 @@ def fit_batches(
 
 
 def _common_level(batches: Sequence[PodBatch]) -> int | None:
-    """Return the tier of all groups; None if it differs, or if the batches are not one batch of one shape a group."""
+    """Return the tier that all groups require; None if their tiers differ, or if a group has several batches."""
     groups = [batch.gang_group for batch in batches]
     tiers = {None if group is None else group.tier for group in groups}
     has_one_shape = len({batch.shape for batch in batches}) == 1

@@ -117,12 +117,12 @@ class Plans:
         self._layout_version = None
 
     def current_plan(self, key: GangKey) -> GangPlan | None:
-        """Return the plan as it stands, without looking for changes."""
+        """Return the stored plan of a gang without applying new changes; None if it has none."""
         stored = self._plans.get(key)
         return stored.plan if stored is not None else None
 
     def position_in_plan(self, key: GangKey) -> GangPosition | None:
-        """Return a gang's place in the order with which its plan stands; None without a plan."""
+        """Return the place in the order with which a gang's plan is stored; None without a plan."""
         stored = self._plans.get(key)
         return stored.position if stored is not None else None
 
@@ -133,13 +133,13 @@ class Plans:
         return self.current_plans()
 
     def plan_some(self, now_s: float) -> bool:
-        """Plan for as long as one question may take. True while gangs are left that have no plan."""
+        """Plan with the steps that one question may use. Return True if gangs without a plan are left."""
         self.sync(now_s)
         self._plan_until(None, self._work())
         return bool(self._unplanned)
 
     def current_plans(self) -> list[GangPlan]:
-        """Return every plan as it stands, in order."""
+        """Return all stored plans in the order of their gangs, without applying new changes."""
         return [stored.plan for stored in sorted(self._plans, key=lambda stored: stored.position.first_order)]
 
     def try_place(self, request: GangRequest, only_rows: Iterable[int] | None = None) -> GangPlan:
@@ -218,7 +218,7 @@ class Plans:
         return domain if position_of(self.view, oldest).first_order < position_of(self.view, gang).first_order else None
 
     def _hosts_ahead(self, order: Order, key: GangKey) -> list[int]:
-        """Return the hosts in the plan of a gang; none if the gang comes after a place in the order."""
+        """Return the hosts in the plan of a gang, one for each pod; [] if the gang comes after `order`."""
         stored = self._plans.get(key)
         return (
             []
@@ -492,7 +492,10 @@ class Plans:
                 self._unplanned[key] = stored.position.first_order
 
     def _take_back_on_rows(self, rows: Iterable[int]) -> set[GangKey]:
-        """Take seats back from rows that cannot hold all of them. Returns the gangs that need a plan."""
+        """Take seats back from rows that cannot hold all of them, the last in order first.
+
+        Return the gangs that need a new plan.
+        """
         rows = list(rows)
         surplus: dict[GangKey, set[str | int]] = {}
         for row in rows:

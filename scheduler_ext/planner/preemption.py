@@ -316,7 +316,7 @@ def cheap_hosts(
 
 
 def _up_to(victims: Mapping[int, Sequence[Victim]], max_priority: int) -> dict[int, list[Victim]]:
-    """Return the victims up to a priority, and the pods that are being deleted, by row."""
+    """Return row -> victims up to a priority. Pods that are being deleted are included, whatever their priority."""
     return {
         row: [victim for victim in row_victims if victim.terminating or victim.priority <= max_priority]
         for row, row_victims in victims.items()
@@ -403,7 +403,7 @@ def _victims_by_row(
 
 
 def gang_loss(view: ClusterView, key: GangKey, wall_s: float) -> GangLoss:
-    """Return the loss of a gang that stops, and how many of its pods it can lose before.
+    """Return (GPU-seconds lost if a gang stops, pods that it can lose without stopping).
 
     Pods that start one by one, without a min, can all be lost singly.
     """

@@ -128,7 +128,7 @@ def _refuse_odd_hosts(
 
 
 def refuse_too_many_shapes(batches: Sequence[PodBatch], placed_count: int) -> Refusal:
-    """Refuse a gang whose planning stopped because its pods have too many shapes."""
+    """Return the refusal of a gang whose pods have too many shapes. placed_count: batches placed before the limit."""
     return Refusal(
         RefusalReason.NO_ROOM, f"its pods are of {len(batches)} shapes, and planning stopped after {placed_count}"
     )

@@ -117,7 +117,7 @@ class KeptDomain:
 
 
 def mark_domain(domain: KeptDomain | None, rows: int) -> NDArray[np.bool_] | None:
-    """Mark the rows of a domain that is kept. rows: the number of rows."""
+    """Return a mask of the rows of a domain that is kept; None if there is no such domain. rows: length of the mask."""
     if domain is None:
         return None
     marks = np.zeros(rows, np.bool_)
@@ -237,6 +237,6 @@ def _domain_kept_for(view: ClusterView, gang: Gang, rows: slice | NDArray[np.int
 
 
 def _place_text(fabric: Fabric, tier: int, switch: int) -> str:
-    """Return where a switch is, for a sentence."""
+    """Return the name and tier of a switch as part of a sentence."""
     path = fabric.names[tier][switch]
     return f"at {path_text(path if path[-1] else path[:-1])}" if any(path) else "on the whole map"

@@ -137,7 +137,7 @@ class _Search:
             self.hosts_of_group[pod.group].pop()
 
     def _state(self, placed_pods: int) -> object:
-        """Return what decides whether the pods from the next one on find hosts."""
+        """Return a key of the search state: with equal keys the remaining pods find hosts in both states or in none."""
         at = len(self.chosen)
         switches = tuple(self._switch_of(key) for key in self.keys_from[at])
         last = self.chosen[-1] if at and self.pods[at].is_like(self.pods[at - 1]) else -1
@@ -345,7 +345,7 @@ def _domains(search: _Search, rooms: Sequence[NDArray[np.int32]]) -> Iterator[tu
 
 
 def _seat(search: _Search, progress: Progress) -> None:
-    """Write down the places that the search has found."""
+    """Add the places that the search has found to `progress`."""
     for pod, host in zip(search.pods, search.chosen, strict=True):
         if host is None:
             continue

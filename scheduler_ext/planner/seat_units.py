@@ -38,7 +38,7 @@ class SeatUnits:
 
 
 def has_units(gang: Gang) -> bool:
-    """Return True if some pods of a gang start together beside its min."""
+    """Return True if a gang has multiples on a host, runs of ranks, or groups that start whole."""
     return gang.multiple > 1 or bool(gang.layers) or any(rule.all_or_nothing for rule in gang.group_rules)
 
 
@@ -106,7 +106,10 @@ def gaps_of_multiples(
 def _parts(
     gang: Gang, plan: GangPlan, placed_members: Sequence[tuple[GangMember, int]], group_of: Mapping[str, GangGroup]
 ) -> Iterator[tuple[list[str], bool]]:
-    """Yield seats that belong together, and whether running members have begun them. Parts may overlap."""
+    """Yield (uids of seats that belong together, True if running members have begun that unit).
+
+    Parts may overlap: the caller joins them. group_of: uid -> group.
+    """
     if gang.multiple > 1:
         yield from _parts_of_hosts(gang, plan, placed_members, group_of)
     if gang.layers and not gang.group_rules:
@@ -126,7 +129,7 @@ def _parts(
 def _parts_of_hosts(
     gang: Gang, plan: GangPlan, placed_members: Sequence[tuple[GangMember, int]], group_of: Mapping[str, GangGroup]
 ) -> Iterator[tuple[list[str], bool]]:
-    """Yield the seats that complete a begun multiple on a host, then those of each whole multiple, then a remainder."""
+    """Yield for each host the seats that complete a begun multiple, then each whole multiple, then the remainder."""
     gaps = gaps_of_multiples(gang, placed_members, group_of)
     by_host: dict[HostCut, list[str]] = {}
     for member in sorted((gang.members[uid] for uid in plan.hosts), key=rank_order):

@@ -169,7 +169,7 @@ class SharedDomains:
 
 
 def _domain_of_rows(view: ClusterView, level: Level) -> NDArray[np.int32]:
-    """Return the number of each row's domain of a level."""
+    """Return row -> number of its domain of a level: int32[rows]."""
     if (domains := view.levels.label_domains((level,))) is not None:
         return domains.row_domains
     tier = view.levels.tier_of(level)
@@ -237,5 +237,5 @@ def _child_of(ancestor: Ancestor, gang: Gang) -> _Child:
 
 
 def _kind_of(child: _Child) -> str:
-    """Return a text that is equal for children whose groups have the same terms."""
+    """Return a key that is equal for children whose groups have the same terms."""
     return f"{child.is_gang} {child.level!r}"

@@ -19,9 +19,9 @@ def choose_victims(
 ) -> tuple[GangMember, ...] | None:
     """Choose the pods below a priority that leave so that `pods` fit; None where no choice is enough.
 
-    No victim can be taken from the answer: the dearest gangs are spared first, then single pods above a min. A gang
-    that would be below its min loses all its pods, because the rest would hold hosts for nothing. Pods on other hosts
-    leave first, so that a process that dies amid the evictions leaves no gang in parts elsewhere.
+    No victim is unnecessary: the most expensive gangs are spared first, then single pods above a min. A gang that would
+    fall below its min loses all its pods, because the others would hold hosts for nothing. Pods on other hosts leave
+    first. So no gang is left in parts elsewhere if this process dies between two evictions.
     """
     rows = {row for row, _ in pods}
     lower = [m for m in lower_pods(view, pods, priority) if m.membership.key != own_key]
@@ -88,7 +88,7 @@ class _RoomLedger:
         }
 
     def fits(self, removed_uids: Iterable[str]) -> bool:
-        """Return True if all takes fit once these are out."""
+        """Return True if all pods to be placed fit once these victims have left. removed_uids: of the victims."""
         short = {row: left.copy() for row, left in self._shortage.items()}
         for uid in removed_uids:
             row, vector = self._vectors[uid]
@@ -119,7 +119,7 @@ def _remaining_members(view: ClusterView, key: GangKey, priority: int) -> list[G
 
 
 def _is_below_min(view: ClusterView, key: GangKey, removed_uids: Collection[str]) -> bool:
-    """Return True if a gang has fewer members left than its min once these are out."""
+    """Return True if a gang has fewer members than its min once these pods have left."""
     gang = view.gangs.get(key)
     if gang is None:
         return False
