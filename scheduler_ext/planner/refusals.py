@@ -103,9 +103,10 @@ def _refuse_cut_runs(
 def _refuse_odd_hosts(
     request: GangRequest, batches: Sequence[PodBatch], hosts: Mapping[str, int], open_seats: Sequence[Seat]
 ) -> Refusal | None:
-    """Refuse places that leave more hosts without a whole multiple than the remainder of the pods needs.
+    """Refuse places that leave more hosts without a whole multiple than the remainder of all pods needs.
 
-    A host on which running members have begun a multiple may have no room for the rest of it.
+    A host on which running members have begun a multiple may have no room for the rest of it, and a nominated member
+    may find no room for the pod beside it.
     """
     multiple = request.gang.multiple
     if multiple == 1:
@@ -121,7 +122,8 @@ def _refuse_odd_hosts(
         if batch.missing_pods:
             pods += Counter(seat.host for seat in open_seats)
         odd = sum(count % multiple != 0 for count in pods.values())
-        allowed = max(pods.total() % multiple != 0, sum(count % multiple != 0 for count in running.values()))
+        has_rest = (running.total() + batch.pods) % multiple != 0
+        allowed = max(has_rest, sum(count % multiple != 0 for count in running.values()))
         if odd > allowed:
             return Refusal(RefusalReason.NO_ROOM, f"no room completes the multiple of {multiple} pods on a host")
     return None

@@ -273,6 +273,11 @@ MULTIPLES = {
         [0, 0],
         {"size": 8, "gpus": 2, "multiple": 2, "dialect": "kai", "groups": 3, "group_tier": 0},
     ),
+    "a member whose partner lost its seat does not keep its own seat alone": (
+        [0, 0],
+        {"size": 5, "gpus": 2, "multiple": 2, "dialect": "kai", "groups": 2, "group_tier": 0},
+        {"size": 1, "gpus": 1, "multiple": 1, "dialect": "volcano"},
+    ),
 }
 
 
