@@ -99,7 +99,7 @@ class JobReader:
         """Take over the terms of a job from the previous leader. Read the job again after that."""
         self._terms[uid] = terms
 
-    def led_by_another(self) -> None:
+    def forget_written(self) -> None:
         """Forget what we have written, since another leader may have written after us."""
         self._wrote.clear()
 
