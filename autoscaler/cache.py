@@ -21,7 +21,7 @@ from turnout.autoscaler.model import (
     read_admin_override,
 )
 from turnout.autoscaler.observe import job_pods
-from turnout.autoscaler.observe.job_pods import SCHEDULERS, Reports, unbindable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, StepTimeReports, unbindable
 from turnout.autoscaler.observe.job_reader import JobReader, OtherAutoscalers, plausible_budget
 from turnout.autoscaler.observe.native_gangs import (
     MAX_GROUPS_OF_JOB,
@@ -90,7 +90,7 @@ class Cache:
         self._queue_names_changed = False  # a name may mean another queue than at the last observation
         self.unmanaged = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.native = NativeGangs()
-        self.reports = Reports()
+        self.reports = StepTimeReports()
         self._admin_override, self._override_ends_s = read_admin_override({})
         self._reservations: tuple[Reservation, ...] = ()
         self.raw: dict[JobKey, Object] = {}
@@ -300,10 +300,10 @@ class Cache:
             self._nodes.room(shapes_of(states) | {pod.shape for pod in leaving}, reserved),
             age_s,
             complete,
-            self._nodes.unready(),
+            self._nodes.unready_share(),
             AdminOverride.RUN if ends_s is not None and now_s >= ends_s else self._admin_override,
             leaving,
-            self._nodes.reserved(reserved),
+            self._nodes.free_on(reserved),
             is_sorted=True,
         )
 
@@ -326,14 +326,14 @@ class Cache:
         if abs(now_s - steady_s - self._ahead_s) > 1.0:
             self._ahead_s = now_s - steady_s
             self._changed.update(self.jobs)  # the wall clock has jumped, waiting times have not
-        if self._nodes.settle():
+        if self._nodes.assign_rows():
             self._changed.update(self.jobs)  # rows have moved
         for uid in self._changed & self.jobs.keys():
             try:
                 job = self.jobs[uid]
                 self._set_state(uid, None if job.life is Life.DONE else self._job_state(job, now_s, steady_s))
             except Exception as error:
-                self._reader.fault(self._keys[uid], error)
+                self._reader.note_fault(self._keys[uid], error)
                 self._set_unreadable(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))
         self._changed.clear()
         if not self._is_sorted:
@@ -415,7 +415,7 @@ class Cache:
                 unsettled.append(name)
             elif min_of_settled(use) is not None and self._resized(key):
                 settled.append((key, use))
-        self.native.look_again(unsettled)
+        self.native.check_again(unsettled)
         return settled
 
     def _job_of(self, uid: str) -> JobKey | None:
@@ -438,7 +438,7 @@ class Cache:
 
     def _terminating_pods(self, steady_s: float) -> Iterator[TerminatingPod]:
         """Yield the terminating pods of jobs that are deleted, over, or of an unknown kind."""
-        for uid in self._terminating.at(steady_s):
+        for uid in self._terminating.promised_at(steady_s):
             pod = self._pods[uid]
             row = self._nodes.row(pod.spec.node_name)
             job = job_pods.owner(pod, self.jobs)
@@ -452,11 +452,11 @@ class Cache:
     def _job_state(self, job: Job, now_s: float, steady_s: float) -> JobState:
         """Return the state of a job: its workers by index, and the pods of its other roles.
 
-        Times as of `observation`.
+        Times as in `observation`.
         """
         pods = self._pods_of(job.uid)
         identity = self._kinds[job.key.kind].pods
-        worker_pods, other_role_pods = job_pods.split(identity, job.role, pods)
+        worker_pods, other_role_pods = job_pods.split_by_role(identity, job.role, pods)
         workers = job_pods.workers(
             identity, (pod for pod in worker_pods if pod.status.phase not in _OVER), self._nodes.row
         )
@@ -470,7 +470,7 @@ class Cache:
         job = replace(
             job,
             resize_budget=plausible_budget(job.resize_budget, job.created, began_s, now_s),
-            queue=self._accounts.queue_for(job.key, job.queue),
+            queue=self._accounts.resolve_for_job(job.key, job.queue),
             order=replace(job.order, class_value=self._priority_value(job.priority_class)),
             curve=self.reports.curve(job.uid, job.curve) if job.curve_measured else job.curve,
         )

@@ -31,9 +31,8 @@ class _Count:
     base: list[int]  # by row: pods that fit, >= 0
     order: list[int]  # rows with base > 0, the fullest node first
     ports: tuple[HostPort, ...] = ()  # host ports of one pod: one pod on a node can hold each
-    pair: tuple[int, int, int, int] | None = (
-        None  # `needs` of a shape with exactly two, which most have: counted faster
-    )
+    # The two entries of `needs` in one tuple, as most shapes have exactly two: counted faster.
+    pair: tuple[int, int, int, int] | None = None
 
     def __post_init__(self) -> None:
         if len(self.needs) == 2:

@@ -14,11 +14,8 @@ from turnout.kube import labels
 
 READ = ("list", "watch")  # verbs
 NOTES = "turnout.dev/"  # prefix of our own annotations
-POD_NOTES = (
-    labels.SAFE_TO_EVICT,
-    labels.VOLCANO_PREEMPTABLE,
-    labels.VOLCANO_TASK_PRIORITY,
-)  # annotations of pods that tell which pods may be evicted
+# Annotations of pods that tell which pods may be evicted.
+POD_NOTES = (labels.SAFE_TO_EVICT, labels.VOLCANO_PREEMPTABLE, labels.VOLCANO_TASK_PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ class GangMinWriter:
             self._corrected[uid] = least
         _, failed_s = self._failures.get(uid, (0, float("-inf")))
         if 0 <= now_s - failed_s < RETRY_PAUSE_S or await self._write(key, use, least, now_s):
-            self._view.native.look_again([(use.group.namespace, use.group.name)])
+            self._view.native.check_again([(use.group.namespace, use.group.name)])
 
     def _is_refused(self, uid: str, now_s: float) -> bool:
         """Return True for REFUSAL_PAUSE_S after a refused write of a PodGroup.

@@ -151,7 +151,7 @@ class AutoscalerInformers(InformerFactory):
             )
 
     def _put_group(self, dialect: Dialect, raw: Object) -> None:
-        self._view.unmanaged.put_group(unmanaged_gangs.read(dialect, raw))
+        self._view.unmanaged.put_group(unmanaged_gangs.read_pod_group(dialect, raw))
         if dialect is Dialect.NATIVE:
             self._view.native.put_group(raw)
 
