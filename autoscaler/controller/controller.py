@@ -14,7 +14,7 @@ from turnout.autoscaler.controller.gang_min_writer import GangMinWriter
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_refusals
+from turnout.autoscaler.controller.scale_writer import ScaleWriter, mark_refused
 from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.memory import Memory
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
@@ -138,7 +138,7 @@ class AutoscalerController:
         """
         age_s, complete = self._informers.oldest_event_age_s(), self._informers.has_synced
         observation = self._view.observation(now_s, age_s, complete, steady_s)
-        observation = with_refusals(observation, self._scale_writer.refused_jobs(self._view.raw, now_s))
+        observation = mark_refused(observation, self._scale_writer.refused_jobs(self._view.raw, now_s))
         observation = replace(observation, jumped_s=jumped_s)
         for each in (self._idle_room, self._promises, self._unused_room):
             observation = each.update(observation, steady_s)

@@ -246,7 +246,7 @@ READERS = (
     ),
     Reader(
         "a line of a decision log",
-        (decision_log.encode([Step(_JOB, 2, 4, Reason.MAKES_ROOM, "2 of 4", _JOB)], NOW_S),),
+        (decision_log.encode_decisions([Step(_JOB, 2, 4, Reason.MAKES_ROOM, "2 of 4", _JOB)], NOW_S),),
         decision_log.read_line,
         (decision_log.BadLine,),
     ),
@@ -263,6 +263,9 @@ READERS = (
         (node_health.BadNodeReport,),
     ),
     Reader(
-        "a node's record", (node_record.write(_NODE).encode(),), _text(node_record.read), (node_record.BadNodeRecord,)
+        "a node's record",
+        (node_record.record_text(_NODE).encode(),),
+        _text(node_record.read_record),
+        (node_record.BadNodeRecord,),
     ),
 )

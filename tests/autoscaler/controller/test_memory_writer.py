@@ -8,7 +8,7 @@ import pytest
 from tests.autoscaler.test_cache import node
 from tests.autoscaler.test_shares import NOW_S, POLICY, raw
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.memory_writer import EACH_S, MemoryWriter
+from turnout.autoscaler.controller.memory_writer import WRITE_INTERVAL_S, MemoryWriter
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.memory import MAX_STRIKES, MAX_TERMS, Memory, Strike, Terms, encode, read
 from turnout.autoscaler.observe.room_history import UnusedRoom
@@ -156,7 +156,7 @@ def test_terms_are_written_before_the_growth_and_the_rest_now_and_then():
             await made.write_changes(Memory({"uid": TERMS}), NOW_S),
         ]
         found.append(await made.write_changes(struck, NOW_S))
-        clock.now_s += EACH_S
+        clock.now_s += WRITE_INTERVAL_S
         return [*found, await made.write_changes(struck, NOW_S), await made.write_changes(struck, NOW_S)]
 
     assert asyncio.run(story()) == [True, False, False, True, False]
@@ -170,7 +170,7 @@ def test_a_write_that_fails_is_tried_again_a_while_later(caplog):
         await made.read_memory(NOW_S)
         api.errors = [Forbidden("PATCH", "/", 403, "no")]
         found = [await made.write_changes(KNOWN, NOW_S) for _ in range(3)]
-        clock.now_s += EACH_S
+        clock.now_s += WRITE_INTERVAL_S
         return [*found, await made.write_changes(KNOWN, NOW_S)]
 
     assert asyncio.run(story()) == [False, False, False, True]
