@@ -95,7 +95,7 @@ def _object(data: bytes) -> dict[str, Any]:
 def _plan(data: bytes) -> object:
     """Carry out a plan whose spec this is: an API server lets only an object in there."""
     plan = {"metadata": {"name": "plan", "labels": {"scale-type": "manual"}}, "spec": _object(data)}
-    return scale_plan.is_pending(plan), scale_plan.owner_of(plan), scale_plan.scale(plan, _ELASTIC, NOW_S)
+    return scale_plan.is_pending(plan), scale_plan.owner_of(plan), scale_plan.scale_job(plan, _ELASTIC, NOW_S)
 
 
 def _memory(data: bytes) -> object:
