@@ -22,16 +22,16 @@ from turnout.simulator.api.kinds.catalogue import (
     PRIORITIES,
     QUOTAS,
     Catalogue,
-    established,
+    established_status,
     kind_of,
 )
 from turnout.simulator.api.kinds.schema import check_change, check_metadata, check_object
-from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, not_found, readable
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, not_found, refuse_malformed
 from turnout.simulator.api.selectors import Question
 from turnout.simulator.api.writes import deletion
 from turnout.simulator.api.writes.admission import (
     as_kind,
-    bound_to,
+    bind_pod,
     check_budgets,
     check_quotas,
     check_update,
@@ -151,14 +151,18 @@ class Store:
             raise ApiRefusal("", "resourceVersion should not be set on objects to be created")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields", "generation"):
             meta.pop(key, None)
-        meta.update(uid=self._new_uid(), creationTimestamp=self._now(0), **({"generation": 1} if kind.counted else {}))
-        if kind.status and not kind.status_at_birth:
+        meta.update(
+            uid=self._new_uid(),
+            creationTimestamp=self._now(0),
+            **({"generation": 1} if kind.counts_generations else {}),
+        )
+        if kind.status and not kind.keeps_created_status:
             obj.pop("status", None)
-        with readable(kind.kind, meta["name"]):
+        with refuse_malformed(kind.kind, meta["name"]):
             obj = self._admit(kind, namespace, obj)
         if kind is DEFINITIONS:
             self.catalogue.put(kind_of(obj))
-            obj["status"] = established(obj, self._now(0))
+            obj["status"] = established_status(obj, self._now(0))
         return self._store_state(kind, obj, None, manager)
 
     def update(
@@ -183,7 +187,7 @@ class Store:
             else:
                 meta.pop(key, None)
         new["metadata"] = meta = tidied(meta)
-        with readable(kind.kind, name):
+        with refuse_malformed(kind.kind, name):
             new = validated(kind, new)
             if part != "status":
                 check_metadata(kind, meta, namespace)
@@ -201,7 +205,7 @@ class Store:
     def bind(self, kind: ResourceKind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
         """Give a pod its node, once. Raises ApiRefusal: 404, 409 when it has one."""
         old = self.get(kind, namespace, name)
-        return self._store_state(kind, bound_to(old.obj, node, self._now(0)), old, manager, "binding")
+        return self._store_state(kind, bind_pod(old.obj, node, self._now(0)), old, manager, "binding")
 
     def evict(self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
         """Delete a pod unless a PodDisruptionBudget forbids it. Raises ApiRefusal: 404, 409, 429."""
@@ -231,7 +235,7 @@ class Store:
             return self._remove_object(kind, old, deletion.last(kind, old.obj, self._now(0)))
         if marked_obj == old.obj:
             return old
-        if kind.counted and not old.obj["metadata"].get("deletionTimestamp"):
+        if kind.counts_generations and not old.obj["metadata"].get("deletionTimestamp"):
             marked_obj["metadata"]["generation"] = marked_obj["metadata"].get("generation", 1) + 1
         return self._store_state(kind, marked_obj, old)
 
@@ -296,7 +300,7 @@ class Store:
         if new == old.obj:
             return old
         changed = {key for key in new.keys() | old.obj.keys() if new.get(key) != old.obj.get(key)}
-        if kind.counted and changed - {"metadata", "status"}:
+        if kind.counts_generations and changed - {"metadata", "status"}:
             meta["generation"] = meta.get("generation", 1) + 1
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
             return self._remove_object(kind, old, new)

@@ -104,7 +104,10 @@ class WaitingPods:
         self._parked.clear()
 
     def pause_s(self, now_s: float) -> float | None:
-        """Return the seconds until some pod may be tried; None when only a change helps."""
+        """Return the seconds until some pod may be tried, 0 for now; None if only a change of the cluster helps.
+
+        now_s: by the clock of `next`.
+        """
         if self.next(now_s) is not None:
             return 0.0
         while self._later:

@@ -65,6 +65,7 @@ def replica_defaults(obj: dict[str, Any]) -> None:
 
 
 def _fill_template(spec: dict[str, Any]) -> None:
+    """Set the defaults of the pod template in a spec, in place."""
     template = spec.get("template")
     if isinstance(template, dict) and isinstance(template.get("spec"), dict):
         _fill_pod(template["spec"])

@@ -84,12 +84,14 @@ def _restarts(pod: Object, now_s: float) -> str:
 
 
 def _node_status(node: Object, now_s: float) -> str:
+    """Return the STATUS column of a node, as kubectl prints it."""
     ready: Object = next((c for c in value_at(node, "status", "conditions") or () if c.get("type") == "Ready"), {})
     shown = {"True": "Ready", "False": "NotReady"}.get(ready.get("status", ""), "Unknown")
     return f"{shown},SchedulingDisabled" if value_at(node, "spec", "unschedulable") else shown
 
 
 def _roles(node: Object, now_s: float) -> str:
+    """Return the ROLES column of a node, as kubectl prints it."""
     start = "node-role.kubernetes.io/"
     roles = [key.removeprefix(start) for key in value_at(node, "metadata", "labels") or {} if key.startswith(start)]
     return ",".join(sorted(roles)) or NONE

@@ -45,7 +45,10 @@ class Handlers:
         self._store, self._watches, self._faults, self._logs = store, watches, faults, pod_logs
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
+        """Answer a request for any path: health, injected faults, discovery, a log, a watch, or a call of verbs.py.
+
+        An injected fault for its verb and kind delays or refuses the last three. Raises ApiRefusal.
+        """
         if request.path in _HEALTH:
             return web.Response(text="ok")
         if request.path == FAULTS:

@@ -96,6 +96,7 @@ def _now(later_s: float = 0) -> str:
 
 
 def _write(file: Path, text: str) -> None:
+    """Write a file that only its owner can read."""
     file.unlink(missing_ok=True)  # it may be an older one that others can read
     file.touch(mode=0o600, exist_ok=False)
     file.write_text(text)

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.kube.errors import KubeError
 from turnout.kube.pod_shape import milli
-from turnout.simulator.api.kinds.schema import faults, fill_defaults, prune
+from turnout.simulator.api.kinds.schema import fill_defaults, prune, validation_errors
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, invalid, value_at
 
 _FIRST = ("kind", "apiVersion")  # at the head of the JSON, from which a list takes them off
@@ -19,7 +19,7 @@ _STALE = "the object has been modified; please apply your changes to the latest 
 
 
 def as_kind(kind: ResourceKind, obj: Object) -> Object:
-    """Return the object with the kind and apiVersion of its path. Raises ApiRefusal (400) when it names others."""
+    """Return the object with the kind and apiVersion of its path. Raises ApiRefusal (400) if it states others."""
     for key, ours in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         if kind.custom and not obj.get(key):
             raise ApiRefusal("BadRequest", f"the object is not of type {kind.kind}: it says no {key}")
@@ -56,7 +56,7 @@ def validated(kind: ResourceKind, obj: Object) -> Object:
     if kind.schema is None:
         return obj
     obj = fill_defaults(kind.schema, prune(kind.schema, obj))
-    if found := list(faults(kind.schema, obj)):
+    if found := list(validation_errors(kind.schema, obj)):
         message = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
         raise invalid(f"{kind.kind}.{kind.group}", obj["metadata"].get("name", ""), message)
     return obj
@@ -73,12 +73,10 @@ def _with_whole_statuses(pod: Object) -> Object:
 
 
 def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict[str, Any]) -> None:
-    """Check the metadata of an update.
+    """Check the metadata of an update against the stored metadata.
 
-    born: the stored metadata. meta: the metadata of the update.
-
-    Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not
-    the stored one, 422 for a missing version.
+    Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not the stored one, 422
+    for a missing version.
     """
     name = stored_meta["name"]
     if new_meta.get("name", name) != name:
@@ -89,7 +87,7 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
         )
         raise conflict(kind.resource, name, message)
     version = new_meta.get("resourceVersion")
-    if not version and not kind.unconditional:
+    if not version and not kind.allows_unversioned_update:
         raise invalid(kind.kind, name, "metadata.resourceVersion: must be specified for an update")
     if version and version != stored_meta["resourceVersion"]:
         raise conflict(kind.resource, name, _STALE)
@@ -195,11 +193,8 @@ def _count(value: Any, of: int) -> int:
     return int(value)
 
 
-def bound_to(pod: Object, node: str, now: str) -> Object:
-    """Return the pod on its node. Raises ApiRefusal (409).
-
-    now: RFC 3339.
-    """
+def bind_pod(pod: Object, node: str, now: str) -> Object:
+    """Return the pod with its node. Raises ApiRefusal (409) if it has one, or is being deleted. now: RFC 3339."""
     name, spec, status = pod["metadata"]["name"], pod["spec"], dict(pod.get("status") or {})
     if spec.get("nodeName"):
         raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')

@@ -166,7 +166,10 @@ class Controllers:
         return batch_job.reconcile_job(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
 
     def _volcano_job(self, job: Object, now_s: float) -> ControllerResult:
-        """Return the writes that a Volcano Job needs, from its pods, its PodGroup and its other children."""
+        """Return the writes that a Volcano Job needs, by its pods, PodGroup, Services and ConfigMaps.
+
+        now_s: since 1970.
+        """
         uid = job["metadata"]["uid"]
         group = next(iter(self._cache.owned(volcano_job.GROUPS, uid)), None)
         others = {plural: self._cache.owned(plural, uid) for plural in _CHILDREN}
