@@ -138,10 +138,7 @@ class Cache:
         return self._accounts.ungranted
 
     def note_written(self, key: JobKey, notes: Mapping[str, str]) -> None:
-        """Take over the annotations that we have written on a job.
-
-        From now on these values count, whatever the job's owner writes. An unknown job is ignored.
-        """
+        """Take over the annotations that we have written on a job: they count, whatever its owner writes."""
         if (uid := self._uids.get(key)) is not None:
             self._reader.note_written(uid, notes)
 
@@ -171,7 +168,7 @@ class Cache:
         return value if isinstance(value, str) else ""
 
     def drop_job(self, uid: str) -> None:
-        """Drop a deleted job by its uid. Its pods are charged as pods of no job."""
+        """Drop a deleted job by its uid."""
         self._reader.forget(uid, self._keys.get(uid))
         self._unreadable.pop(uid, None)
         self._forget_job(uid)
@@ -233,10 +230,7 @@ class Cache:
         self._mark_owners_changed(self._nodes.drop_node(name))
 
     def put_queue(self, queue: QueueSpec, object_key: str = "") -> None:
-        """Store a queue.
-
-        object_key: of the object that describes it, as several may describe one queue; "" for its name.
-        """
+        """Store a queue. object_key: of its object, as several may describe one queue; "" for the queue's name."""
         self._queue_names_changed |= self._shares.put(queue, object_key or queue.name)
 
     def use_map(self, fabric: Fabric) -> None:
@@ -450,10 +444,7 @@ class Cache:
         return self._classes.get(name, 0)
 
     def _job_state(self, job: Job, now_s: float, steady_s: float) -> JobState:
-        """Return the state of a job: its workers by index, and the pods of its other roles.
-
-        Times as in `observation`.
-        """
+        """Return the state of a job: workers by index, and pods of other roles. Times as in `observation`."""
         pods = self._pods_of(job.uid)
         identity = self._kinds[job.key.kind].pods
         worker_pods, other_role_pods = job_pods.split_by_role(identity, job.role, pods)

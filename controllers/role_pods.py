@@ -403,10 +403,12 @@ class BackOff:
 
         size: of the role; higher indices are dropped.
         """
-        kept = [(index, count) for index, count in sorted(self.failures.items()) if 0 <= index < size]
-        counts = {str(index): count for index, count in kept}
+        kept_failures = [(index, count) for index, count in sorted(self.failures.items()) if 0 <= index < size]
+        counts = {str(index): count for index, count in kept_failures}
         last_s = {
-            index: self.last_s[index] for index, count in kept if count > RETRIES_AT_ONCE and index in self.last_s
+            index: self.last_s[index]
+            for index, count in kept_failures
+            if count > RETRIES_AT_ONCE and index in self.last_s
         }
         times = {str(index): int(at_s) for index, at_s in last_s.items()}
         return {name: each for name, each in (("quickFailures", counts), ("lastFailures", times)) if each}

@@ -71,7 +71,7 @@ class TaintWriter:
         self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
         # By node: the written step that the watch does not show yet, and when it was written, by the steady clock.
-        self._written: dict[str, tuple[NodeStep, float]] = {}
+        self._written_steps: dict[str, tuple[NodeStep, float]] = {}
         self._pauses = RetryPauses[str](RETRY_BACKOFF)  # by node
         self._reported: dict[str, tuple[NodeReason, tuple[FaultClaim, ...]]] = {}  # by node, in a dry run
 
@@ -95,10 +95,10 @@ class TaintWriter:
     async def look(self, now_s: float) -> int:
         """Decide and write once. Return the number of changed nodes. now_s: seconds since 1970."""
         at_s = self._clock.monotonic()
-        for name, (step, wrote_s) in list(self._written.items()):
+        for name, (step, wrote_s) in list(self._written_steps.items()):
             if self._fault_reports.is_shown(step) or at_s - wrote_s > SHOWN_WITHIN_S:
-                del self._written[name]
-        state = self._fault_reports.state({name: step for name, (step, _) in self._written.items()})
+                del self._written_steps[name]
+        state = self._fault_reports.state({name: step for name, (step, _) in self._written_steps.items()})
         plan = judge(state, self._rules, now_s)
         self._reporter.report_plan(state, self._fault_reports.faults, plan)
         self._fault_reports.forget(now_s - self._rules.fresh_s)
@@ -132,7 +132,7 @@ class TaintWriter:
         self._reporter.report_outcome(step, outcome)
         if outcome == "Written":
             self._pauses.note_success(step.node)
-            self._written[step.node] = step, at_s
+            self._written_steps[step.node] = step, at_s
         return outcome == "Written"
 
     async def _write(self, step: NodeStep, decided_on: NodeEntry) -> str:

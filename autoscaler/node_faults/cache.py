@@ -89,16 +89,16 @@ class FaultReportCache:
         for uid in [uid for uid, (_, claim) in self._claims.items() if claim.verdict and claim.verdict.at_s < before_s]:
             self._forget(uid)
 
-    def state(self, written: Mapping[str, NodeStep]) -> NodeObservation:
+    def state(self, written_steps: Mapping[str, NodeStep]) -> NodeObservation:
         """Return the nodes with a record or a report, and all reports.
 
-        written: steps by node that were written and may not be shown by the watch yet; they count as shown.
+        written_steps: steps by node that were written and may not be shown by the watch yet; they count as shown.
         """
         claims = tuple(claim for _, claim in self._claims.values())
-        names = self._notable | {claim.node for claim in claims} | written.keys()
+        names = self._notable | {claim.node for claim in claims} | written_steps.keys()
         nodes = {name: self._nodes[name] for name in sorted(names) if name in self._nodes}
-        for name in nodes.keys() & written.keys():
-            nodes[name] = replace(nodes[name], record=written[name].record, tainted=written[name].taints)
+        for name in nodes.keys() & written_steps.keys():
+            nodes[name] = replace(nodes[name], record=written_steps[name].record, tainted=written_steps[name].taints)
         return NodeObservation(nodes, claims, self._gpu_nodes, sum(each.tainted for each in nodes.values()))
 
     def is_shown(self, step: NodeStep) -> bool:

@@ -148,12 +148,7 @@ def chain(
     start: Estimate | None = None,
     cluster: ClusterContext | None = None,
 ) -> Chain | None:
-    """Return the explanation of the decision on one job; None for an unknown job.
-
-    steps: of this observation, in the order of its jobs. now_s: seconds since 1970. nodes: all nodes. gpus: the
-    resources that count as a GPU. start: the forecast of the job; a cause that it cannot start replaces it. cluster:
-    None if nothing else is known of the cluster.
-    """
+    """Return the explanation of one decision; None for an unknown job. steps: in job order. start: of the forecast."""
     cluster = cluster or ClusterContext()
     job_and_step = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)
     if job_and_step is None:

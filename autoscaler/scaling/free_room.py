@@ -212,15 +212,15 @@ class FreeRoom:
 
         Return None, with nothing charged, if some do not fit. rows: nodes to use, None for all.
         """
-        taken: list[tuple[PodShape, Charges]] = []
+        all_charges: list[tuple[PodShape, Charges]] = []
         for shape, count in pods:
             charges = self.room.take(shape, count) if rows is None else self.room.take_within(shape, count, rows)
             if charges is None:
-                for other, charged in taken:
+                for other, charged in all_charges:
                     self.room.undo(other, charged)
                 return None
-            taken.append((shape, charges))
-        return taken
+            all_charges.append((shape, charges))
+        return all_charges
 
     def release(self, pool: Pool, rows: Sequence[int], sign: int = 1) -> None:
         """Give back what workers of a pool take on these node rows. sign: -1 charges it again."""

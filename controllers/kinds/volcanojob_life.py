@@ -368,10 +368,7 @@ def _outcome(
     reason: str = "",
     **counters: int,
 ) -> ReconcileOutcome:
-    """Return the outcome with these writes, and with the status and Events of the phase.
-
-    phase: the next one; if it is new, why and reason go to the status. counters: of the status, such as `version`.
-    """
+    """Return the outcome with the status and Events of a phase. why: of a new phase. counters: of the status."""
     before, is_new = context.before, phase != _phase(context.before)
     status: dict[str, Any] = {
         "state": before.get("state"),
@@ -385,10 +382,8 @@ def _outcome(
     all_conditions = conditions.valid_conditions(before)
     if is_new:
         status["state"] = _state(phase, why, context.now_s, reason)
-        all_conditions = [*all_conditions, {"status": phase, "lastTransitionTime": rfc3339(context.now_s)}][
-            -_MAX_CONDITIONS:
-        ]
-    status["conditions"] = all_conditions
+        all_conditions.append({"status": phase, "lastTransitionTime": rfc3339(context.now_s)})
+    status["conditions"] = all_conditions[-_MAX_CONDITIONS:] if is_new else all_conditions
     status["controlledResources"] = {f"plugin-{name}": name for name in context.job.spec["plugins"]}
     status_before = {name: before[name] for name in FIELDS if name in before}
     patch = None if status == status_before else children.merge_patch(status_before, status)

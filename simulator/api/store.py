@@ -41,7 +41,7 @@ from turnout.simulator.api.writes.admission import (
     with_priority,
     with_status,
 )
-from turnout.simulator.api.writes.deletion import closing
+from turnout.simulator.api.writes.deletion import terminating_namespace
 from turnout.simulator.api.writes.patch import managed_fields
 
 _KEPT_CHANGES = 10_000
@@ -168,7 +168,7 @@ class Store:
     def update(
         self, kind: ResourceKind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
     ) -> Stored:
-        """Replace an object, or only its status with part="status". Raises ApiRefusal: 404, 409, 422."""
+        """Replace an object, or only its status if `part` is "status". Raises ApiRefusal: 404, 409, 422."""
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)
         meta = dict(new.get("metadata") or {})
@@ -203,7 +203,7 @@ class Store:
         return self._replace(kind, stored, new, "garbage-collector", "")
 
     def bind(self, kind: ResourceKind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
-        """Give a pod its node, once. Raises ApiRefusal: 404, 409 when it has one."""
+        """Set the node of a pod, once. Raises ApiRefusal: 404, or 409 if it has one."""
         old = self.get(kind, namespace, name)
         return self._store_state(kind, bind_pod(old.obj, node, self._now(0)), old, manager, "binding")
 
@@ -222,17 +222,17 @@ class Store:
     ) -> Stored:
         """Delete an object or begin its deletion. Raises ApiRefusal: 404, 409 when another object is meant."""
         old = self.get(kind, namespace, name)
-        deletion.check(kind, old.obj, options)
+        deletion.check_preconditions(kind, old.obj, options)
         later = self._now(deletion.grace_period_s(kind, old.obj, options))
         if kind is NAMESPACES:
             return (
                 old
                 if old.obj["metadata"].get("deletionTimestamp")
-                else self._store_state(kind, closing(old.obj, later), old)
+                else self._store_state(kind, terminating_namespace(old.obj, later), old)
             )
         marked_obj = deletion.mark_for_deletion(kind, old.obj, options, self._now(0), later)
         if marked_obj is None:
-            return self._remove_object(kind, old, deletion.last(kind, old.obj, self._now(0)))
+            return self._remove_object(kind, old, deletion.final_state(kind, old.obj, self._now(0)))
         if marked_obj == old.obj:
             return old
         if kind.counts_generations and not old.obj["metadata"].get("deletionTimestamp"):
@@ -245,11 +245,12 @@ class Store:
 
     def let_go(self, kind: ResourceKind, stored: Stored) -> None:
         """Remove an object whose deletion had to wait."""
-        self._remove_object(kind, stored, deletion.last(kind, stored.obj, self._now(0)))
+        self._remove_object(kind, stored, deletion.final_state(kind, stored.obj, self._now(0)))
 
     # Inside.
 
     def _objects_of(self, kind: ResourceKind) -> dict[Key, Stored]:
+        """Return the objects of a kind by key; the mapping is the store's own."""
         return self._objects.setdefault(kind.resource, {})
 
     def _objects_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
@@ -292,7 +293,7 @@ class Store:
             raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {message}")
 
     def _replace(self, kind: ResourceKind, old: Stored, new: Object, manager: str, part: str) -> Stored:
-        """Store the next state of an object. A change of nothing is no write, as in Kubernetes."""
+        """Store the next state of an object; an update without a change writes nothing, as in Kubernetes."""
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
         if (owners := old.obj["metadata"].get("managedFields")) is not None:
@@ -313,7 +314,7 @@ class Store:
         meta = obj["metadata"]
         if manager:
             meta["managedFields"] = managed_fields(before.obj if before else None, obj, manager, part, self._now(0))
-        now = self._stamp(obj)
+        now = self._with_new_version(obj)
         self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])] = now
         self.ties.note(kind, before.obj if before else None, obj)
         self.journal(kind).write(StoreChange(now.version, now, before))
@@ -323,7 +324,7 @@ class Store:
         """Remove an object, and note the deletion in the history. last: its state with the version of the deletion."""
         meta = last["metadata"]
         del self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])]
-        now = self._stamp(last)
+        now = self._with_new_version(last)
         self.ties.note(kind, old.obj, None)
         self.journal(kind).write(StoreChange(now.version, now, old, deleted=True))
         self._empty(kind, meta["name"])
@@ -340,7 +341,8 @@ class Store:
                     self.delete(custom, *key)
             self.catalogue.drop(name)
 
-    def _stamp(self, obj: Object) -> Stored:
+    def _with_new_version(self, obj: Object) -> Stored:
+        """Give an object the next resourceVersion, and encode it. The object is changed."""
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
         return Stored(obj, self._encoder.encode(obj), self.version)
@@ -391,6 +393,7 @@ class OwnerIndex:
 
 
 def _owners(obj: Object | None) -> set[str]:
+    """Return the uids of the owners of an object, empty for None."""
     references: Iterable[dict[str, Any]] = (obj or {}).get("metadata", {}).get("ownerReferences") or ()
     return {each["uid"] for each in references}
 
@@ -475,15 +478,18 @@ def raw(stored: Stored) -> bytes:
 
 
 def event(change: StoreChange, selection: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
-    """Return the watch line of a change for a selector; None when the selector does not see the change."""
-    found = event_for(change, selection)
-    return line(found[0], show(found[1])) if found is not None else None
+    """Return the watch line of a change for a selector; None if the selector chooses neither state.
+
+    show: encodes an object.
+    """
+    change_for_selector = event_for(change, selection)
+    return line(change_for_selector[0], show(change_for_selector[1])) if change_for_selector is not None else None
 
 
 def event_for(change: StoreChange, selection: Question) -> tuple[str, Stored] | None:
-    """Return a change as a selector sees it, None when it does not.
+    """Return the type and object of a change for a selector; None if the selector chooses neither state.
 
-    An object that no longer matches is DELETED.
+    An object that is no longer chosen is DELETED.
     """
     was = change.before is not None and selection(change.before.obj)
     fits = selection(change.now.obj)

@@ -119,6 +119,7 @@ class WaitingPods:
         return None
 
     def _queue(self, uid: str, waiter: _Waiter) -> None:
+        """Let a waiter be tried at its time, parked or not."""
         waiter.parked = False
         self._parked.discard(uid)
         heapq.heappush(self._later, (waiter.not_before_s, uid))

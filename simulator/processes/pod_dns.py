@@ -76,6 +76,7 @@ def _lines_of(service: Object, namespace: str, pods: Iterable[Object]) -> Iterat
 
 
 def _is_chosen(pod: Object, namespace: str, selector: Mapping[str, str]) -> bool:
+    """Return True if a pod is in a namespace and has the labels of a Service's selector."""
     labels = pod["metadata"].get("labels") or {}
     return pod["metadata"]["namespace"] == namespace and selector.items() <= labels.items()
 

@@ -102,6 +102,7 @@ class ReplayWorld:
         life.last_state = None
 
     def _give(self, life: JobRun, pod: WorkerPod) -> None:
+        """Free the GPUs of a pod, if it has a node."""
         if pod.row is not None:
             self.free[pod.row] += life.submission.gpus
 
@@ -156,6 +157,7 @@ class ReplayWorld:
         self._plan_end(life)
 
     def _plan_end(self, life: JobRun) -> None:
+        """Plan the end of a job again; the event of an earlier plan is then outdated."""
         life.version += 1
         heapq.heappush(self._events, (max(self.now_s, life.ends_s()), Event.END, life.submission.name, life.version))
 

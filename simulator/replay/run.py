@@ -156,6 +156,7 @@ class Compared:
         return (self.without.mean_took_s - self.lent.mean_took_s) / most_s if most_s > _SLACK_S else 1.0
 
     def _pairs(self) -> list[tuple[Ran, Ran]]:
+        """Return the results of each job, without and with the autoscaler."""
         return list(zip(self.without.ran, self.lent.ran, strict=True))
 
 

@@ -56,8 +56,8 @@ def validated(kind: ResourceKind, obj: Object) -> Object:
     if kind.schema is None:
         return obj
     obj = fill_defaults(kind.schema, prune(kind.schema, obj))
-    if found := list(validation_errors(kind.schema, obj)):
-        message = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
+    if validation_messages := list(validation_errors(kind.schema, obj)):
+        message = validation_messages[0] if len(validation_messages) == 1 else f"[{', '.join(validation_messages)}]"
         raise invalid(f"{kind.kind}.{kind.group}", obj["metadata"].get("name", ""), message)
     return obj
 
@@ -141,7 +141,7 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
 
 
 def with_disruption_condition(pod: Object, now: str) -> Object:
-    """Return the pod with the condition that says why it will go."""
+    """Return the pod with the condition that says why it is deleted. now: RFC 3339."""
     status = pod.get("status") or {}
     condition: Object = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     condition |= {"message": "Eviction API: evicting", "lastProbeTime": None, "lastTransitionTime": now}
@@ -188,6 +188,7 @@ def _desired_healthy(budget: Object, expected: int) -> int:
 
 
 def _count(value: Any, of: int) -> int:
+    """Return a number of pods: as it is, or a percentage of `of`, rounded up."""
     if isinstance(value, str) and value.endswith("%"):
         return math.ceil(int(value[:-1]) * of / 100)
     return int(value)
@@ -242,14 +243,14 @@ def _quota_message(pod: Object, quota: Object, over: dict[str, tuple[int, int, i
 
 def _requested_amounts(pod: Object) -> Counter[str]:
     """Return what a pod counts for, in thousandths, by the names that quotas use."""
-    found = Counter(dict.fromkeys(_PODS, 1000))
+    amounts = Counter(dict.fromkeys(_PODS, 1000))
     for container in (pod.get("spec") or {}).get("containers") or ():
         for part in _PARTS:
             for resource, text in ((container.get("resources") or {}).get(part) or {}).items():
-                found[f"{part}.{resource}"] += _amount(text)
+                amounts[f"{part}.{resource}"] += _amount(text)
                 if part == "requests" and resource in ("cpu", "memory"):
-                    found[resource] += _amount(text)
-    return found
+                    amounts[resource] += _amount(text)
+    return amounts
 
 
 def _amount(text: object) -> int:

@@ -163,6 +163,7 @@ class Controllers:
             heapq.heappush(self._later, (time.time() + _AGAIN_S, key))
 
     def _batch_job(self, job: Object, now_s: float) -> ControllerResult:
+        """Return the writes that a Job needs. now_s: seconds since 1970."""
         return batch_job.reconcile_job(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
 
     def _volcano_job(self, job: Object, now_s: float) -> ControllerResult:
@@ -176,6 +177,7 @@ class Controllers:
         return volcano_job.reconcile_job(job, self._cache.pods_of(uid), group, now_s, others)
 
     def _group(self, group: Object, now_s: float) -> ControllerResult:
+        """Return the writes that a PodGroup needs, by its members and the free room."""
         members = self._cache.pods_of(f"{group['metadata']['namespace']}/{group['metadata']['name']}")
         return pod_group.reconcile_group(group, members, self._cache.free())
 

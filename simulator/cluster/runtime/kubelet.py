@@ -178,6 +178,7 @@ class Kubelet:
         return status_in(pod, to, stamp, self._address(pod), host, exit_code(pod))
 
     def _plan(self, at_s: float, uid: str, to: PodState) -> None:
+        """Plan that a pod enters a state at a time of the event loop. uid: of the pod."""
         heapq.heappush(self._due, (at_s, next(self._count), uid, to))
         self._news.set()
 
@@ -190,8 +191,10 @@ class Kubelet:
         return f"10.{128 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
     def _host_of(self, pod: Object) -> str:
+        """Return the IP address of a pod's node, "" if unknown."""
         return self._host_ip(pod["spec"]["nodeName"])
 
 
 def _now_s() -> float:
+    """Return the time of the event loop, in seconds."""
     return asyncio.get_running_loop().time()

@@ -232,6 +232,7 @@ class Root:
         return place
 
     def _is_ours(self, folder: str) -> bool:
+        """Return True if a folder is one that this root has created, or lies in one."""
         return any(folder == each or folder.startswith(f"{each}/") for each in self.ours - {"/"}) or folder in self.ours
 
     def _make_extensible(self, folder: str) -> None:
@@ -256,14 +257,16 @@ class Root:
 
 
 def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    done = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
-    _check(done, f"mount {source} at {target}")
+    """Mount by the system call. Raises OSError."""
+    result = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
+    _check(result, f"mount {source} at {target}")
 
 
-def _check(done: int, what: str) -> None:
-    if done != 0:
+def _check(result: int, action: str) -> None:
+    """Raise OSError if a system call has failed. result: of the call. action: for the message."""
+    if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{action}: {os.strerror(number)}")
 
 
 if __name__ == "__main__":

@@ -61,12 +61,12 @@ class Objects:
 
     async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
         """Return the tokens for a pod's volumes: volume -> path -> file. Raises CannotStart."""
-        found: dict[str, dict[str, File]] = {}
+        files_of_volume: dict[str, dict[str, File]] = {}
         for volume in volumes:
             for path, token in volume.tokens.items():
                 raw = await self._token(pod, token)
-                found.setdefault(volume.name, {})[path] = File(raw, _TOKEN_MODE)
-        return found
+                files_of_volume.setdefault(volume.name, {})[path] = File(raw, _TOKEN_MODE)
+        return files_of_volume
 
     async def _token(self, pod: Object, token: Token) -> bytes:
         """Return a token of the pod's service account, bound to the pod. Raises CannotStart."""
@@ -103,6 +103,7 @@ class Objects:
         return msgspec.json.encode(config)
 
     async def _request(self, namespace: str, account: str, spec: Object) -> str:
+        """Request a token of a service account. spec: of the TokenRequest. Raises ApiError."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         return str((await self._api.call("POST", path, body))["status"]["token"])

@@ -145,8 +145,8 @@ class RunningPod:
     def _container(self, name: str) -> Object:
         """Return the spec of a container by its name."""
         containers = [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
-        found: Object = next(each for each in containers if each["name"] == name)
-        return found
+        container: Object = next(each for each in containers if each["name"] == name)
+        return container
 
     async def _run_probe(self, name: str, child: Child, probe: ReadinessProbe) -> None:
         """Ask a container whether it is ready, for as long as it runs."""
@@ -261,14 +261,17 @@ class RunningPod:
             self.last_status = status
 
     def _can_be_deleted(self) -> bool:
+        """Return True if the pod is being deleted, no process runs, and its object is not deleted yet."""
         leaving = self.pod["metadata"].get("deletionTimestamp") and not self._deleted
         return bool(leaving) and lifecycles.is_at_rest(self.lifecycle)
 
     async def _delete_object(self) -> bool:
+        """Delete the pod's object at once. Return True if it was accepted, or the pod is gone."""
         only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
         return await self._call("DELETE", self._path(), only_this)
 
     def _path(self) -> str:
+        """Return the path of the pod at the API server."""
         meta = self.pod["metadata"]
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
 
