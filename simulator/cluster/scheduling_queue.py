@@ -182,7 +182,10 @@ class Gangs:
         return sorted(waiting, key=lambda each: (self._of[each].role, self._of[each].rank or 0, each))
 
     def lacking(self, uid: str) -> int:
-        """Return how many members must be placed at once before any may start; 0 and 1 hold no pod."""
+        """Return how many waiting members of a pod's gang must start at once; 0 or 1 lets the pod start alone.
+
+        uid: of the pod.
+        """
         member = self._of.get(uid)
         if member is None:
             return 0

@@ -145,7 +145,10 @@ def _referenced_files(
 
 
 def _downward_files(pod: Object, reference: Object, mode: int) -> Iterator[tuple[str, File]]:
-    """Yield the fields of a pod that a downwardAPI volume lists. Raises CannotStart."""
+    """Yield (path, file) of each field of a pod that a downwardAPI volume lists.
+
+    mode: default file mode. Raises CannotStart.
+    """
     for item in reference.get("items") or ():
         if (field_ := item.get("fieldRef")) is not None:
             text = from_field(pod, field_.get("fieldPath", ""))

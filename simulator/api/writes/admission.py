@@ -121,11 +121,9 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]) -> None:
-    """Check an eviction against the budgets.
+    """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace.
 
-    Raises ApiRefusal: 429 when a budget is spent, 500 when two select the pod.
-
-    pods: all pods of its namespace.
+    Raises ApiRefusal: 429 if a budget is spent, 500 if two budgets select the pod.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return

@@ -28,9 +28,9 @@ _MERGE_KEYS = {
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """Apply a merge patch (RFC 7386) and return a new value.
+    """Return the result of a merge patch (RFC 7386); the target is not changed.
 
-    Null removes, an object merges, any other value replaces.
+    Null removes a field, an object is merged, any other value replaces.
     """
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
@@ -44,7 +44,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def strategic(target: Any, patch: Any, field: str = "") -> Any:
-    """Apply a strategic merge patch.
+    """Return the result of a strategic merge patch; the target is not changed. field: name of the patched field.
 
     Raises ApiRefusal for directives other than `$patch: delete` and `$patch: replace`.
     """
@@ -89,7 +89,7 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """Apply a JSON patch (RFC 6902). Raises ApiRefusal (422) where an operation does not fit."""
+    """Return the result of a JSON patch (RFC 6902). Raises ApiRefusal (422) if an operation does not fit."""
     if not isinstance(operations, list):
         raise ApiRefusal("BadRequest", "a JSON patch is a list of operations")
     document = copy.deepcopy(target)

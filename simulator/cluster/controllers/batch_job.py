@@ -262,11 +262,11 @@ def _true_condition(status: Object, kind: str) -> Object | None:
 
 
 def _status_writes(
-    job: Object, count: _PodStates, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]
+    job: Object, count: _PodStates, now_s: float, extra_fields: Object, conditions: Iterable[tuple[str, ...]]
 ) -> list[Write]:
-    """Return the write of the job's status; empty if it has not changed.
+    """Return the write of the job's status; empty if the status has not changed.
 
-    more: further fields of the status. conditions: (type, status, reason, message) of those to set.
+    extra_fields: of the status. conditions: (type, status, reason, message) of those to add or update.
     """
     before: Object = job.get("status") or {}
     status: Object = {
@@ -277,7 +277,7 @@ def _status_writes(
         "failed": count.failed,
         "uncountedTerminatedPods": {},
         **({"completedIndexes": format_indexes(count.done)} if count.done else {}),
-        **more,
+        **extra_fields,
     }
     conditions_by_type = {each["type"]: each for each in before.get("conditions") or ()}
     for kind, word, why, *message in conditions:

@@ -251,7 +251,7 @@ class Scheduler:
             return outcome
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
-        """Bind a pod. If that fails, its room is released, and it waits again."""
+        """Bind a pod to the chosen node. If that fails, its room is released, and the pod waits again."""
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         try:
@@ -294,7 +294,7 @@ class WaitReasonWriter:
         self._news = asyncio.Event()
 
     def put(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
-        """Queue the reason why a pod waits."""
+        """Queue the reason why a pod waits, in place of an earlier reason."""
         if self._last_written.get(uid) != outcome.message:
             self._last_written[uid] = outcome.message
             self._due[uid] = (namespace, name, outcome)

@@ -28,8 +28,8 @@ Order = dict[str, Any]
 
 
 def main() -> NoReturn:
-    """Carry out one order. Exits with the command's code, or 128 + the signal that ended it."""
-    order: Order = json.loads(_line())
+    """Carry out the order on stdin. Exit with the code of the command, or 128 + n if signal n ended it."""
+    order: Order = json.loads(_read_line())
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signals: list[int] = []
@@ -56,8 +56,8 @@ def can_have_walls() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def _line() -> bytes:
-    """Read one line of stdin, and no byte more."""
+def _read_line() -> bytes:
+    """Read one line of stdin and return it, and read no byte after it."""
     read = bytearray()
     while not read.endswith(b"\n"):
         chunk = os.read(0, 1 << 16)

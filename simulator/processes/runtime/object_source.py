@@ -27,17 +27,20 @@ class Objects:
         self._api, self._kubeconfig = api, kubeconfig
 
     async def of(self, pod: Object) -> Sources:
-        """Return every existing object that a pod refers to. Raises ApiError, aiohttp.ClientError."""
+        """Return every existing object to which a pod refers. Raises ApiError, aiohttp.ClientError."""
         maps, secrets, claims = wanted_objects(pod)
         mine = f"/api/v1/namespaces/{pod['metadata']['namespace']}"
         return Sources(
             await self._all(f"{mine}/configmaps", maps),
             await self._all(f"{mine}/secrets", secrets, "Secret"),
-            await self._claimed(f"{mine}/persistentvolumeclaims", claims),
+            await self._volumes_of_claims(f"{mine}/persistentvolumeclaims", claims),
         )
 
-    async def _claimed(self, path: str, names: Iterable[str]) -> dict[str, Object]:
-        """Return the PersistentVolume of each claim that is bound to one."""
+    async def _volumes_of_claims(self, path: str, names: Iterable[str]) -> dict[str, Object]:
+        """Return the PersistentVolume of each claim that is bound to one, by claim.
+
+        path: of the claims. names: of claims.
+        """
         claims = await self._all(path, names)
         bound = {name: str(each["spec"].get("volumeName", "")) for name, each in claims.items()}
         volumes = await self._all("/api/v1/persistentvolumes", filter(None, bound.values()))
