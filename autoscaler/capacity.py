@@ -75,7 +75,7 @@ class Capacity:
         self.names, self.free, self._takes, self._admits, self.switches = names, free, takes, admits, switches
         self._counts: dict[PodShape, _Count] = {}  # shared by all copies
         self._now: dict[PodShape, _CurrentCount] = {}
-        self._left: dict[int, list[int]] = {}  # free amounts of the nodes that were charged
+        self._free_now: dict[int, list[int]] = {}  # free amounts of the nodes that were charged
         self._ports_held = ports_held
         self._ports_now: dict[int, Counter[HostPort]] = {}  # of rows whose held ports have changed
         self._log: list[int] = []  # nodes that were charged, in order
@@ -97,7 +97,7 @@ class Capacity:
         other._ports_now = {row: used.copy() for row, used in self._ports_now.items()}
         other._counts = self._counts
         other._now = {shape: now.copied() for shape, now in self._now.items()}
-        other._left = {row: list(left) for row, left in self._left.items()}
+        other._free_now = {row: list(free_amounts) for row, free_amounts in self._free_now.items()}
         other._log = list(self._log)
         other._fullest_first = self._fullest_first
         return other
@@ -124,9 +124,9 @@ class Capacity:
             now = self._current_count(shape)
             if now.total < pods:
                 return None
-        count, charged, left = self._counts[shape], Charges(), pods
+        count, charged, remaining = self._counts[shape], Charges(), pods
         order, at_most = count.order, len(count.order)
-        while left:
+        while remaining:
             if now.at < at_most:
                 row = order[now.at]
             elif now.grew or (now.read < len(self._log) and self._current_count(shape).grew):
@@ -135,11 +135,11 @@ class Capacity:
                 self.undo(shape, charged)
                 return None
             fitting = self._fitting(row, count)
-            taken_pods = min(left, fitting)
+            taken_pods = min(remaining, fitting)
             if taken_pods:
                 self._charge(row, count.needs, taken_pods, count.ports)
                 charged.append((row, taken_pods))
-                left -= taken_pods
+                remaining -= taken_pods
             if taken_pods == fitting:  # the node is full
                 now.total -= now.changed.get(row, count.base[row])
                 now.changed[row] = 0
@@ -151,8 +151,8 @@ class Capacity:
 
     def _fitting(self, row: int, count: _Count) -> int:
         """Return how many pods of a shape fit on a row now, >= 0. The node must admit the shape."""
-        left = self._left.get(row)
-        if left is None:
+        free_amounts = self._free_now.get(row)
+        if free_amounts is None:
             return count.base[row]
         if count.ports and _is_any_port_used(
             self._ports_now.get(row) or self._ports_held.get(row, _NO_PORTS), count.ports
@@ -160,27 +160,27 @@ class Capacity:
             return 0
         if count.pair is not None:
             first, first_amount, second, second_amount = count.pair
-            fits, other_fits = left[first] // first_amount, left[second] // second_amount
+            fits, other_fits = free_amounts[first] // first_amount, free_amounts[second] // second_amount
             fits = other_fits if other_fits < fits else fits
         else:
-            fits = min([left[column] // amount for column, amount in count.needs], default=_NO_BOUND)
+            fits = min([free_amounts[column] // amount for column, amount in count.needs], default=_NO_BOUND)
         if count.ports:
             fits = min(fits, 1)
         return fits if fits > 0 else 0
 
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
         """Charge pods on these rows only, in their order. Return None, with nothing charged, if the pods do not fit."""
-        now, charged, left = self._current_count(shape), Charges(), pods
+        now, charged, remaining = self._current_count(shape), Charges(), pods
         count = self._counts[shape]
         for row in rows:
-            has = now.changed.get(row)
-            taken_pods = min(left, count.base[row] if has is None else has)
+            changed_count = now.changed.get(row)
+            taken_pods = min(remaining, count.base[row] if changed_count is None else changed_count)
             if taken_pods:
                 self._charge(row, count.needs, taken_pods, count.ports)
                 self._recount(row, count, now)
                 charged.append((row, taken_pods))
-                left -= taken_pods
-            if not left:
+                remaining -= taken_pods
+            if not remaining:
                 return charged
         self.undo(shape, charged)
         return None
@@ -208,8 +208,8 @@ class Capacity:
         fullest nodes first.
         """
         free = self.free.copy()
-        for row, left in self._left.items():
-            free[row] = left
+        for row, free_amounts in self._free_now.items():
+            free[row] = free_amounts
         ports_held = {**self._ports_held, **self._ports_now}
         for shape, shape_rows in rows.items():
             counts = np.bincount(np.asarray(shape_rows, dtype=np.intp), minlength=len(free))
@@ -230,7 +230,7 @@ class Capacity:
                 continue
             column, remaining = self.names.index(name), amount
             free_amounts = self.free[:, column].copy()
-            for row, free_now in self._left.items():
+            for row, free_now in self._free_now.items():
                 free_amounts[row] = free_now[column]
             for row in np.argsort(-free_amounts, kind="stable").tolist():
                 kept_amount = min(remaining, max(0, int(free_amounts[row])))
@@ -295,11 +295,11 @@ class Capacity:
 
     def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int, ports: Iterable[HostPort] = ()) -> None:
         """Charge pods to a row, or give them back with a negative number. needs: (column, amount) of one pod."""
-        left = self._left.get(row)
-        if left is None:
-            left = self._left[row] = self.free[row].tolist()
+        free_amounts = self._free_now.get(row)
+        if free_amounts is None:
+            free_amounts = self._free_now[row] = self.free[row].tolist()
         for column, amount in needs:
-            left[column] -= amount * pods
+            free_amounts[column] -= amount * pods
         for port in ports:
             if row not in self._ports_now:
                 self._ports_now[row] = self._ports_held.get(row, _NO_PORTS).copy()

@@ -76,8 +76,8 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
     since_s = max(0.0, now_s - (_decode_or_none(data.get("at", ""), float) or now_s))
     return Memory(
         {
-            uid: Terms(least, Sizes(unit, doubles), _decode_annotations(texts), able)
-            for uid, (least, unit, doubles, able, texts) in terms.items()
+            uid: Terms(least, Sizes(unit, doubles), _decode_annotations(texts), resizable)
+            for uid, (least, unit, doubles, resizable, texts) in terms.items()
             if least > 0 and unit > 0
         },
         tuple(

@@ -442,7 +442,7 @@ _MAX_NAMES = 8  # names in a text
 
 
 def extended_resources(quantities: Any) -> frozenset[str]:
-    """Return the names of the extended_resources resources above 0 in requests, limits or allocatable amounts."""
+    """Return the names of the extended resources above 0 in requests, limits or allocatable amounts."""
     entries = quantities.items() if isinstance(quantities, Mapping) else ()
     return frozenset(name for name, quantity in entries if _is_extended(name) and _is_some(name, quantity))
 

@@ -118,11 +118,11 @@ class DecisionLogWriter:
     def _put(self, lines: bytes) -> None:
         """Write all bytes to the open file, and count them."""
         assert self._file is not None
-        left = memoryview(lines)
-        while left:
-            size = os.write(self._file, left)
+        unwritten = memoryview(lines)
+        while unwritten:
+            size = os.write(self._file, unwritten)
             self._bytes += size
-            left = left[size:]
+            unwritten = unwritten[size:]
 
     def _close(self) -> None:
         """Close the file. The next write contains the decision on every job."""

@@ -362,10 +362,13 @@ class _SnapshotCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of the last decision."""
-        found = {name: GaugeMetricFamily(f"turnout_{name}", text, labels=of) for name, (text, of) in FAMILIES.items()}
+        families = {
+            name: GaugeMetricFamily(f"turnout_{name}", text, labels=label_names)
+            for name, (text, label_names) in FAMILIES.items()
+        }
         for name, labels, amount in self._samples():
-            found[name].add_metric(labels, amount)
-        yield from found.values()
+            families[name].add_metric(labels, amount)
+        yield from families.values()
 
 
 class _LossCollector(Collector):

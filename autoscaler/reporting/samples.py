@@ -189,15 +189,15 @@ def _job_sums(snapshot: Snapshot, gpus: Gpus, jobs_with_series: Iterable[JobStat
     sums = {name: _Sums() for name in sorted(snapshot.names())}
     sums_of_job: dict[JobKey, _Sums] = {}
     for each in snapshot.jobs:
-        mine = sums_of_job[each.job.key] = sums[each.job.queue]
-        mine.add(each, gpus)
+        sums_of_queue = sums_of_job[each.job.key] = sums[each.job.queue]
+        sums_of_queue.add(each, gpus)
     for each in jobs_with_series:
         sums_of_job[each.job.key].without_series -= 1
     for step in snapshot.steps:
         if (its := sums_of_job.get(step.key)) is not None:
             its.reasons[step.reason.value] += 1
-    for name, found in sums.items():
-        yield from found.samples(name)
+    for name, queue_sums in sums.items():
+        yield from queue_sums.samples(name)
 
 
 def _job_samples(

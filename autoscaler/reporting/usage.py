@@ -277,8 +277,8 @@ class _Wants:
 
     def _add_unmet(self, amount: int, queue: Queue | None, gpus: Gpus) -> None:
         """Add the GPUs of a job without room, unless the limit of its queue is what stops it."""
-        left = None if queue is None else free(queue.limit, queue.used, gpus)
-        if amount and (left is None or amount <= left):
+        free_of_limit = None if queue is None else free(queue.limit, queue.used, gpus)
+        if amount and (free_of_limit is None or amount <= free_of_limit):
             self.unmet.append(amount)
 
     def reason_of_rest(self, rest: int) -> IdleReason:
