@@ -45,14 +45,14 @@ log = logging.getLogger("turnout.autoscaler")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or SIGINT; return 0 then, 1 when it cannot start, or ends by a fault of ours."""
+    """Run until SIGTERM or SIGINT. Return 0 then, and 1 if the program cannot start or ends by a fault of its own."""
     settings = read_settings(argv)
     logs.setup(settings.log_level)
     return run_program("turnout-autoscaler", lambda: serve(settings))
 
 
 async def serve(settings: Settings) -> None:
-    """Watch always, act while leading, until the process gets a signal to end."""
+    """Watch always, and act while leading, until the process gets a signal to end."""
     clock = RealClock()
     async with await Client.open(settings.kubeconfig, settings.context) as client:
         view, news = Cache(KINDS, settings.gpu_resource, settings.schedulers), asyncio.Event()
@@ -75,7 +75,7 @@ async def serve(settings: Settings) -> None:
         gang_mins = GangMinWriter(calls, view, events.report_gang_min)
         hooks = elector.confirm, view.note_written, gang_mins.lower
         scale_writer = ScaleWriter(calls, KINDS, term, events.report_outcome, not settings.act, *hooks)
-        with journal_at(settings.decision_log) as journal:
+        with open_journal(settings.decision_log) as journal:
             _show_cluster(metrics, view, journal, settings)
             works = []
             if fault_reports is not None:
@@ -114,14 +114,14 @@ class ReportSource:
         self._controller, self._refs, self._settings, self._marked = controller, refs, settings, PodMarks()
 
     def pages(self) -> dict[str, dict[str, str]]:
-        """Return the status of each queue, by queue."""
+        """Return the data of each queue's ConfigMap, by queue; empty before the first decision."""
         controller, settings = self._controller, self._settings
         if controller.observation is None:
             return {}
         return queue_pages(controller.observation, controller.steps, settings.gpu_resource, dry_run=not settings.act)
 
     def marks(self) -> Iterable[Mark]:
-        """Give the annotations that pods lack."""
+        """Return the annotations that pods lack; none in a dry run, or unless pods are to be annotated."""
         if self._controller.observation is None or not (self._settings.act and self._settings.mark_pods):
             return ()
         return self._marked.missing(self._controller.observation.jobs, self._refs.notes)
@@ -131,18 +131,18 @@ def _show_cluster(metrics: Metrics, view: Cache, journal: DecisionLogWriter | No
     """Show the GPUs of the nodes and the losses of the decision log in the metrics."""
     gpus_by_state = partial(view.gpus_by_state, settings.gpu_resource, settings.taint_key)
     metrics.show_cluster(gpus_by_state, lambda: 0 if journal is None else journal.left_out, view.queues_of_scraped_jobs)
-    metrics.usage.follow(
+    metrics.usage.set_sources(
         lambda: gpus_by_state()["free"], partial(view.label_of, settings.owner_label), settings.policy().headroom
     )
 
 
-def journal_at(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
-    """Return the decision log at a path; None without a path."""
+def open_journal(path: str | None) -> AbstractContextManager[DecisionLogWriter | None]:
+    """Return the context of the decision log at a path; None in it without a path."""
     return nullcontext() if path is None else DecisionLogWriter(Path(path))
 
 
 async def wait_until_synced(informers: AutoscalerInformers) -> None:
-    """Wait until all watches have shown their lists."""
+    """Wait until all watches have delivered their first lists, then exclude these objects from garbage collection."""
     await informers.wait_for_sync()
     freeze_objects()
 

@@ -1,4 +1,4 @@
-"""Keeps what the watches have shown, and makes observations of it: jobs with their pods, queues with their usage."""
+"""Keep what the watches have shown, and make observations of it: jobs with their pods, queues with their usage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnout.autoscaler.model import (
     read_admin_override,
 )
 from turnout.autoscaler.observe import job_pods
-from turnout.autoscaler.observe.job_pods import SCHEDULERS, Reports, unbindable
+from turnout.autoscaler.observe.job_pods import SCHEDULERS, StepTimeReports, unbindable
 from turnout.autoscaler.observe.job_reader import JobReader, OtherAutoscalers, plausible_budget
 from turnout.autoscaler.observe.native_gangs import (
     MAX_GROUPS_OF_JOB,
@@ -47,15 +47,15 @@ from turnout.kube.pod_shape import PodShape, shape_of
 from turnout.topology.fabric import Fabric
 
 Object = Mapping[str, Any]
-_OVER = ("Succeeded", "Failed")
+_OVER = ("Succeeded", "Failed")  # phases of pods that have ended
 MAX_STARTED = 10_000  # remembered jobs that have started, in case they are deleted before the next observation
 
 
 class Cache:
     """The jobs, pods, nodes and queues that the watches have shown. Watches change it between decisions only.
 
-    kinds: by name. schedulers: the schedulers that run in this cluster. State is updated with each change, so an
-    observation costs no more than the changes since the last one.
+    kinds: by name. gpus: the resources that count as a GPU. schedulers: the schedulers that run in this cluster.
+    State is updated with each change, so that an observation costs no more than the changes since the last one.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Cache:
         gpus: tuple[str, ...] = labels.GPU_RESOURCES,
         schedulers: tuple[str, ...] = SCHEDULERS,
     ) -> None:
-        self._kinds, self._naming, self._schedulers = kinds, job_pods.kinds_naming_jobs(kinds), schedulers
+        self._kinds, self._kinds_naming_jobs, self._schedulers = kinds, job_pods.kinds_naming_jobs(kinds), schedulers
         self._uids: dict[JobKey, str] = {}  # of jobs
         self._part_uids: set[str] = set()  # uids of jobs that another object has created
         self._nodes = NodeCache()
@@ -72,11 +72,10 @@ class Cache:
         self._shapes: dict[str, PodShape] = {}
         self._pods_by_owner: dict[str, set[str]] = {}  # uid of an owner -> uids of its pods
         self._shares = Shares()
-        self._going = TerminatingPods()
-        self._ahead_s = 0.0  # of the time of day, compared with the steady clock
-        self._without_node_since_s: dict[
-            tuple[str, str], float
-        ] = {}  # since when workers lack a node, by namespace and name
+        self._terminating = TerminatingPods()
+        self._ahead_s = 0.0  # wall clock minus steady clock at the last observation
+        # Since when workers lack a node, by the steady clock. Key: namespace and name of the pod.
+        self._without_node_since_s: dict[tuple[str, str], float] = {}
         self._started_jobs: dict[JobKey, None] = {}  # jobs with a pod that has had a node, most recently bound last
         self.others = OtherAutoscalers(kinds, self._read_again)
         self._reader = JobReader(kinds, self.others.of)
@@ -87,21 +86,22 @@ class Cache:
         self._keys = dict[str, JobKey]()
         self._classes: dict[str, int] = {}  # PriorityClass -> its value
         self.jobs: dict[str, Job] = {}
-        self._accounts, self._names_lead_elsewhere = QueueUsage(self.jobs, self._shares), False  # since the last look
+        self._accounts = QueueUsage(self.jobs, self._shares)
+        self._queue_names_changed = False  # a name may mean another queue than at the last observation
         self.unmanaged = UnmanagedGangs(lambda shape: shape.gpus(gpus) > 0, schedulers)
         self.native = NativeGangs()
-        self.reports = Reports()
+        self.reports = StepTimeReports()
         self._admin_override, self._override_ends_s = read_admin_override({})
         self._reservations: tuple[Reservation, ...] = ()
         self.raw: dict[JobKey, Object] = {}
 
     def put_reservations(self, data: Mapping[str, str], wall_s: float) -> None:
         """Store the reservations of nodes, which the nominator publishes. wall_s: seconds since 1970."""
-        found, _ = read_reservations(data, wall_s)  # the extender logs what cannot be read
-        self._reservations = tuple(found.values())
+        reservations, _ = read_reservations(data, wall_s)  # the extender logs what cannot be read
+        self._reservations = tuple(reservations.values())
 
     def put_job(self, kind: str, raw: Object) -> None:
-        """Store a job."""
+        """Store a job of a kind. A job that cannot be read is set aside, and appears in no observation."""
         meta = raw["metadata"]
         uid, key = meta["uid"], JobKey(kind, meta.get("namespace", ""), meta["name"])
         if (read := self._reader.read(key, uid, raw)) is None:
@@ -124,62 +124,59 @@ class Cache:
 
     @property
     def faults(self) -> Mapping[JobKey, str]:
-        """Give the text that could not be read of each job."""
+        """Why a job cannot be read, by job."""
         return self._reader.faults
 
     @property
     def unknown(self) -> Mapping[JobKey, tuple[str, ...]]:
-        """Return the unknown annotations with our prefix, by job."""
+        """The names of annotations with our prefix that nobody reads, by job."""
         return self._reader.unknown
 
     @property
     def ungranted(self) -> Mapping[JobKey, str]:
-        """Return why the name of a queue does not count, by job or by waiting gang."""
+        """Why the name of a queue does not count, by job or waiting gang."""
         return self._accounts.ungranted
 
     def note_written(self, key: JobKey, notes: Mapping[str, str]) -> None:
-        """Take over the annotations that we have written on a job.
-
-        From now on these count, whatever the job's owner writes.
-        """
+        """Take over the annotations that we have written on a job: they count, whatever its owner writes."""
         if (uid := self._uids.get(key)) is not None:
             self._reader.note_written(uid, notes)
 
-    def led_by_another(self) -> None:
-        """Forget what we have written, since another leader may have written after us."""
-        self._reader.led_by_another()
+    def forget_written(self) -> None:
+        """Forget what this replica has written, since another leader may have written after that."""
+        self._reader.forget_written()
 
     def lent_terms(self, growing: Collection[JobKey]) -> dict[str, Terms]:
-        """Return the lending terms of jobs above their min and of growing jobs, by uid."""
+        """Return the lending terms of jobs above their min and of the growing jobs, by uid."""
         return self._reader.lent_terms(self.jobs, {self._uids[key] for key in growing if key in self._uids})
 
     def restore_terms(self, terms: Mapping[str, Terms]) -> None:
-        """Take over the lending terms of the previous leader, and read those jobs again."""
+        """Take over the lending terms of the previous leader, by uid, and read those jobs again."""
         for uid in terms.keys() & self._keys.keys():
             self._reader.restore_terms(uid, terms[uid])
             self._read_again(self._keys[uid])
 
     def _read_again(self, key: JobKey) -> None:
-        """Read the object of a job again, if the job exists."""
+        """Read the object of a job again. An unknown job is ignored."""
         if raw := self._unreadable.get(self._uids.get(key, "")) or self.raw.get(key):
             self.put_job(key.kind, raw)
 
     def label_of(self, label: str, key: JobKey) -> str:
-        """Return the value of a label of a job; "" without one."""
+        """Return the value of a label of a job; "" without that label, for an unknown job, and for the label ""."""
         labels = (self.raw.get(key) or {}).get("metadata", {}).get("labels") if label else None
         value = labels.get(label) if isinstance(labels, Mapping) else None
         return value if isinstance(value, str) else ""
 
     def drop_job(self, uid: str) -> None:
-        """Drop a deleted job."""
+        """Drop a deleted job by its uid."""
         self._reader.forget(uid, self._keys.get(uid))
         self._unreadable.pop(uid, None)
         self._forget_job(uid)
 
     def put_pod(self, pod: Pod) -> None:
-        """Store a pod. Raises KubeError if its requests cannot be read."""
+        """Store a pod, and charge it to its node and queue. Raises KubeError if its requests cannot be read."""
         uid, shape = pod.metadata.uid, shape_of(pod)
-        pod = job_pods.with_owners(pod, self._naming, self._uids)
+        pod = job_pods.with_owners(pod, self._kinds_naming_jobs, self._uids)
         self._pods[uid], self._shapes[uid] = pod, shape
         for owner in pod.metadata.owner_references or ():
             self._pods_by_owner.setdefault(owner.uid, set()).add(uid)
@@ -192,24 +189,27 @@ class Cache:
         self.native.put_pod(pod)
         self._charge(uid)
         self._assign_pod(uid)
-        going = pod.metadata.deletion_timestamp and pod.spec.node_name and pod.status.phase not in _OVER
-        self._going.put(uid, bool(going))
+        is_terminating = pod.metadata.deletion_timestamp and pod.spec.node_name and pod.status.phase not in _OVER
+        self._terminating.put(uid, bool(is_terminating))
 
     def _note_started(self, key: JobKey) -> None:
-        """Note that a job has had pods, as the newest of at most MAX_STARTED jobs."""
+        """Remember that a job had a pod with a node.
+
+        The jobs that were noted first are forgotten beyond MAX_STARTED.
+        """
         self._started_jobs.pop(key, None)
         self._started_jobs[key] = None
         if len(self._started_jobs) > MAX_STARTED:
             del self._started_jobs[next(iter(self._started_jobs))]
 
     def drop_pod(self, uid: str) -> None:
-        """Drop a deleted pod."""
+        """Drop a deleted pod by its uid. An unknown pod is ignored."""
         pod = self._pods.pop(uid, None)
         if pod is None:
             return
         del self._shapes[uid]
         self._without_node_since_s.pop((pod.metadata.namespace, pod.metadata.name), None)
-        self._going.put(uid, False)
+        self._terminating.put(uid, False)
         for owner in pod.metadata.owner_references or ():
             pods = self._pods_by_owner.get(owner.uid, set())
             pods.discard(uid)
@@ -229,16 +229,16 @@ class Cache:
         """Drop a deleted node. Its row stays, without room."""
         self._mark_owners_changed(self._nodes.drop_node(name))
 
-    def put_queue(self, queue: QueueSpec, at: str = "") -> None:
-        """Store a queue. at: the object that describes it, if several objects may describe one queue."""
-        self._names_lead_elsewhere |= self._shares.put(queue, at or queue.name)
+    def put_queue(self, queue: QueueSpec, object_key: str = "") -> None:
+        """Store a queue. object_key: of its object, as several may describe one queue; "" for the queue's name."""
+        self._queue_names_changed |= self._shares.put(queue, object_key or queue.name)
 
     def use_map(self, fabric: Fabric) -> None:
         """Use this map of switches from the next observation on."""
         self._nodes.use_map(fabric)
 
     def put_admin_override(self, data: Mapping[str, str]) -> None:
-        """Store an admin's order for all jobs. An unknown word stops all changes."""
+        """Store an admin's order for all jobs. data: of its ConfigMap. An unknown word stops all changes."""
         self._admin_override, self._override_ends_s = read_admin_override(data)
 
     def put_class(self, name: str, value: int | None) -> None:
@@ -247,21 +247,24 @@ class Cache:
             self._changed.update(uid for uid, job in self.jobs.items() if job.priority_class == name)
         self._classes[name] = value or 0
 
-    def drop_queue(self, at: str) -> None:
-        """Drop a queue whose object was deleted."""
-        self._names_lead_elsewhere |= self._shares.drop(at)
+    def drop_queue(self, object_key: str) -> None:
+        """Drop a queue whose object was deleted. object_key: as of `put_queue`."""
+        self._queue_names_changed |= self._shares.drop(object_key)
 
     def put_local_queue(self, name: str, cluster_queue: str, open: bool = True) -> None:
-        """Store the ClusterQueue of a LocalQueue of Kueue; "" for a deleted LocalQueue."""
-        stopped = cluster_queue and not open
-        leads = self._shares.stop(name, cluster_queue) if stopped else self._shares.resume(name, cluster_queue)
-        self._names_lead_elsewhere |= self._accounts.put_local_queue(name, leads)
+        """Store the ClusterQueue of a LocalQueue of Kueue; "" for a deleted LocalQueue.
+
+        name: namespace/name of the LocalQueue. open: False if it takes no workloads.
+        """
+        is_stopped = cluster_queue and not open
+        queue = self._shares.stop(name, cluster_queue) if is_stopped else self._shares.resume(name, cluster_queue)
+        self._queue_names_changed |= self._accounts.put_local_queue(name, queue)
 
     def _charge_all(self) -> None:
-        """Charge every pod again if names lead to other queues now, at most once per observation."""
-        if not self._names_lead_elsewhere:
+        """Charge every pod again if names of queues may have another meaning since the last observation."""
+        if not self._queue_names_changed:
             return
-        self._names_lead_elsewhere = False
+        self._queue_names_changed = False
         self._changed.update(self.jobs)
         for uid in self._pods:
             self._charge(uid)
@@ -269,7 +272,11 @@ class Cache:
     def observation(
         self, now_s: float, age_s: float = 0.0, complete: bool = True, steady_s: float | None = None
     ) -> Observation:
-        """Return the observation of now. now_s: since 1970. steady_s: the same moment by a clock that never jumps."""
+        """Return the observation of now, with the jobs sorted by ORDER. Changed jobs and queue names are read first.
+
+        now_s: seconds since 1970. age_s: time since the last event of the oldest list. complete: False if some list
+        failed. steady_s: now by a clock that never jumps; None for `now_s`.
+        """
         steady_s = now_s if steady_s is None else steady_s
         self._charge_all()
         self._update_states(now_s, steady_s)
@@ -287,10 +294,10 @@ class Cache:
             self._nodes.room(shapes_of(states) | {pod.shape for pod in leaving}, reserved),
             age_s,
             complete,
-            self._nodes.unready(),
+            self._nodes.unready_share(),
             AdminOverride.RUN if ends_s is not None and now_s >= ends_s else self._admin_override,
             leaving,
-            self._nodes.reserved(reserved),
+            self._nodes.free_on(reserved),
             is_sorted=True,
         )
 
@@ -309,18 +316,18 @@ class Cache:
         return {node for nodes in holders.values() for node in nodes}
 
     def _update_states(self, now_s: float, steady_s: float) -> None:
-        """Compute the states of the jobs that have changed since the last observation."""
+        """Compute the states of the jobs that have changed since the last observation. A faulty job is set aside."""
         if abs(now_s - steady_s - self._ahead_s) > 1.0:
             self._ahead_s = now_s - steady_s
             self._changed.update(self.jobs)  # the wall clock has jumped, waiting times have not
-        if self._nodes.settle():
+        if self._nodes.assign_rows():
             self._changed.update(self.jobs)  # rows have moved
         for uid in self._changed & self.jobs.keys():
             try:
                 job = self.jobs[uid]
                 self._set_state(uid, None if job.life is Life.DONE else self._job_state(job, now_s, steady_s))
             except Exception as error:
-                self._reader.fault(self._keys[uid], error)
+                self._reader.note_fault(self._keys[uid], error)
                 self._set_unreadable(uid, self._keys[uid], self.raw.get(self._keys[uid], {}))
         self._changed.clear()
         if not self._is_sorted:
@@ -333,7 +340,7 @@ class Cache:
         return (state for uid, state in self._states.items() if uid not in parts) if parts else self._states.values()
 
     def about(self, key: JobKey) -> tuple[str, str, str] | None:
-        """Give a job's kind, API version and uid at the API server; None for a job that is gone."""
+        """Return the kind, API version and uid of a job or unmanaged gang, for Events; None if it is deleted."""
         if (uid := self._uids.get(key)) is None:
             return self.unmanaged.about.get(key)
         kind = self._kinds[key.kind]
@@ -344,17 +351,20 @@ class Cache:
         return ((key, self._accounts.queue_of(pod)) for key, pod in self.unmanaged.scraped_jobs())
 
     def pods_of(self, key: JobKey) -> list[Pod]:
-        """Return the pods of a job."""
+        """Return the pods of a job; empty for an unknown job."""
         return self._pods_of(self._uids.get(key, ""))
 
     def leaving_pods(self, key: JobKey, size: int) -> list[Pod]:
-        """Return the pods that leave when a job gets this size."""
+        """Return the pods that leave when a job gets this size, in workers; empty for an unknown job."""
         state = self._states.get(self._uids.get(key, ""))
         names = {each.name for each in state.living if each.index >= size} if state is not None else ()
         return [pod for pod in self.pods_of(key) if pod.metadata.name in names]
 
     def group_uses(self, key: JobKey, size: int) -> list[GroupUse]:
-        """Return how the pods of a job at this size use native PodGroups, at most MAX_GROUPS_OF_JOB, by name."""
+        """Return how the pods of a job at a size, in workers, use native PodGroups: at most MAX_GROUPS_OF_JOB, by name.
+
+        Empty for an unknown job.
+        """
         uid = self._uids.get(key, "")
         job, state = self.jobs.get(uid), self._states.get(uid)
         if job is None or state is None:
@@ -376,11 +386,11 @@ class Cache:
     def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
         """Return the native PodGroups whose minCount does not fit the pods of a resized job, which all run.
 
-        changes: returns True for a job whose size is about to change. A PodGroup of such a job, or of a job that still
-        lacks pods, is looked at again next time.
+        Each changed PodGroup is checked once. A PodGroup is checked again at the next call if `changes` returns True
+        for its job, whose size is then about to change, or if the job still lacks pods.
         """
-        found: list[tuple[JobKey, GroupUse]] = []
-        later: list[GroupName] = []
+        settled: list[tuple[JobKey, GroupUse]] = []
+        unsettled: list[GroupName] = []
         uses_of_jobs: dict[JobKey, list[GroupUse]] = {}  # the pods of a job are gone through once
         for name in self.native.take_unsettled():
             key = self._job_of(next(iter(self.native.pods(name)), ""))
@@ -396,14 +406,14 @@ class Cache:
                 len(state.living) + state.finished >= state.job.replicas == len(state.workers) + state.finished
             )
             if changes(key) or not is_complete or use.running < use.pods:
-                later.append(name)
+                unsettled.append(name)
             elif min_of_settled(use) is not None and self._resized(key):
-                found.append((key, use))
-        self.native.look_again(later)
-        return found
+                settled.append((key, use))
+        self.native.check_again(unsettled)
+        return settled
 
     def _job_of(self, uid: str) -> JobKey | None:
-        """Return the job of a pod by the pod's uid; None for a pod of no job."""
+        """Return the job of a pod, by the pod's uid; None for an unknown pod, or a pod of no job."""
         pod = self._pods.get(uid)
         job = None if pod is None else job_pods.owner(pod, self.jobs)
         return None if job is None else job.key
@@ -413,16 +423,16 @@ class Cache:
         return labels.WROTE_WORKERS in (self.raw[key]["metadata"].get("annotations") or {})
 
     def gpus_by_state(self, gpus: Collection[str], fault_taint: str) -> Mapping[str, int]:
-        """Return the GPUs of all nodes by state, as NodeCache does."""
+        """Return the GPUs of all nodes by state: used, free, faulty and unschedulable, as NodeCache counts them."""
         return self._nodes.gpus_by_state(gpus, fault_taint)
 
     def nodes(self) -> Sequence[str]:
-        """Return the names of the nodes, by their rows in the last observation."""
+        """Return the names of the nodes. The index of a name is the node's row in the last observation."""
         return self._nodes.names()
 
     def _terminating_pods(self, steady_s: float) -> Iterator[TerminatingPod]:
         """Yield the terminating pods of jobs that are deleted, over, or of an unknown kind."""
-        for uid in self._going.at(steady_s):
+        for uid in self._terminating.promised_at(steady_s):
             pod = self._pods[uid]
             row = self._nodes.row(pod.spec.node_name)
             job = job_pods.owner(pod, self.jobs)
@@ -430,55 +440,66 @@ class Cache:
                 yield TerminatingPod(self._accounts.queue_of(pod), self._shapes[uid], row)
 
     def _priority_value(self, name: str) -> int:
+        """Return the value of a PriorityClass by its name; 0 for an unknown one."""
         return self._classes.get(name, 0)
 
     def _job_state(self, job: Job, now_s: float, steady_s: float) -> JobState:
-        """Return the state of a job: its workers by index, and the pods of its other roles."""
+        """Return the state of a job: workers by index, and pods of other roles. Times as in `observation`."""
         pods = self._pods_of(job.uid)
-        marks = self._kinds[job.key.kind].pods
-        mine, rest = job_pods.split(marks, job.role, pods)
-        workers = job_pods.workers(marks, (pod for pod in mine if pod.status.phase not in _OVER), self._nodes.row)
+        identity = self._kinds[job.key.kind].pods
+        worker_pods, other_role_pods = job_pods.split_by_role(identity, job.role, pods)
+        workers = job_pods.workers(
+            identity, (pod for pod in worker_pods if pod.status.phase not in _OVER), self._nodes.row
+        )
         workers = tuple(
             each if each.row is not None else self._worker_without_node(job, each, now_s, steady_s) for each in workers
         )
-        bound_shapes = (self._shapes[pod.metadata.uid] for pod in rest if pod.spec.node_name)
+        bound_shapes = (self._shapes[pod.metadata.uid] for pod in other_role_pods if pod.spec.node_name)
         other_pods = job_pods.count_other_roles(job.other_roles, bound_shapes)
-        finished = sum(pod.status.phase == "Succeeded" for pod in mine)
+        finished = sum(pod.status.phase == "Succeeded" for pod in worker_pods)
         began_s = min([worker.since_s for worker in workers if not worker.leaving], default=0.0)
         job = replace(
             job,
             resize_budget=plausible_budget(job.resize_budget, job.created, began_s, now_s),
-            queue=self._accounts.queue_for(job.key, job.queue),
+            queue=self._accounts.resolve_for_job(job.key, job.queue),
             order=replace(job.order, class_value=self._priority_value(job.priority_class)),
             curve=self.reports.curve(job.uid, job.curve) if job.curve_measured else job.curve,
         )
         state = JobState(job, workers, other_pods, finished)
         return (
             replace(state, unbindable=why)
-            if state.is_waiting and (why := self._unbindable(state, mine, rest))
+            if state.is_waiting and (why := self._unbindable(state, worker_pods, other_role_pods))
             else state
         )
 
     def _worker_without_node(self, job: Job, worker: Worker, now_s: float, steady_s: float) -> Worker:
-        """Return a worker without a node, with the time since when it has none by the steady clock."""
+        """Return a worker without a node, whose `since_s` is when it was first known to lack one.
+
+        That time is kept by the steady clock, so that a jump of the wall clock changes no waiting time.
+        """
         age_s = max(0.0, now_s - worker.since_s)
         known_s = self._without_node_since_s.setdefault((job.key.namespace, worker.name), steady_s - age_s)
         return replace(worker, since_s=now_s - (steady_s - known_s))
 
-    def _unbindable(self, state: JobState, mine: Collection[Pod], rest: Collection[Pod]) -> str:
+    def _unbindable(self, state: JobState, worker_pods: Collection[Pod], other_role_pods: Collection[Pod]) -> str:
         """Return why no scheduler binds what a job lacks to its min, "" if one can.
 
-        mine: its workers. rest: pods of its other roles.
+        worker_pods: pods of its resized role. other_role_pods: pods of its other roles.
         """
-        reasons = [unbindable(pod, self._schedulers) for pod in mine if not pod.spec.node_name]
-        bindable = state.bound_workers + state.finished + reasons.count("") + max(0, state.job.replicas - len(mine))
+        reasons = [unbindable(pod, self._schedulers) for pod in worker_pods if not pod.spec.node_name]
+        bindable = (
+            state.bound_workers + state.finished + reasons.count("") + max(0, state.job.replicas - len(worker_pods))
+        )
         if bindable >= state.job.bounds.least:
             reasons = []
-        reasons += [unbindable(pod, self._schedulers) for pod in rest if not pod.spec.node_name]
+        reasons += [unbindable(pod, self._schedulers) for pod in other_role_pods if not pod.spec.node_name]
         return next(filter(None, reasons), "")
 
     def started(self, key: JobKey) -> bool:
-        """Return True if a job that is no longer waiting has taken its room, also between two observations."""
+        """Return True if a job or gang that no longer waits has taken its room: it exists, or had a pod with a node.
+
+        A pod that came and went between two observations counts.
+        """
         return (
             self.unmanaged.started(key)
             if key.kind in ("Pod", "PodGroup")
@@ -486,7 +507,7 @@ class Cache:
         )
 
     def _set_state(self, uid: str, state: JobState | None) -> None:
-        """Store the state of a job; None for a job that is over."""
+        """Store the state of a job, and count its min in its queue; None for a job that is over."""
         if (before := self._states.get(uid)) is not None:
             self._shares.count_min(before, -1)
         if state is None:
@@ -499,13 +520,13 @@ class Cache:
         self._is_sorted &= before is not None and before.queue_order == state.queue_order
 
     def _set_unreadable(self, uid: str, key: JobKey, raw: Object) -> None:
-        """Set a job aside whose object cannot be read, so that all other jobs are decided on."""
+        """Set a job aside whose object cannot be read, so that the other jobs are still decided on."""
         self._forget_job(uid)
         self._unreadable[uid] = Packed(raw)
         self._keys[uid], self._uids[key] = key, uid
 
     def _forget_job(self, uid: str) -> None:
-        """Forget a job, and charge its pods as those of no job."""
+        """Forget a job by its uid, and charge its pods as pods of no job."""
         key = self._keys.pop(uid, None)
         if key is not None:
             self.raw.pop(key, None)
@@ -522,13 +543,14 @@ class Cache:
         for uid in self._pods.keys() & pods:
             self._changed.update(owner.uid for owner in self._pods[uid].metadata.owner_references or ())
 
-    def _pods_of(self, job: str) -> list[Pod]:
-        """Return the pods of a job by its uid. Pods that name the job without being its own are left out."""
-        pods = (self._pods[uid] for uid in self._pods_by_owner.get(job, ()) if uid in self._pods)
-        return [pod for pod in pods if (found := job_pods.owner(pod, self.jobs)) is not None and found.uid == job]
+    def _pods_of(self, job_uid: str) -> list[Pod]:
+        """Return the pods of a job by the job's uid. Pods that name the job without being its own are left out."""
+        pods = (self._pods[uid] for uid in self._pods_by_owner.get(job_uid, ()) if uid in self._pods)
+        return [pod for pod in pods if (owner := job_pods.owner(pod, self.jobs)) is not None and owner.uid == job_uid]
 
-    def _charge_pods_of(self, job: str) -> None:
-        for uid in self._pods_by_owner.get(job, ()):
+    def _charge_pods_of(self, job_uid: str) -> None:
+        """Charge the pods that name a job again, and assign them. job_uid: also of a job that was just forgotten."""
+        for uid in self._pods_by_owner.get(job_uid, ()):
             self._charge(uid)
             self._assign_pod(uid)
 
@@ -544,6 +566,7 @@ class Cache:
             self.unmanaged.put_pod(pod, self._shapes[uid])
 
     def _charge(self, uid: str) -> None:
+        """Charge a pod, by its uid, to the queue that pays for it now; a deleted pod is no longer charged."""
         self._accounts.charge(uid, self._pods.get(uid), self._shapes.get(uid))
 
 
@@ -568,5 +591,5 @@ class Packed(Mapping[str, Any]):
         return len(self.unpacked())
 
     def unpacked(self) -> dict[str, Any]:
-        """Return the object as values of the caller's own."""
+        """Return the whole object as new dicts, which the caller may change."""
         return dict(msgspec.json.decode(self._json))

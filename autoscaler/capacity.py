@@ -17,21 +17,22 @@ from numpy.typing import NDArray
 from turnout.kube.pod_shape import HostPort, PodShape
 
 Rows = NDArray[np.int64]
-Charges = list[tuple[int, int]]  # (row, pods)
-_NO_BOUND = 1 << 40
+Charges = list[tuple[int, int]]  # (row of a node, pods charged to it)
+_NO_BOUND = 1 << 40  # pods that fit where a shape requests nothing
 _NO_PORTS: Counter[HostPort] = Counter()
 
 
 @dataclass(slots=True)
 class _Count:
-    """How many of one shape fit. base: on each node as it was seen; order: nodes with any, the fullest first."""
+    """How many pods of one shape fit on each node before any charge. All copies of a Capacity share it."""
 
-    needs: tuple[tuple[int, int], ...]  # (column, amount)
-    admits: list[bool]
-    base: list[int]
-    order: list[int]
-    ports: tuple[HostPort, ...] = ()  # of the node's, which one pod at a time can hold
-    pair: tuple[int, int, int, int] | None = None  # the needs of a shape that has just two, as most have
+    needs: tuple[tuple[int, int], ...]  # (column, amount > 0) of one pod
+    admits: list[bool]  # by row: the node admits the shape
+    base: list[int]  # by row: pods that fit, >= 0
+    order: list[int]  # rows with base > 0, the fullest node first
+    ports: tuple[HostPort, ...] = ()  # host ports of one pod: one pod on a node can hold each
+    # The two entries of `needs` in one tuple, as most shapes have exactly two: counted faster.
+    pair: tuple[int, int, int, int] | None = None
 
     def __post_init__(self) -> None:
         if len(self.needs) == 2:
@@ -39,28 +40,27 @@ class _Count:
 
 
 @dataclass(slots=True)
-class _Now:
-    """The state of one shape's count while a decision is made.
+class _CurrentCount:
+    """The count of one shape during a decision, with charges included."""
 
-    changed: nodes that hold another number by now. read: how many entries of the log are counted in.
-    """
+    total: int  # pods that fit on all nodes
+    changed: dict[int, int] = field(default_factory=dict)  # pods that fit now, of the rows whose number has changed
+    grew: list[int] = field(default_factory=list)  # rows on which more pods fit than before, to be filled again
+    at: int = 0  # how many entries of `_Count.order` have been filled
+    read: int = 0  # how many entries of the log of charges are included
 
-    total: int
-    changed: dict[int, int] = field(default_factory=dict)
-    grew: list[int] = field(default_factory=list)  # nodes that hold more than before, to be filled again
-    at: int = 0  # how many of the order have been filled
-    read: int = 0
-
-    def copied(self) -> _Now:
-        return _Now(self.total, dict(self.changed), list(self.grew), self.at, self.read)
+    def copied(self) -> _CurrentCount:
+        """Return a copy that can be changed."""
+        return _CurrentCount(self.total, dict(self.changed), list(self.grew), self.at, self.read)
 
 
 class Capacity:
     """The free room of nodes, charged by one decision.
 
-    free: nodes x resources, named by `names`; never changed. takes: what one pod of each shape takes. admits: the nodes
-    that admit each shape. switches: for tier 1, 2, …, the switch of each node, -1 for a node that is not on the map;
-    empty without a map. ports_held: by row, how many pods hold each host port; never changed.
+    names: of the resources, which are the columns of `free`. free: int[nodes, resources] before any charge; never
+    changed. takes: int[resources] that one pod of each shape takes. admits: bool[nodes] that admit each shape.
+    switches: for tier 1, 2, … the switch of each node, int[nodes], -1 for a node that is not on the map; empty without
+    a map. ports_held: by row, how many pods hold each host port; never changed.
     """
 
     def __init__(
@@ -74,21 +74,21 @@ class Capacity:
     ) -> None:
         self.names, self.free, self._takes, self._admits, self.switches = names, free, takes, admits, switches
         self._counts: dict[PodShape, _Count] = {}  # shared by all copies
-        self._now: dict[PodShape, _Now] = {}
-        self._left: dict[int, list[int]] = {}  # free amounts of the nodes that were charged
+        self._now: dict[PodShape, _CurrentCount] = {}
+        self._free_now: dict[int, list[int]] = {}  # free amounts of the nodes that were charged
         self._ports_held = ports_held
-        self._ports_now: dict[int, Counter[HostPort]] = {}  # of nodes on which that changed
+        self._ports_now: dict[int, Counter[HostPort]] = {}  # of rows whose held ports have changed
         self._log: list[int] = []  # nodes that were charged, in order
         self._fullest_first = True
 
     @property
     def takes(self) -> Mapping[PodShape, Rows]:
-        """Return the resources that one pod of each shape takes."""
+        """What one pod of each shape takes, int[resources]."""
         return self._takes
 
     @property
     def admits(self) -> Mapping[PodShape, NDArray[np.bool_]]:
-        """Return the nodes that admit each shape."""
+        """Which nodes admit each shape, bool[nodes]."""
         return self._admits
 
     def copied(self) -> Capacity:
@@ -97,36 +97,36 @@ class Capacity:
         other._ports_now = {row: used.copy() for row, used in self._ports_now.items()}
         other._counts = self._counts
         other._now = {shape: now.copied() for shape, now in self._now.items()}
-        other._left = {row: list(left) for row, left in self._left.items()}
+        other._free_now = {row: list(free_amounts) for row, free_amounts in self._free_now.items()}
         other._log = list(self._log)
         other._fullest_first = self._fullest_first
         return other
 
     def fits(self, shape: PodShape) -> Rows:
-        """Return how many more pods of a shape each node holds."""
+        """Return how many more pods of a shape fit on each node, int[nodes]."""
         now = self._current_count(shape)
-        found = np.array(self._counts[shape].base, dtype=np.int64)
+        counts = np.array(self._counts[shape].base, dtype=np.int64)
         for row, count in now.changed.items():
-            found[row] = count
-        return found
+            counts[row] = count
+        return counts
 
     def total(self, shape: PodShape) -> int:
-        """Return how many more pods of a shape all nodes hold together."""
+        """Return how many more pods of a shape fit on all nodes together."""
         return self._current_count(shape).total
 
     def take(self, shape: PodShape, pods: int) -> Charges | None:
-        """Charge pods, on the fullest nodes first. Return None, with nothing charged, if the pods do not fit.
+        """Charge pods of a shape, on the fullest nodes first. Return None, with nothing charged, if they do not fit.
 
-        Only the nodes that are tried are counted again. The others are counted when somebody asks for the total.
+        Only the nodes that are tried are counted again. The others are counted when `total` is next read.
         """
         now = self._now.get(shape) or self._current_count(shape)
         if now.total < pods:
             now = self._current_count(shape)
             if now.total < pods:
                 return None
-        count, charged, left = self._counts[shape], Charges(), pods
+        count, charged, remaining = self._counts[shape], Charges(), pods
         order, at_most = count.order, len(count.order)
-        while left:
+        while remaining:
             if now.at < at_most:
                 row = order[now.at]
             elif now.grew or (now.read < len(self._log) and self._current_count(shape).grew):
@@ -135,12 +135,12 @@ class Capacity:
                 self.undo(shape, charged)
                 return None
             fitting = self._fitting(row, count)
-            taken_pods = min(left, fitting)
+            taken_pods = min(remaining, fitting)
             if taken_pods:
                 self._charge(row, count.needs, taken_pods, count.ports)
                 charged.append((row, taken_pods))
-                left -= taken_pods
-            if taken_pods == fitting:  # nothing is left there
+                remaining -= taken_pods
+            if taken_pods == fitting:  # the node is full
                 now.total -= now.changed.get(row, count.base[row])
                 now.changed[row] = 0
                 if now.at < at_most:
@@ -150,93 +150,103 @@ class Capacity:
         return charged
 
     def _fitting(self, row: int, count: _Count) -> int:
-        """Return how many pods fit on a node now. The node must admit the shape."""
-        left = self._left.get(row)
-        if left is None:
+        """Return how many pods of a shape fit on a row now, >= 0. The node must admit the shape."""
+        free_amounts = self._free_now.get(row)
+        if free_amounts is None:
             return count.base[row]
         if count.ports and _is_any_port_used(
             self._ports_now.get(row) or self._ports_held.get(row, _NO_PORTS), count.ports
         ):
             return 0
         if count.pair is not None:
-            one, amount, other, other_amount = count.pair
-            fits, other_fits = left[one] // amount, left[other] // other_amount
+            first, first_amount, second, second_amount = count.pair
+            fits, other_fits = free_amounts[first] // first_amount, free_amounts[second] // second_amount
             fits = other_fits if other_fits < fits else fits
         else:
-            fits = min([left[column] // amount for column, amount in count.needs], default=_NO_BOUND)
+            fits = min([free_amounts[column] // amount for column, amount in count.needs], default=_NO_BOUND)
         if count.ports:
             fits = min(fits, 1)
         return fits if fits > 0 else 0
 
     def take_within(self, shape: PodShape, pods: int, rows: Iterable[int]) -> Charges | None:
-        """Charge pods on these nodes only, in order. Return None, with nothing charged, if the pods do not fit."""
-        now, charged, left = self._current_count(shape), Charges(), pods
+        """Charge pods on these rows only, in their order. Return None, with nothing charged, if the pods do not fit."""
+        now, charged, remaining = self._current_count(shape), Charges(), pods
         count = self._counts[shape]
         for row in rows:
-            has = now.changed.get(row)
-            taken_pods = min(left, count.base[row] if has is None else has)
+            changed_count = now.changed.get(row)
+            taken_pods = min(remaining, count.base[row] if changed_count is None else changed_count)
             if taken_pods:
                 self._charge(row, count.needs, taken_pods, count.ports)
                 self._recount(row, count, now)
                 charged.append((row, taken_pods))
-                left -= taken_pods
-            if not left:
+                remaining -= taken_pods
+            if not remaining:
                 return charged
         self.undo(shape, charged)
         return None
 
     def undo(self, shape: PodShape, charges: Charges) -> None:
-        """Take back a charge of `take`."""
+        """Give back what `take` or `take_within` has charged."""
         count = self._counts[shape]
         for row, pods in charges:
             self._charge(row, count.needs, -pods, count.ports)
 
     def give(self, shape: PodShape, rows: Sequence[int], sign: int = 1) -> None:
-        """Give back what one pod took on each of these nodes. sign: -1 to charge instead."""
+        """Give back what one pod of a shape takes on each of these rows.
+
+        A row may occur several times. sign: -1 charges instead.
+        """
         self._current_count(shape)
         count = self._counts[shape]
         for row in rows:
             self._charge(row, count.needs, -sign, count.ports)
 
     def with_pods_removed(self, rows: Mapping[PodShape, Sequence[int]]) -> Capacity:
-        """Return another capacity, in which one pod has left each of these nodes."""
+        """Return another capacity, in which one pod of a shape has left each of its rows.
+
+        rows: by shape; a row may occur several times. The result answers only whether pods fit: it does not fill the
+        fullest nodes first.
+        """
         free = self.free.copy()
-        for row, left in self._left.items():
-            free[row] = left
+        for row, free_amounts in self._free_now.items():
+            free[row] = free_amounts
         ports_held = {**self._ports_held, **self._ports_now}
-        for shape, where in rows.items():
-            counts = np.bincount(np.asarray(where, dtype=np.intp), minlength=len(free))
+        for shape, shape_rows in rows.items():
+            counts = np.bincount(np.asarray(shape_rows, dtype=np.intp), minlength=len(free))
             free += counts[:, None] * self._takes[shape]
-            for row in where if shape.host_ports else ():
+            for row in shape_rows if shape.host_ports else ():
                 ports_held[row] = ports_held.get(row, Counter()) - Counter(shape.host_ports)
-        other = Capacity(self.names, free, self._takes, self._admits, self.switches, ports_held)
-        other._fullest_first = False  # asked only whether something fits
-        return other
+        capacity = Capacity(self.names, free, self._takes, self._admits, self.switches, ports_held)
+        capacity._fullest_first = False  # asked only whether something fits
+        return capacity
 
     def keep_free(self, amounts: Mapping[str, int]) -> None:
-        """Keep amounts free as headroom, on the nodes that have most of each resource; less where less is free."""
+        """Charge headroom, by resource, to the nodes that have most of each resource; less where less is free.
+
+        Names that are no resource of these nodes are skipped.
+        """
         for name, amount in amounts.items():
             if name not in self.names:
                 continue
-            column, left = self.names.index(name), amount
-            has = self.free[:, column].copy()
-            for row, free_now in self._left.items():
-                has[row] = free_now[column]
-            for row in np.argsort(-has, kind="stable").tolist():
-                kept_amount = min(left, max(0, int(has[row])))
+            column, remaining = self.names.index(name), amount
+            free_amounts = self.free[:, column].copy()
+            for row, free_now in self._free_now.items():
+                free_amounts[row] = free_now[column]
+            for row in np.argsort(-free_amounts, kind="stable").tolist():
+                kept_amount = min(remaining, max(0, int(free_amounts[row])))
                 self._charge(row, ((column, kept_amount),), 1)
-                left -= kept_amount
-                if left <= 0:
+                remaining -= kept_amount
+                if remaining <= 0:
                     break
 
-    def _current_count(self, shape: PodShape) -> _Now:
-        """Return the count of a shape with all charges included."""
+    def _current_count(self, shape: PodShape) -> _CurrentCount:
+        """Return the count of a shape with all charges included. It is brought up to date first."""
         now = self._now.get(shape)
         if now is None:
             count = self._counts.get(shape)
             if count is None:
                 count = self._counts[shape] = self._count_shape(shape)
-            now = self._now[shape] = _Now(sum(count.base))
+            now = self._now[shape] = _CurrentCount(sum(count.base))
         if now.read < len(self._log):
             count, log = self._counts[shape], self._log
             if len(log) == now.read + 1:
@@ -248,7 +258,7 @@ class Capacity:
         return now
 
     def _count_shape(self, shape: PodShape) -> _Count:
-        """Count the pods of a shape that fit without any charge."""
+        """Return the count of a shape before any charge."""
         takes, admits = self._takes[shape], self._admits[shape]
         requested = takes > 0
         counts = (
@@ -268,8 +278,8 @@ class Capacity:
         needs = tuple((column, amount) for column, amount in enumerate(takes.tolist()) if amount > 0)
         return _Count(needs, admits.tolist(), counts.tolist(), rows.tolist(), shape.host_ports)
 
-    def _recount(self, row: int, count: _Count, now: _Now) -> int:
-        """Count one node again."""
+    def _recount(self, row: int, count: _Count, now: _CurrentCount) -> int:
+        """Count one row again, store a changed number, and return it; 0 if the node does not admit the shape."""
         if not count.admits[row]:
             return 0
         fits = self._fitting(row, count)
@@ -280,16 +290,16 @@ class Capacity:
             now.changed[row] = fits
             now.total += fits - before
             if fits > before:
-                now.grew.append(row)  # it may have been passed already
+                now.grew.append(row)  # `take` may have passed this node already
         return fits
 
     def _charge(self, row: int, needs: Iterable[tuple[int, int]], pods: int, ports: Iterable[HostPort] = ()) -> None:
-        """Charge pods to a row, or give them back with a negative number. needs: columns and amounts of one pod."""
-        left = self._left.get(row)
-        if left is None:
-            left = self._left[row] = self.free[row].tolist()
+        """Charge pods to a row, or give them back with a negative number. needs: (column, amount) of one pod."""
+        free_amounts = self._free_now.get(row)
+        if free_amounts is None:
+            free_amounts = self._free_now[row] = self.free[row].tolist()
         for column, amount in needs:
-            left[column] -= amount * pods
+            free_amounts[column] -= amount * pods
         for port in ports:
             if row not in self._ports_now:
                 self._ports_now[row] = self._ports_held.get(row, _NO_PORTS).copy()
@@ -298,4 +308,5 @@ class Capacity:
 
 
 def _is_any_port_used(used: Counter[HostPort], ports: Iterable[HostPort]) -> bool:
+    """Return True if some pod holds one of these host ports. used: by port, how many pods hold it."""
     return any(used[port] > 0 for port in ports)

@@ -1,4 +1,4 @@
-"""Decides at one moment, as a pure function of an observation, the policy and the time. docs/design.md 4.
+"""Decide at one moment, as a pure function of an observation, the policy and the time. docs/design.md 4.
 
 Four phases lead from one `Decision` to the next. `guard` settles the jobs that no room can help, and finds the waiting
 and the growing jobs. `preempt` serves the waiting jobs: just enough elastic workers leave so that a job fits; a job
@@ -22,7 +22,7 @@ from turnout.jobs.model import JobKey
 
 
 def decide(observation: Observation, policy: Policy, now_s: float) -> list[Step]:
-    """Return one step for each job, in the order of the jobs. now_s: seconds since 1970."""
+    """Return one step for each job, in the order of `observation.jobs`. now_s: seconds since 1970."""
     decision = guard(observation, policy, now_s)
     decision = preempt(decision, observation, policy, now_s)
     decision = scale_up(decision, observation, policy, now_s)
@@ -30,7 +30,10 @@ def decide(observation: Observation, policy: Policy, now_s: float) -> list[Step]
 
 
 def hold(decided: Decision, observation: Observation) -> list[Step]:
-    """Return every job's step, in the last phase. A job without a step keeps its size, for a reason of its own."""
+    """Return one step for each job, in the order of the jobs: last phase.
+
+    A job without a step of a phase gets its own `hold_step`, which keeps its size.
+    """
     steps = decided.steps
     return [step for each in observation.jobs if (step := steps.get(each.token) or each.hold_step) is not None]
 
@@ -44,8 +47,8 @@ def decide_safely(
 ) -> tuple[list[Step], dict[JobKey, Exception]]:
     """Return one step for each job, and the error of each job on which nothing can be decided.
 
-    Steps are in the order of the jobs. A faulty job keeps its size, with the reason AdapterRefused. Raises what
-    `decide` raises when no single job causes it.
+    Steps are in the order of the jobs. A faulty job keeps its size, with the reason AdapterRefused. Raises the
+    exception of `decide` if no single job causes it. now_s: seconds since 1970.
     """
     try:
         return decide(observation, policy, now_s), {}
@@ -53,7 +56,7 @@ def decide_safely(
         faulty = dict(
             _faulty(lambda jobs: decide(replace(observation, jobs=jobs), policy, now_s), observation.jobs, error)
         )
-    # What no job alone brings about is raised here, once more.
+    # An exception that no single job causes is raised again here.
     sound = tuple(each for each in observation.jobs if each.job.key not in faulty)
     steps = {step.key: step for step in decide(replace(observation, jobs=sound), policy, now_s)}
     for each in observation.jobs:
@@ -63,7 +66,10 @@ def decide_safely(
 
 
 def _faulty(decide_on: Callable[[Jobs], object], jobs: Jobs, error: Exception) -> Iterator[tuple[JobKey, Exception]]:
-    """Find the jobs that cause an error each on its own, by halves; none when no half has the error."""
+    """Yield the jobs that cause an error on their own, each with its error, found by halving; none if no half fails.
+
+    decide_on: decides on some of the jobs. error: the exception when it decided on `jobs`.
+    """
     if len(jobs) < 2:
         yield from ((each.job.key, error) for each in jobs)
         return

@@ -1,7 +1,7 @@
 """Leader memory: what the next leader has to know and cannot read reliably from objects that tenants write.
 
-These are the terms on which workers were lent, and who has left room unused. controller/memory_writer.py keeps it in a
-ConfigMap of the autoscaler's own namespace.
+These are the terms on which workers were lent, and who has left room unused. `controller/memory_writer.py` keeps it in
+a ConfigMap of the autoscaler's own namespace.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 from turnout.jobs.model import JobKey, Sizes
 from turnout.kube import labels
 
-MOST_TERMS, MOST_STRIKES = 6_000, 500  # a ConfigMap holds 1 MiB
-_BOUNDS = (labels.MIN_WORKERS, labels.MAX_WORKERS, labels.UNIT)
-_MOST_TEXT = 14
+MAX_TERMS, MAX_STRIKES = 6_000, 500  # that are written: a ConfigMap holds 1 MiB
+_KEPT_ANNOTATIONS = (labels.MIN_WORKERS, labels.MAX_WORKERS, labels.UNIT)
+_MAX_TEXT = 14  # characters of a kept annotation
 Owner = JobKey | str  # a job, or a namespace
 
 
@@ -25,10 +25,10 @@ Owner = JobKey | str  # a job, or a namespace
 class Terms:
     """The terms on which workers were lent to a job."""
 
-    least: int  # its min, in workers, when nothing was lent, or a lower one since
-    sizes: Sizes  # the same for its sizes
+    least: int  # its min, in workers, when nothing was lent, or a lower min since then
+    sizes: Sizes  # its allowed sizes when nothing was lent, or since the min became lower
     annotations: Mapping[str, str]  # its last readable annotations
-    resizable: bool  # it could be resized
+    resizable: bool  # it could be resized when nothing was lent
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Strike:
     """A job or namespace that has left room unused."""
 
     owner: Owner
-    times: int  # in a row
-    age_s: float  # since the last time
-    left_s: float  # of its back-off
+    times: int  # how often in a row, >= 1
+    age_s: float  # time since the last unused room, >= 0
+    left_s: float  # rest of its back-off, >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,18 @@ class Memory:
     """The memory of a leader."""
 
     terms: Mapping[str, Terms] = field(default_factory=dict)  # by the uid of a job with lent workers
-    strikes: tuple[Strike, ...] = ()  # those who wait longest first
+    strikes: tuple[Strike, ...] = ()  # the longest back-off first
 
 
 def encode(memory: Memory, now_s: float) -> dict[str, str]:
-    """Return the data of a ConfigMap. now_s: since 1970, by which the next leader knows how long ago this was."""
-    terms = {uid: _line(each) for uid, each in _first(memory.terms.items(), MOST_TERMS)}
+    """Return the data of the ConfigMap of leader memory: at most MAX_TERMS terms and MAX_STRIKES strikes.
+
+    now_s: time of writing, seconds since 1970.
+    """
+    terms = {uid: _encode_terms(each) for uid, each in _first(memory.terms.items(), MAX_TERMS)}
     strikes = [
-        (_name(each.owner), each.times, round(each.age_s), round(each.left_s))
-        for each in _first(memory.strikes, MOST_STRIKES)
+        (_owner_name(each.owner), each.times, round(each.age_s), round(each.left_s))
+        for each in _first(memory.strikes, MAX_STRIKES)
     ]
     return {
         "terms": msgspec.json.encode(terms).decode(),
@@ -64,14 +67,17 @@ def encode(memory: Memory, now_s: float) -> dict[str, str]:
 
 
 def read(data: Mapping[str, str], now_s: float) -> Memory:
-    """Return what a leader has written. A part that cannot be read counts as absent."""
+    """Return the memory that a leader has written, with times as of `now_s`, seconds since 1970.
+
+    data: of the ConfigMap. A part that cannot be read counts as absent.
+    """
     terms = _decode_or_none(data.get("terms", "{}"), dict[str, tuple[int, int, bool, bool, tuple[str, str, str]]]) or {}
     strikes = _decode_or_none(data.get("strikes", "[]"), list[tuple[str, int, float, float]]) or []
     since_s = max(0.0, now_s - (_decode_or_none(data.get("at", ""), float) or now_s))
     return Memory(
         {
-            uid: Terms(least, Sizes(unit, doubles), _words(texts), able)
-            for uid, (least, unit, doubles, able, texts) in terms.items()
+            uid: Terms(least, Sizes(unit, doubles), _decode_annotations(texts), resizable)
+            for uid, (least, unit, doubles, resizable, texts) in terms.items()
             if least > 0 and unit > 0
         },
         tuple(
@@ -83,37 +89,44 @@ def read(data: Mapping[str, str], now_s: float) -> Memory:
 
 
 def trimmed(terms: Terms) -> Terms:
-    """Return terms with only the annotations that are kept: those without which some kinds cannot be read."""
-    words = {name: text for name in _BOUNDS if (text := terms.annotations.get(name)) and len(text) <= _MOST_TEXT}
-    return replace(terms, annotations=words)
+    """Return terms with only the annotations without which some kinds of job cannot be read."""
+    annotations = {
+        name: text for name in _KEPT_ANNOTATIONS if (text := terms.annotations.get(name)) and len(text) <= _MAX_TEXT
+    }
+    return replace(terms, annotations=annotations)
 
 
-def _line(terms: Terms) -> tuple[object, ...]:
-    texts = [terms.annotations.get(name, "") for name in _BOUNDS]
+def _encode_terms(terms: Terms) -> tuple[object, ...]:
+    """Return terms as they are written: a tuple instead of an object, to save bytes."""
+    texts = [terms.annotations.get(name, "") for name in _KEPT_ANNOTATIONS]
     return terms.least, terms.sizes.unit, terms.sizes.doubles, terms.resizable, texts
 
 
-def _words(texts: Iterable[str]) -> dict[str, str]:
-    return {name: text for name, text in zip(_BOUNDS, texts, strict=True) if text}
+def _decode_annotations(texts: Iterable[str]) -> dict[str, str]:
+    """Return the kept annotations by name. texts: values in the order of _KEPT_ANNOTATIONS, or ""."""
+    return {name: text for name, text in zip(_KEPT_ANNOTATIONS, texts, strict=True) if text}
 
 
-def _first(items: Iterable[Any], most: int) -> Iterable[Any]:
-    return (each for each, _ in zip(items, range(most), strict=False))
+def _first(items: Iterable[Any], max_items: int) -> Iterable[Any]:
+    """Return an iterable over at most so many of the items."""
+    return (each for each, _ in zip(items, range(max_items), strict=False))
 
 
 def _decode_or_none(text: str, type_: Any) -> Any:
-    """Return the value of JSON text; None if it is not of this type."""
+    """Return the value of JSON text; None if the text is no JSON of this type."""
     try:
         return msgspec.json.decode(text, type=type_)
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return None
 
 
-def _name(owner: Owner) -> str:
+def _owner_name(owner: Owner) -> str:
+    """Return KIND/NAMESPACE/NAME of a job, or the name of a namespace."""
     return owner if isinstance(owner, str) else "/".join((owner.kind, owner.namespace, owner.name))
 
 
 def _owner(name: str) -> Owner:
+    """Return the job or the namespace of a text that `_owner_name` has returned."""
     kind, _, rest = name.partition("/")
     namespace, _, own = rest.partition("/")
     return JobKey(kind, namespace, own) if rest else name

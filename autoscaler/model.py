@@ -27,20 +27,20 @@ class Reason(Enum):
     MAKES_ROOM = "MakesRoom"  # a waiting job gets its min from these workers
     ROOM_TAKEN = "RoomTaken"  # workers above its min found no node, because other pods took the room
     # Hold, of jobs that run.
-    AT_MAX = "AtMax"
-    COOLDOWN = "Cooldown"
+    AT_MAX = "AtMax"  # its next size is above its max
+    COOLDOWN = "Cooldown"  # it was resized less than its cooldown ago
     NO_FREE_ROOM = "NoFreeRoom"  # no whole worker fits on the nodes or in the queue
-    HEADROOM_KEPT = "HeadroomKept"
+    HEADROOM_KEPT = "HeadroomKept"  # the room that is left is headroom
     ROOM_SETTLES = "RoomSettles"  # the room has not been idle for as long as a restart takes
     OTHERS_WAIT = "PendingMin"  # the room is promised to a job that waits for its min
-    MARGINAL_GAIN = "MarginalGainTooSmall"
+    MARGINAL_GAIN = "MarginalGainTooSmall"  # the next worker adds too little speed
     BUDGET_SPENT = "RestartBudgetSpent"  # restarts have cost it more than lending has won it
     NOT_READY = "NotReady"  # its last change is not done yet
-    PAUSED = "Paused"
-    RIGID = "Rigid"  # its least is its most
+    PAUSED = "Paused"  # its owner has paused changes
+    RIGID = "Rigid"  # its min is its max
     REFUSED = "AdapterRefused"  # its kind cannot be resized as it is
-    QUEUE_CLOSED = "QueueClosed"
-    SUSPENDED = "Suspended"
+    QUEUE_CLOSED = "QueueClosed"  # its queue takes no new pods
+    SUSPENDED = "Suspended"  # its owner or queue has suspended it
     # Hold, of jobs that wait.
     SCHEDULERS_TURN = "SchedulersTurn"  # there is room for its min
     WAITS_FOR_ROOM = "WaitsForRoom"  # elastic workers leave for it
@@ -48,9 +48,9 @@ class Reason(Enum):
     OVER_QUOTA = "OverQuota"  # its min is more than its queue may ever have
     UNSCHEDULABLE = "Unschedulable"  # its scheduler cannot bind it now, or has left its room unused
     # Of everybody.
-    STALE = "StaleSnapshot"
+    STALE = "StaleSnapshot"  # a list failed, is too old, or does not describe its queue readably
     NODES_UNREADY = "NodesUnready"  # too many nodes are lost to trust the observation
-    CLOCK_JUMPED = "ClockJumped"  # nothing is changed for two looks
+    CLOCK_JUMPED = "ClockJumped"  # nothing is changed in the next two rounds
     ALL_PAUSED = "AllPaused"  # an admin has stopped all changes
     RELEASED = "Released"  # an admin takes back everything that is lent
 
@@ -65,19 +65,19 @@ class GangReason(Enum):
     NOT_OWNED = "GangNotOwned"  # another object owns the PodGroup
 
 
-NODES = ""  # where room is idle: on the nodes, beside the queues by their names
+NODES = ""  # the key of the room on the nodes, in mappings whose other keys are names of queues
 UNKNOWN_NODE = -1  # the row of an unknown node, whose room is not given away
-NOWHERE = (None, UNKNOWN_NODE)  # rows of workers whose room cannot be given away
+NO_ROOM_ROWS = (None, UNKNOWN_NODE)  # rows of workers whose room cannot be given away
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One worker's pod."""
 
-    index: int
-    row: int | None  # of its node in the room, None while it has none
+    index: int  # >= 0; a shrink deletes the highest indexes
+    row: int | None  # of its node in the room; None without a node, UNKNOWN_NODE for an unknown node
     leaving: bool = False  # it terminates
-    since_s: float = 0.0  # when its node took it in, else when it was created
+    since_s: float = 0.0  # when its node started it, else when it was created, in seconds since 1970; 0 if unknown
     name: str = ""  # of the pod
 
 
@@ -98,9 +98,10 @@ class Step(NamedTuple):
         return self.target != self.current
 
 
+# Negated value of the PriorityClass, negated priority, deadline and creation (seconds since 1970), and the job.
 QueueOrder = tuple[int, int, float, float, JobKey]
-ORDER = attrgetter("queue_order")  # sorts JobStates
-_FOREVER_S = float("inf")
+ORDER = attrgetter("queue_order")  # the sort key of JobStates
+_NO_DEADLINE_S = float("inf")
 
 
 class Pool:
@@ -110,12 +111,12 @@ class Pool:
 
     def __init__(self, queue: str, shape: PodShape) -> None:
         self.queue, self.shape = queue, shape
-        self.needs = tuple((what, amount) for what, amount in shape.requests if what != "pods")
+        self.needs = tuple((resource, amount) for resource, amount in shape.requests if resource != "pods")
 
 
 @lru_cache(maxsize=65_536)
 def pool_of(queue: str, shape: PodShape) -> Pool:
-    """Return the one pool of a queue and a shape."""
+    """Return the pool of a queue and a shape: the same object for equal arguments."""
     return Pool(queue, shape)
 
 
@@ -127,13 +128,13 @@ class JobState:
     workers: tuple[Worker, ...] = ()  # by index
     other_pods: tuple[int, ...] = ()  # pods of each other role that have a node, in the order of job.other_roles
     finished: int = 0  # workers that have succeeded and are not replaced
-    unbindable: str = ""  # why no scheduler can bind what the job lacks, "" when one can; no room is kept for it then
+    unbindable: str = ""  # why no scheduler can bind the lacking pods, so that no room is kept for them; "" if one can
     size_before: int = 0  # workers before the job gave room that was left unused, 0 for none; it gets them back at once
-    overdue: bool = False  # workers that have to terminate stay too long: their room is promised to nobody
+    overdue: bool = False  # its promised workers stay too long, so that their room no longer counts as free
 
     # Workers that do not terminate, below the size of the job.
     living: tuple[Worker, ...] = field(init=False, compare=False, repr=False)
-    # Node rows of the other workers, whose room is as good as free.
+    # Node rows of the workers that terminate or are above the size: their room will be free soon.
     promised: tuple[int, ...] = field(init=False, compare=False, repr=False)
     # Living workers that have a node.
     bound_workers: int = field(init=False, compare=False, repr=False)
@@ -145,55 +146,58 @@ class JobState:
     evictable_nodes: tuple[int, ...] = field(init=False, compare=False, repr=False)
     # Queue and shape of the workers.
     pool: Pool = field(init=False, compare=False, repr=False)
-    # The next size up, in workers.
+    # The next larger size, in workers; may be above the max.
     next_size: int = field(init=False, compare=False, repr=False)
-    # The request for the next size up: pool and number of further workers.
+    # The request for the next larger size: the pool, and the number of additional workers.
     unit: tuple[Pool, int] = field(init=False, compare=False, repr=False)
-    # The gain of the next size up.
+    # The gain of the next larger size.
     next_gain: Gain = field(init=False, compare=False, repr=False)
     # Start of the first worker, in seconds since 1970; 0 without workers.
     began_s: float = field(init=False, compare=False, repr=False)
-    # The job has workers above its min to give.
+    # The job is elastic, does not wait, and has workers above its min.
     can_shrink: bool = field(init=False, compare=False, repr=False)
-    # Only time and room decide whether the job grows.
+    # No pause, and every worker of the size has a node: only time and room decide whether the job grows.
     steady: bool = field(init=False, compare=False, repr=False)
-    # The step of a job that neither time nor room can move, else None.
+    # The step of a job whose size neither time nor room can change; None for any other job.
     hold_step: Step | None = field(init=False, compare=False, repr=False)
-    # A key for this state: equal to itself only, and hashed faster than a job's key of three texts.
+    # A key of this state in mappings. It equals only itself, and is hashed faster than a JobKey.
     token: object = field(init=False, compare=False, repr=False)
-    # The last step that `hold` has made.
+    # The last step that `hold` returned; empty before.
     _last_hold: list[Step] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         job, workers, size, least = self.job, self.workers, self.job.replicas, self.job.bounds.least
         living = tuple([worker for worker in workers if not worker.leaving and worker.index < size])
-        going = workers if len(living) < len(workers) else ()
+        possibly_promised = workers if len(living) < len(workers) else ()
         bound = sum([worker.row is not None for worker in living])
         lacks_others = any(count < most for count, (_, most) in zip(self.other_pods, job.other_roles, strict=False))
         is_waiting = job.life is Life.LIVE and (bound + self.finished < least or lacks_others)
         pool, next_size = pool_of(job.queue, job.shape), job.sizes.larger(size)
-        why = None if is_waiting else _hold_reason(job, next_size, len(workers), len(living), bound)
+        why = None if is_waiting else _fixed_size_reason(job, next_size, len(workers), len(living), bound)
         hold_step = None if why is None else Step(job.key, size, size, *why)
-        put = partial(object.__setattr__, self)
-        put("living", living)
-        put("promised", _promised_rows(going, size))
-        put("bound_workers", bound)
-        put("is_waiting", is_waiting)
-        put("queue_order", _queue_order(job))
-        put("evictable_nodes", tuple([worker.row for worker in living[least:] if worker.row not in NOWHERE]))
-        put("pool", pool)
-        put("next_size", next_size)
-        put("unit", (pool, next_size - size))
-        put("next_gain", gain(job.curve, least, size, next_size))
-        put("began_s", min([worker.since_s for worker in living], default=0.0))
-        put("can_shrink", job.elastic and not is_waiting and len(living) > least)
-        put("steady", job.pause is Pause.NONE and len(workers) == size == bound)
-        put("hold_step", hold_step)
-        put("token", object())
-        put("_last_hold", [] if hold_step is None else [hold_step])
+        set_field = partial(object.__setattr__, self)
+        set_field("living", living)
+        set_field("promised", _promised_rows(possibly_promised, size))
+        set_field("bound_workers", bound)
+        set_field("is_waiting", is_waiting)
+        set_field("queue_order", _queue_order(job))
+        set_field("evictable_nodes", tuple([worker.row for worker in living[least:] if worker.row not in NO_ROOM_ROWS]))
+        set_field("pool", pool)
+        set_field("next_size", next_size)
+        set_field("unit", (pool, next_size - size))
+        set_field("next_gain", gain(job.curve, least, size, next_size))
+        set_field("began_s", min([worker.since_s for worker in living], default=0.0))
+        set_field("can_shrink", job.elastic and not is_waiting and len(living) > least)
+        set_field("steady", job.pause is Pause.NONE and len(workers) == size == bound)
+        set_field("hold_step", hold_step)
+        set_field("token", object())
+        set_field("_last_hold", [] if hold_step is None else [hold_step])
 
     def hold(self, reason: Reason, detail: str = "") -> Step:
-        """Return the step of a job that keeps its size. A step equal to the last one is the same object."""
+        """Return a step that keeps the size of the job. detail: numbers for a person.
+
+        The object of the last step is returned again if reason and detail are the same.
+        """
         last = self._last_hold[0] if self._last_hold else None
         if last is None or last.reason is not reason or last.detail != detail:
             size = self.job.replicas
@@ -203,19 +207,23 @@ class JobState:
 
 
 def _promised_rows(workers: tuple[Worker, ...], size: int) -> tuple[int, ...]:
-    """Return the node rows of workers that terminate or are above the size."""
+    """Return the node rows of workers that terminate or are above the size. Workers without a known node have none."""
     rows = [worker.row for worker in workers if worker.leaving or worker.index >= size]
     return tuple([row for row in rows if row is not None and row != UNKNOWN_NODE])
 
 
 def _queue_order(job: Job) -> QueueOrder:
+    """Return the sort key of a job in its queue. A job without deadline comes after all jobs with one."""
     order = job.order
-    deadline_s = _FOREVER_S if order.deadline_s is None else order.deadline_s
+    deadline_s = _NO_DEADLINE_S if order.deadline_s is None else order.deadline_s
     return -order.class_value, -order.priority, deadline_s, unix_s(job.created) or 0.0, job.key
 
 
-def _hold_reason(job: Job, next_size: int, workers: int, living: int, bound: int) -> tuple[Reason, str] | None:
-    """Return why neither time nor room can change a job that does not wait; None if one of them can."""
+def _fixed_size_reason(job: Job, next_size: int, workers: int, living: int, bound: int) -> tuple[Reason, str] | None:
+    """Return why neither time nor room can change a job that does not wait, and a detail; None if one of them can.
+
+    workers, living, bound: numbers of all workers, of those that stay, and of those that stay and have a node.
+    """
     size = job.replicas
     if job.life is Life.SUSPENDED:
         return Reason.SUSPENDED, ""
@@ -252,20 +260,20 @@ class TerminatingPod(NamedTuple):
 class Observation:
     """The facts of one moment on which a decision is made."""
 
-    jobs: tuple[JobState, ...]  # by key
-    queues: Mapping[str, Queue]
-    room: Capacity
-    age_s: float = 0.0  # of the oldest list in it
+    jobs: tuple[JobState, ...]  # sorted by ORDER if `is_sorted`
+    queues: Mapping[str, Queue]  # by name
+    room: Capacity  # the free room of the nodes
+    age_s: float = 0.0  # time since the last event of the oldest list in it, >= 0
     complete: bool = True  # False when some list failed
     unready: float = 0.0  # the share of nodes that are not ready, 0 to 1
     admin_override: AdminOverride = AdminOverride.RUN  # an admin's order for all jobs
-    leaving: tuple[TerminatingPod, ...] = ()  # terminating pods of jobs that are gone
-    # What is free on nodes that are reserved for gangs without waiting pods, by resource; it is no part of the room.
+    leaving: tuple[TerminatingPod, ...] = ()  # terminating pods of jobs that are deleted, over, or of no known kind
+    # Free amounts of nodes that are reserved for gangs without waiting pods, by resource; no part of the room.
     reserved: Mapping[str, int] = field(default_factory=dict)
-    is_sorted: bool = False  # the jobs are in the order of their turns
-    # Room that was idle for long enough, by NODES or queue and by resource; None if idle time does not matter.
+    is_sorted: bool = False  # the jobs are sorted by ORDER
+    # Room that was idle for `Policy.settle_s`, by NODES or queue and by resource; None if idle time does not matter.
     settled: Mapping[str, Mapping[str, int]] | None = None
-    jumped_s: float = 0.0  # by how much a clock has jumped just now
+    jumped_s: float = 0.0  # by how much the wall clock has jumped since the last observation, 0 for not at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,31 +296,34 @@ class Policy:
 
     @property
     def settle_s(self) -> float:
-        """Return how long room has to be idle before a job restarts for it, in seconds."""
+        """How long room has to be idle before a job restarts for it, in seconds."""
         return self.settle * self.restart_s
 
 
-OVERRIDE_KEY, UNTIL_KEY = "standing", "until"
+OVERRIDE_KEY, UNTIL_KEY = "standing", "until"  # keys in the data of the ConfigMap of an admin's order
 
 
 def read_admin_override(data: Mapping[str, str]) -> tuple[AdminOverride, float | None]:
-    """Return the order and its end, in seconds since 1970. An unknown word stops all changes, which is safest."""
+    """Return an admin's order and its end, in seconds since 1970; None for no end. data: of its ConfigMap.
+
+    Without data there is no order. An unknown word stops all changes, which is safest.
+    """
     text = data.get(OVERRIDE_KEY, AdminOverride.RUN.value).strip()
     words = {each.value: each for each in AdminOverride}
     return words.get(text, AdminOverride.PAUSE), unix_s(data[UNTIL_KEY].strip()) if data.get(UNTIL_KEY) else None
 
 
 def admin_override_data(override: AdminOverride, until: str = "") -> dict[str, str]:
-    """Return the data of the ConfigMap with this order."""
+    """Return the data of the ConfigMap of this order. until: its end as RFC 3339, "" for no end."""
     return {OVERRIDE_KEY: override.value, **({UNTIL_KEY: until} if until else {})}
 
 
-Gpus = tuple[str, ...]  # the names of these resources
-Amounts = Mapping[str, int]
+Gpus = tuple[str, ...]  # the names of the resources that count as GPUs
+Amounts = Mapping[str, int]  # by resource
 
 
 def total(amounts: Amounts, gpus: Gpus) -> int:
-    """Return how many GPUs these amounts have."""
+    """Return how many GPUs these amounts contain."""
     return sum(amounts.get(each, 0) for each in gpus)
 
 
@@ -329,5 +340,8 @@ def free(limits: Amounts, used: Amounts, gpus: Gpus) -> int | None:
 
 
 def largest(amounts: Amounts, gpus: Gpus) -> int:
-    """Return the largest of these amounts. A setting for GPUs in general stands under the name of each resource."""
+    """Return the largest of the amounts of GPU resources, 0 without any.
+
+    So headroom stated for each resource counts once.
+    """
     return max((amounts.get(each, 0) for each in gpus), default=0)

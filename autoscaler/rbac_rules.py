@@ -1,8 +1,8 @@
 """The rights that the autoscaler needs: to observe, for each kind that it resizes, for marks on pods and taints.
 
 The page observes the same and writes nothing. The chart's roles and policies are written from here (`python -m
-hack.codegen.rbac`). Reading is never split by kind: without the jobs of one kind, what is seen of every queue is
-partial, and nothing is done.
+hack.codegen.rbac`). Reading is never split by kind: without the jobs of one kind, the use of every queue would be
+incomplete, and the autoscaler would change nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from turnout.jobs.kinds.registry import KINDS as JOB_KINDS
 from turnout.kube import labels
 
-READ = ("list", "watch")
+READ = ("list", "watch")  # verbs
 NOTES = "turnout.dev/"  # prefix of our own annotations
-POD_NOTES = (labels.SAFE_TO_EVICT, labels.VOLCANO_PREEMPTABLE, labels.VOLCANO_TASK_PRIORITY)  # which of them may go
+# Annotations of pods that tell which pods may be evicted.
+POD_NOTES = (labels.SAFE_TO_EVICT, labels.VOLCANO_PREEMPTABLE, labels.VOLCANO_TASK_PRIORITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Rule:
     group: str  # "" for the core
     resources: tuple[str, ...]
     verbs: tuple[str, ...] = READ
-    names: tuple[str, ...] = ()  # of the only objects that are meant, () for all
+    names: tuple[str, ...] = ()  # names of the only objects, () for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,12 @@ class KindRights:
 
     @property
     def reads(self) -> Rule:
-        """Give the rule to watch the kind's objects."""
+        """The rule to watch the kind's objects."""
         return Rule(self.group, (self.resource,))
 
     @property
     def writes(self) -> tuple[Rule, ...]:
-        """Give the rules that resizing needs."""
+        """The rules that resizing needs; empty for a kind that is never resized."""
         patched = () if self.sizes is None else (Rule(self.group, (self.resource,), ("patch",)),)
         return (*patched, *(Rule(self.group, (resource,), ("create",)) for resource in self.creates))
 

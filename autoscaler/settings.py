@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from turnout.autoscaler.model import Policy
-from turnout.autoscaler.node_faults.model import MOST_PROOFS, TaintRules
+from turnout.autoscaler.node_faults.model import MAX_PROOFS, TaintRules
 from turnout.autoscaler.observe.job_pods import SCHEDULERS
 from turnout.jobs.reservation import CONFIGMAP
 from turnout.kube.cli_flags import BadSetting, add_reporting, check_name, check_url, parse_address, parse_settings
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.version import add_version
 
+# The key of a label or taint, with or without a prefix.
 _QUALIFIED_NAME = r"([a-z0-9]([a-z0-9.-]{0,250}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
-_MOST_TAINT_S = 365 * 86_400.0
+_MAX_TAINT_S = 365 * 86_400.0
 
 
 class WatchedConfigMaps(NamedTuple):
@@ -103,17 +104,17 @@ class Settings:
             raise BadSetting(f"--taint-key is {self.taint_key!r}: it must be the key of a taint, such as a.b/c")
         if not 0 < self.taint_share <= 1:
             raise BadSetting(f"--taint-share is {self.taint_share}: it must be above 0 and at most 1")
-        if not 1 <= self.taint_verdicts <= MOST_PROOFS:
-            raise BadSetting(f"--taint-verdicts is {self.taint_verdicts}: it must be from 1 to {MOST_PROOFS}")
-        if not 0 < self.taint_s <= _MOST_TAINT_S:
-            raise BadSetting(f"--taint-s is {self.taint_s}: it must be above 0 and at most {_MOST_TAINT_S:.0f}")
+        if not 1 <= self.taint_verdicts <= MAX_PROOFS:
+            raise BadSetting(f"--taint-verdicts is {self.taint_verdicts}: it must be from 1 to {MAX_PROOFS}")
+        if not 0 < self.taint_s <= _MAX_TAINT_S:
+            raise BadSetting(f"--taint-s is {self.taint_s}: it must be above 0 and at most {_MAX_TAINT_S:.0f}")
 
     def namespace(self) -> str:
         """Return the namespace of the Lease, in which the autoscaler writes its own objects."""
         return self.lease.partition("/")[0]
 
     def rules(self) -> TaintRules:
-        """Return when nodes are tainted."""
+        """Return the rules by which nodes are tainted."""
         return TaintRules(self.taint_key, self.taint_share, self.taint_verdicts, self.taint_s, slow=self.taint_slow)
 
     def policy(self) -> Policy:
@@ -130,7 +131,10 @@ class Settings:
 
 
 def read_settings(argv: Sequence[str] | None) -> Settings:
-    """Read the command line. Ends the program with code 2 on a bad one."""
+    """Return the settings of a command line.
+
+    A bad one ends the program with code 2. argv: None for that of the process.
+    """
     return parse_settings(parser(), Settings, argv)
 
 
@@ -184,6 +188,7 @@ def _add_configmaps(parser: argparse.ArgumentParser, default: Settings) -> None:
 
 
 def _names(text: str) -> tuple[str, ...]:
+    """Return the names of a comma-separated list. Empty names are left out."""
     return tuple(name for each in text.split(",") if (name := each.strip()))
 
 

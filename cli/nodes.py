@@ -82,7 +82,7 @@ def _state(record: Record, tainted: bool) -> str:
 def record_of(node: Mapping[str, Any]) -> Record | None:
     """Read the record on a raw node. Raises BadNodeRecord."""
     text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
-    return None if text is None else model.read(text)
+    return None if text is None else model.read_record(text)
 
 
 def listing(node_rows: Sequence[NodeRow]) -> Listing[NodeRow]:
@@ -124,5 +124,5 @@ def without_taint(node: Mapping[str, Any], key: str, now_s: float) -> dict[str, 
     now = utc_datetime(now_s)
     cleared = Record(FaultState.CLEARED, now, max(now, record.handled_until) if record is not None else now)
     return node_health.node_patch(
-        node, {labels.NODE_RECORD: model.write(cleared)}, node_health.without_taint(node, key)
+        node, {labels.NODE_RECORD: model.record_text(cleared)}, node_health.without_taint(node, key)
     )

@@ -8,7 +8,15 @@ from difflib import get_close_matches
 
 from turnout.autoscaler.model import JobState
 from turnout.autoscaler.reporting.forecast import NEVER, Estimate
-from turnout.autoscaler.reporting.why import Chain, Holder, QueueLink, ResourceNeed, RoomLink, SizeLink, UnmanagedGang
+from turnout.autoscaler.reporting.why import (
+    Chain,
+    Holder,
+    QueueSection,
+    ResourceNeed,
+    RoomSection,
+    SizeSection,
+    UnmanagedGang,
+)
 from turnout.cli.job_names import GANG_KINDS, JobName, words_of
 from turnout.jobs.gang import Remedy, most_patient, repair_of
 from turnout.jobs.kinds.registry import KINDS
@@ -84,7 +92,7 @@ def with_account(why_rows: Sequence[Row], text: str, remedy: str) -> list[Row]:
     return [*found, ("next", remedy)] if remedy else found
 
 
-def _queue(queue: QueueLink) -> list[Row]:
+def _queue(queue: QueueSection) -> list[Row]:
     """Return the row of a job's queue."""
     if queue.known:
         parts = [f"{queue.used} of {gpus(queue.limit)} used" if queue.limit is not None else f"{gpus(queue.used)} used"]
@@ -128,7 +136,7 @@ def _lack(lack: ResourceNeed) -> str:
     return f"{needs}, {free and amount_text(lack.resource, free).split()[0]} free: {short}"
 
 
-def _room(room: RoomLink) -> str:
+def _room(room: RoomSection) -> str:
     """Return in words how many workers fit now, and why other nodes let none in."""
     if not room.nodes:
         return "there are no nodes"
@@ -161,7 +169,7 @@ def _gang(chain: Chain) -> str:
     return text + (f"; {gang.multiple} on each node" if gang.multiple > 1 else "")
 
 
-def _size(size: SizeLink, least: int, most: int) -> list[Row]:
+def _size(size: SizeSection, least: int, most: int) -> list[Row]:
     """Return the rows about a job's size and about what lending has won or cost it. least, most: its bounds."""
     larger = "no larger size is wanted" if size.larger is None else f"the next size is {size.larger}"
     text = f"{count(size.size, 'worker')} of {least} to {most}, {size.elastic} of them elastic; {larger}"

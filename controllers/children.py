@@ -1,4 +1,4 @@
-"""Builds the objects that a job owns, compares them with those that exist, and knows their paths on the API server.
+"""Build the objects that a job owns, compare them with those that exist, and find their paths on the API server.
 
 Children are created in order and deleted with the highest index first. reconcile.py, or a kind with a lifecycle of its
 own, decides which children a job needs. One reconciliation creates a bounded number of children, so that no job holds
@@ -47,46 +47,47 @@ POD_GROUPS = {
     GangDialect.SCHEDULER_PLUGINS: "scheduling.x-k8s.io/v1alpha1",
 }
 SCHEDULERS = {GangDialect.VOLCANO: "volcano", GangDialect.SCHEDULER_PLUGINS: "scheduler-plugins-scheduler"}
+# By which a pod names its PodGroup: a label in one dialect, annotations in the other.
 _GROUP_LABEL = "scheduling.x-k8s.io/pod-group"
-_GROUP_NOTE, _TASK_NOTE = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
-_MADE_ONCE = ("Service", "Secret")  # their addresses and keys are in use
+_GROUP_ANNOTATION, _TASK_ANNOTATION = "scheduling.k8s.io/group-name", "volcano.sh/task-spec"
+_IMMUTABLE_KINDS = ("Service", "Secret")  # never updated, since their addresses and keys are in use
 _RESTART = {Restart.EXIT_CODE: Restart.NEVER.value}  # the kubelet knows no exit codes
 
 
-def owner(view: ControlledJob) -> dict[str, Any]:
-    """Return the reference by which the job owns a child, and the API server deletes it after the job."""
-    head = {"apiVersion": view.api_version, "kind": view.kind, "name": view.name, "uid": view.uid}
-    return {**head, "controller": True, "blockOwnerDeletion": True}
+def owner_reference(job: ControlledJob) -> dict[str, Any]:
+    """Return the reference by which a job owns a child, so that the API server deletes the child after the job."""
+    identity = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "uid": job.uid}
+    return {**identity, "controller": True, "blockOwnerDeletion": True}
 
 
-def pod(
-    kind: ControlledKind, view: ControlledJob, role: Role, replica: Replica, known: OwnedObjects, setup: Setup
+def pod_body(
+    kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica, known: OwnedObjects, setup: Setup
 ) -> Object:
-    """Return one replica's pod."""
+    """Return the body of one replica's pod, with labels, gang and scheduling gate. known: what the job owns now."""
     template = role.template.get("metadata") or {}
-    labels = {**(template.get("labels") or {}), **kind.labels(view, role, replica)}
-    notes = {**(template.get("annotations") or {}), **kind.notes(view, role, replica)}
+    labels = {**(template.get("labels") or {}), **kind.labels(job, role, replica)}
+    annotations = {**(template.get("annotations") or {}), **kind.notes(job, role, replica)}
     policy = _RESTART.get(role.restart, role.restart.value)
-    spec = {**with_metrics_port(kind.pod_spec(view, role, replica, known)), "restartPolicy": policy}
+    spec = {**with_metrics_port(kind.pod_spec(job, role, replica, known)), "restartPolicy": policy}
     dialect = GangDialect.NONE if role.outside_gang else setup.dialect
     if dialect is not GangDialect.NONE:
         spec.setdefault("schedulerName", setup.scheduler or SCHEDULERS[dialect])
     if dialect is GangDialect.VOLCANO:
-        notes |= {_GROUP_NOTE: view.gang.name or view.name, _TASK_NOTE: role.label}
+        annotations |= {_GROUP_ANNOTATION: job.gang.name or job.name, _TASK_ANNOTATION: role.label}
     elif dialect is GangDialect.SCHEDULER_PLUGINS:
-        labels[_GROUP_LABEL] = view.name
-    meta = meta_of(view, kind.name(view, role, replica), labels)
+        labels[_GROUP_LABEL] = job.name
+    meta = meta_of(job, kind.name(job, role, replica), labels)
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**meta, "annotations": notes} if notes else meta,
+        "metadata": {**meta, "annotations": annotations} if annotations else meta,
         "spec": spec,
     }
     return _with_placement_gate(body) if setup.gate_pods else body
 
 
 def _with_placement_gate(body: Object) -> Object:
-    """Put our scheduling gate on a pod that wants it; leave any other, and one that cannot be read."""
+    """Return the body with our scheduling gate if the pod wants it; an unreadable pod is returned unchanged."""
     try:
         if not wants_gate(msgspec.convert(body, Pod)):
             return body
@@ -96,18 +97,16 @@ def _with_placement_gate(body: Object) -> Object:
     return {**body, "spec": {**body["spec"], "schedulingGates": [*gates, {"name": PLACEMENT_GATE}]}}
 
 
-def services(kind: ControlledKind, view: ControlledJob, role: Role) -> Iterator[LazyChild]:
-    """Give each replica's headless Service, so that its name resolves wherever its pod runs."""
+def services(kind: ControlledKind, job: ControlledJob, role: Role) -> Iterator[LazyChild]:
+    """Yield the headless Service of each replica of a role, so that its name resolves wherever its pod runs."""
     for index in range(role.replicas):
         replica = Replica(index, index)
-        yield LazyChild(
-            ChildKey("Service", kind.name(view, role, replica)), partial(_service, kind, view, role, replica)
-        )
+        yield LazyChild(ChildKey("Service", kind.name(job, role, replica)), partial(_service, kind, job, role, replica))
 
 
-def _service(kind: ControlledKind, view: ControlledJob, role: Role, replica: Replica) -> Object:
-    """Return the headless Service of one pod, with the ports of its training container."""
-    labels = kind.labels(view, role, replica)
+def _service(kind: ControlledKind, job: ControlledJob, role: Role, replica: Replica) -> Object:
+    """Return the headless Service of one replica, with the ports of its training container."""
+    labels = kind.labels(job, role, replica)
     labels.pop("training.kubeflow.org/job-role", None)
     ports = [
         {"name": each.get("name", ""), "port": each["containerPort"]}
@@ -116,35 +115,35 @@ def _service(kind: ControlledKind, view: ControlledJob, role: Role, replica: Rep
         for each in container.get("ports") or ()
     ]
     spec = {"clusterIP": "None", "selector": labels, "ports": ports}
-    meta = meta_of(view, kind.name(view, role, replica), labels)
+    meta = meta_of(job, kind.name(job, role, replica), labels)
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
-def pod_group(view: ControlledJob, setup: Setup) -> Object | None:
-    """Return the job's PodGroup in the scheduler's dialect; None without one."""
+def pod_group(job: ControlledJob, setup: Setup) -> Object | None:
+    """Return the job's PodGroup in the dialect of the scheduler; None if no PodGroups are created."""
     if setup.dialect is GangDialect.NONE:
         return None
-    gang = view.gang
-    spec: dict[str, Any] = {"minMember": gang.min_member, "minResources": gang.min_resources or least_resources(view)}
+    gang = job.gang
+    spec: dict[str, Any] = {"minMember": gang.min_member, "minResources": gang.min_resources or least_resources(job)}
     if setup.dialect is GangDialect.VOLCANO:
         spec["queue"] = gang.queue or "default"
         if gang.priority_class:
             spec["priorityClassName"] = gang.priority_class
-        spec |= gang.more
+        spec |= gang.extra_fields
     elif gang.timeout_s is not None:
         spec["scheduleTimeoutSeconds"] = gang.timeout_s
-    meta = meta_of(view, view.name, {})
+    meta = meta_of(job, job.name, {})
     if setup.dialect is GangDialect.VOLCANO:
-        meta = meta_of(view, gang.name or view.name, gang.labels)
+        meta = meta_of(job, gang.name or job.name, gang.labels)
         meta |= {"annotations": dict(gang.notes)} if gang.notes else {}
     return {"apiVersion": POD_GROUPS[setup.dialect], "kind": "PodGroup", "metadata": meta, "spec": spec}
 
 
-def least_resources(view: ControlledJob) -> Object:
-    """Return what the first `min_member` members request together, the lead's first, as Volcano admits a PodGroup."""
-    left, members = view.gang.min_member, []
-    for role in (each for each in view.roles if not each.outside_gang):
-        count, left = min(role.replicas, left), max(0, left - role.replicas)
+def least_resources(job: ControlledJob) -> Object:
+    """Return what the first `min_member` pods request together, the lead's first, as Volcano admits a PodGroup."""
+    remaining, members = job.gang.min_member, []
+    for role in (each for each in job.roles if not each.outside_gang):
+        count, remaining = min(role.replicas, remaining), max(0, remaining - role.replicas)
         members.append((role, count))
     return resources_of(members)
 
@@ -165,91 +164,93 @@ def resources_of(members: Iterable[tuple[Role, int]]) -> Object:
 
 
 def _requests(resources: Object) -> dict[str, int]:
-    """Return the requests of a container by resource; a limit counts where no request is set.
+    """Return the requests of a container by resource, invalid amounts left out.
 
-    Invalid amounts are left out.
+    A limit counts where no request is set.
     """
-    found = {}
+    requests = {}
     for part in ("limits", "requests"):
         quantities = resources.get(part)
         for name, quantity in quantities.items() if isinstance(quantities, Mapping) else ():
             with suppress(BadQuantity, TypeError, AttributeError):
-                found[name] = amount(name, quantity)
-    return found
+                requests[name] = amount(name, quantity)
+    return requests
 
 
 def _quantity(name: str, number: int) -> str:
-    """Return an amount as Kubernetes writes it. number: of milli-CPU for "cpu"."""
+    """Return an amount as Kubernetes writes it. number: milli-CPUs for "cpu"."""
     if name != "cpu":
         return str(number)
     return f"{number}m" if number % 1_000 else str(number // 1_000)
 
 
-def build(child: NeededChild) -> Object:
-    """Return the body of a child."""
+def child_body(child: NeededChild) -> Object:
+    """Return the body of a needed child, which is built now if the child is lazy."""
     return child.build() if isinstance(child, LazyChild) else child
 
 
-def key_of(body: NeededChild) -> ChildKey:
-    """Return the key of a child by its body."""
-    if isinstance(body, LazyChild):
-        return body.key
-    return ChildKey(body["kind"], body["metadata"]["name"])
+def child_key(child: NeededChild) -> ChildKey:
+    """Return the key of a needed child."""
+    if isinstance(child, LazyChild):
+        return child.key
+    return ChildKey(child["kind"], child["metadata"]["name"])
 
 
-def content(body: Object) -> tuple[str, Object] | None:
-    """Return the field of a child that is kept up to date, and its value; None for a child that never changes."""
-    if body["kind"] in _MADE_ONCE:
+def updated_field(body: Object) -> tuple[str, Object] | None:
+    """Return the name and value of the field of a child that is kept up to date; None if the child never changes."""
+    if body["kind"] in _IMMUTABLE_KINDS:
         return None
     name = "data" if body["kind"] == "ConfigMap" else "spec"
     return name, body[name]
 
 
-def same(expected: Any, actual: Any) -> bool:
+def has_expected_fields(expected: Any, actual: Any) -> bool:
     """Return True if an object has all expected fields, whatever else the API server has filled in."""
     if isinstance(expected, Mapping):
-        return isinstance(actual, Mapping) and all(same(each, actual.get(name)) for name, each in expected.items())
+        return isinstance(actual, Mapping) and all(
+            has_expected_fields(each, actual.get(name)) for name, each in expected.items()
+        )
     if isinstance(expected, (list, tuple)):
         if not isinstance(actual, (list, tuple)) or len(expected) != len(actual):
             return False
-        return all(same(*pair) for pair in zip(expected, actual, strict=True))
+        return all(has_expected_fields(*pair) for pair in zip(expected, actual, strict=True))
     return bool(expected == actual)
 
 
-def meta_of(view: ControlledJob, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the metadata of a child of the job."""
-    meta = {"name": name, "namespace": view.namespace, "ownerReferences": [owner(view)]}
+def meta_of(job: ControlledJob, name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metadata of a child of the job: its name, owner reference and labels."""
+    meta = {"name": name, "namespace": job.namespace, "ownerReferences": [owner_reference(job)]}
     return {**meta, "labels": dict(labels)} if labels else meta
 
 
-def with_missing_variables(own: Iterable[Object], more: Iterable[Object]) -> list[Object]:
-    """Return the environment of a container, with those of `more` that it does not set itself."""
+def with_missing_variables(own: Iterable[Object], added: Iterable[Object]) -> list[Object]:
+    """Return a container's variables, and those of `added` that it does not set itself."""
     variables = list(own)
     names = {each.get("name") for each in variables}
-    return [*variables, *(each for each in more if each["name"] not in names)]
+    return [*variables, *(each for each in added if each["name"] not in names)]
 
 
 POD = "Pod"
 
 
-def missing(role: Role, pods: Iterable[PodState]) -> list[int]:
-    """Return the indices of a role that none of these pods has, the lowest first."""
+def missing_indices(role: Role, pods: Iterable[PodState]) -> list[int]:
+    """Return the indices of a role that no pod has, the lowest first. pods: of this role."""
     indices = {pod.index for pod in pods}
     return [index for index in range(role.replicas) if index not in indices]
 
 
 def by_role(pods: Iterable[PodState]) -> dict[str, list[PodState]]:
-    """Return the pods by the label of their role: one walk, however many roles a job has."""
-    found: dict[str, list[PodState]] = {}
+    """Return the pods by the label of their role, in one pass."""
+    pods_of_role: dict[str, list[PodState]] = {}
     for pod in pods:
-        found.setdefault(pod.role, []).append(pod)
-    return found
+        pods_of_role.setdefault(pod.role, []).append(pod)
+    return pods_of_role
 
 
-def surplus(role: Role, pods: Iterable[PodState]) -> list[PodState]:
-    """Return the pods of a role whose index is missing or above its size, the highest first."""
-    found = [pod for pod in pods if pod.index >= role.replicas or pod.index < 0]
-    return sorted(found, key=lambda pod: pod.index, reverse=True)
+def surplus_pods(role: Role, pods: Iterable[PodState]) -> list[PodState]:
+    """Return the pods of a role whose index is unreadable or not below its size, the highest index first."""
+    surplus = [pod for pod in pods if pod.index >= role.replicas or pod.index < 0]
+    return sorted(surplus, key=lambda pod: pod.index, reverse=True)
 
 
 def delete_pod(pod: PodState) -> Delete:
@@ -257,39 +258,40 @@ def delete_pod(pod: PodState) -> Delete:
     return Delete(ChildKey(POD, pod.name), pod.uid)
 
 
-def others(bodies: Iterable[NeededChild], known: OwnedObjects, portion: Portion) -> Iterator[Write]:
-    """Yield the writes that bring the other children to what is needed.
+def other_writes(bodies: Iterable[NeededChild], known: OwnedObjects, portion: Portion) -> Iterator[Write]:
+    """Yield the writes that create, update and delete the children that are not pods.
 
-    portion: what this reconciliation may still create.
+    bodies: the needed children; all others are deleted. portion: what this reconciliation may still create.
     """
     keys = set[ChildKey]()
     for body in bodies:
-        key = key_of(body)
+        key = child_key(body)
         keys.add(key)
         child = known.others.get(key)
         if child is None:
             if not portion.is_full():
-                yield portion.create(partial(build, body))
-        elif not isinstance(body, LazyChild) and (expected := content(body)) is not None:
+                yield portion.create(partial(child_body, body))
+        elif not isinstance(body, LazyChild) and (expected := updated_field(body)) is not None:
             name, wanted_fields = expected
-            if not same(wanted_fields, child.data if name == "data" else child.spec):
+            if not has_expected_fields(wanted_fields, child.data if name == "data" else child.spec):
                 yield Update(key, wanted_fields, name)
     surplus_children = [each for key, each in known.others.items() if key not in keys]
     yield from (Delete(each.key, each.uid) for each in sorted(surplus_children, key=lambda each: -each.index))
 
 
 def delete_pods(pods: Iterable[PodState]) -> Iterator[Write]:
-    """Yield the deletions of these pods, except for pods that terminate already."""
-    found = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: (pod.role, -pod.index))
-    return (delete_pod(pod) for pod in found)
+    """Yield the deletions of these pods, except for pods that terminate already, by role, the highest index first."""
+    living = sorted((pod for pod in pods if not pod.deleting), key=lambda pod: (pod.role, -pod.index))
+    return (delete_pod(pod) for pod in living)
 
 
 def delete_others(known: OwnedObjects) -> Iterator[Write]:
-    """Yield the deletions of all children that are not pods."""
+    """Yield the deletions of all children that are not pods, by kind, the highest index first."""
     return (Delete(each.key, each.uid) for each in sorted(known.others.values(), key=_last_first))
 
 
 def _last_first(child: ChildState) -> tuple[str, int]:
+    """Return a sort key: the kind of a child, then the highest index first."""
     return child.key.kind, -child.index
 
 
@@ -302,7 +304,7 @@ def waits_for_admission(known: OwnedObjects, setup: Setup) -> bool:
 
 
 def merge_patch(before: Object, after: Object) -> Object:
-    """Return the merge patch that turns one object into the other, with null for removed fields."""
+    """Return the JSON merge patch that turns one object into the other, with null for removed fields."""
     removed = {name: None for name in before if name not in after}
     changed = {
         name: merge_patch(before[name], each)
@@ -313,8 +315,8 @@ def merge_patch(before: Object, after: Object) -> Object:
     return {**removed, **changed}
 
 
-PORTION_BYTES = 2 << 20  # of the children that one look makes, as JSON
-PORTION_CHILDREN = 500  # that one look makes
+PORTION_BYTES = 2 << 20  # JSON bytes of the children that one reconciliation creates
+PORTION_CHILDREN = 500  # children that one reconciliation creates
 
 
 class Portion:
@@ -325,12 +327,12 @@ class Portion:
         self._left_out = False
 
     def is_full(self) -> bool:
-        """Return True if the next child is left to the next reconciliation."""
+        """Return True if the next child has to be left to the next reconciliation, and note that one was left out."""
         self._left_out |= self._children <= 0 or self._bytes <= 0
         return self._left_out
 
     def create(self, build: Callable[[], Object]) -> Create:
-        """Build a child and charge it. Ask `is_full` before."""
+        """Build a child, charge it, and return its creation. Call it only after `is_full` returned False."""
         body = build()
         self._children -= 1
         self._bytes -= len(msgspec.json.encode(body))
@@ -342,7 +344,8 @@ class Portion:
 
 
 PODS = "/api/v1"
-_FIXED = {
+# By kind: the path of its API group, and its plural.
+_PREFIXES = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Secret": ("/api/v1", "secrets"),
     "Pod": ("/api/v1", "pods"),
@@ -352,13 +355,13 @@ _FIXED = {
 
 
 def path_prefixes(setup: Setup) -> Mapping[str, tuple[str, str]]:
-    """Return, by kind, the path of its group and its plural."""
+    """Return, by kind of child, the path of its API group and its plural."""
     if setup.dialect not in POD_GROUPS:
-        return _FIXED
-    return {**_FIXED, "PodGroup": (f"/apis/{POD_GROUPS[setup.dialect]}", "podgroups")}
+        return _PREFIXES
+    return {**_PREFIXES, "PodGroup": (f"/apis/{POD_GROUPS[setup.dialect]}", "podgroups")}
 
 
 def collection_path(prefix: tuple[str, str], namespace: str) -> str:
-    """Return the path of the children of one kind in one namespace, "" for all of them."""
+    """Return the path of the children of one kind in a namespace; "" for all namespaces. prefix: of `path_prefixes`."""
     group, plural = prefix
     return f"{group}/namespaces/{namespace}/{plural}" if namespace else f"{group}/{plural}"

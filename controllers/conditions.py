@@ -13,34 +13,36 @@ from turnout.controllers.model import ControlledKind, JobPhase, Object, Reason
 from turnout.kube.times import rfc3339
 
 Conditions = Sequence[Object]
+# The condition that each of these replaces.
 _EXCLUDES = {"Running": "Restarting", "Restarting": "Running"}
 _ENDS = (Reason.SUCCEEDED, Reason.FAILED)
 
 
+# Phases of conditions, the decisive ones first.
 _PHASES = {
     Reason.FAILED: JobPhase.FAILED,
     Reason.SUCCEEDED: JobPhase.SUCCEEDED,
     Reason.SUSPENDED: JobPhase.SUSPENDED,
     Reason.RESTARTING: JobPhase.RESTARTING,
     Reason.RUNNING: JobPhase.RUNNING,
-}  # of conditions, the decisive ones first
+}
 
 
 def job_phase(kind: ControlledKind, status: Object) -> JobPhase:
-    """Return the phase of a job by its status; PENDING for a new job and for a status that says nothing."""
+    """Return the phase of a job by its status; PENDING for a new job and for a status without a known condition."""
     if kind.phase is not None:
         return kind.phase(status)
-    found = valid_conditions(kind.vocabulary.read(status))
-    return next((phase for type_, phase in _PHASES.items() if is_true(found, type_)), JobPhase.PENDING)
+    stored_conditions = valid_conditions(kind.vocabulary.read(status))
+    return next((phase for type_, phase in _PHASES.items() if is_true(stored_conditions, type_)), JobPhase.PENDING)
 
 
 def is_true(conditions: Conditions, type_: Reason) -> bool:
-    """Return True if a job has this condition."""
+    """Return True if a job has this condition with status "True"."""
     return any(each.get("type") == type_.value and each.get("status") == "True" for each in conditions)
 
 
-def ended(conditions: Conditions) -> bool:
-    """Return True if a job has succeeded or failed."""
+def has_ended(conditions: Conditions) -> bool:
+    """Return True if a job has succeeded or failed by its conditions."""
     return any(is_true(conditions, each) for each in _ENDS)
 
 
@@ -54,10 +56,10 @@ def with_condition(
     why: Reason | None = None,
     on: bool = True,
 ) -> list[Object]:
-    """Return the conditions with one added or updated; a failed job keeps its conditions.
+    """Return the conditions with one added or updated. A failed job keeps its conditions.
 
-    type_: of the condition. kind: of the job, the first word of the reason. why: rest of the reason, None for the type.
-    on: its status.
+    type_: of the condition. kind: of the job, the first word of the reason. why: the rest of the reason, None for the
+    type. on: status of the condition. now_s: seconds since 1970.
     """
     if is_true(conditions, Reason.FAILED):
         return list(conditions)
@@ -75,13 +77,13 @@ def with_condition(
 
 
 def _after_end(condition: Object, type_: Reason) -> Object:
-    """Return a condition after the end of the job: Running becomes false."""
+    """Return a condition after one of type `type_` was added: an end makes Running false."""
     if type_ in _ENDS and condition.get("type") == Reason.RUNNING.value:
         return {**condition, "status": "False"}
     return condition
 
 
 def valid_conditions(status: Mapping[str, Any]) -> list[Object]:
-    """Return the conditions of a status, without values that are not conditions."""
-    found = status.get("conditions")
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    """Return the conditions of a status; entries that are no objects are left out."""
+    stored = status.get("conditions")
+    return [each for each in stored if isinstance(each, dict)] if isinstance(stored, list) else []

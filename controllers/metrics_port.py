@@ -12,7 +12,7 @@ from typing import Any
 from turnout.controllers.model import Object
 
 PORT_NAME = "turnout-metrics"  # the default of the chart's monitoring.launchers.port
-VARIABLE = "TURNOUT_METRICS_PORT"
+VARIABLE = "TURNOUT_METRICS_PORT"  # of the environment; the option comes first
 _PROGRAMS = ("turnout-run", "dlrover-run", "turnout.launcher")
 _OPTION = re.compile(r"--metrics[-_]port(?:=(.*))?")
 
@@ -25,38 +25,38 @@ def with_metrics_port(spec: dict[str, Any]) -> dict[str, Any]:
     containers = [each for each in spec.get("containers") or () if isinstance(each, Mapping)]
     if any(port.get("name") == PORT_NAME for each in containers for port in _ports(each)):
         return spec
-    for at, each in enumerate(containers):
-        if (number := metrics_port(each)) is not None:
-            port = {"name": PORT_NAME, "containerPort": number, "protocol": "TCP"}
-            containers[at] = {**each, "ports": [*_ports(each), port]}
+    for index, each in enumerate(containers):
+        if (port_number := metrics_port(each)) is not None:
+            port = {"name": PORT_NAME, "containerPort": port_number, "protocol": "TCP"}
+            containers[index] = {**each, "ports": [*_ports(each), port]}
             return {**spec, "containers": containers}
     return spec
 
 
 def metrics_port(container: Object) -> int | None:
-    """Return the fixed port at which a container's launcher serves metrics; None without one.
+    """Return the fixed port at which a container's launcher serves metrics, 1 to 65535; None without one.
 
-    The command line comes before the environment. Options behind the training script are the script's.
+    The command line comes before the environment. Options behind the training script belong to the script.
     """
-    text = next(_values(container), None)
+    text = next(_option_values(container), None)
     if text is None:
         env = container.get("env")
-        named = [each for each in env if isinstance(each, Mapping)] if isinstance(env, list) else []
-        text = next((each.get("value") for each in named if each.get("name") == VARIABLE), None)
+        variables = [each for each in env if isinstance(each, Mapping)] if isinstance(env, list) else []
+        text = next((each.get("value") for each in variables if each.get("name") == VARIABLE), None)
     if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 5:
         return None
     return int(text) if 1 <= int(text) <= 65_535 else None
 
 
-def _values(container: Object) -> Iterator[str]:
-    """Yield the values of --metrics-port that belong to the launcher."""
+def _option_values(container: Object) -> Iterator[str]:
+    """Yield the values of --metrics-port among the options of the launcher."""
     words = [word for part in (container.get("command"), container.get("args")) for word in _words(part)]
-    starts = [at for at, word in enumerate(words) if word.rpartition("/")[2] in _PROGRAMS]
-    for at in range(starts[0] + 1 if starts else len(words), len(words)):
-        if words[at] == "--" or words[at].endswith(".py"):
+    program_indices = [index for index, word in enumerate(words) if word.rpartition("/")[2] in _PROGRAMS]
+    for index in range(program_indices[0] + 1 if program_indices else len(words), len(words)):
+        if words[index] == "--" or words[index].endswith(".py"):
             return
-        if (found := _OPTION.fullmatch(words[at])) is not None:
-            yield found[1] if found[1] is not None else words[at + 1] if at + 1 < len(words) else ""
+        if (option := _OPTION.fullmatch(words[index])) is not None:
+            yield option[1] if option[1] is not None else words[index + 1] if index + 1 < len(words) else ""
 
 
 def _words(part: object) -> list[str]:
@@ -66,5 +66,6 @@ def _words(part: object) -> list[str]:
 
 
 def _ports(container: Object) -> list[Mapping[str, Any]]:
+    """Return the ports of a container; entries that are no objects are left out."""
     ports = container.get("ports")
     return [each for each in ports if isinstance(each, Mapping)] if isinstance(ports, list) else []

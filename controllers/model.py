@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from turnout.jobs.kinds.job_kind import CleanPods, Restart
 
 Object = Mapping[str, Any]
-JUMP_S = 10.0  # between readings of the clock; decisions that a jump delays are made again after it
+JUMP_S = 10.0  # between two readings of the clock, and from a clock jump to the decisions that it delays
 
 
 class Reason(Enum):
@@ -68,9 +68,9 @@ class ChildLabels:
     """The labels by which the children of a kind are found."""
 
     job: str  # on every child; its value is the job's name
-    role: str
-    index: str
-    mode: str = ""  # the mode of the job for which a pod was created, "" for kinds with one mode
+    role: str  # its value is the label of the role
+    index: str  # its value is the index of the replica
+    mode: str = ""  # its value is the mode of the job for which a pod was created, "" for kinds with one mode
 
 
 KUBEFLOW = ChildLabels(
@@ -90,17 +90,17 @@ class Role:
     """Pods that differ by their index only."""
 
     name: str  # as upstream spells it, "Worker"
-    replicas: int
+    replicas: int  # >= 0
     template: Object  # of a pod
-    restart: Restart
-    most_restarts: int | None = None  # how often one index may be recreated, None for no bound
+    restart: Restart  # the restart policy of its pods
+    max_restarts: int | None = None  # how often one index may be recreated, None for no bound
     survives_cleanup: bool = False  # its pods outlive the cleanup of an ended job
     outside_gang: bool = False  # its pods are no members of the job's gang and do not wait for it
     added_bytes: int = 0  # JSON bytes that its kind adds to each pod's template, if they grow with the job
 
     @property
     def label(self) -> str:
-        """Return the role's name in labels and in names of pods."""
+        """The role's name in labels and in names of pods: in lower case."""
         return self.name.lower()
 
 
@@ -108,38 +108,38 @@ class Role:
 class Replica:
     """One replica that has to be created."""
 
-    index: int  # dense, taken over by the replacement
-    number: int  # of its pod; never given twice if the kind is `numbered`, else the index
-    restarts: int = 0  # of this index so far
-    memory_kills: int = 0  # restarts for lack of memory
+    index: int  # 0 to replicas - 1; the replacement of a pod gets the same index
+    number: int  # in the pod's name; never given twice if the kind is `numbered`, else the index
+    restarts: int = 0  # restarts of this index so far
+    memory_kills: int = 0  # restarts of this index for lack of memory
     avoids: tuple[str, ...] = ()  # names of nodes that pods of its role found faulty
 
 
 @dataclass(frozen=True, slots=True)
 class RunPolicy:
-    """Holds for a job as a whole. Times are in seconds, None for no bound."""
+    """The policy of a job as a whole. Times are in seconds, None for no bound."""
 
     suspended: bool = False
-    clean_pods: CleanPods = CleanPods.NONE
+    clean_pods: CleanPods = CleanPods.NONE  # which pods are deleted after the end of the job
     ttl_s: int | None = None  # from the end of the job to its deletion
     deadline_s: int | None = None  # the longest that it may be active
-    backoff_limit: int | None = None  # restarts of containers, and failed pods
-    start_s: int | None = None  # until as many pods as the gang needs have started
+    backoff_limit: int | None = None  # restarts of containers and failed pods after which the job fails
+    start_s: int | None = None  # time for as many pods as the gang needs to start; then the job fails
 
 
 @dataclass(frozen=True, slots=True)
 class GangSpec:
     """The fields of the job's PodGroup. Those from `name` on are Volcano's only."""
 
-    min_member: int
-    queue: str = ""
-    priority_class: str = ""
-    min_resources: Object | None = None
-    timeout_s: int | None = None
-    name: str = ""  # of the PodGroup, "" for the job's
+    min_member: int  # pods that start together, >= 0
+    queue: str = ""  # "" for the default queue
+    priority_class: str = ""  # "" for none
+    min_resources: Object | None = None  # None for the sum of the requests of `min_member` pods
+    timeout_s: int | None = None  # time for the scheduler to place the gang, None for its default
+    name: str = ""  # of the PodGroup, "" for the job's name
     labels: Object = field(default_factory=dict)
     notes: Object = field(default_factory=dict)  # its annotations
-    more: Object = field(default_factory=dict)  # further fields of its spec
+    extra_fields: Object = field(default_factory=dict)  # further fields of its spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +155,8 @@ class ControlledJob:
     policy: RunPolicy
     gang: GangSpec
     spec: Any  # what only one kind reads, as its `read` returns it
-    elastic: bool = False
-    other_controller: str = ""  # another controller that the job names as its own
+    elastic: bool = False  # it may run with fewer pods than its roles have
+    other_controller: str = ""  # another controller that the job names as its own, "" for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class RefusedJob:
 
 
 class PodPhase(Enum):
-    """A pod's phase. One that is being deleted while it runs counts as failed: its node may be gone."""
+    """The phase of a pod, as its status states it."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -183,15 +183,15 @@ class PodState:
 
     name: str
     uid: str
-    role: str  # the label
-    index: int
+    role: str  # the value of its role label
+    index: int  # -1 without a readable index label
     phase: PodPhase
-    deleting: bool = False
+    deleting: bool = False  # it terminates
     exit_code: int | None = None  # of the training container, None while it runs
-    restarts: int = 0  # of containers
+    restarts: int = 0  # restarts of its containers
     ready: bool = False
     reason: str = ""  # why it failed, by its status or its container's: "Evicted", "OOMKilled"
-    node: str = ""  # its name, "" before
+    node: str = ""  # name of its node, "" without one
     last_words: str = ""  # the termination message of the training container, or the end of its log
     mode: str = ""  # the value of the kind's label `mode`
     containers: Sequence[Object] = ()  # their statuses, if the kind reports them
@@ -207,9 +207,9 @@ class ChildState:
 
     key: ChildKey
     uid: str
-    role: str = ""
-    index: int = -1
-    spec: Object = field(default_factory=dict)  # as it is now
+    role: str = ""  # the value of its role label, "" for a child of the whole job
+    index: int = -1  # -1 for a child of the whole job
+    spec: Object = field(default_factory=dict)  # as the API server has it
     data: Object = field(default_factory=dict)  # of a ConfigMap
     phase: str = ""  # of a PodGroup
 
@@ -221,18 +221,18 @@ class OwnedObjects:
     pods: Sequence[PodState] = ()
     others: Mapping[ChildKey, ChildState] = field(default_factory=dict)
     offered: frozenset[str] | None = None  # extended resources of all nodes, None while unknown
-    unread: bool = False  # pods cannot be read, so these are stale
-    jumped_s: float = 0.0  # the last jump of a clock; decisions that depend on time are delayed
+    unread: bool = False  # pods cannot be read, so `pods` is stale
+    jumped_s: float = 0.0  # size of a clock jump just now, which delays decisions that depend on time; 0 for none
 
-    def delay_event(self, what: str) -> EventOnJob:
-        """Return the Event of an action that a clock jump delays."""
+    def delay_event(self, action: str) -> EventOnJob:
+        """Return the Event about an action that a clock jump delays. action: the subject of the sentence."""
         return EventOnJob(
-            Reason.CLOCK_JUMPED, f"{what} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True
+            Reason.CLOCK_JUMPED, f"{action} is put off: a clock has jumped by {self.jumped_s:.0f} s", warning=True
         )
 
 
 class LazyChild(NamedTuple):
-    """A child that is made once and never changed. Its body is built only where it is missing: a job has many."""
+    """A child that is created once and never changed. Its body is built only if the child is missing."""
 
     key: ChildKey
     build: Callable[[], Object]
@@ -242,24 +242,24 @@ NeededChild = Object | LazyChild
 
 
 class Create(NamedTuple):
-    """Make a child."""
+    """The creation of a child."""
 
     body: Object
 
 
 class Delete(NamedTuple):
-    """Delete a child, if it still has this uid."""
+    """The deletion of a child, if it still has this uid."""
 
     key: ChildKey
     uid: str
 
 
 class Update(NamedTuple):
-    """Give a child this content. field: where it stands, `spec` or `data`."""
+    """The new content of a child."""
 
     key: ChildKey
     content: Object
-    field: str = "spec"
+    field: str = "spec"  # the field with the content: `spec` or `data`
 
 
 class EventOnJob(NamedTuple):
@@ -283,16 +283,16 @@ class ReconcileOutcome:
     status_first: bool = False  # write it before the children, since it counts those that are deleted
     requeue_s: float | None = None  # when to reconcile again at the latest, None for the next change
     restarts: tuple[RestartReason, ...] = ()  # one for each pod, or for the whole job, that restarts
-    delete_job: bool = False
+    delete_job: bool = False  # delete the job itself
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The pods of one role by their phase."""
+    """The number of pods of one role, by phase."""
 
-    active: int = 0
+    active: int = 0  # that run and do not terminate
     succeeded: int = 0
-    failed: int = 0
+    failed: int = 0  # that have failed, or terminate while they run
 
 
 class GangDialect(Enum):
@@ -313,7 +313,7 @@ class Setup:
 
 
 class JobVerdict(NamedTuple):
-    """A condition that a job has come to."""
+    """A condition that follows from the pods of a job."""
 
     reason: Reason  # RUNNING, RESTARTING, SUCCEEDED or FAILED
     text: str
@@ -324,29 +324,29 @@ def as_mapping(value: Any) -> Object:
     return value if isinstance(value, Mapping) else {}
 
 
-def replica_name(view: ControlledJob, role: Role, replica: Replica) -> str:
-    """Return the name that most kinds give one replica: its pod's, and its Service's."""
-    return f"{view.name}-{role.label}-{replica.number}"
+def replica_name(job: ControlledJob, role: Role, replica: Replica) -> str:
+    """Return the default name of a replica's pod and of its Service."""
+    return f"{job.name}-{role.label}-{replica.number}"
 
 
 class StatusContext(NamedTuple):
-    """When a status is put into words. before: the status in the kind's own words as it is."""
+    """The status before a change, and the time of the change."""
 
-    before: Object
-    now_s: float
+    before: Object  # as stored, in the kind's own terms
+    now_s: float  # seconds since 1970
 
 
 class StatusVocabulary(NamedTuple):
-    """A kind's own words for a status. The core's are conditions, replicaStatuses, startTime and completionTime.
+    """The translation between a kind's own status and the status that `reconcile` uses, its core status.
 
-    fields: those that are written. read: takes a status of the kind to the core's words. write: the other way; the
-    view is None for an object that is refused.
+    A core status has conditions, replicaStatuses, startTime and completionTime.
     """
 
-    fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")
-    read: Callable[[Object], Object] = lambda status: status
+    fields: tuple[str, ...] = ("conditions", "replicaStatuses", "startTime", "completionTime")  # that are written
+    read: Callable[[Object], Object] = lambda status: status  # translates a status of the kind to a core status
+    # Translates a core status to a status of the kind. The job is None for an object that is refused.
     write: Callable[[Object, ControlledJob | None, OwnedObjects, StatusContext], Object] = (
-        lambda status, _view, _known, _moment: status
+        lambda status, _job, _known, _moment: status
     )
 
 
@@ -360,37 +360,37 @@ class ControlledKind:
     kind: str
     apis: tuple[str, ...]  # each `GROUP/VERSION` that serves it; they differ by the group only
     plural: str  # in paths
-    container: str  # the training container, "" for any
+    container: str  # name of the training container, "" for any
     read: Callable[[Object], ControlledJob | RefusedJob]
     labels: Callable[[ControlledJob, Role, Replica], dict[str, str]]  # of the child of one replica
     selector: Callable[[ControlledJob, Role], dict[str, str]]  # the labels of all pods of one role
     # The children matter if an address is known only once a Service exists.
     pod_spec: Callable[[ControlledJob, Role, Replica, OwnedObjects], dict[str, Any]]
-    extras: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # the children beside pods
+    extras: Callable[[ControlledJob, OwnedObjects], Sequence[NeededChild]]  # all children that are not pods
     # The conditions that follow from the pods, by the counts of each role, by its name.
     judge: Callable[[ControlledJob, Mapping[str, Counts], OwnedObjects], Sequence[JobVerdict]]
-    restarts_at: int = 128  # the least exit code that Restart.EXIT_CODE recreates
+    restarts_at: int = 128  # the lowest exit code for which Restart.EXIT_CODE recreates a pod
     child_labels: ChildLabels = KUBEFLOW
     owns: tuple[str, ...] = ("Pod", "Service", "HorizontalPodAutoscaler")
     name: Callable[[ControlledJob, Role, Replica], str] = replica_name
     # Names of the roles whose missing pods are not created yet.
-    postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = lambda _view, _known: ()
-    # The part of a suspended job that still runs.
-    suspended_view: Callable[[ControlledJob], ControlledJob | None] = lambda _view: None
-    # True to recreate a failed pod, None to follow the role's policy.
-    recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _view, _role, _pod: None
+    postponed_roles: Callable[[ControlledJob, OwnedObjects], Collection[str]] = lambda _job, _known: ()
+    # The part of a suspended job that still runs, None if nothing of it runs.
+    suspended_job: Callable[[ControlledJob], ControlledJob | None] = lambda _job: None
+    # True to recreate a failed pod, False to let the job fail, None to follow the role's policy.
+    recreate: Callable[[ControlledJob, Role, PodState], bool | None] = lambda _job, _role, _pod: None
     vocabulary: StatusVocabulary = CORE_WORDS
-    advice: Callable[[ControlledJob], Sequence[str]] = lambda _view: ()  # for the owner of a new job
+    advice: Callable[[ControlledJob], Sequence[str]] = lambda _job: ()  # for the owner of a new job
     # True for a pod that was created for another mode of the job.
-    outdated: Callable[[ControlledJob, PodState], bool] = lambda _view, _pod: False
+    outdated: Callable[[ControlledJob, PodState], bool] = lambda _job, _pod: False
     reports_containers: bool = False  # its status has the containers' own statuses
     numbered: bool = False  # a pod's name is never given twice
     # The exit code by which a pod reports a faulty node, None for kinds without one.
     faulty_node_exit_code: int | None = None
     # The annotations of one replica's pod.
-    notes: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = lambda _view, _role, _replica: {}
+    notes: Callable[[ControlledJob, Role, Replica], Mapping[str, str]] = lambda _job, _role, _replica: {}
     title: str = ""  # its name among kinds, if another kind has the same `kind`
-    # Decides on a job whose lifecycle is a table of phases; otherwise conditions follow kubeflow/common.
+    # Decides on a job whose lifecycle is a table of phases; None if its conditions follow kubeflow/common.
     lifecycle: (
         Callable[[ControlledKind, ControlledJob, Object, OwnedObjects, float, Setup], ReconcileOutcome] | None
     ) = None
@@ -398,5 +398,5 @@ class ControlledKind:
 
     @property
     def full_name(self) -> str:
-        """Return the kind's name in settings and commands."""
+        """The kind's name in settings and commands."""
         return self.title or self.kind

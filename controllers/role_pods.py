@@ -1,4 +1,4 @@
-"""Decides on the pods of one role: which are created, deleted and recreated, at once or after a back-off.
+"""Decide on the pods of one role: which are created, deleted and recreated, at once or after a back-off.
 
 Restarts, numbers and back-offs are kept in the role's part of the job's status, so another controller continues with
 them, and a controller that ends between counting a pod and deleting it counts it once. Numbers are given upwards and
@@ -37,7 +37,7 @@ from turnout.jobs.kinds.job_kind import Restart
 from turnout.kube.errors import BadQuantity
 from turnout.kube.pod_shape import amount
 
-_NAMED = 8  # indices in a text
+_MAX_INDICES = 8  # indices in a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,14 @@ class RoleDecision:
     counts: Counts
     restarted: bool  # failed pods are recreated
     failure: str  # why the job fails by these pods, "" if it does not
-    status_fields: Object  # what the role's part of the status has to remember
-    requeue_s: float | None = None  # until the first index in a back-off may have a pod, None if none is
+    status_fields: Object  # fields of the role's part of the status, for later decisions
+    requeue_s: float | None = None  # until the first index in a back-off may have a pod; None without a back-off
     events: Sequence[EventOnJob] = ()
     restarts: Sequence[RestartReason] = ()  # one for each failed pod whose recreation was not counted before
 
 
 def soonest(decisions: Iterable[RoleDecision], *bounds: float) -> float | None:
-    """Return the shortest of these times, in seconds; None without any."""
+    """Return the shortest of the decisions' `requeue_s` and of `bounds`, in seconds; None without any."""
     return min(
         (*bounds, *(decision.requeue_s for decision in decisions if decision.requeue_s is not None)), default=None
     )
@@ -66,7 +66,7 @@ class Reconciliation:
     """The input of all decisions of one reconciliation of a job."""
 
     kind: ControlledKind
-    view: ControlledJob
+    job: ControlledJob
     known: OwnedObjects
     setup: Setup
     now_s: float
@@ -77,70 +77,74 @@ class _RolePods(NamedTuple):
     """The pods of one role, by index."""
 
     all: list[PodState]
-    outdated: list[PodState]
-    # A deleted pod of a numbered kind has its successor already, and was counted if we deleted it.
+    outdated: list[PodState]  # created for another mode of the job
+    # Terminating pods of a numbered kind: each has its successor already, and was counted if we deleted it.
     replaced: list[PodState]
     failed: list[PodState]  # neither outdated nor replaced
 
 
-def decide_role(now: Reconciliation, role: Role, before: Object) -> RoleDecision:
-    """Decide on the pods of one role. before: its part of the status."""
-    kind, view = now.kind, now.view
-    pods = _pods_of(now, role)
+def decide_role(context: Reconciliation, role: Role, before: Object) -> RoleDecision:
+    """Return the decision on the pods of one role. before: the role's part of the stored status."""
+    kind, job = context.kind, context.job
+    pods = _pods_of(context, role)
     past = RoleHistory.read(
         role, before, pods.all, numbered=kind.numbered, faulty_node_exit_code=kind.faulty_node_exit_code
     )
-    recreated = [pod for pod in pods.failed if past.may_recreate(pod) and _is_recreated(kind, view, role, pod)]
-    failure = _failure(kind, view, role, past, pods.failed, recreated)
-    fresh = past.uncounted(recreated)
-    past, back_off = past.with_counted(recreated), BackOff.read(before, now.now_s).with_failures(fresh)
-    leave = [pod for pod in (*children.surplus(role, pods.all), *recreated, *pods.outdated) if not pod.deleting]
-    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if now.known.jumped_s else 0.0)
-    creations, past = _creations(now, role, past, pods, waiting_s)
-    left_out = recreated if kind.numbered else ()
+    recreated = [pod for pod in pods.failed if past.may_recreate(pod) and _is_recreated(kind, job, role, pod)]
+    failure = _failure(kind, job, role, past, pods.failed, recreated)
+    new_failures = past.uncounted(recreated)
+    past, back_off = past.with_counted(recreated), BackOff.read(before, context.now_s).with_failures(new_failures)
+    leaving = [pod for pod in (*children.surplus_pods(role, pods.all), *recreated, *pods.outdated) if not pod.deleting]
+    waiting_s = back_off.waiting_s(role.replicas, JUMP_S if context.known.jumped_s else 0.0)
+    creations, past = _creations(context, role, past, pods, waiting_s)
+    uncounted_pods = recreated if kind.numbered else ()
     return RoleDecision(
-        [*(children.delete_pod(pod) for pod in leave), *creations],
-        _counts(pod for pod in pods.all if pod.index < role.replicas and pod not in left_out),
+        [*(children.delete_pod(pod) for pod in leaving), *creations],
+        _counts(pod for pod in pods.all if pod.index < role.replicas and pod not in uncounted_pods),
         bool(recreated),
         failure,
         {**past.status_fields(), **back_off.status_fields(role.replicas)},
         min(waiting_s.values(), default=None),
-        _back_off_events(role, waiting_s, fresh),
-        [restart_reason(pod, kind.faulty_node_exit_code) for pod in fresh],
+        _back_off_events(role, waiting_s, new_failures),
+        [restart_reason(pod, kind.faulty_node_exit_code) for pod in new_failures],
     )
 
 
-def _pods_of(now: Reconciliation, role: Role) -> _RolePods:
-    """Sort the pods of a role into all, outdated, about to be replaced, and failed."""
-    mine = sorted((pod for pod in now.known.pods if pod.role == role.label), key=lambda pod: pod.index)
-    outdated = [pod for pod in mine if now.kind.outdated(now.view, pod)]
-    replaced = [pod for pod in mine if now.kind.numbered and pod.deleting]
-    failed = [pod for pod in mine if pod.phase is PodPhase.FAILED and pod not in outdated and pod not in replaced]
-    return _RolePods(mine, outdated, replaced, failed)
+def _pods_of(context: Reconciliation, role: Role) -> _RolePods:
+    """Return the pods of a role, sorted by index and grouped as _RolePods documents."""
+    role_pods = sorted((pod for pod in context.known.pods if pod.role == role.label), key=lambda pod: pod.index)
+    outdated = [pod for pod in role_pods if context.kind.outdated(context.job, pod)]
+    replaced = [pod for pod in role_pods if context.kind.numbered and pod.deleting]
+    failed = [pod for pod in role_pods if pod.phase is PodPhase.FAILED and pod not in outdated and pod not in replaced]
+    return _RolePods(role_pods, outdated, replaced, failed)
 
 
 def _creations(
-    now: Reconciliation, role: Role, past: RoleHistory, pods: _RolePods, waiting_s: Mapping[int, float]
+    context: Reconciliation, role: Role, past: RoleHistory, pods: _RolePods, waiting_s: Mapping[int, float]
 ) -> tuple[list[Write], RoleHistory]:
-    """Return the creations of missing pods that do not wait, and the past with their numbers given."""
+    """Return the creations of missing pods, and the past with their numbers given.
+
+    Nothing is created for a gang that is not admitted, a postponed role, an index in a back-off, or beyond the portion.
+    waiting_s: seconds that each index in a back-off still waits.
+    """
     creations: list[Write] = []
-    waits_for_admission = not role.outside_gang and children.waits_for_admission(now.known, now.setup)
-    if waits_for_admission or role.name in now.kind.postponed_roles(now.view, now.known):
+    waits_for_admission = not role.outside_gang and children.waits_for_admission(context.known, context.setup)
+    if waits_for_admission or role.name in context.kind.postponed_roles(context.job, context.known):
         return creations, past
-    for index in children.missing(role, (pod for pod in pods.all if pod not in pods.replaced)):
+    for index in children.missing_indices(role, (pod for pod in pods.all if pod not in pods.replaced)):
         if index in waiting_s:
             continue
-        if now.portion.is_full():
+        if context.portion.is_full():
             break
         replica, past = past.give_number(index)
-        body = partial(children.pod, now.kind, now.view, role, replica, now.known, now.setup)
-        creations.append(now.portion.create(body))
+        build_pod = partial(children.pod_body, context.kind, context.job, role, replica, context.known, context.setup)
+        creations.append(context.portion.create(build_pod))
     return creations, past
 
 
 def _failure(
     kind: ControlledKind,
-    view: ControlledJob,
+    job: ControlledJob,
     role: Role,
     past: RoleHistory,
     failed: Sequence[PodState],
@@ -148,43 +152,52 @@ def _failure(
 ) -> str:
     """Return why the job fails by the failed pods of a role, "" if it does not.
 
-    past: restarts so far. recreated: failed pods that are created again.
+    past: restarts so far. failed: all failed pods. recreated: those of them that are created again.
     """
     if any(not past.may_recreate(pod) for pod in failed):
-        return f'job "{view.name}" is failing because one "{role.name}" failed {role.most_restarts} times and again.'
-    if any(_is_final(kind, view, role, pod) for pod in failed if pod not in recreated):
-        return f'job "{view.name}" is failing because "{role.name}" replica(s) failed.'
+        return f'job "{job.name}" is failing because one "{role.name}" failed {role.max_restarts} times and again.'
+    if any(_is_final(kind, job, role, pod) for pod in failed if pod not in recreated):
+        return f'job "{job.name}" is failing because "{role.name}" replica(s) failed.'
     return ""
 
 
-def _back_off_events(role: Role, waiting_s: Mapping[int, float], fresh: Iterable[PodState]) -> list[EventOnJob]:
-    """Return one Event for each new failure whose pod is recreated after a back-off."""
-    late = sorted({pod.index for pod in fresh} & waiting_s.keys())
-    if not late:
+def _back_off_events(role: Role, waiting_s: Mapping[int, float], new_failures: Iterable[PodState]) -> list[EventOnJob]:
+    """Return an Event about new failures whose pods are recreated after a back-off; empty without any.
+
+    waiting_s: seconds that each index in a back-off still waits. new_failures: pods.
+    """
+    delayed = sorted({pod.index for pod in new_failures} & waiting_s.keys())
+    if not delayed:
         return []
-    named = ", ".join(map(str, late[:_NAMED])) + (f" and {len(late) - _NAMED} others" if len(late) > _NAMED else "")
-    until = f"{max(waiting_s[index] for index in late):.0f} s"
+    indices_text = ", ".join(map(str, delayed[:_MAX_INDICES])) + (
+        f" and {len(delayed) - _MAX_INDICES} others" if len(delayed) > _MAX_INDICES else ""
+    )
+    wait_text = f"{max(waiting_s[index] for index in delayed):.0f} s"
     return [
-        EventOnJob(Reason.BACK_OFF, f"{role.name} {named} failed again and again: made anew in {until}", warning=True)
+        EventOnJob(
+            Reason.BACK_OFF,
+            f"{role.name} {indices_text} failed again and again: recreated in {wait_text}",
+            warning=True,
+        )
     ]
 
 
-def _is_recreated(kind: ControlledKind, view: ControlledJob, role: Role, pod: PodState) -> bool:
-    """Return True if a failed pod is created again: by the rule of the kind, its exit code, or the restart policy."""
-    if (decision := kind.recreate(view, role, pod)) is not None:
+def _is_recreated(kind: ControlledKind, job: ControlledJob, role: Role, pod: PodState) -> bool:
+    """Return True if a failed pod is created again: by the rule of its kind, its exit code, or the restart policy."""
+    if (decision := kind.recreate(job, role, pod)) is not None:
         return decision
     if role.restart is Restart.EXIT_CODE:
         return pod.exit_code is not None and pod.exit_code >= kind.restarts_at
     return role.restart is not Restart.NEVER
 
 
-def _is_final(kind: ControlledKind, view: ControlledJob, role: Role, pod: PodState) -> bool:
-    """Return True if a pod's failure is the job's, however many other pods there are."""
-    return role.restart is Restart.EXIT_CODE or kind.recreate(view, role, pod) is False
+def _is_final(kind: ControlledKind, job: ControlledJob, role: Role, pod: PodState) -> bool:
+    """Return True if the failure of a pod that is not recreated fails the job, however many other pods there are."""
+    return role.restart is Restart.EXIT_CODE or kind.recreate(job, role, pod) is False
 
 
 def _counts(pods: Iterable[PodState]) -> Counts:
-    """Count active, succeeded and failed pods. A running pod that is being deleted counts as failed."""
+    """Return the number of active, succeeded and failed pods. A running pod that terminates counts as failed."""
     active = succeeded = failed = 0
     for pod in pods:
         active += pod.phase is PodPhase.RUNNING and not pod.deleting
@@ -193,15 +206,15 @@ def _counts(pods: Iterable[PodState]) -> Counts:
     return Counts(active, succeeded, failed)
 
 
-_MAX_NUMBER = 2**31 - 1  # of a number or a count in a status
-_MOST_NODES = 16  # that are avoided, the newest
-_STARVED = "OOMKilled"
+_MAX_NUMBER = 2**31 - 1  # bound of a number or a count in a status
+_MAX_FAULTY_NODES = 16  # that a role avoids, the newest
+_OUT_OF_MEMORY = "OOMKilled"  # reason of a pod
 _EVICTED = frozenset({"Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Preempting", "Terminated"})  # of the kubelet
 
 
 def restart_reason(pod: PodState, faulty_node_exit_code: int | None = None) -> RestartReason:
     """Return why a pod is recreated. faulty_node_exit_code: as in ControlledKind."""
-    if pod.reason == _STARVED:
+    if pod.reason == _OUT_OF_MEMORY:
         return RestartReason.OUT_OF_MEMORY
     if pod.deleting or pod.reason in _EVICTED:
         return RestartReason.EVICTED
@@ -212,12 +225,12 @@ def restart_reason(pod: PodState, faulty_node_exit_code: int | None = None) -> R
 
 @dataclass(frozen=True, slots=True)
 class RoleHistory:
-    """The past of one role."""
+    """The past of one role: its restarts, and the numbers of its pods. Methods return a changed copy."""
 
     role: Role
-    numbered: bool
+    numbered: bool  # as in ControlledKind
     total: int  # restarts of all indices
-    uids: frozenset[str]  # pods that are counted and may still exist
+    uids: frozenset[str]  # uids of pods that are counted and may still exist
     by_index: Mapping[int, int]  # restarts of each index, if the role bounds them
     next_number: int  # the first number that was never given
     faulty_node_exit_code: int | None = None  # as in ControlledKind
@@ -236,15 +249,18 @@ class RoleHistory:
         numbered: bool,
         faulty_node_exit_code: int | None = None,
     ) -> Self:
-        """Return the past of the role's part of a status, and of the pods that exist."""
+        """Return the past of a role.
+
+        before: the role's part of a status. pods: those that exist. Invalid fields are left out.
+        """
         uids = before.get("restartedPods")
         counted = frozenset(uids) if isinstance(uids, list) and all(isinstance(uid, str) for uid in uids) else ()
         node_names = before.get("faultyNodes") if faulty_node_exit_code is not None else ()
         nodes = tuple(each for each in node_names if isinstance(each, str)) if isinstance(node_names, list) else ()
         used_numbers = frozenset(map(_number_of, pods)) if numbered else frozenset()
-        noted = _number_or_zero(before.get("nextNumber"))
-        next_ = max(noted, *(number + 1 for number in used_numbers), 0)
-        indices, starved = _by_index(before.get("restartCounts")), _by_index(before.get("memoryKills"))
+        recorded = _number_or_zero(before.get("nextNumber"))
+        next_ = max(recorded, *(number + 1 for number in used_numbers), 0)
+        indices, killed = _by_index(before.get("restartCounts")), _by_index(before.get("memoryKills"))
         total = _number_or_zero(before.get("restarts"))
         return cls(
             role,
@@ -254,61 +270,62 @@ class RoleHistory:
             indices,
             next_,
             faulty_node_exit_code,
-            starved,
+            killed,
             nodes,
-            noted,
+            recorded,
             used_numbers,
         )
 
     def may_recreate(self, pod: PodState) -> bool:
-        """Return True if this pod's index may be recreated once more, or is counted already."""
-        most = self.role.most_restarts
-        return most is None or pod.uid in self.uids or self.by_index.get(pod.index, 0) < most
+        """Return True if a failed pod's index may be recreated once more, or if the pod is counted already."""
+        max_restarts = self.role.max_restarts
+        return max_restarts is None or pod.uid in self.uids or self.by_index.get(pod.index, 0) < max_restarts
 
     def uncounted(self, pods: Iterable[PodState]) -> list[PodState]:
-        """Return the pods that are not counted yet."""
+        """Return the pods that are not counted as restarts yet."""
         return [pod for pod in pods if pod.uid not in self.uids]
 
     def with_counted(self, pods: Iterable[PodState]) -> RoleHistory:
-        """Return the past with these pods counted, each once."""
+        """Return the past with these failed pods counted as restarts, each once. Other counted pods are forgotten."""
         pods = list(pods)
         by_index = dict(self.by_index)
-        fresh = self.uncounted(pods)
-        for pod in fresh if self.role.most_restarts is not None else ():
+        new_failures = self.uncounted(pods)
+        for pod in new_failures if self.role.max_restarts is not None else ():
             by_index[pod.index] = by_index.get(pod.index, 0) + 1
-        starved, nodes = dict(self.memory_kills), list(self.faulty_nodes)
-        for pod in fresh if self.faulty_node_exit_code is not None else ():
-            if pod.reason == _STARVED:
-                starved[pod.index] = starved.get(pod.index, 0) + 1
+        killed, nodes = dict(self.memory_kills), list(self.faulty_nodes)
+        for pod in new_failures if self.faulty_node_exit_code is not None else ():
+            if pod.reason == _OUT_OF_MEMORY:
+                killed[pod.index] = killed.get(pod.index, 0) + 1
             if pod.exit_code == self.faulty_node_exit_code and pod.node:
-                nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MOST_NODES:]
+                nodes = [*(each for each in nodes if each != pod.node), pod.node][-_MAX_FAULTY_NODES:]
         uids = frozenset(pod.uid for pod in pods)
-        total = self.total + len(fresh)
-        return replace(self, total=total, uids=uids, by_index=by_index, memory_kills=starved, faulty_nodes=tuple(nodes))
+        total = self.total + len(new_failures)
+        return replace(self, total=total, uids=uids, by_index=by_index, memory_kills=killed, faulty_nodes=tuple(nodes))
 
     def give_number(self, index: int) -> tuple[Replica, RoleHistory]:
         """Return the replica that fills an index, and the past with its number given.
 
-        The first pod of an index has its number, though others were made before it: a quota may have refused it.
+        The first pod of an index gets the index as its number, even if other pods have had a number above it: a quota
+        may have refused it before.
         """
-        met = self.by_index.get(index, 0), self.memory_kills.get(index, 0), self.faulty_nodes
+        counts = self.by_index.get(index, 0), self.memory_kills.get(index, 0), self.faulty_nodes
         if not self.numbered:
-            return Replica(index, index, *met), self
+            return Replica(index, index, *counts), self
         first = index >= self.first_unrecorded and index not in self.used_numbers
         number = index if first else max(index, self.next_number)
-        return Replica(index, number, *met), replace(
+        return Replica(index, number, *counts), replace(
             self, next_number=max(self.next_number, number + 1), used_numbers=self.used_numbers | {number}
         )
 
     def status_fields(self) -> Object:
-        """Return what the status has to remember."""
-        found: dict[str, Any] = {"restarts": self.total, "restartedPods": sorted(self.uids)} if self.total else {}
+        """Return the fields of the role's part of the status that `read` needs. Empty fields are left out."""
+        fields: dict[str, Any] = {"restarts": self.total, "restartedPods": sorted(self.uids)} if self.total else {}
         for name, counts in (("restartCounts", self.by_index), ("memoryKills", self.memory_kills)):
             if counts:
-                found[name] = {str(index): count for index, count in sorted(counts.items())}
+                fields[name] = {str(index): count for index, count in sorted(counts.items())}
         if self.faulty_nodes:
-            found["faultyNodes"] = list(self.faulty_nodes)
-        return {**found, "nextNumber": self.next_number} if self.numbered and self.next_number else found
+            fields["faultyNodes"] = list(self.faulty_nodes)
+        return {**fields, "nextNumber": self.next_number} if self.numbered and self.next_number else fields
 
 
 def _by_index(counts: Any) -> dict[int, int]:
@@ -321,42 +338,44 @@ def _by_index(counts: Any) -> dict[int, int]:
 
 
 def _number_of(pod: PodState) -> int:
+    """Return the number at the end of a pod's name, 0 without one."""
     tail = pod.name.rpartition("-")[2]
     return int(tail) if tail.isascii() and tail.isdigit() and len(tail) < 8 else 0
 
 
 def _number_or_zero(value: Any) -> int:
+    """Return a number of a status, 0 for an invalid one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER else 0
 
 
 RETRIES_AT_ONCE = 3  # failures in a row after which a pod is still recreated at once
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 10.0, 300.0
-FORGOTTEN_S = 600.0  # a pod that ran for so long starts without failures
+RESET_S = 600.0  # a pod that ran for so long begins again without failures
 _SKEW_S = 60.0  # the most that another controller's clock may be ahead of ours
-_MAX_FAILURES = 64  # the largest count of failures in a row
-_MOST_TIME = 2**53
+_MAX_FAILURES = 64  # the largest count of consecutive failures
+_MAX_TIME_S = 2**53  # bound of a time in a status
 
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """The failures of one role by index. failures: in a row. last_s: since 1970, of those that make an index wait."""
+    """The back-off of each index of one role."""
 
-    now_s: float
-    failures: Mapping[int, int] = field(default_factory=dict)
-    last_s: Mapping[int, float] = field(default_factory=dict)
+    now_s: float  # seconds since 1970
+    failures: Mapping[int, int] = field(default_factory=dict)  # consecutive failures, by index
+    last_s: Mapping[int, float] = field(default_factory=dict)  # time of the last failure, by index, since 1970
 
     @classmethod
     def read(cls, before: Object, now_s: float) -> Self:
-        """Return the back-off of the role's part of a status. Times in the future do not count."""
-        failures = _numbers(before.get("quickFailures"), _MAX_FAILURES)
-        last = _numbers(before.get("lastFailures"), _MOST_TIME)
-        return cls(now_s, failures, {index: at for index, at in last.items() if at <= now_s + _SKEW_S})
+        """Return the back-off in a role's part of a status. Invalid fields, and times in the future, do not count."""
+        failures = _numbers_by_index(before.get("quickFailures"), _MAX_FAILURES)
+        last_s = _numbers_by_index(before.get("lastFailures"), _MAX_TIME_S)
+        return cls(now_s, failures, {index: at_s for index, at_s in last_s.items() if at_s <= now_s + _SKEW_S})
 
     def with_failures(self, pods: Iterable[PodState]) -> BackOff:
-        """Return the back-off after these pods have failed. Each is counted for the first time."""
+        """Return the back-off after these pods have failed. The caller passes each pod once."""
         failures, last = dict(self.failures), dict(self.last_s)
         for pod in pods:
-            before = 0 if _run_time_s(pod, self.now_s) >= FORGOTTEN_S else failures.get(pod.index, 0)
+            before = 0 if _run_time_s(pod, self.now_s) >= RESET_S else failures.get(pod.index, 0)
             failures[pod.index] = min(before + 1, _MAX_FAILURES)
             last[pod.index] = self.now_s
         return BackOff(self.now_s, failures, last)
@@ -364,7 +383,7 @@ class BackOff:
     def left_s(self, index: int, least_s: float = 0.0) -> float:
         """Return in how many seconds the index may have a pod, 0 for now.
 
-        least_s: the least wait of an index in a back-off.
+        least_s: the shortest wait of an index in a back-off.
         """
         at_s, pause = self.last_s.get(index), pause_s(self.failures.get(index, 0))
         if at_s is None or not pause:
@@ -372,21 +391,31 @@ class BackOff:
         return max(least_s, min(at_s, self.now_s) + pause - self.now_s)
 
     def waiting_s(self, size: int, least_s: float) -> dict[int, float]:
-        """Return the seconds that each index in a back-off still waits. size: of the role. least_s: as for `left_s`."""
+        """Return the seconds > 0 that each index in a back-off still waits.
+
+        size: of the role; indices above it are left out. least_s: as of `left_s`.
+        """
         left_s = {index: self.left_s(index, least_s) for index in self.last_s if index < size}
         return {index: wait_s for index, wait_s in left_s.items() if wait_s > 0}
 
     def status_fields(self, size: int) -> Object:
-        """Return what the status has to remember. size: of the role; indices above it are forgotten."""
-        known = [(index, count) for index, count in sorted(self.failures.items()) if 0 <= index < size]
-        counts = {str(index): count for index, count in known}
-        last = {index: self.last_s[index] for index, count in known if count > RETRIES_AT_ONCE and index in self.last_s}
-        times = {str(index): int(at_s) for index, at_s in last.items()}
+        """Return the fields of the role's part of the status that `read` needs.
+
+        size: of the role; higher indices are dropped.
+        """
+        kept_failures = [(index, count) for index, count in sorted(self.failures.items()) if 0 <= index < size]
+        counts = {str(index): count for index, count in kept_failures}
+        last_s = {
+            index: self.last_s[index]
+            for index, count in kept_failures
+            if count > RETRIES_AT_ONCE and index in self.last_s
+        }
+        times = {str(index): int(at_s) for index, at_s in last_s.items()}
         return {name: each for name, each in (("quickFailures", counts), ("lastFailures", times)) if each}
 
 
 def pause_s(failures: int) -> float:
-    """Return the pause after so many failures in a row."""
+    """Return the pause after so many consecutive failures, in seconds; 0 for the first RETRIES_AT_ONCE."""
     return (
         0.0
         if failures <= RETRIES_AT_ONCE
@@ -395,50 +424,54 @@ def pause_s(failures: int) -> float:
 
 
 def _run_time_s(pod: PodState, now_s: float) -> float:
-    """Return how long a pod has run. A pod of unknown end has ended now; without a start the time is 0."""
+    """Return how long a pod has run, in seconds. A pod of unknown end ends now; one of unknown start ran for 0 s."""
     return 0.0 if pod.began_s is None else (now_s if pod.ended_s is None else pod.ended_s) - pod.began_s
 
 
-def _numbers(found: Any, most: int) -> dict[int, int]:
-    """Return index -> number, 1 to `most`, from a mapping in the job's status. Invalid entries are left out."""
+def _numbers_by_index(entries: Any, largest: int) -> dict[int, int]:
+    """Return index -> number, 1 to `largest`, from a mapping in the job's status. Invalid entries are left out."""
     return {
         int(index): number
-        for index, number in (found.items() if isinstance(found, Mapping) else ())
+        for index, number in (entries.items() if isinstance(entries, Mapping) else ())
         if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) < 8
-        if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= most
+        if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= largest
     }
 
 
 _MAX_NAMES = 8  # names in a text
 
 
-def extended(quantities: Any) -> frozenset[str]:
-    """Return the names of extended resources above 0: those of a domain other than Kubernetes's."""
-    found = quantities.items() if isinstance(quantities, Mapping) else ()
-    return frozenset(name for name, quantity in found if _is_extended(name) and _is_some(name, quantity))
+def extended_resources(quantities: Any) -> frozenset[str]:
+    """Return the names of the extended resources above 0 in requests, limits or allocatable amounts."""
+    entries = quantities.items() if isinstance(quantities, Mapping) else ()
+    return frozenset(name for name, quantity in entries if _is_extended(name) and _is_some(name, quantity))
 
 
-def not_offered(view: ControlledJob, offered: frozenset[str]) -> list[str]:
-    """Return, for each role, which requested devices no node offers. offered: by all nodes together."""
+def missing_device_texts(job: ControlledJob, offered: frozenset[str]) -> list[str]:
+    """Return a text for each role that requests devices which no node offers. offered: resources of all nodes."""
     texts = []
-    for role in view.roles:
+    for role in job.roles:
         missing = sorted(_device_requests(role.template) - offered) if role.replicas else []
         if missing:
-            have = _names_text(sorted(offered)) or "no extended resource at all"
+            offered_text = _names_text(sorted(offered)) or "no extended resource at all"
             texts.append(
-                f"{role.name} asks for {_names_text(missing)}, which no node offers: nodes offer {have}. Is the device "
-                "plugin installed, with its container runtime, and is the name right?"
+                f"{role.name} asks for {_names_text(missing)}, which no node offers: nodes offer {offered_text}. Is "
+                "the device plugin installed, with its container runtime, and is the name right?"
             )
     return texts
 
 
 def _device_requests(template: Object) -> frozenset[str]:
+    """Return the names of the extended resources that a pod template requests."""
     parts = [each.get("resources") for each in template["spec"]["containers"]]
     resources = [each for each in parts if isinstance(each, Mapping)]
-    return frozenset(name for each in resources for part in ("limits", "requests") for name in extended(each.get(part)))
+    return frozenset(
+        name for each in resources for part in ("limits", "requests") for name in extended_resources(each.get(part))
+    )
 
 
 def _is_extended(name: Any) -> bool:
+    """Return True for the name of an extended resource: it has a domain, other than kubernetes.io."""
     domain, slash, _ = name.partition("/") if isinstance(name, str) else ("", "", "")
     return bool(slash) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
@@ -452,6 +485,7 @@ def _is_some(name: str, quantity: Any) -> bool:
 
 
 def _names_text(names: Iterable[str]) -> str:
+    """Return at most _MAX_NAMES names as text, and the number of the others; "" for none."""
     names = [each[:100] for each in names]
-    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-    return ", ".join(names[:_MAX_NAMES]) + more
+    rest_text = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + rest_text

@@ -19,7 +19,7 @@ from turnout.jobs.model import BadJob
 from turnout.kube import labels
 from turnout.kube.times import rfc3339
 
-DONE, FAILED = "Succeeded", "Failed"
+DONE, FAILED = "Succeeded", "Failed"  # phases of a plan that was carried out, or refused
 TYPE_LABEL, MANUAL = "scale-type", "manual"
 _NAME = re.compile(JOB_NAME)
 _OTHER_FIELDS = ("createPods", "removePods", "migratePods", "psHosts")
@@ -27,38 +27,41 @@ _OTHER_FIELDS = ("createPods", "removePods", "migratePods", "psHosts")
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """The result of a plan. job: a merge patch of its job, None for nothing. status: a merge patch of its own."""
+    """The result of a plan."""
 
-    job: Object | None
-    status: Object
+    job: Object | None  # a merge patch of its job, None if the job does not change
+    status: Object  # a merge patch of the status of the plan
 
 
 def owner_of(plan: Object) -> str:
-    """Return the name of a plan's job in its own namespace, "" if it names none.
+    """Return the name of a plan's job, in the plan's namespace; "" if it names none.
 
-    A text that is no object's name is refused, because it would lead elsewhere as a part of a path.
+    A text that is no name of an object counts as none, because it would lead elsewhere as a part of a path.
     """
-    found = (plan.get("spec") or {}).get("ownerJob")
-    return found if isinstance(found, str) and _NAME.fullmatch(found) else ""
+    name = (plan.get("spec") or {}).get("ownerJob")
+    return name if isinstance(name, str) and _NAME.fullmatch(name) else ""
 
 
 def is_pending(plan: Object) -> bool:
-    """Return True if a plan has still to be carried out."""
+    """Return True if a plan is marked as manual and was not carried out yet."""
     status = plan.get("status") or {}
     labels, spec = plan["metadata"].get("labels") or {}, plan.get("spec") or {}
     manual = labels.get(TYPE_LABEL) == MANUAL or spec.get("manualScaling") is True  # the older spelling
     return manual and status.get("phase") not in (DONE, FAILED)
 
 
-def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
-    """Carry a plan out. job: the ElasticJob that it names, None where there is none. now_s: seconds since 1970."""
+def scale_job(plan: Object, job: Object | None, now_s: float) -> Scaling:
+    """Return the result of a plan: its job gets the number of workers, or the plan fails with a message.
+
+    job: the ElasticJob that the plan names, None without one. now_s: seconds since 1970.
+    """
     try:
         workers, note = _workers(ObjectPart(plan).part("spec"))
         if job is None:
             raise BadJob(
                 f"spec.ownerJob is {(plan.get('spec') or {}).get('ownerJob')!r:.70}: there is no such ElasticJob"
             )
-        if conditions.ended(conditions.valid_conditions(job.get("status") or {})):
+        if conditions.has_ended(conditions.valid_conditions(job.get("status") or {})):
             raise BadJob(f"spec.ownerJob is {owner_of(plan)!r:.70}: that job has ended")
     except BadJob as error:
         return Scaling(None, _status(FAILED, str(error), now_s))
@@ -66,11 +69,11 @@ def scale(plan: Object, job: Object | None, now_s: float) -> Scaling:
 
 
 def _patch(plan: Object, job: Object, workers: int) -> dict[str, Any] | None:
-    """Return the change of the job: its size, and a note for the autoscaler that its plan is carried out."""
-    has = ObjectPart(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
-    size = {} if has == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
-    name, notes = plan["metadata"].get("name"), job["metadata"].get("annotations") or {}
-    if not name or notes.get(labels.SCALE_PLAN) != name or notes.get(labels.SCALED_PLAN) == name:
+    """Return the patch of the job, its size and an annotation for the autoscaler; None if nothing changes."""
+    present = ObjectPart(job).part("spec").part("replicaSpecs").part("worker").value.get("replicas")
+    size = {} if present == workers else {"spec": {"replicaSpecs": {"worker": {"replicas": workers}}}}
+    name, annotations = plan["metadata"].get("name"), job["metadata"].get("annotations") or {}
+    if not name or annotations.get(labels.SCALE_PLAN) != name or annotations.get(labels.SCALED_PLAN) == name:
         return size or None
     return {"metadata": {"annotations": {labels.SCALED_PLAN: name}}, **size}
 
@@ -95,4 +98,5 @@ def _workers(spec: ObjectPart) -> tuple[int, str]:
 
 
 def _status(phase: str, text: str, now_s: float) -> dict[str, Any]:
+    """Return the status of a plan that was carried out or refused."""
     return {"phase": phase, "message": text, "finishTime": rfc3339(now_s)}

@@ -21,7 +21,7 @@ class Settings:
     lease: str = "turnout-system/turnout-controller"  # namespace/name
     lease_seconds: int = 15  # 4 to 3600
     metrics_bind: str = "127.0.0.1:9094"  # address:port
-    kinds: tuple[str, ...] = ()  # none by default, since another controller may have them
+    kinds: tuple[str, ...] = ()  # that are controlled; none by default, since another controller may control them
     namespace: str = ""  # the only one that is watched, "" for all
     gang: str = GangDialect.NONE.value  # the dialect of PodGroups
     scheduler: str = ""  # of pods of a gang
@@ -52,7 +52,10 @@ class Settings:
 
 
 def read_settings(argv: Sequence[str] | None = None) -> Settings:
-    """Read the command line. Ends the program with code 2 and a message for an invalid value."""
+    """Return the settings of a command line.
+
+    An invalid value ends the program with code 2. argv: None for the process's.
+    """
     return parse_settings(parser(), Settings, argv)
 
 
@@ -87,4 +90,5 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _names(text: str) -> tuple[str, ...]:
+    """Return the names of a comma-separated list. Empty names are left out."""
     return tuple(name for name in text.split(",") if name)

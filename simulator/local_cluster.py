@@ -129,6 +129,7 @@ class LocalCluster:
         self.background.start(Controllers(self.api, retry_s).run())
 
     def _host_ip(self, node: str) -> str:
+        """Return the IP address of a node, "" if unknown."""
         return self.addresses.get(node, "")
 
     def schedule(
@@ -184,5 +185,6 @@ async def attached(access: ClusterAccess) -> AsyncIterator[LocalCluster]:
 
 
 def _session(connections: Connections | None = None) -> aiohttp.ClientSession:
+    """Return an HTTP session for long watch lines. connections: its sockets, so that they can be cut off."""
     connector = aiohttp.TCPConnector(limit=0, socket_factory=connections)
     return aiohttp.ClientSession(read_bufsize=_LONGEST_LINE, connector=connector)

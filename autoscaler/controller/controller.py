@@ -14,7 +14,7 @@ from turnout.autoscaler.controller.gang_min_writer import GangMinWriter
 from turnout.autoscaler.controller.informers import AutoscalerInformers
 from turnout.autoscaler.controller.memory_writer import MemoryWriter
 from turnout.autoscaler.controller.metrics import Metrics
-from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_refusals
+from turnout.autoscaler.controller.scale_writer import ScaleWriter, mark_refused
 from turnout.autoscaler.decide import decide, decide_safely
 from turnout.autoscaler.memory import Memory
 from turnout.autoscaler.model import Observation, Policy, Reason, Step
@@ -27,9 +27,9 @@ from turnout.kube.client.clock import Clock, SteadyTime
 
 log = logging.getLogger("turnout.autoscaler")
 
-LOOK_EACH_S = 5.0  # cooldowns end without any change
-GATHER_S = 0.05  # changes come in bursts: decide once for all of them
-MOST_GATHER_S = 0.5  # watches, the Lease and probes get as much time as a decision took, up to this
+LOOK_EACH_S = 5.0  # longest time between two decisions, since cooldowns end without any change
+GATHER_S = 0.05  # shortest pause after a decision: changes come in bursts
+MAX_GATHER_S = 0.5  # longest pause; it is as long as the decision took, so that watches, Lease and probes get time
 
 
 class DecisionReporter(Protocol):
@@ -43,7 +43,12 @@ class DecisionReporter(Protocol):
 
 
 class AutoscalerController:
-    """The decisions of one leader. Attributes `observation` and `steps` are those of the last decision."""
+    """The decisions of one leader.
+
+    view: filled by `informers`. journal: the decision log, None for none. time: the wall clock with its jumps. memory:
+    the leader memory, None for none. gang_mins: the writer of minCount, None if PodGroups are left alone. observation,
+    steps: of the last decision; None and empty before.
+    """
 
     def __init__(
         self,
@@ -62,23 +67,26 @@ class AutoscalerController:
         self._view, self._informers, self._scale_writer, self._policy = view, informers, scale_writer, policy
         self._clock, self._reporter, self._metrics = clock, reporter, metrics
         self._time = time or SteadyTime(clock)
-        self._journal, self._outlook, self._memory, self._gang_mins = journal, ForecastCache(), memory, gang_mins
+        self._journal, self._forecasts, self._memory, self._gang_mins = journal, ForecastCache(), memory, gang_mins
         self._decisions = Decisions()
-        self._idle = IdleRoom(policy.settle_s)
+        self._idle_room = IdleRoom(policy.settle_s)
         self._promises = Promises(policy.promise_s)
-        self._unused = UnusedRoom(policy.bind_s, view.started)
-        self._faults: dict[JobKey, str] = {}
-        self._unknown: dict[JobKey, tuple[str, ...]] = {}
-        self._ungranted: dict[JobKey, str] = {}
+        self._unused_room = UnusedRoom(policy.bind_s, view.started)
+        self._reported_faults: dict[JobKey, str] = {}
+        self._reported_annotations: dict[JobKey, tuple[str, ...]] = {}
+        self._reported_queue_names: dict[JobKey, str] = {}
         self.steps: Sequence[Step] = ()
         self.observation: Observation | None = None
 
     async def run(self) -> None:
-        """Decide until cancelled."""
+        """Restore the leader memory, then decide again and again until cancelled.
+
+        The metrics show a leader meanwhile.
+        """
         self._metrics.leading.set(1)
-        self._view.led_by_another()
+        self._view.forget_written()
         try:
-            await self._recall()
+            await self._restore_memory()
             while True:
                 began_s = self._clock.monotonic()
                 moment = self._time.now()
@@ -89,7 +97,7 @@ class AutoscalerController:
                         await self._informers.news.wait()
                 except TimeoutError:
                     continue
-                await self._clock.sleep(min(max(GATHER_S, took_s), MOST_GATHER_S))
+                await self._clock.sleep(min(max(GATHER_S, took_s), MAX_GATHER_S))
         finally:
             now_s = self._time.now().now_s
             if (usage := self._metrics.usage.take_lines(now_s)) and self._journal is not None:
@@ -99,7 +107,8 @@ class AutoscalerController:
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
         """Observe, decide and write once. Return the number of resized jobs.
 
-        now_s, jumped_s: of a Moment of kube/client/clock.py.
+        now_s: seconds since 1970. jumped_s: by how much the wall clock has jumped since the last look, 0 for not at
+        all; after a jump nothing is resized.
         """
         steady_s = self._clock.monotonic()
         self._informers.news.clear()
@@ -109,7 +118,7 @@ class AutoscalerController:
             steps, undecided = decide_safely(decide, observation, self._policy, now_s)
         for key, error in undecided.items():
             log.error("job_undecided", extra={"job": str(key), "why": repr(error)}, exc_info=error)
-        self._unused.record_decision(observation, steps, steady_s)
+        self._unused_room.record_decision(observation, steps, steady_s)
         self._metrics.record_decision(observation, steps)
         self.observation, self.steps = observation, steps
         self._report_news(steps, now_s)
@@ -117,30 +126,34 @@ class AutoscalerController:
         resized_jobs = await self._write_sizes(observation, steps, now_s)
         await self._settle_gang_mins({step.key for step in steps if step.changes}, now_s)
         self._metrics.set_starts(
-            self._outlook.starts(observation, steps, self._ended_jobs, now_s, acts=not self._scale_writer.dry_run)
+            self._forecasts.starts(observation, steps, self._ended_jobs, now_s, acts=not self._scale_writer.dry_run)
         )
         return resized_jobs
 
     def _observe(self, now_s: float, steady_s: float, jumped_s: float) -> Observation:
-        """Return the observation to decide on, with refused jobs and with room that is idle, promised or unused."""
+        """Return the observation to decide on, and update what is known of idle, promised and unused room.
+
+        Jobs that the API server refuses to resize are marked. now_s: seconds since 1970. steady_s: now by a clock that
+        never jumps. jumped_s: by how much the wall clock has jumped since the last look, 0 for not at all.
+        """
         age_s, complete = self._informers.oldest_event_age_s(), self._informers.has_synced
         observation = self._view.observation(now_s, age_s, complete, steady_s)
-        observation = with_refusals(observation, self._scale_writer.refused_jobs(self._view.raw, now_s))
+        observation = mark_refused(observation, self._scale_writer.refused_jobs(self._view.raw, now_s))
         observation = replace(observation, jumped_s=jumped_s)
-        for each in (self._idle, self._promises, self._unused):
+        for each in (self._idle_room, self._promises, self._unused_room):
             observation = each.update(observation, steady_s)
         return observation
 
     def _report_news(self, steps: Sequence[Step], now_s: float) -> None:
-        """Report the decisions that differ from the last ones."""
-        news, usage = self._decisions.new(steps), self._metrics.usage.due_lines(now_s)
-        if (news or usage) and self._journal is not None:
+        """Report the steps that differ from the last ones, and write them and due usage lines to the decision log."""
+        new_steps, usage = self._decisions.new(steps), self._metrics.usage.due_lines(now_s)
+        if (new_steps or usage) and self._journal is not None:
             self._journal.note(now_s, steps, usage)
-        for step in news:
+        for step in new_steps:
             self._reporter.report_decision(step)
 
     async def _write_sizes(self, observation: Observation, steps: Sequence[Step], now_s: float) -> int:
-        """Write the sizes that change. Return the number of resized jobs."""
+        """Write the sizes that change. Return the number of resized jobs, 0 for a dry run."""
         changing = {step.key for step in steps if step.changes}
         jobs = {each.job.key: each for each in observation.jobs if each.job.key in changing} if changing else {}
 
@@ -153,7 +166,10 @@ class AutoscalerController:
         return await self._scale_writer.carry_out(steps, self._view.raw, notes, now_s, leaving)
 
     async def _settle_gang_mins(self, changing: Collection[JobKey], now_s: float) -> None:
-        """Write the minCount of native PodGroups whose jobs keep their size. changing: jobs whose size changes now."""
+        """Write the minCount of native PodGroups whose jobs keep their size. A dry run writes none.
+
+        changing: jobs whose size changes now.
+        """
         if self._gang_mins is None or self._scale_writer.dry_run:
             return
         raw = self._view.raw
@@ -163,40 +179,40 @@ class AutoscalerController:
 
         await self._gang_mins.settle(changes, now_s)
 
-    async def _recall(self) -> None:
-        """Read what the previous leader knew and no job says."""
+    async def _restore_memory(self) -> None:
+        """Read the leader memory of the previous leader: lending terms, and who has left room unused."""
         if self._memory is not None:
             memory = await self._memory.read_memory(self._time.now().now_s)
             self._view.restore_terms(memory.terms)
-            self._unused.restore_strikes(memory.strikes, self._clock.monotonic())
+            self._unused_room.restore_strikes(memory.strikes, self._clock.monotonic())
 
     async def _write_memory(self, growing: list[JobKey], now_s: float) -> None:
-        """Write what the next leader has to know, before jobs grow."""
+        """Write the leader memory before jobs grow. growing: jobs that are about to grow. A dry run writes none."""
         if self._memory is None or self._scale_writer.dry_run:
             return
         terms = self._view.lent_terms(growing)
-        memory = Memory(terms, self._unused.strikes(self._clock.monotonic()))
+        memory = Memory(terms, self._unused_room.strikes(self._clock.monotonic()))
         await self._memory.write_changes(memory, now_s)
 
     def _report_faults(self) -> None:
         """Report unreadable jobs, unknown annotations and queue names that do not count, each once."""
         for key, why in self._view.faults.items():
-            if self._faults.get(key) != why:
+            if self._reported_faults.get(key) != why:
                 log.warning("job_unreadable", extra={"job": str(key), "why": why})
                 self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
-        self._faults = dict(self._view.faults)
+        self._reported_faults = dict(self._view.faults)
         for key, names in self._view.unknown.items():
-            if self._unknown.get(key) != names:
+            if self._reported_annotations.get(key) != names:
                 self._reporter.report_unknown_annotations(key, names)
-        self._unknown = dict(self._view.unknown)
+        self._reported_annotations = dict(self._view.unknown)
         for key, why in self._view.ungranted.items():
-            if self._ungranted.get(key) != why:
+            if self._reported_queue_names.get(key) != why:
                 log.warning("queue_not_granted", extra={"job": str(key), "why": why})
                 self._reporter.report_decision(Step(key, 0, 0, Reason.REFUSED, why))
-        self._ungranted = dict(self._view.ungranted)
+        self._reported_queue_names = dict(self._view.ungranted)
 
     def _ended_jobs(self) -> Iterator[Ended]:
-        """Yield the jobs that have ended and still exist."""
+        """Yield the jobs that have ended and still exist, as (uid, queue, object)."""
         for uid, job in self._view.jobs.items():
             if job.life is Life.DONE and (raw := self._view.raw.get(job.key)) is not None:
                 yield uid, job.queue, raw

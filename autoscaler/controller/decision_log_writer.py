@@ -1,7 +1,7 @@
 """Write the decision log to disk: in its own thread, bounded, readable by its owner only.
 
-A slow or full disk never delays the autoscaler. Looks that the disk has no time for are left out. A failed write is
-logged once, and the next write tells the decision of every job again.
+A slow or full disk never delays the autoscaler. Decisions for which the disk has no time are left out. A failed write
+is logged once, and the next write contains the decision on every job again.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from turnout.autoscaler.model import Step
-from turnout.autoscaler.reporting.decision_log import Decisions, UsageLine, encode, encode_usage
+from turnout.autoscaler.reporting.decision_log import Decisions, UsageLine, encode_decisions, encode_usage
 
 log = logging.getLogger("turnout.autoscaler")
 
-MOST_BYTES = 64 << 20  # of one file; the previous file is stored as well
-_MAX_QUEUED = 16
-_EXIT_TIMEOUT_S = 5.0
+MAX_BYTES = 64 << 20  # of one file; the previous file is kept as well
+_MAX_QUEUED = 16  # decisions that wait for the disk
+_EXIT_TIMEOUT_S = 5.0  # at the end, for the disk to write queued decisions
 _Entry = tuple[float, Sequence[Step], Sequence[UsageLine]]  # time, the decision on every job, and usage
 
 
 class DecisionLogWriter:
-    """Writes changed decisions to the files of the decision log.
+    """The writer of changed decisions to the files of the decision log: `path`, and `path`.1 with older ones.
 
-    left_out: looks that the disk had no time for. most_bytes: the bound of one file.
+    max_bytes: of one file. left_out: number of decisions for which the disk had no time.
     """
 
-    def __init__(self, path: Path, most_bytes: int = MOST_BYTES) -> None:
-        self._path, self._most_bytes = path, most_bytes
+    def __init__(self, path: Path, max_bytes: int = MAX_BYTES) -> None:
+        self._path, self._max_bytes = path, max_bytes
         self._decisions = Decisions()
         self._queue: queue.Queue[_Entry | None] = queue.Queue(_MAX_QUEUED)
         self._thread = threading.Thread(target=self._work, name="decision-log", daemon=True)
@@ -46,7 +46,7 @@ class DecisionLogWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Write the queued looks, but do not wait for a disk that hangs."""
+        """Write the queued decisions, but do not wait for a disk that hangs."""
         try:
             self._queue.put(None, timeout=_EXIT_TIMEOUT_S)
         except queue.Full:
@@ -54,7 +54,7 @@ class DecisionLogWriter:
         self._thread.join(_EXIT_TIMEOUT_S)
 
     def note(self, now_s: float, steps: Sequence[Step], usage: Sequence[UsageLine] = ()) -> None:
-        """Queue one decision for writing, and lines about usage.
+        """Queue one decision for writing, with lines about usage. If the queue is full, count it in `left_out`.
 
         now_s: seconds since 1970. steps: the decision on every job.
         """
@@ -66,13 +66,13 @@ class DecisionLogWriter:
             self.left_out += 1
 
     def _work(self) -> None:
-        """Write queued decisions until None is queued.
+        """Write queued decisions until None is queued: the body of the thread.
 
-        An error is reported once, and the next decision is tried again.
+        An error is logged once, and the next decision is tried again.
         """
-        while (look := self._queue.get()) is not None:
+        while (entry := self._queue.get()) is not None:
             try:
-                self._write(*look)
+                self._write(*entry)
             except OSError as error:
                 self._fail(error.strerror or str(error))
             except Exception:  # a defect of the log must not end the autoscaler
@@ -84,21 +84,21 @@ class DecisionLogWriter:
             os.close(self._file)
 
     def _write(self, now_s: float, steps: Sequence[Step], usage: Sequence[UsageLine]) -> None:
-        """Append the new decisions and usage to the log.
+        """Append the changed decisions and the usage to the log. Raises OSError.
 
         A full file is rotated first, and the new file begins with all decisions.
         """
         if self._file is None:
             self._open()
         usage_bytes = encode_usage(usage)
-        lines = encode(self._decisions.new(steps), now_s) + usage_bytes
-        if self._bytes and self._bytes + len(lines) > self._most_bytes:
+        lines = encode_decisions(self._decisions.new(steps), now_s) + usage_bytes
+        if self._bytes and self._bytes + len(lines) > self._max_bytes:
             self._rotate()
-            lines = encode(self._decisions.new(steps), now_s) + usage_bytes
+            lines = encode_decisions(self._decisions.new(steps), now_s) + usage_bytes
         self._put(lines)
 
     def _open(self) -> None:
-        """Append to the file. A line that a crash has cut off is ended, so that the next line can be read."""
+        """Open the file to append. A line that a crash has cut off is ended, so that the next line can be read."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
         self._file = os.open(self._path, flags, 0o600)
         status = os.fstat(self._file)
@@ -116,23 +116,23 @@ class DecisionLogWriter:
         self._open()
 
     def _put(self, lines: bytes) -> None:
-        """Write bytes to the open file, all of them, and count them."""
+        """Write all bytes to the open file, and count them."""
         assert self._file is not None
-        left = memoryview(lines)
-        while left:
-            size = os.write(self._file, left)
+        unwritten = memoryview(lines)
+        while unwritten:
+            size = os.write(self._file, unwritten)
             self._bytes += size
-            left = left[size:]
+            unwritten = unwritten[size:]
 
     def _close(self) -> None:
-        """Close the file. The next write tells the decision of every job."""
+        """Close the file. The next write contains the decision on every job."""
         self._decisions = Decisions()
         if self._file is not None:
             file, self._file = self._file, None
             os.close(file)
 
     def _fail(self, why: str) -> None:
-        """Log the first failure. The next decision opens the file again."""
+        """Log the first failure in a row. The next decision opens the file again."""
         if not self._failed:
             log.warning("decision_log_failed", extra={"path": str(self._path), "why": why})
         self._failed = True

@@ -1,4 +1,4 @@
-"""Reports decisions: in the log, and as Events on jobs, pods and nodes."""
+"""Report decisions: in the log, and as Events on jobs, pods and nodes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _EVENT_REASONS = frozenset(
         Reason.QUEUE_CLOSED,
     ]
 )
-_MAX_REMEMBERED = 20_000  # outcomes of jobs' last changes
+_MAX_REMEMBERED = 20_000  # outcomes, obstacles and ignored reports that are not reported again
 UNKNOWN = "UnknownAnnotation"  # reason of the Event on unknown annotations
 _MAX_POD_EVENTS = 16  # of one shrink; the job has one Event for all
 _WARNINGS = frozenset([Reason.OVER_QUOTA, Reason.UNSCHEDULABLE, Reason.REFUSED])
@@ -54,21 +54,21 @@ class Refs:
         self._view = view
 
     def job(self, key: JobKey) -> ObjectRef | None:
-        """Return the reference to a job; None for a deleted job."""
-        found = self._view.about(key)
-        if found is None:
+        """Return the reference to a job or unmanaged gang; None for a deleted one."""
+        identity = self._view.about(key)
+        if identity is None:
             return None
-        kind, version, uid = found
+        kind, version, uid = identity
         return ObjectRef(kind, version, key.namespace, key.name, uid)
 
     def leaving(self, step: Step) -> Iterator[ObjectRef]:
-        """Yield the pods that leave by a step."""
+        """Yield references to the pods that leave by a step."""
         for pod in self._view.leaving_pods(step.key, step.target):
             meta = pod.metadata
             yield ObjectRef("Pod", "v1", meta.namespace, meta.name, meta.uid)
 
     def notes(self, key: JobKey) -> Mapping[str, Mapping[str, str]]:
-        """Return the annotations of a job's pods, by name."""
+        """Return the annotations of a job's pods, by the name of the pod."""
         return {pod.metadata.name: pod.metadata.annotations or {} for pod in self._view.pods_of(key)}
 
 
@@ -91,28 +91,32 @@ class DecisionEvents:
         self._obstacles: dict[tuple[JobKey, str, GangReason], None] = {}  # reported, with the uid of the PodGroup
 
     def report_decision(self, step: Step) -> None:
-        """Report a decision that differs from the last one on the job."""
+        """Log a decision that differs from the last one on the job. Some reasons also become an Event on the job."""
         log.info("decided", extra=log_record(step))
         if step.reason in _EVENT_REASONS:
             self._emit(step, "Warning" if step.reason in _WARNINGS else "Normal")
 
     def report_unknown_annotations(self, key: JobKey, names: tuple[str, ...]) -> None:
-        """Report annotations with our prefix that nobody reads. Most often the name has a typing error."""
+        """Report annotations with our prefix that nobody reads, by log and Event: most often a typing error."""
         text = unknown_names_text(names)
         log.warning("annotation_unknown", extra={"job": str(key), "why": text})
         if (ref := self._about(key)) is not None:
             self._recorder.emit(ref, "Warning", UNKNOWN, text, time.time())
 
-    def report_outcome(self, step: Step, word: str) -> None:
-        """Report the outcome of a change once: Written, DryRun, NotLeading, Conflict or Refused."""
-        self._metrics.count_outcome(step, word)
-        if self._last_outcomes.get(step.key) == (step, word):
+    def report_outcome(self, step: Step, outcome: str) -> None:
+        """Report the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
+
+        Each outcome is counted; the same one of the same step is logged once. A written change gets an Event on the
+        job, and one on each of the first pods that leave.
+        """
+        self._metrics.count_outcome(step, outcome)
+        if self._last_outcomes.get(step.key) == (step, outcome):
             return
-        self._last_outcomes[step.key] = step, word
+        self._last_outcomes[step.key] = step, outcome
         while len(self._last_outcomes) > _MAX_REMEMBERED:
             del self._last_outcomes[next(iter(self._last_outcomes))]
-        log.info("resized" if word == "Written" else "not_resized", extra={**log_record(step), "outcome": word})
-        if word != "Written":
+        log.info("resized" if outcome == "Written" else "not_resized", extra={**log_record(step), "outcome": outcome})
+        if outcome != "Written":
             return
         self._emit(step, "Normal")
         if step.target < step.current:
@@ -120,7 +124,7 @@ class DecisionEvents:
                 self._recorder.emit(pod, "Normal", step.reason.value, f"leaves: {sentence(step)}", time.time())
 
     def report_gang_min(self, report: GangMinReport) -> None:
-        """Report what became of the minCount of a job's PodGroup. An obstacle is reported once."""
+        """Report the outcome of a write of a minCount, by metric, log and Event. An obstacle is reported once."""
         if report.outcome == "Skipped":
             topic = report.key, report.uid, report.reason
             if topic in self._obstacles:
@@ -133,20 +137,22 @@ class DecisionEvents:
         fields = {"job": str(report.key), "group": report.group, "reason": report.reason.value}
         fields |= {"detail": report.detail, "outcome": report.outcome}
         log.info("gang_min_changed" if is_written else "gang_min_not_changed", extra=fields)
-        is_told = is_written or report.outcome == "Skipped" or report.reason is GangReason.REFUSED
-        if is_told and (ref := self._about(report.key)) is not None:
+        has_event = is_written or report.outcome == "Skipped" or report.reason is GangReason.REFUSED
+        if has_event and (ref := self._about(report.key)) is not None:
             text = f"PodGroup {report.group}: {report.detail}"
             self._recorder.emit(ref, "Normal" if is_written else "Warning", report.reason.value, text, time.time())
 
     def _emit(self, step: Step, type_: str) -> None:
+        """Emit an Event about a step on its job, if the job exists. type_: Normal or Warning."""
         if (ref := self._about(step.key)) is not None:
             self._recorder.emit(ref, type_, step.reason.value, sentence(step), time.time())
 
 
-_BAD_NEWS = frozenset([NodeReason.TAINTED, NodeReason.TAINTED_AGAIN, NodeReason.SUSPECTED, NodeReason.STILL_FAULTY])
-_QUIET = frozenset(
-    [NodeReason.STALE, NodeReason.FORGOTTEN]
-)  # for debugging only: a pod keeps its verdict as long as it exists
+_NODE_WARNINGS = frozenset(
+    [NodeReason.TAINTED, NodeReason.TAINTED_AGAIN, NodeReason.SUSPECTED, NodeReason.STILL_FAULTY]
+)
+# Logged for debugging only, without Events: a pod keeps its report for as long as it exists.
+_DEBUG_REASONS = frozenset([NodeReason.STALE, NodeReason.FORGOTTEN])
 
 
 class NodeEvents:
@@ -158,41 +164,44 @@ class NodeEvents:
         self._faults: dict[str, str] = {}
 
     def report_plan(self, node_state: NodeObservation, faults: Mapping[str, str], plan: NodePlan) -> None:
-        """Set the metrics of nodes, report each ignored claim once, and log each record that cannot be read.
+        """Set the metrics of nodes, report each claim without effect once, and log each record that cannot be read.
 
-        faults: records that cannot be read, by node.
+        faults: why records cannot be read, by node.
         """
         states = Counter(each.record.state for each in node_state.nodes.values() if each.record is not None)
-        of = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
+        counts = {state.value: states[state] for state in (FaultState.SUSPECTED, FaultState.ON_TRIAL)}
         limit = self._rules.max_tainted(node_state.gpu_nodes)
-        self._metrics.set_counts({**of, "tainted": node_state.tainted, "all": node_state.gpu_nodes}, limit)
+        self._metrics.set_counts({**counts, "tainted": node_state.tainted, "all": node_state.gpu_nodes}, limit)
         for each in plan.passed_over:
-            self._passed_over(each)
+            self._report_without_effect(each)
         for node, why in faults.items():
             if self._faults.get(node) != why:
                 log.warning("node_record_unreadable", extra={"node": node, "why": why})
         self._faults = dict(faults)
 
     def report_outcome(self, step: NodeStep, outcome: str) -> None:
-        """Report the outcome of a step on a node."""
+        """Report the outcome of a step on a node: Written, DryRun, NotLeading, Conflict or Refused.
+
+        A written change gets Events on the node and on the pods that reported.
+        """
         self._metrics.count_outcome(step.reason.value, outcome)
         fields = {"node": step.node, "reason": step.reason.value, "detail": step.why, "outcome": outcome}
         until = step.record.until if step.record is not None else None
         log.log(
-            logging.DEBUG if step.reason in _QUIET else logging.INFO,
+            logging.DEBUG if step.reason in _DEBUG_REASONS else logging.INFO,
             "node_changed" if outcome == "Written" else "node_not_changed",
             extra={**fields, "pods": [claim.pod for claim in step.by], "until": until.isoformat() if until else ""},
         )
-        if outcome != "Written" or step.reason in _QUIET:
+        if outcome != "Written" or step.reason in _DEBUG_REASONS:
             return
-        type_ = "Warning" if step.reason in _BAD_NEWS else "Normal"
+        type_ = "Warning" if step.reason in _NODE_WARNINGS else "Normal"
         text = f"{step.why}{f' (until {rfc3339(until.timestamp())})' if until else ''}"
         about = ObjectRef("Node", "v1", "", step.node, step.uid)
-        for ref in (about, *map(_pod, step.by)):
+        for ref in (about, *map(_pod_ref, step.by)):
             self._recorder.emit(ref, type_, step.reason.value, f"{step.node}: {text}", time.time())
 
-    def _passed_over(self, each: NodePassedOver) -> None:
-        """Report a claim that changes nothing: once in the log, and on the pod if its owner can act."""
+    def _report_without_effect(self, each: NodePassedOver) -> None:
+        """Report a claim without effect once: in the log, and as an Event on its pod if its owner can act."""
         claim = each.claim
         topic = claim.uid, each.word, claim.verdict.at if claim.verdict is not None else claim.fault
         if topic in self._reported:
@@ -202,11 +211,12 @@ class NodeEvents:
             del self._reported[next(iter(self._reported))]
         self._metrics.count_skipped(each.word.value)
         fields = {"node": claim.node, "pod": claim.pod, "reason": each.word.value, "detail": each.why}
-        log.log(logging.DEBUG if each.word in _QUIET else logging.INFO, "verdict_passed_over", extra=fields)
-        if each.word not in _QUIET:
-            self._recorder.emit(_pod(claim), "Warning", each.word.value, f"{claim.node}: {each.why}", time.time())
+        log.log(logging.DEBUG if each.word in _DEBUG_REASONS else logging.INFO, "verdict_passed_over", extra=fields)
+        if each.word not in _DEBUG_REASONS:
+            self._recorder.emit(_pod_ref(claim), "Warning", each.word.value, f"{claim.node}: {each.why}", time.time())
 
 
-def _pod(claim: FaultClaim) -> ObjectRef:
+def _pod_ref(claim: FaultClaim) -> ObjectRef:
+    """Return the reference to the pod of a claim."""
     namespace, _, name = claim.pod.partition("/")
     return ObjectRef("Pod", "v1", namespace, name, claim.uid)

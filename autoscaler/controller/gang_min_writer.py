@@ -1,4 +1,4 @@
-"""Writes the minCount of native PodGroups: lower before a job shrinks, up again once its pods run.
+"""Write the minCount of native PodGroups: lower before a job shrinks, higher again once its pods run.
 
 Each write is valid for one version of the PodGroup. A refused write is reported once and does not hold the shrink back,
 because other jobs wait for the room. `native_gangs.py` decides the number and whose PodGroup it is.
@@ -26,7 +26,7 @@ FIELD_MANAGER = "turnout-autoscaler"
 MAX_CONSECUTIVE_FAILURES = 5  # of one PodGroup; then its job shrinks without the write
 REFUSAL_PAUSE_S = 3_600.0  # from a refused write of one PodGroup to the next
 RETRY_PAUSE_S = 30.0  # from a failed raise of one PodGroup to the next
-TOGETHER = 16  # writes in flight
+TOGETHER = 16  # writes that run at the same time
 _MAX_REMEMBERED = 1_000  # PodGroups with refusals or failures that may be deleted
 
 
@@ -36,7 +36,7 @@ class View(Protocol):
     native: NativeGangs
 
     def group_uses(self, key: JobKey, size: int) -> list[GroupUse]:
-        """Return how the pods of a job at this size use native PodGroups."""
+        """Return how the pods of a job at a size, in workers, use native PodGroups."""
 
     def settled_uses(self, changes: Callable[[JobKey], bool]) -> list[tuple[JobKey, GroupUse]]:
         """Return the PodGroups whose minCount does not fit the pods of a resized job, which all run."""
@@ -44,7 +44,7 @@ class View(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GangMinReport:
-    """What became of the minCount of one PodGroup of a job."""
+    """The outcome of one write of a minCount, or why it was skipped."""
 
     key: JobKey
     group: str  # namespace/name of the PodGroup
@@ -55,18 +55,21 @@ class GangMinReport:
 
 
 class GangMinWriter:
-    """The writer of minCount. report: receives what became of each write, and each obstacle."""
+    """The writer of minCount. report: receives the outcome of each write, and each obstacle to one."""
 
     def __init__(self, calls: Calls, view: View, report: Callable[[GangMinReport], None]) -> None:
         self._calls, self._view, self._report = calls, view, report
-        self._refused_s: dict[str, float] = {}  # uid of a PodGroup -> when a write was refused last
-        self._failures: dict[str, tuple[int, float]] = {}  # uid -> failures in a row, and when the last one was
-        self._mended: dict[str, int] = {}  # uid of a PodGroup without notes of ours -> the minCount that we wrote
+        self._refused_s: dict[str, float] = {}  # uid of a PodGroup -> time of the last refused write
+        self._failures: dict[str, tuple[int, float]] = {}  # uid -> consecutive failures, and time of the last
+        self._corrected: dict[str, int] = {}  # uid of a PodGroup without our annotations -> the last minCount written
 
     async def lower(self, key: JobKey, size: int, now_s: float) -> str:
-        """Lower the minCount of a job's PodGroups to the pods that run at a smaller size.
+        """Lower the minCount of a job's PodGroups to the pods that stay when the job shrinks to `size` workers.
 
-        Returns "" if the job may shrink now, else why not: Conflict, Refused (the server did not answer) or NotLeading.
+        Returns "" if the job may shrink now: every write succeeded, was not needed, may not be made, or was refused for
+        good. Else returns the outcome for which the shrink has to wait: Conflict, Refused (the server did not answer)
+        or NotLeading. After MAX_CONSECUTIVE_FAILURES failed writes the job shrinks without the write. now_s: seconds
+        since 1970.
         """
         for use in self._view.group_uses(key, size):
             least = min_of_shrink(use)
@@ -74,24 +77,27 @@ class GangMinWriter:
                 continue
             if use.obstacle is not None:
                 detail = f"{use.pods} of its pods stay, the minCount is {use.group.min_count}"
-                self._tell(key, use, use.obstacle, "Skipped", detail)
+                self._report_write(key, use, use.obstacle, "Skipped", detail)
             elif not self._is_refused(use.group.uid, now_s):
                 word = await self._write(key, use, least, now_s)
-                if word and (word == "NotLeading" or not self._gave_up(use.group.uid)):
+                if word and (word == "NotLeading" or not self._give_up(use.group.uid)):
                     return word
         return ""
 
-    def _gave_up(self, uid: str) -> bool:
-        """Return True if writes of a PodGroup have failed so often that its job shrinks without. It forgets them."""
+    def _give_up(self, uid: str) -> bool:
+        """Return True if writes of a PodGroup, by its uid, have failed so often that its job shrinks without the write.
+
+        The count of failures then begins again.
+        """
         if self._failures.get(uid, (0, 0.0))[0] < MAX_CONSECUTIVE_FAILURES:
             return False
         del self._failures[uid]
         return True
 
     async def settle(self, changes: Callable[[JobKey], bool], now_s: float) -> None:
-        """Write the minCount that fits jobs whose pods all run.
+        """Write the minCount that fits resized jobs whose pods all run.
 
-        changes: returns True for a job whose size is about to change.
+        changes: returns True for a job whose size is about to change; its PodGroups wait. now_s: seconds since 1970.
         """
         uses = self._view.settled_uses(changes)
         for at in range(0, len(uses), TOGETHER):
@@ -99,25 +105,36 @@ class GangMinWriter:
         self._forget_deleted()
 
     async def _settle_one(self, key: JobKey, use: GroupUse, now_s: float) -> None:
-        """Write the minCount of one PodGroup. A failed write is tried again after RETRY_PAUSE_S."""
+        """Write the minCount of one PodGroup, unless a write was refused for good.
+
+        A failed write is retried after RETRY_PAUSE_S. A PodGroup without our annotations, whose job shrank without the
+        write, is written once for each number of pods.
+        """
         least, uid = min_of_settled(use), use.group.uid
         if least is None or self._is_refused(uid, now_s):
             return
-        if use.group.wrote is None:  # a shrink that went ahead without the write: mended once for each number of pods
-            if self._mended.get(uid) == least:
+        if use.group.wrote is None:
+            if self._corrected.get(uid) == least:
                 return
-            self._mended[uid] = least
+            self._corrected[uid] = least
         _, failed_s = self._failures.get(uid, (0, float("-inf")))
         if 0 <= now_s - failed_s < RETRY_PAUSE_S or await self._write(key, use, least, now_s):
-            self._view.native.look_again([(use.group.namespace, use.group.name)])
+            self._view.native.check_again([(use.group.namespace, use.group.name)])
 
     def _is_refused(self, uid: str, now_s: float) -> bool:
-        """Return True while a write of a PodGroup is not repeated after a refusal. A clock set back delays nothing."""
+        """Return True for REFUSAL_PAUSE_S after a refused write of a PodGroup.
+
+        A clock that was set back delays nothing.
+        """
         at_s = self._refused_s.get(uid)
         return at_s is not None and 0 <= now_s - at_s < REFUSAL_PAUSE_S
 
     async def _write(self, key: JobKey, use: GroupUse, least: int, now_s: float) -> str:
-        """Write one minCount, and report what became of it. Returns "" unless the write failed and is worth a retry."""
+        """Write one minCount, and report the outcome.
+
+        Returns "" after a success, for a deleted PodGroup and after a refusal for good; else Conflict, Refused or
+        NotLeading, which is worth a retry. least: the new minCount.
+        """
         group = use.group
         reason = GangReason.LOWERED if least < group.min_count else GangReason.RAISED
         try:
@@ -130,33 +147,34 @@ class GangMinWriter:
             first = group.uid not in self._refused_s
             self._refused_s[group.uid] = now_s
             if first:
-                self._tell(key, use, GangReason.REFUSED, "Refused", error.message[:300])
+                self._report_write(key, use, GangReason.REFUSED, "Refused", error.message[:300])
             return ""
         except CallError as error:
             self._failures[group.uid] = self._failures.get(group.uid, (0, 0.0))[0] + 1, now_s
             word = "Conflict" if isinstance(error, Conflict) else "Refused"
-            self._tell(key, use, reason, word, str(error)[:300])
+            self._report_write(key, use, reason, word, str(error)[:300])
             return word
         self._failures.pop(group.uid, None)
         self._refused_s.pop(group.uid, None)
-        self._take_over(answer)
+        self._store_written(answer)
         stated = f", of the stated {group.stated_min}" if least < group.stated_min else ""
-        self._tell(key, use, reason, "Written", f"minCount {group.min_count} to {least}{stated}")
+        self._report_write(key, use, reason, "Written", f"minCount {group.min_count} to {least}{stated}")
         return ""
 
-    def _take_over(self, answer: bytes) -> None:
-        """Use the PodGroup as written, before the watch shows it."""
+    def _store_written(self, answer: bytes) -> None:
+        """Store the PodGroup as the API server has answered, before the watch shows it."""
         group = json.loads(answer)
         if group.get("metadata", {}).get("name"):
             self._view.native.put_group(group)
 
-    def _tell(self, key: JobKey, use: GroupUse, reason: GangReason, outcome: str, detail: str) -> None:
+    def _report_write(self, key: JobKey, use: GroupUse, reason: GangReason, outcome: str, detail: str) -> None:
+        """Pass the outcome of a write, or a skipped write, to `report`. outcome, detail: as of GangMinReport."""
         name = f"{use.group.namespace}/{use.group.name}"
         self._report(GangMinReport(key, name, use.group.uid, reason, outcome, detail))
 
     def _forget_deleted(self) -> None:
-        """Forget deleted PodGroups, once there are many of them."""
-        tables: Sequence[dict[str, Any]] = (self._refused_s, self._failures, self._mended)
+        """Forget deleted PodGroups once more than _MAX_REMEMBERED entries are stored."""
+        tables: Sequence[dict[str, Any]] = (self._refused_s, self._failures, self._corrected)
         if sum(map(len, tables)) <= _MAX_REMEMBERED:
             return
         known = self._view.native.uids()

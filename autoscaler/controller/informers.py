@@ -28,12 +28,13 @@ from turnout.topology.map_update import MapDraft, MapInUse, MapOutcome, draft_ma
 
 log = logging.getLogger("turnout.autoscaler")
 
+# Log events of a new map that is not used.
 _MAP_NOT_TAKEN = {MapOutcome.REJECTED: "map_rejected", MapOutcome.HELD: "map_held"}
 _HPAS = "/apis/autoscaling/v2/horizontalpodautoscalers"
 _LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
 
 
-# The path of each dialect's queues, and the reader of one.
+# Path of the queues of each dialect -> reader of one object.
 _QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
     "/apis/scheduling.volcano.sh/v1beta1/queues": volcano.read,
     "/api/v1/resourcequotas": namespace.read,
@@ -44,8 +45,8 @@ _QUEUES: dict[str, Callable[[Object], QueueSpec]] = {
 }
 
 
-def _at(path: str, key: Key | ObjectMeta) -> str:
-    """Return a key for one object that describes a queue."""
+def _object_key(path: str, key: Key | ObjectMeta) -> str:
+    """Return a key for one object that describes a queue. path: of its kind."""
     return f"{path} {key.namespace}/{key.name}"
 
 
@@ -80,9 +81,9 @@ class Hpa(Struct):
 class AutoscalerInformers(InformerFactory):
     """All watches of the autoscaler.
 
-    kinds: those whose jobs are resized. fault_reports: the cache of fault reports, None if no node is tainted.
-    hold_large: a map that moves many
-    hosts needs an admin's confirmation.
+    view: the cache that the watches fill. kinds: by name, those whose jobs are resized. configmaps: namespace/name of
+    each. fault_reports: also filled; None if no node is tainted. hold_large: a map that moves many hosts needs an
+    admin's confirmation. news: set after each change.
     """
 
     def __init__(
@@ -115,15 +116,16 @@ class AutoscalerInformers(InformerFactory):
         self._watch_data(configmaps.reservations, lambda data: view.put_reservations(data, clock.wall()))
         self._watch_groups()
         self._watch_queues()
-        handlers = CallbackSink(self._put_other, lambda key: view.others.drop(key.namespace, key.name))
+        handlers = CallbackSink(self._put_hpa, lambda key: view.others.drop(key.namespace, key.name))
         self.watch(_HPAS, _HPAS, Hpa, handlers, optional=True)
         for kind in kinds.values():
             self._watch_kind(kind)
 
     def _watch(self, name: str, path: str, kind: type[Any], put: Any, drop: Any, **options: Any) -> None:
-        """Watch the objects of a kind at a path.
+        """Watch the objects of a kind at a path, and set `news` after each change.
 
-        put, drop: called for each change and deletion. options: of the watch.
+        name: of the watch in metrics. put: called with each new or changed object. drop: called with the key of each
+        deleted one. options: of `InformerFactory.watch`.
         """
 
         def put_trimmed(obj: Any) -> None:
@@ -134,12 +136,12 @@ class AutoscalerInformers(InformerFactory):
         self.watch(name, path, kind, CallbackSink(put_trimmed, drop, self.news.set), **options)
 
     def _watch_data(self, configmap: str, put: Callable[[Mapping[str, str]], None]) -> None:
-        """Pass on the data of one ConfigMap (namespace/name), {} if it does not exist."""
+        """Watch one ConfigMap, namespace/name, and call `put` with its data, {} if it does not exist."""
         sink = CallbackSink(lambda obj: put(obj.data or {}), lambda _: put({}), self.news.set)
         self.watch_configmap(configmap, configmap, sink)
 
     def _watch_groups(self) -> None:
-        """Watch the PodGroups of all dialects that the API server serves."""
+        """Watch the PodGroups of each dialect that the API server serves."""
         for dialect, path in POD_GROUP_PATHS.items():
             self._watch(
                 path,
@@ -151,25 +153,27 @@ class AutoscalerInformers(InformerFactory):
             )
 
     def _put_group(self, dialect: Dialect, raw: Object) -> None:
-        self._view.unmanaged.put_group(unmanaged_gangs.read(dialect, raw))
+        """Store a PodGroup of a dialect; a native one also with its minCount."""
+        self._view.unmanaged.put_group(unmanaged_gangs.read_pod_group(dialect, raw))
         if dialect is Dialect.NATIVE:
             self._view.native.put_group(raw)
 
     def _drop_group(self, dialect: Dialect, key: Key) -> None:
+        """Drop a deleted PodGroup of a dialect."""
         self._view.unmanaged.drop_group(GangKey(key.namespace, key.name, dialect.value))
         if dialect is Dialect.NATIVE:
             self._view.native.drop_group(key.namespace, key.name)
 
     def _watch_queues(self) -> None:
-        """Watch the queues of all dialects that the API server serves."""
+        """Watch the queues of each dialect that the API server serves, and Kueue's LocalQueues."""
         view = self._view
         for path, read in _QUEUES.items():
             self._watch(
                 path,
                 path,
                 FullObject,
-                lambda obj, read=read, path=path: view.put_queue(read(obj.raw()), _at(path, obj.metadata)),
-                lambda key, path=path: view.drop_queue(_at(path, key)),
+                lambda obj, read=read, path=path: view.put_queue(read(obj.raw()), _object_key(path, obj.metadata)),
+                lambda key, path=path: view.drop_queue(_object_key(path, key)),
                 optional=True,
             )
         self._watch(
@@ -198,39 +202,47 @@ class AutoscalerInformers(InformerFactory):
         """True if the map was read, or does not exist."""
         return self._follower.has_synced
 
-    def _put_other(self, obj: Hpa) -> None:
+    def _put_hpa(self, obj: Hpa) -> None:
+        """Store the job that a HorizontalPodAutoscaler resizes."""
         target = obj.spec.scale_target_ref
         self._view.others.put(obj.metadata.namespace, obj.metadata.name, target.api_version, target.kind, target.name)
 
     def _put_node(self, node: Node) -> None:
+        """Store a node, and the fault record on it."""
         if self._fault_reports is not None:
             self._fault_reports.put_node(node)
         self._view.put_node(node)
 
     def _drop_node(self, key: Key) -> None:
+        """Drop a deleted node."""
         if self._fault_reports is not None:
             self._fault_reports.drop_node(key.name)
         self._view.drop_node(key.name)
 
     def _put_pod(self, pod: Pod) -> None:
+        """Store a pod without unused fields, and its report on its node."""
         if self._fault_reports is not None:
             self._fault_reports.put_pod(pod)
         self._view.put_pod(drop_unused_fields(pod))
 
     def _drop_pod(self, key: Key) -> None:
+        """Drop a deleted pod."""
         if self._fault_reports is not None:
             self._fault_reports.drop_pod(key.uid)
         self._view.drop_pod(key.uid)
 
-    def _take_map(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> None:
-        """Use a new map, or log why it is held back or refused. drawn: None if the ConfigMap is gone."""
-        verdict = self._map.take(drawn, annotations)
+    def _take_map(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> None:
+        """Use a new map, or log why it is held back or refused, and set `map_fault`.
+
+        draft: the map that was read; None if the ConfigMap is deleted. annotations: of the ConfigMap.
+        """
+        verdict = self._map.take(draft, annotations)
         if verdict is None:
             return
         if verdict.fabric is not None:
             self._view.use_map(verdict.fabric)
-        word = _MAP_NOT_TAKEN.get(verdict.outcome)
-        self.map_fault = verdict.detail if word is not None else ""
-        if word is not None:
-            log.warning(word, extra={"why": verdict.detail})
+        event = _MAP_NOT_TAKEN.get(verdict.outcome)
+        self.map_fault = verdict.detail if event is not None else ""
+        if event is not None:
+            log.warning(event, extra={"why": verdict.detail})
         self.news.set()

@@ -1,4 +1,4 @@
-"""Keeps in a ConfigMap what the next leader has to know. Only the account of the autoscaler may write it.
+"""Keep leader memory in a ConfigMap: what the next leader has to know. Only the autoscaler's account may write it.
 
 Lending terms are written before the growth for which they hold, so a leader that ends between the two loses none.
 """
@@ -19,14 +19,14 @@ from turnout.kube.errors import CallError, Forbidden, NotFound
 
 log = logging.getLogger("turnout.autoscaler")
 
-EACH_S = 10.0  # between writes that are not urgent
-RETRY_S = 2.0
+WRITE_INTERVAL_S = 10.0  # between writes that are not urgent
+RETRY_S = 2.0  # between two attempts to read
 
 
 class MemoryWriter:
     """The ConfigMap of one leader: read once when it begins to lead, written while it leads.
 
-    namespace: of the ConfigMap, as of our Lease.
+    namespace: of the ConfigMap and of our Lease.
     """
 
     def __init__(self, store: Calls, namespace: str, clock: Clock) -> None:
@@ -34,10 +34,10 @@ class MemoryWriter:
         self._path = f"/api/v1/namespaces/{namespace}/configmaps/{MEMORY}"
         self._terms: dict[str, Terms] = {}
         self._strikes: tuple[tuple[object, int], ...] = ()
-        self._at_s, self._failed = 0.0, False  # the last attempt
+        self._at_s, self._failed = 0.0, False  # time of the last attempt to write, and whether it failed
 
     async def read_memory(self, now_s: float) -> Memory:
-        """Return what the previous leader knew. Retries until the API server answers. now_s: seconds since 1970.
+        """Return the memory of the previous leader. Retries until the API server answers. now_s: seconds since 1970.
 
         Returns an empty memory if the ConfigMap does not exist or must not be read.
         """
@@ -55,18 +55,19 @@ class MemoryWriter:
                 await self._clock.sleep(RETRY_S)
         data = raw.get("data") or {}
         memory = read(data, now_s)
-        self._terms, self._strikes, self._at_s = dict(memory.terms), _known(memory), self._clock.monotonic()
+        self._terms, self._strikes, self._at_s = dict(memory.terms), _strike_counts(memory), self._clock.monotonic()
         log.info("memory_read", extra={"terms": len(memory.terms), "strikes": len(memory.strikes)})
         return memory
 
     async def write_changes(self, memory: Memory, now_s: float) -> bool:
-        """Write what has changed; True if it was written. New lending terms are written at once, the rest now and then.
+        """Write the memory if it has changed. Return True if it was written. now_s: seconds since 1970.
 
-        A write that fails is logged and retried later. It delays no growth.
+        New lending terms are written at once, other changes every WRITE_INTERVAL_S. A failed write is logged and
+        retried later; it delays no growth.
         """
         steady_s = self._clock.monotonic()
         at_once = not self._failed and any(self._terms.get(uid) != terms for uid, terms in memory.terms.items())
-        if not at_once and (steady_s - self._at_s < EACH_S or self._same(memory)):
+        if not at_once and (steady_s - self._at_s < WRITE_INTERVAL_S or self._is_written(memory)):
             return False
         self._at_s = steady_s
         body = {
@@ -81,13 +82,14 @@ class MemoryWriter:
             log.warning("memory_not_written", extra={"why": str(error)})
             self._failed = True
             return False
-        self._terms, self._strikes, self._failed = dict(memory.terms), _known(memory), False
+        self._terms, self._strikes, self._failed = dict(memory.terms), _strike_counts(memory), False
         return True
 
-    def _same(self, memory: Memory) -> bool:
-        return self._terms == memory.terms and self._strikes == _known(memory)
+    def _is_written(self, memory: Memory) -> bool:
+        """Return True if the last write contains the same terms and strikes."""
+        return self._terms == memory.terms and self._strikes == _strike_counts(memory)
 
 
-def _known(memory: Memory) -> tuple[tuple[object, int], ...]:
-    """Return the strikes without their times, which change all the while."""
+def _strike_counts(memory: Memory) -> tuple[tuple[object, int], ...]:
+    """Return the owner and count of each strike, without the times, which change all the while."""
     return tuple((each.owner, each.times) for each in memory.strikes)

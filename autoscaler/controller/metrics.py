@@ -66,6 +66,7 @@ class Metrics:
     """The metrics page.
 
     gpus: the resources that count as a GPU. restart_s: the cost of a change for a job that states none, in seconds.
+    Without `show_cluster`, the series of nodes and of the decision log are empty.
     """
 
     def __init__(self, gpus: Gpus, clock: Clock | None = None, restart_s: float = Policy().restart_s) -> None:
@@ -132,7 +133,7 @@ class Metrics:
             changing = {step.key for step in self._snapshot.steps if step.changes}
             self._dry_run_steps = {key: step for key, step in self._dry_run_steps.items() if key in changing}
         for name in self._snapshot.names() - self._known_queues:
-            self._begin(name)
+            self._begin_series(name)
 
     def set_starts(self, starts: Mapping[JobKey, Start]) -> None:
         """Set the expected starts of waiting jobs: the earliest, the likely and the latest time of each."""
@@ -141,7 +142,7 @@ class Metrics:
             self._promises.add(starts, self._snapshot.since)
 
     def count_outcome(self, step: Step, word: str) -> None:
-        """Count the outcome of a change.
+        """Count the outcome of a change: Written, DryRun, NotLeading, Conflict or Refused.
 
         A change that a dry run intends is counted once for as long as it stays the same.
         """
@@ -195,6 +196,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _samples(self) -> Iterator[Sample]:
+        """Yield all samples of the last decision; none before the first, or while another replica leads."""
         if self._snapshot is not None:
             yield from samples(self._snapshot, self._starts, self._counts)
             yield from job_queues(self._snapshot.jobs, self._other_jobs())
@@ -211,11 +213,12 @@ class Metrics:
         self._promises.starts.clear()
 
     def _job(self, key: JobKey) -> JobState | None:
+        """Return the state of a job in the last decision; None if it was not there."""
         if not self._by_key and self._snapshot is not None:
             self._by_key = {each.job.key: each for each in self._snapshot.jobs}
         return self._by_key.get(key)
 
-    def _begin(self, queue: str) -> None:
+    def _begin_series(self, queue: str) -> None:
         """Set every counter of a queue to 0. Prometheus sees no increase in a series that did not exist before."""
         self._known_queues.add(queue)
         self._lent.gpu_seconds.labels(queue)
@@ -223,8 +226,8 @@ class Metrics:
         self._promises.begin(queue)
         for direction, reason in _CHANGES:
             self._resized.labels(queue, direction)
-            for word in _OUTCOMES:
-                self.changes.labels(queue, direction, reason.value, word)
+            for outcome in _OUTCOMES:
+                self.changes.labels(queue, direction, reason.value, outcome)
 
 
 def _gang_min_changes(registry: CollectorRegistry) -> Counter:
@@ -260,11 +263,11 @@ class _NodeMetrics:
         self._limit.number = limit
 
     def count_outcome(self, word: str, outcome: str) -> None:
-        """Count the outcome of one step."""
+        """Count the outcome of one step on a node. word: its reason."""
         self._changes.labels(word, outcome).inc()
 
     def count_skipped(self, word: str) -> None:
-        """Count a verdict without effect."""
+        """Count a report without effect. word: the reason."""
         self._skipped.labels(word).inc()
 
     def clear(self) -> None:
@@ -292,6 +295,7 @@ class _Leading:
         self._gauge, self._stopped = gauge, stopped
 
     def set(self, leads: int) -> None:
+        """Set the gauge to 1 or 0. At 0, call `stopped`."""
         self._gauge.set(leads)
         if not leads:
             self._stopped()
@@ -311,7 +315,7 @@ class _LentTime:
         self._gpus, self._at_s = gpus, self._clock.monotonic()
 
     def add_elapsed(self) -> None:
-        """Count the time since the last count."""
+        """Add the time since the last addition to the counters."""
         now_s = self._clock.monotonic()
         for queue, gpus in self._gpus.items():
             self.gpu_seconds.labels(queue).inc(gpus * (now_s - self._at_s))
@@ -332,13 +336,16 @@ class _Promises:
             self._results.labels(queue, result)
 
     def add(self, starts: Mapping[JobKey, Start], waiting: Container[JobKey]) -> None:
-        """Keep the first estimate with an end of each waiting job."""
+        """Keep the first estimate of each waiting job whose latest start is known."""
         for key, start in starts.items():
             if isfinite(start[2]) and key in waiting:
                 self.starts.setdefault(key, start)
 
     def settle(self, jobs: Iterable[JobState], waiting: Container[JobKey], now_s: float) -> None:
-        """Count the jobs that have started since the last decision, and forget the jobs that wait no more."""
+        """Count the waiting jobs that have started since the last decision, and forget jobs that no longer wait.
+
+        waiting: jobs that wait now. now_s: seconds since 1970.
+        """
         for state in jobs if self.starts else ():
             key = state.job.key
             if key in self.starts and key not in waiting and state.job.life is Life.LIVE:
@@ -354,11 +361,14 @@ class _SnapshotCollector(Collector):
         self._samples = samples
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics of the latest observation."""
-        found = {name: GaugeMetricFamily(f"turnout_{name}", text, labels=of) for name, (text, of) in FAMILIES.items()}
+        """Yield the metrics of the last decision."""
+        families = {
+            name: GaugeMetricFamily(f"turnout_{name}", text, labels=label_names)
+            for name, (text, label_names) in FAMILIES.items()
+        }
         for name, labels, amount in self._samples():
-            found[name].add_metric(labels, amount)
-        yield from found.values()
+            families[name].add_metric(labels, amount)
+        yield from families.values()
 
 
 class _LossCollector(Collector):

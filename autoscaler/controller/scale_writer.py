@@ -1,4 +1,4 @@
-"""Writes the sizes of jobs: a patch of one job that is valid for one version of its object only.
+"""Write the sizes of jobs: a patch of one job that is valid for one version of its object only.
 
 A dry run reports the plan and writes nothing. The Lease is checked before each write, so a paused leader that continues
 writes nothing. A refused change is retried after a back-off. A size that a person set before our first write is noted
@@ -29,24 +29,27 @@ log = logging.getLogger("turnout.autoscaler")
 
 FIELD_MANAGER = "turnout-autoscaler"
 RETRY_BACKOFF = Backoff(first_s=1.0, max_s=60.0)  # between retries of a refused change
-_NOT_OURS = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # reasons of jobs whose size we do not compare
-_GONE = 1000  # deleted jobs that are remembered
-TOGETHER = 16  # writes in flight
-MAX_CONSECUTIVE_CONFLICTS = 5  # then the job counts as refused, and other jobs give workers
-MAX_GROWTHS = 128  # of one decision: jobs that begin to wait meanwhile are served before the rest
+_NOT_COMPARED = (Reason.RIGID, Reason.REFUSED, Reason.SUSPENDED)  # jobs in which we look for no manual size
+_MAX_DELETED = 1000  # deleted jobs that are remembered
+TOGETHER = 16  # writes that run at the same time
+MAX_CONSECUTIVE_CONFLICTS = 5  # of one job; then it counts as refused, and other jobs give workers
+MAX_GROWTHS = 128  # that are written of one decision, so that jobs that begin to wait are served soon
 Object = Mapping[str, Any]
 NotesOf = Callable[[Step], Mapping[str, str]]
 
 
-async def _never() -> bool:
+async def _not_confirmed() -> bool:
+    """Return that the Lease is not ours, if nobody can read it."""
     return False
 
 
 async def _no_gang(_key: JobKey, _size: int, _now_s: float) -> str:
+    """Return that a job may shrink, if nobody writes minCounts."""
     return ""
 
 
 def _no_pods(_: Step) -> tuple[str, ...]:
+    """Return no names of leaving pods."""
     return ()
 
 
@@ -54,11 +57,11 @@ def _no_pods(_: Step) -> tuple[str, ...]:
 class _Refusal:
     """A change that was not written."""
 
-    uid: str
-    times: int  # in a row
-    at_s: float  # of the last one
-    wait_s: float  # the back-off
-    why: str  # the refusal, "" if the API server has not refused it
+    uid: str  # of the job
+    times: int  # how often in a row, >= 1
+    at_s: float  # last time, in seconds since 1970
+    wait_s: float  # back-off from then on
+    why: str  # the message of the API server, "" if it has not refused the change
 
     def holds(self, raw: Object, now_s: float) -> bool:
         """Return True if it is too early to retry on the same object. A clock that was set back delays no retry."""
@@ -66,38 +69,39 @@ class _Refusal:
 
 
 class ManualSizes:
-    """The sizes of jobs that we have never written, to find those that a person changes."""
+    """The sizes of jobs that we have never written, to find the sizes that a person changes."""
 
     def __init__(self) -> None:
-        self._checked_objects: dict[JobKey, Object] = {}  # the objects that were compared
-        self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid and size
+        self._checked_objects: dict[JobKey, Object] = {}  # the last objects that were compared
+        self._unwritten_sizes: dict[JobKey, tuple[str, int]] = {}  # uid, and the first size that was observed
 
     def changed_by_hand(self, steps: list[Step], raw: Mapping[JobKey, Object]) -> dict[JobKey, int]:
-        """Return the jobs whose size a person has changed since the last decision, with the previous size.
+        """Return the previous size of each job whose size a person has changed, in workers. raw: all jobs.
 
-        Only jobs that we have never written are compared. All others have an annotation with the size that we wrote.
+        Only jobs that we have never written are compared. All others have an annotation with the size that we wrote. A
+        changed job is returned again until that annotation is written.
         """
-        found = {}
+        changed = {}
         for step in steps:
             obj = raw.get(step.key)
-            if obj is None or step.reason in _NOT_OURS or step.current < 1:
+            if obj is None or step.reason in _NOT_COMPARED or step.current < 1:
                 continue
             if self._checked_objects.get(step.key) is not obj and (size := self._size_before(step, obj)) is not None:
-                found[step.key] = size  # compared again until it is noted
-        if len(self._checked_objects) > len(raw) + _GONE:
+                changed[step.key] = size  # compared again until it is noted
+        if len(self._checked_objects) > len(raw) + _MAX_DELETED:
             self._forget_deleted(raw)
-        return found
+        return changed
 
     def _size_before(self, step: Step, obj: Object) -> int | None:
-        """Return the size before a person changed it, in workers; None if nobody has, or we have written the job."""
+        """Return the size before a person changed it, in workers; None if nobody has, or if we have written the job."""
         meta = obj["metadata"]
         if labels.WROTE_WORKERS in (meta.get("annotations") or {}):
             self._checked_objects[step.key] = obj
             self._unwritten_sizes.pop(step.key, None)
             return None
         uid = meta.get("uid", "")
-        had_uid, had = self._unwritten_sizes.get(step.key, (uid, step.current))
-        size = had if had_uid == uid else step.current
+        first_uid, first_size = self._unwritten_sizes.get(step.key, (uid, step.current))
+        size = first_size if first_uid == uid else step.current
         self._unwritten_sizes[step.key] = uid, size
         if size != step.current:
             return size
@@ -112,12 +116,14 @@ class ManualSizes:
 
 
 class ScaleWriter:
-    """The writer of plans.
+    """The writer of decisions.
 
-    report_outcome: called with every step that changes a job, and its outcome. term: returns the number of our term,
-    None if we do not lead. confirm: reads the Lease itself; called if a job bears a later term, which its owner may
-    have written. wrote: called with the annotations that were written on a job. before_shrink: prepares what has to be
-    written before pods leave, for a job and its new size; returns "" if the job may shrink now, else the outcome.
+    jobs: the calls to the API server. kinds: by name. term: returns the number of our term, None if we do not lead.
+    report_outcome: called with each step that changes a job, and its outcome: Written, DryRun, NotLeading, Conflict or
+    Refused. confirm: reads the Lease itself and returns True if we lead; called if a job has a later term, which its
+    owner may have written. wrote: called with the annotations that were written on a job. before_shrink: writes what
+    has to be written before pods leave, for a job, its new size and the time; returns "" if the job may shrink now,
+    else the outcome.
     """
 
     def __init__(
@@ -127,7 +133,7 @@ class ScaleWriter:
         term: Callable[[], int | None],
         report_outcome: Callable[[Step, str], None],
         dry_run: bool = True,
-        confirm: Callable[[], Awaitable[bool]] = _never,
+        confirm: Callable[[], Awaitable[bool]] = _not_confirmed,
         wrote: Callable[[JobKey, Mapping[str, str]], None] = lambda _key, _notes: None,
         before_shrink: Callable[[JobKey, int, float], Awaitable[str]] = _no_gang,
     ) -> None:
@@ -139,14 +145,14 @@ class ScaleWriter:
             dry_run,
         )
         self._confirm, self._wrote, self._before_shrink = confirm, wrote, before_shrink
-        self._conflicts: dict[JobKey, int] = {}  # consecutive conflicts
-        self._sent: dict[JobKey, str] = {}  # the versions that we have overwritten and that may still be shown
+        self._conflicts: dict[JobKey, int] = {}  # number of consecutive conflicts
+        self._sent: dict[JobKey, str] = {}  # versions that we have overwritten, which the watch may still show
         self._refused: dict[JobKey, _Refusal] = {}
         self._created_plans: dict[JobKey, str] = {}  # the names of the ScalePlans of the last changes
         self._manual_sizes = ManualSizes()
 
     def refused_jobs(self, raw: Mapping[JobKey, Object], now_s: float) -> dict[JobKey, str]:
-        """Return the jobs that the API server refuses to resize for now, with its messages. raw: all jobs."""
+        """Return why jobs are not resized for now, by job: the messages of the API server. raw: all jobs."""
         for key in self._refused.keys() - raw.keys():
             del self._refused[key]
         return {
@@ -161,24 +167,25 @@ class ScaleWriter:
         now_s: float,
         leaving: Callable[[Step], tuple[str, ...]] = _no_pods,
     ) -> int:
-        """Write the changes, shrinks first. Return the number of resized jobs. steps: of every job.
+        """Write the changes, shrinks first. Return the number of resized jobs.
 
-        notes: returns the annotations of a changed job. leaving: returns the pods that leave by a shrink. At most
-        MAX_GROWTHS growths are written. The next decision makes the others, if they still fit.
+        steps: of every job. raw: all jobs. notes: returns the annotations to write on a changed job. leaving: returns
+        the names of the pods that leave by a shrink. At most MAX_GROWTHS growths are written; the next decision makes
+        the others, if they still fit. Lost ScalePlans are created again, and manual sizes are noted on their jobs.
+        now_s: seconds since 1970.
         """
         steps = list(steps)
         by_hand = self._manual_sizes.changed_by_hand(steps, raw)
         self._forget_deleted(raw)
-        changes = [
-            step for step in steps if step.changes and step.key not in by_hand
-        ]  # these were decided before the size was known
+        # A job whose size a person has changed was decided on before that size was known.
+        changes = [step for step in steps if step.changes and step.key not in by_hand]
         resized_jobs = 0
-        for some in _batches(changes):
-            tries = (
+        for batch in _batches(changes):
+            writes = (
                 self._write_safely(step.key, raw, now_s, self._try_resize(step, leaving, raw, notes, now_s))
-                for step in some
+                for step in batch
             )
-            resized_jobs += sum(await asyncio.gather(*tries))
+            resized_jobs += sum(await asyncio.gather(*writes))
         for step in steps:
             if step.reason is Reason.NOT_READY and step.key in raw and not self.dry_run:
                 await self._write_safely(
@@ -192,9 +199,10 @@ class ScaleWriter:
     async def _write_safely(
         self, key: JobKey, raw: Mapping[JobKey, Object], now_s: float, writing: Coroutine[None, None, bool]
     ) -> bool:
-        """Write one job. An error of one job delays no other job.
+        """Await the write of one job. Return True if it was written.
 
-        It counts as a refusal, so that it is reported on the job and retried after a back-off.
+        An exception delays no other job. It counts as a refusal, so that it is reported on the job and retried after a
+        back-off.
         """
         try:
             return await writing
@@ -205,14 +213,17 @@ class ScaleWriter:
             return False
 
     def _forget_deleted(self, raw: Mapping[JobKey, Object]) -> None:
-        """Forget deleted jobs, once there are many of them."""
+        """Forget deleted jobs, once there are many of them. raw: all jobs."""
         for known in (self._sent, self._created_plans, self._conflicts):
-            if len(known) > len(raw) + _GONE:
+            if len(known) > len(raw) + _MAX_DELETED:
                 for key in known.keys() - raw.keys():
                     known.pop(key)
 
     async def _note_manual_size(self, key: JobKey, raw: Object, size: int, now_s: float) -> bool:
-        """Write the previous size as if it were ours, so that the present size is read as set by a person."""
+        """Write the previous size as if it were ours, so that the present size is read as set by a person.
+
+        size: the previous one. Returns True if it was written; else the next decision retries.
+        """
         if await self._current_term(raw, now_s) is None:
             return False
         change = self._kinds[key.kind].resize(raw, size)
@@ -221,12 +232,13 @@ class ScaleWriter:
         try:
             await self._jobs.patch(change.path, {"metadata": meta}, change.form, FIELD_MANAGER)
         except CallError as error:
-            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})  # the next decision retries
+            log.info("wish_not_noted", extra={"job": str(key), "why": str(error)})
             return False
         log.info("wish_noted", extra={"job": str(key), "workers_before": size})
         return True
 
     def _may_try(self, key: JobKey, raw: Object, now_s: float) -> bool:
+        """Return True if the watch shows our last write of a job, and no refusal delays a further one."""
         refusal = self._refused.get(key)
         return not self.is_overwritten(key, raw) and not (refusal and refusal.holds(raw, now_s))
 
@@ -244,7 +256,7 @@ class ScaleWriter:
     ) -> bool:
         """Carry out one step, unless it is a dry run, another replica leads, or a refusal still holds.
 
-        True if it was written.
+        Returns True if it was written. The outcome is reported, if it was tried. jobs: all objects.
         """
         raw = jobs.get(step.key)
         if self.dry_run:
@@ -279,7 +291,10 @@ class ScaleWriter:
         return term if await self._confirm() else None
 
     async def _write(self, step: Step, raw: Object, change_of: Callable[[Object], Change], now_s: float) -> bool:
-        """Write a change, and report its outcome. True if it was written, with the object that carries it out."""
+        """Write a change, and report its outcome. Return True if it was written, with the object that carries it out.
+
+        change_of: returns the change for a version of the job's object.
+        """
         change = change_of(raw)
         try:
             await self._patch(step, raw, change, change_of)
@@ -287,7 +302,7 @@ class ScaleWriter:
             self._report_outcome(step, "NotLeading")
             return False
         except (Conflict, NotFound):
-            self._report_outcome(step, "Conflict")  # the next decision is made on the new version
+            self._report_outcome(step, "Conflict")  # the next decision uses the new version
             self._conflicts[step.key] = times = self._conflicts.get(step.key, 0) + 1
             if times >= MAX_CONSECUTIVE_CONFLICTS:
                 self._remember_refusal(step.key, raw, "it is changed by others faster than it can be written", now_s)
@@ -307,7 +322,7 @@ class ScaleWriter:
         return True
 
     async def _patch(self, step: Step, raw: Object, change: Change, change_of: Callable[[Object], Change]) -> None:
-        """Write a change. Retry a shrink that lost an update conflict before, on the newest version of the object.
+        """Write a change. A shrink that lost an update conflict before is retried at once on the newest version.
 
         Otherwise an owner who changes a job all the time would keep borrowed workers. Raises CallError.
         """
@@ -323,9 +338,9 @@ class ScaleWriter:
             await self._jobs.patch(newer_change.path, newer_change.body, newer_change.form, FIELD_MANAGER)
 
     async def _create_missing_plan(self, key: JobKey, raw: Object, now_s: float) -> bool:
-        """Create the ScalePlan of the last change of a job that does not follow the change.
+        """Create the ScalePlan of the last change of a job that does not follow the change. True if it was created.
 
-        The plan may have been lost.
+        The plan may have been lost between the two writes.
         """
         recreate = self._kinds[key.kind].recreate
         change = recreate(raw) if recreate is not None and self._may_try(key, raw, now_s) else None
@@ -334,7 +349,7 @@ class ScaleWriter:
         return await self._create_plan(key, raw, change, now_s)
 
     async def _create_plan(self, key: JobKey, raw: Object, change: Change, now_s: float) -> bool:
-        """Create the object that carries out a change. AlreadyExists means that it was written."""
+        """Create the object that carries out a change. Return True if it exists then."""
         try:
             if await self._current_term(raw, now_s) is None:
                 return False
@@ -351,19 +366,19 @@ class ScaleWriter:
         return True
 
     def _remember_refusal(self, key: JobKey, raw: Object, why: str, now_s: float, retry_after_s: float = 0.0) -> None:
-        """Remember that a change was not written. why: the refusal, "" if the API server has not refused it."""
-        uid, last = raw["metadata"].get("uid", ""), self._refused.get(key)
-        times = 1 + (last.times if last is not None and last.uid == uid else 0)
+        """Remember that a change was not written, with a longer back-off each time. why: as of _Refusal."""
+        uid, before = raw["metadata"].get("uid", ""), self._refused.get(key)
+        times = 1 + (before.times if before is not None and before.uid == uid else 0)
         self._refused[key] = _Refusal(uid, times, now_s, RETRY_BACKOFF.wait_s(times, 1.0, retry_after_s), why)
 
 
 def _refusal_message(error: CallError) -> str:
-    """Return the message of a refusal; "" for a server that did not answer."""
+    """Return the message of a refusal; "" if the server did not answer, or did not refuse."""
     return error.message if isinstance(error, Forbidden | Rejected) else ""
 
 
-def with_refusals(observation: Observation, refused: Mapping[JobKey, str]) -> Observation:
-    """Copy the observation with these jobs as jobs that cannot be resized.
+def mark_refused(observation: Observation, refused: Mapping[JobKey, str]) -> Observation:
+    """Return the observation with these jobs as jobs that cannot be resized. refused: the reason of each.
 
     Then no decision counts on their workers, and no room is kept for them.
     """
@@ -379,12 +394,12 @@ def with_refusals(observation: Observation, refused: Mapping[JobKey, str]) -> Ob
 
 
 def _batches(steps: list[Step]) -> Iterator[list[Step]]:
-    """Yield the steps that are written together: all shrinks first, then some growths."""
+    """Yield the steps that are written together: all shrinks first, then at most MAX_GROWTHS growths."""
     shrinks = [step for step in steps if step.target < step.current]
     growths = [step for step in steps if step.target > step.current][:MAX_GROWTHS]
-    for some in (shrinks, growths):
-        for at in range(0, len(some), TOGETHER):
-            yield some[at : at + TOGETHER]
+    for ordered in (shrinks, growths):
+        for first in range(0, len(ordered), TOGETHER):
+            yield ordered[first : first + TOGETHER]
 
 
 def with_notes(change: Change, notes: Mapping[str, str]) -> Change:

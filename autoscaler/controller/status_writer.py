@@ -1,4 +1,4 @@
-"""Writes the status of each queue, and annotations on pods. Neither delays a decision."""
+"""Write the status of each queue, and annotations on pods. Neither delays a decision."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from turnout.autoscaler.controller.scale_writer import FIELD_MANAGER
-from turnout.autoscaler.reporting.queue_status import LABEL, Mark, name_of
+from turnout.autoscaler.reporting.queue_status import LABEL, Mark, configmap_name
 from turnout.kube.client.apply import MERGE, apply_object
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.leased_calls import Calls
@@ -15,16 +15,16 @@ from turnout.kube.errors import CallError, NotFound
 
 log = logging.getLogger("turnout.autoscaler")
 
-EACH_S = 10.0
-MOST_MARKS = 200  # of one round
-TOGETHER = 8
+ROUND_S = 10.0  # between two rounds
+MAX_MARKS = 200  # pods that are annotated in one round
+TOGETHER = 8  # writes that run at the same time
 
 
 class StatusWriter:
     """The writer of queue statuses and pod annotations.
 
-    namespace: of the ConfigMaps. pages: returns the data of each queue, by queue. marks: returns the annotations that
-    pods lack. leads: True while this replica leads; only a leader writes.
+    namespace: of the ConfigMaps. pages: returns the data of each queue's ConfigMap, by queue. marks: returns the
+    annotations that pods lack. leads: returns True while this replica leads; only a leader writes.
     """
 
     def __init__(
@@ -38,31 +38,34 @@ class StatusWriter:
     ) -> None:
         self._store, self._namespace, self._clock = store, namespace, clock
         self._pages, self._marks, self._leads = pages, marks, leads
-        self._last_pages: dict[str, Mapping[str, str]] = {}
+        self._last_pages: dict[str, Mapping[str, str]] = {}  # as written, by queue
 
     async def run(self) -> None:
-        """Write every few seconds until cancelled. A write that fails is logged and retried in the next round."""
+        """Write a round every ROUND_S until cancelled, while this replica leads.
+
+        A failed write is retried next time.
+        """
         while True:
-            await self._clock.sleep(EACH_S)
+            await self._clock.sleep(ROUND_S)
             if self._leads():
                 await self.round()
             else:
                 self._last_pages.clear()  # another leader writes them now
 
     async def round(self) -> None:
-        """Write what has changed since the last round."""
+        """Write the statuses and annotations that have changed since the last round, and delete those of old queues."""
         pages = self._pages()
         for queue in self._last_pages.keys() - pages.keys():
             await self._drop(queue)
         changed = [(queue, data) for queue, data in pages.items() if self._last_pages.get(queue) != data]
-        marks = [mark for mark, _ in zip(self._marks(), range(MOST_MARKS), strict=False)]
+        marks = [mark for mark, _ in zip(self._marks(), range(MAX_MARKS), strict=False)]
         work = [self._write(queue, data) for queue, data in changed] + [self._mark(mark) for mark in marks]
         for at in range(0, len(work), TOGETHER):
             await asyncio.gather(*work[at : at + TOGETHER])
 
     async def _write(self, queue: str, data: Mapping[str, str]) -> None:
-        """Write the ConfigMap of a queue. A failure is logged, and the next round tries again."""
-        name = name_of(queue)
+        """Write the ConfigMap of a queue. A failure is logged, and the next round retries."""
+        name = configmap_name(queue)
         body = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -77,9 +80,9 @@ class StatusWriter:
             self._last_pages[queue] = data
 
     async def _drop(self, queue: str) -> None:
-        """Delete the ConfigMap of a queue that no longer exists. A failed delete is retried in the next round."""
+        """Delete the ConfigMap of a queue that no longer exists. A failure is logged, and the next round retries."""
         try:
-            await self._store.delete(self._path(name_of(queue)))
+            await self._store.delete(self._path(configmap_name(queue)))
         except NotFound:
             pass
         except CallError as error:
@@ -88,7 +91,7 @@ class StatusWriter:
         del self._last_pages[queue]
 
     async def _mark(self, mark: Mark) -> None:
-        """Write annotations on one pod. A failure is logged."""
+        """Write the annotations that one pod lacks. A failure is logged."""
         path = f"/api/v1/namespaces/{mark.namespace}/pods/{mark.name}"
         body = {"metadata": {"annotations": dict(mark.notes)}}
         try:
@@ -99,4 +102,5 @@ class StatusWriter:
             log.info("pod_not_marked", extra={"pod": f"{mark.namespace}/{mark.name}", "why": str(error)})
 
     def _path(self, name: str) -> str:
+        """Return the path of a ConfigMap by its name."""
         return f"/api/v1/namespaces/{self._namespace}/configmaps/{name}"

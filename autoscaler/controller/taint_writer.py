@@ -1,4 +1,4 @@
-"""Taints nodes that pods have proven faulty, and removes these taints.
+"""Taint nodes that pods have proven faulty, and remove these taints.
 
 A dry run reports the plan and writes nothing. The Lease is checked before each write. A node is read just before it is
 written, and the write is valid for that version only, so a taint that somebody else writes at the same time stays.
@@ -37,9 +37,9 @@ from turnout.kube.errors import CallError, Conflict, NotFound, NotLeading
 
 log = logging.getLogger("turnout.autoscaler")
 
-GATHER_S = 0.2  # the pods of a job report at the same time
-LOOK_EACH_S = 5.0  # taints expire without any change
-SHOWN_WITHIN_S = 30.0  # the watch shows a write long before
+GATHER_S = 0.2  # pause after a decision, as the pods of a job report at the same time
+LOOK_EACH_S = 5.0  # longest time between two decisions, as taints expire without any change
+SHOWN_WITHIN_S = 30.0  # after which a write no longer counts as shown; the watch shows it long before
 VALUE = "true"  # of the taint
 
 
@@ -54,7 +54,7 @@ class NodeReporter(Protocol):
 
 
 class TaintWriter:
-    """The writer of taints. news: set when there is a new report or node."""
+    """The writer of taints. news: set when there is a new report or node. dry_run: report, but write nothing."""
 
     def __init__(
         self,
@@ -70,9 +70,10 @@ class TaintWriter:
         self._nodes, self._fault_reports, self._rules, self._reporter = nodes, fault_reports, rules, reporter
         self._time = time or SteadyTime(clock)
         self._clock, self._news, self.dry_run = clock, news, dry_run
-        self._wrote: dict[str, tuple[NodeStep, float]] = {}
+        # By node: the written step that the watch does not show yet, and when it was written, by the steady clock.
+        self._written_steps: dict[str, tuple[NodeStep, float]] = {}
         self._pauses = RetryPauses[str](RETRY_BACKOFF)  # by node
-        self._reported: dict[str, tuple[NodeReason, tuple[FaultClaim, ...]]] = {}  # by a dry run
+        self._reported: dict[str, tuple[NodeReason, tuple[FaultClaim, ...]]] = {}  # by node, in a dry run
 
     async def run(self) -> None:
         """Decide and write until cancelled."""
@@ -87,28 +88,31 @@ class TaintWriter:
             await self._clock.sleep(GATHER_S)
 
     async def turn(self) -> int:
-        """Decide and write once, unless the clock has just jumped. Return the number of changed nodes."""
+        """Decide and write once, unless the wall clock has just jumped. Return the number of changed nodes."""
         moment = self._time.now()
         return 0 if moment.jumped_s else await self.look(moment.now_s)
 
     async def look(self, now_s: float) -> int:
-        """Decide and write once. Return the number of changed nodes."""
+        """Decide and write once. Return the number of changed nodes. now_s: seconds since 1970."""
         at_s = self._clock.monotonic()
-        for name, (step, wrote_s) in list(self._wrote.items()):
+        for name, (step, wrote_s) in list(self._written_steps.items()):
             if self._fault_reports.is_shown(step) or at_s - wrote_s > SHOWN_WITHIN_S:
-                del self._wrote[name]
-        state = self._fault_reports.state({name: step for name, (step, _) in self._wrote.items()})
+                del self._written_steps[name]
+        state = self._fault_reports.state({name: step for name, (step, _) in self._written_steps.items()})
         plan = judge(state, self._rules, now_s)
         self._reporter.report_plan(state, self._fault_reports.faults, plan)
         self._fault_reports.forget(now_s - self._rules.fresh_s)
         changed_nodes = 0
         for step in plan.steps:
             if self._pauses.may_try(step.node, at_s):
-                changed_nodes += await self._do(step, state.nodes[step.node], at_s)
+                changed_nodes += await self._carry_out(step, state.nodes[step.node], at_s)
         return changed_nodes
 
-    async def _do(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
-        """Carry out one step on a node, and report its outcome. True if the node was changed."""
+    async def _carry_out(self, step: NodeStep, decided_on: NodeEntry, at_s: float) -> bool:
+        """Carry out one step on a node, and report its outcome. Return True if the node was changed.
+
+        decided_on: the node as it was decided on. at_s: now by a clock that never jumps.
+        """
         if self.dry_run:
             report = step.reason, step.by
             if self._reported.get(step.node) != report:
@@ -120,7 +124,7 @@ class TaintWriter:
         except NotLeading:
             outcome = "NotLeading"
         except (Conflict, NotFound):
-            outcome = "Conflict"  # the next decision is made on the new version
+            outcome = "Conflict"  # the next decision uses the new version
         except (CallError, msgspec.DecodeError) as error:
             self._pauses.note_failure(step.node, at_s, getattr(error, "retry_after_s", 0.0))
             log.warning("node_not_written", extra={"node": step.node, "why": str(error)})
@@ -128,27 +132,34 @@ class TaintWriter:
         self._reporter.report_outcome(step, outcome)
         if outcome == "Written":
             self._pauses.note_success(step.node)
-            self._wrote[step.node] = step, at_s
+            self._written_steps[step.node] = step, at_s
         return outcome == "Written"
 
     async def _write(self, step: NodeStep, decided_on: NodeEntry) -> str:
-        """Write a step to the node, which must still be in the state that was decided on; return the outcome."""
+        """Write a step to the node, which must still be as it was decided on. Return the outcome: Written or Conflict.
+
+        Raises CallError, or DecodeError for an answer that is no JSON.
+        """
         path, key = f"/api/v1/nodes/{step.node}", self._rules.key
         node = msgspec.json.decode(await self._nodes.get(path))
-        bears = node_health.has_taint(node, key)
-        if (node["metadata"]["uid"], bears, _record(node)) != (decided_on.uid, decided_on.tainted, decided_on.record):
+        is_tainted = node_health.has_taint(node, key)
+        if (node["metadata"]["uid"], is_tainted, _read_record(node)) != (
+            decided_on.uid,
+            decided_on.tainted,
+            decided_on.record,
+        ):
             return "Conflict"
-        changed = node_health.with_taint(node, key, VALUE) if step.taints else node_health.without_taint(node, key)
-        notes = {labels.NODE_RECORD: None if step.record is None else model.write(step.record)}
-        body = node_health.node_patch(node, notes, None if bears == step.taints else changed)
+        taints = node_health.with_taint(node, key, VALUE) if step.taints else node_health.without_taint(node, key)
+        notes = {labels.NODE_RECORD: None if step.record is None else model.record_text(step.record)}
+        body = node_health.node_patch(node, notes, None if is_tainted == step.taints else taints)
         await self._nodes.patch(path, body, MERGE, FIELD_MANAGER)
         return "Written"
 
 
-def _record(node: dict[str, Any]) -> Record | None:
-    """Return the fault record in a node's annotation; None if it has none or an invalid one."""
+def _read_record(node: dict[str, Any]) -> Record | None:
+    """Return the fault record in a node's annotation; None without one, or if it is invalid."""
     text = (node["metadata"].get("annotations") or {}).get(labels.NODE_RECORD)
     try:
-        return None if text is None else model.read(text)
+        return None if text is None else model.read_record(text)
     except BadNodeRecord:
         return None

@@ -1,7 +1,7 @@
 """Sum up usage over time between the decisions of one leader, for the metrics and for the decision log.
 
-`reporting/usage.py` works out the rates of one moment. The sums of the metrics begin with a term; those of the decision
-log begin with each line.
+`reporting/usage.py` computes the rates of one moment. The sums of the metrics begin with a term of leadership; those of
+the decision log begin with each line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnout.autoscaler.reporting.usage import (
     Reclaims,
     UsageRates,
     UsageSums,
-    bounded,
+    bound_pairs,
     gpus_of,
     leaf_queues,
     split_return,
@@ -33,15 +33,15 @@ from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import Queue
 from turnout.kube.client.clock import Clock
 
-PERIOD_S = 900.0  # of the lines about usage in the decision log, which end with each quarter of an hour
-RATES_EACH_S = 1.0  # decisions closer in time count as one: working out the rates of 10,000 jobs takes 0.1 s
+PERIOD_S = 900.0  # of one usage line in the decision log; it ends with each quarter of an hour
+RATES_INTERVAL_S = 1.0  # decisions closer in time count as one: the rates of 10,000 jobs take 0.1 s
 _RECLAIM_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 
 
 class _Pending(NamedTuple):
-    """A decision whose rates are not worked out yet. Later decisions replace it while it waits."""
+    """A decision whose rates are not computed yet. A later decision replaces it, but keeps its `since_s`."""
 
-    since_s: float  # when the first of them was made, of a clock that never jumps
+    since_s: float  # when the first replaced decision was made, by a clock that never jumps
     observation: Observation
     steps: Sequence[Step]
     free_gpus: int  # on ready nodes, >= 0
@@ -66,26 +66,30 @@ class UsageMeter(Collector):
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything, because another replica leads now."""
+        """Forget all sums, rates and owners, because another replica leads now."""
         self._rates: UsageRates | None = None
         self._pending: _Pending | None = None
         self._at_s = 0.0
         self._sums, self._period = UsageSums(), UsageSums()
         self._queues: Mapping[str, Queue] = {}
-        self._pairs: set[Pair] = set()
+        self._pairs: set[Pair] = set()  # that are counted by name
         self._owners: dict[JobKey, str] = {}
-        self._quarter: float | None = None  # of the hour in which the last decision was made, counted since 1970
+        self._quarter: float | None = None  # number of the last period since 1970
         self._reclaims = Reclaims()
         self._reclaim_s.clear()
 
-    def follow(
+    def set_sources(
         self, free_gpus: Callable[[], int], owner_of: Callable[[JobKey], str], headroom: Mapping[str, int]
     ) -> None:
-        """Set where the rest comes from: the free GPUs of ready nodes, the owner of a job, and the admin's headroom."""
+        """Set where other values come from.
+
+        free_gpus: returns the free GPUs of ready nodes. owner_of: returns the owner of a job, "" for none. headroom:
+        the admin's, by resource.
+        """
         self._free_gpus, self._owner_of, self._headroom = free_gpus, owner_of, headroom
 
     def record_decision(self, observation: Observation, steps: Sequence[Step]) -> None:
-        """Count the time since the last decision, and take over the rates from now on."""
+        """Add the time since the last decision by its rates, and use the rates of this decision from now on."""
         now_s = self._clock.monotonic()
         self.add_elapsed()
         self._queues = observation.queues
@@ -99,16 +103,20 @@ class UsageMeter(Collector):
         else:
             self._pending = decision
 
-    def add_elapsed(self, least_s: float = RATES_EACH_S) -> None:
-        """Count the time since the last count. least_s: the age of a decision from which its rates are worked out."""
+    def add_elapsed(self, min_age_s: float = RATES_INTERVAL_S) -> None:
+        """Add the time since the last addition by the current rates.
+
+        min_age_s: age of a waiting decision from which its rates are computed, in seconds; 0 for at once.
+        """
         now_s = self._clock.monotonic()
-        if self._pending is not None and now_s - self._pending.since_s >= least_s:
+        if self._pending is not None and now_s - self._pending.since_s >= min_age_s:
             pending, self._pending = self._pending, None
             self._add_until(pending.since_s)
             self._take_rates(pending)
         self._add_until(now_s)
 
     def _add_until(self, until_s: float) -> None:
+        """Add the time until a moment of the monotonic clock by the current rates; nothing without rates."""
         if self._rates is not None and until_s > self._at_s:
             self._period.add(self._rates, until_s - self._at_s)
             shown_rates = UsageRates(lent=self._rates.lent, idle=self._rates.idle)  # jobs would be remembered for ever
@@ -116,10 +124,10 @@ class UsageMeter(Collector):
             self._at_s = until_s
 
     def _take_rates(self, decision: _Pending) -> None:
-        """Work out the rates from now on, and begin the series that they need at 0."""
+        """Compute the rates from now on, and begin the series that they need at 0."""
         observation, free_gpus = decision.observation, decision.free_gpus
         rates = usage_rates(observation, decision.steps, free_gpus, self._gpus, self._headroom, self._owner)
-        self._rates = rates = replace(rates, lent=bounded(rates.lent, self._pairs))
+        self._rates = rates = replace(rates, lent=bound_pairs(rates.lent, self._pairs))
         for pair in rates.lent:
             self._sums.lent[pair] += 0.0
             self._sums.returned[pair] += 0.0
@@ -129,9 +137,10 @@ class UsageMeter(Collector):
             self._reclaim_s.labels(queue)
 
     def count_resize(self, state: JobState, step: Step, beneficiary_queue: str, cost_s: float) -> None:
-        """Count a written change of size. cost_s: what a restart is assumed to cost each worker that goes on.
+        """Count a written change of size, with its cost and, for a shrink, the GPUs that the lenders get back.
 
-        beneficiary_queue: of the job for which workers leave; "" for none. Then the lenders get their parts.
+        state: of the resized job before the change. cost_s: assumed cost of a restart for each worker that stays.
+        beneficiary_queue: of the job for which workers leave; "" for none, then the GPUs are split among the lenders.
         """
         queue, worker_gpus = state.job.queue, gpus_of(state.job.shape, self._gpus)
         cost = worker_gpus * min(state.bound_workers, step.target) * cost_s
@@ -139,14 +148,17 @@ class UsageMeter(Collector):
         parts: Mapping[str, float] = {beneficiary_queue: returned}
         if not beneficiary_queue:
             parts = split_return(queue, returned, self._queues, self._gpus)
-        pairs = bounded({(source, queue): part for source, part in parts.items() if part}, self._pairs)
+        pairs = bound_pairs({(source, queue): part for source, part in parts.items() if part}, self._pairs)
         self._period.cost[queue] += cost
         for pair, part in pairs.items():
             self._period.returned[pair] += part
             self._sums.returned[pair] += part
 
     def due_lines(self, now_s: float) -> list[UsageLine]:
-        """Return the lines of the period that is over; none while it goes on. now_s: seconds since 1970."""
+        """Return the usage lines of a period that has ended since the last call; none else.
+
+        now_s: seconds since 1970.
+        """
         quarter = now_s // PERIOD_S
         if quarter == self._quarter:
             return []
@@ -154,7 +166,7 @@ class UsageMeter(Collector):
         return self.take_lines(now_s) if before is not None else []
 
     def take_lines(self, now_s: float) -> list[UsageLine]:
-        """Return the lines of the period up to now, and begin a new one. now_s: seconds since 1970."""
+        """Return the usage lines of the period up to now, and begin a new period. now_s: seconds since 1970."""
         self.add_elapsed(0.0)
         period, self._period = self._period, UsageSums()
         jobs = {holder.job for holder in self._rates.held_gpus} if self._rates is not None else ()
@@ -173,14 +185,15 @@ class UsageMeter(Collector):
         idle_text = "Time for which GPUs of ready nodes were idle, by the queue whose share they are and by reason."
         lent_text = "Time for which elastic workers of the borrower used GPUs of the lender's share."
         returned_text = "GPUs that elastic workers of the borrower gave back to the lender."
-        yield _counter("idle_gpu_seconds", idle_text, ("queue", "reason"), self._sums.idle)
-        yield _counter("lent_gpu_seconds", lent_text, ("lender", "borrower"), self._sums.lent)
-        yield _counter("returned_gpus", returned_text, ("lender", "borrower"), self._sums.returned)
+        yield _counter_family("idle_gpu_seconds", idle_text, ("queue", "reason"), self._sums.idle)
+        yield _counter_family("lent_gpu_seconds", lent_text, ("lender", "borrower"), self._sums.lent)
+        yield _counter_family("returned_gpus", returned_text, ("lender", "borrower"), self._sums.returned)
 
 
-def _counter(
+def _counter_family(
     name: str, text: str, labels: Iterable[str], amounts: Mapping[tuple[str, str], float]
 ) -> CounterMetricFamily:
+    """Return a counter with one sample for each entry of `amounts`, whose keys are the values of the labels."""
     family = CounterMetricFamily(f"turnout_{name}", text, labels=tuple(labels))
     for values, amount in amounts.items():
         family.add_metric(values, amount)

@@ -17,9 +17,9 @@ from turnout.kube import labels
 from turnout.kube.errors import KubeError
 from turnout.kube.node_health import CheckResult, Count, Moment, Name, NodeReport, Text
 
-MOST_PROOFS = 8  # on a node: the first one of each namespace, which made it be tainted
-MAX_NAMESPACES = 16  # namespaces whose last report on a node is remembered
-MOST_RECORD_BYTES = 16 << 10
+MAX_PROOFS = 8  # proofs in one record, the first of each namespace
+MAX_NAMESPACES = 16  # namespaces in one record whose last report is remembered
+MAX_RECORD_BYTES = 16 << 10  # a larger annotation counts as unreadable
 
 
 class FaultState(StrEnum):
@@ -34,25 +34,27 @@ class FaultState(StrEnum):
 class NodeReason(StrEnum):
     """Why a node was changed, or a report passed over. The same word stands in log, metric and Event."""
 
-    TAINTED = "NodeTainted"
-    TAINTED_AGAIN = "NodeTaintedAgain"
-    SUSPECTED = "NodeSuspected"
-    STILL_FAULTY = "NodeStillFaulty"
-    EXPIRED = "TaintExpired"
-    RECOVERED = "NodeRecovered"
-    FREED = "FreedByHand"
-    FORGOTTEN = "RecordForgotten"
-    SHARE_REACHED = "ShareReached"
-    BY_HAND = "TaintedByHand"
-    BAD_VERDICT = "BadVerdict"
-    OTHER_NODE = "OtherNode"
-    UNKNOWN_NODE = "UnknownNode"
-    NO_GPUS = "NodeWithoutGpus"
-    STALE = "StaleVerdict"
-    ONLY_SLOW = "OnlySlow"
-    ONLY_A_LINK = "OnlyALink"
-    ALONE = "CheckedAlone"
-    OTHERS_PROVED = "OthersHaveProven"
+    # Changes of a node.
+    TAINTED = "NodeTainted"  # enough namespaces have reported a fault
+    TAINTED_AGAIN = "NodeTaintedAgain"  # a fault on trial
+    SUSPECTED = "NodeSuspected"  # fewer reports than are needed
+    STILL_FAULTY = "NodeStillFaulty"  # a further report on a tainted node
+    EXPIRED = "TaintExpired"  # the time of the taint is over
+    RECOVERED = "NodeRecovered"  # a check has passed
+    FREED = "FreedByHand"  # somebody has removed our taint
+    FORGOTTEN = "RecordForgotten"  # no further reports
+    # Reports without effect.
+    SHARE_REACHED = "ShareReached"  # as many nodes are tainted as may be
+    BY_HAND = "TaintedByHand"  # somebody else has tainted the node
+    BAD_VERDICT = "BadVerdict"  # the report cannot be read
+    OTHER_NODE = "OtherNode"  # the report is on a node that its pod does not run on
+    UNKNOWN_NODE = "UnknownNode"  # there is no such node
+    NO_GPUS = "NodeWithoutGpus"  # the node offers no GPUs
+    STALE = "StaleVerdict"  # the report is too old, or ahead of time
+    ONLY_SLOW = "OnlySlow"  # the node is slow, and slow nodes are not tainted
+    ONLY_A_LINK = "OnlyALink"  # a link between two nodes failed
+    ALONE = "CheckedAlone"  # a check of one node does not prove its network
+    OTHERS_PROVED = "OthersHaveProven"  # only the namespaces that reported the fault take it back
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +71,20 @@ class TaintRules:
     slow: bool = False  # slow nodes are tainted, too
 
     def max_tainted(self, gpu_nodes: int) -> int:
-        """Return how many nodes may be tainted at once."""
+        """Return how many nodes may be tainted at once, >= 1. gpu_nodes: number of GPU nodes."""
         return max(1, int(self.share * gpu_nodes + 1e-9))
 
     def max_by_one_namespace(self, gpu_nodes: int) -> int:
-        """Return how many nodes may be tainted by reports of one namespace only: half of `max_tainted`, rounded up."""
+        """Return how many nodes the reports of one namespace may taint: half of `max_tainted`, rounded up."""
         return (self.max_tainted(gpu_nodes) + 1) // 2
 
     def duration_s(self, times: int) -> float:
-        """Return how long a taint lasts, in seconds. times: 1 for the first taint of a node."""
+        """Return how long a taint lasts, in seconds. times: 1 for the first taint of a node, 2 for the next."""
         return min(self.taint_s * 2.0 ** min(times - 1, 64), max(self.longest_s, self.taint_s))
 
 
 class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One verdict that counted."""
+    """One report that proved a node faulty."""
 
     pod: Annotated[str, msgspec.Meta(max_length=507)]  # namespace/name
     owner: Name  # uid of the pod's owner, or of the pod without one
@@ -95,7 +97,7 @@ class Proof(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def namespace_of(pod: str) -> str:
-    """Return the namespace of a pod, given as namespace/name: all pods of a namespace count as one voice."""
+    """Return the namespace of a pod, given as namespace/name. All pods of a namespace count as one witness."""
     return pod.partition("/")[0]
 
 
@@ -107,7 +109,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     handled_until: Moment = msgspec.field(name="heard")  # reports up to then are handled
     until: Moment | None = None  # when the state ends by itself
     times: Count = 0  # how often the node was tainted
-    proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MOST_PROOFS)] = ()
+    proofs: Annotated[tuple[Proof, ...], msgspec.Meta(max_length=MAX_PROOFS)] = ()
     # The same time for single namespaces.
     handled_by_namespace: Annotated[tuple[tuple[Name, Moment], ...], msgspec.Meta(max_length=MAX_NAMESPACES)] = (
         msgspec.field(name="told", default=())
@@ -115,7 +117,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def namespaces(self) -> frozenset[str]:
-        """Return the namespaces whose pods have proven the node faulty."""
+        """The namespaces whose pods have proven the node faulty."""
         return frozenset(namespace_of(proof.pod) for proof in self.proofs)
 
     def handled_until_of(self, namespace: str) -> datetime:
@@ -124,17 +126,17 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def last(self) -> datetime:
-        """Return the time of the newest report."""
+        """The time of the newest handled report."""
         return max([self.handled_until, *(at for _, at in self.handled_by_namespace)])
 
     def with_handled(self, namespace: str, at: datetime) -> Record:
-        """Copy the record after a report of a namespace was handled.
+        """Return the record after a report of a namespace was handled. at: time of the report.
 
         Namespaces beyond MAX_NAMESPACES are forgotten, the oldest first. Then `handled_until` covers their reports.
         """
         handled = sorted(
             ({**dict(self.handled_by_namespace), namespace: max(at, self.handled_until_of(namespace))}).items(),
-            key=_by_moment,
+            key=_time_order,
         )
         oldest, newest = handled[:-MAX_NAMESPACES], handled[-MAX_NAMESPACES:]
         return msgspec.structs.replace(
@@ -142,30 +144,31 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-def _by_moment(entry: tuple[str, datetime]) -> tuple[datetime, str]:
+def _time_order(entry: tuple[str, datetime]) -> tuple[datetime, str]:
+    """Return a sort key: the time of an entry, then its namespace."""
     return entry[1], entry[0]
 
 
 class BadNodeRecord(KubeError):
-    """A node's annotation that is no record, because somebody has edited it. It counts as none."""
+    """A node's annotation that is no record, because somebody has edited it. Treat the node as one without a record."""
 
 
 _decoder = msgspec.json.Decoder(Record)
 
 
-def read(text: str) -> Record:
-    """Return the record of an annotation's text. Raises BadRecord."""
+def read_record(text: str) -> Record:
+    """Return the record of an annotation's text. Raises BadNodeRecord."""
     raw = text.encode("utf-8", "replace")
-    if len(raw) > MOST_RECORD_BYTES:
-        raise BadNodeRecord(f"it has {len(raw)} bytes: {MOST_RECORD_BYTES} at most")
+    if len(raw) > MAX_RECORD_BYTES:
+        raise BadNodeRecord(f"it has {len(raw)} bytes: {MAX_RECORD_BYTES} at most")
     try:
         return _decoder.decode(raw)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise BadNodeRecord(str(error)[:200]) from error
 
 
-def write(record: Record) -> str:
-    """Return the annotation's text."""
+def record_text(record: Record) -> str:
+    """Return a record as the text of the annotation."""
     return msgspec.json.encode(record).decode()
 
 
@@ -176,7 +179,7 @@ class FaultClaim:
     pod: str  # namespace/name
     uid: str  # as the API server has it
     owner: str  # uid of the pod's owner, as the API server has it
-    node: str
+    node: str  # name of the node that the pod is bound to, "" for none
     verdict: NodeReport | None  # None if the annotation cannot be read
     fault: str = ""  # why it cannot be read
 
@@ -186,7 +189,7 @@ class NodeEntry:
     """One node."""
 
     uid: str
-    gpus: bool  # it offers GPUs
+    gpus: bool  # it offers, or offered, GPUs
     tainted: bool = False  # it has a taint with our key, also of somebody else
     record: Record | None = None
 
@@ -203,14 +206,14 @@ class NodeObservation:
 
 @dataclass(frozen=True, slots=True)
 class NodeStep:
-    """One node's change."""
+    """The change of one node."""
 
-    node: str
+    node: str  # its name
     uid: str
     reason: NodeReason
-    taints: bool  # the node has the taint from then on
-    record: Record | None  # the record from then on, None for none
-    why: str
+    taints: bool  # the node has the taint after the change
+    record: Record | None  # the record after the change, None for none
+    why: str  # for a person
     by: tuple[FaultClaim, ...] = ()  # the reports that caused it
 
 
@@ -220,7 +223,7 @@ class PassedOver:
 
     claim: FaultClaim
     word: NodeReason
-    why: str
+    why: str  # for a person
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Decides which nodes are tainted, and which no longer, by the reports of pods. Pure functions of one observation.
+"""Decide which nodes are tainted, and which no longer, by the reports of pods. Pure functions of one observation.
 
 A verdict counts if the API server has bound its pod to that node, if it is not stale, and if it is not handled yet. A
 later verdict counts more. A check that passes takes back only what its own namespace has proven. At most a share of the
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from turnout.autoscaler.node_faults.model import (
-    MOST_PROOFS,
+    MAX_PROOFS,
     FaultClaim,
     FaultState,
     NodeEntry,
@@ -30,32 +30,33 @@ from turnout.autoscaler.node_faults.model import (
 )
 from turnout.kube.node_health import CheckResult, NodeReport, utc_datetime
 
-_NETWORK = "network"  # prefix of such causes
-_OURS_NOT = (None, FaultState.CLEARED, FaultState.SUSPECTED, FaultState.ON_TRIAL)  # in which we have no taint on a node
+_NETWORK = "network"  # prefix of the causes of faults of the network
+# States of a record, None for no record, in which a taint on the node is not ours.
+_STATES_WITHOUT_OUR_TAINT = (None, FaultState.CLEARED, FaultState.SUSPECTED, FaultState.ON_TRIAL)
 
 
 def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
-    """Return the changes of nodes. now_s: seconds since 1970.
+    """Return the changes of nodes, and the reports without effect. now_s: seconds since 1970.
 
-    Steps that take a taint away come first. The others follow by the time of the first report.
+    Steps that take a taint away come first. The others follow by the time of their first report.
     """
     reports, passed_over = _reports_that_count(state, rules, now_s)
     changes = [_NodeChange(name, entry, rules, now_s) for name, entry in state.nodes.items()]
     for change in changes:
         change.apply_reports(sorted(reports.get(change.name, ()), key=_report_order))
     steps, taints = [], state.tainted
-    sole = [_sole_namespace(change.entry.record) for change in changes if change.entry.tainted]
-    tainted_by_one = Counter(filter(None, sole))
+    namespaces = [_sole_namespace(change.entry.record) for change in changes if change.entry.tainted]
+    tainted_by_namespace = Counter(filter(None, namespaces))
     for change in sorted(changes, key=lambda each: (each.taints, each.accused_s, each.name)):
         if not change.changed:
             continue
         if change.taints and not change.entry.tainted:
             namespace = _sole_namespace(change.record)
-            if why := _over_share(state, rules, taints, namespace, tainted_by_one[namespace]):
+            if why := _over_share(state, rules, taints, namespace, tainted_by_namespace[namespace]):
                 passed_over += (PassedOver(claim, NodeReason.SHARE_REACHED, why) for claim in change.by)
                 continue
             taints += 1
-            tainted_by_one[namespace] += 1
+            tainted_by_namespace[namespace] += 1
         steps.append(change.step())
     return NodePlan(tuple(steps), tuple(passed_over))
 
@@ -63,11 +64,14 @@ def judge(state: NodeObservation, rules: TaintRules, now_s: float) -> NodePlan:
 def _reports_that_count(
     state: NodeObservation, rules: TaintRules, now_s: float
 ) -> tuple[dict[str, list[tuple[FaultClaim, NodeReport]]], list[PassedOver]]:
-    """Return the reports that are new, by node, and the claims that are passed over. A report of the future waits."""
+    """Return the reports that are new, by node, and the claims without effect.
+
+    A report with a time after `now_s` is in neither, since it counts later.
+    """
     passed_over: list[PassedOver] = []
     reports = defaultdict[str, list[tuple[FaultClaim, NodeReport]]](list)
     for claim in state.claims:
-        if (reason := _passed_over(claim, state, rules, now_s)) is not None:
+        if (reason := _without_effect(claim, state, rules, now_s)) is not None:
             passed_over.append(reason)
         elif (verdict := claim.verdict) is None or verdict.at_s > now_s:
             continue
@@ -79,34 +83,39 @@ def _reports_that_count(
 def _over_share(state: NodeObservation, rules: TaintRules, taints: int, namespace: str, by_namespace: int) -> str:
     """Return why one more node must not be tainted, "" if it may.
 
-    taints: GPU nodes that are tainted. by_namespace: those that only `namespace` has reported, "" for several ones.
+    taints: GPU nodes that are tainted. namespace: the only one that has reported on this node, "" for several.
+    by_namespace: nodes that are tainted by reports of that namespace only.
     """
-    most = rules.max_tainted(state.gpu_nodes)
-    if taints >= most:
-        return f"{taints} of {state.gpu_nodes} GPU nodes are tainted already, {most} may be"
+    max_tainted = rules.max_tainted(state.gpu_nodes)
+    if taints >= max_tainted:
+        return f"{taints} of {state.gpu_nodes} GPU nodes are tainted already, {max_tainted} may be"
     if namespace and by_namespace >= rules.max_by_one_namespace(state.gpu_nodes):
         return f"{by_namespace} nodes are tainted by the word of namespace {namespace} alone, as many as may be"
     return ""
 
 
 def _report_order(report: tuple[FaultClaim, NodeReport]) -> tuple[float, str]:
+    """Return a sort key: the time of a report, then the uid of its pod."""
     return report[1].at_s, report[0].uid
 
 
 def _is_handled(record: Record | None, claim: FaultClaim, verdict: NodeReport) -> bool:
-    """Return True if a report was handled before. Reports of other namespaces do not matter."""
+    """Return True if a report, or a later one of its namespace, was handled before.
+
+    record: None for a node without one.
+    """
     return record is not None and verdict.at <= record.handled_until_of(namespace_of(claim.pod))
 
 
 def _sole_namespace(record: Record | None) -> str:
-    """Return the namespace whose reports alone taint a node, "" if there are several or none."""
+    """Return the namespace whose reports alone taint a node; "" if several do, or if we do not taint it."""
     if record is None or record.state is not FaultState.TAINTED or len(record.namespaces) != 1:
         return ""
     return next(iter(record.namespaces))
 
 
-def _passed_over(claim: FaultClaim, state: NodeObservation, rules: TaintRules, now_s: float) -> PassedOver | None:
-    """Return why this claim has no effect; None if it has one."""
+def _without_effect(claim: FaultClaim, state: NodeObservation, rules: TaintRules, now_s: float) -> PassedOver | None:
+    """Return why a claim has no effect; None if it has one, or was handled before."""
     verdict, entry = claim.verdict, state.nodes.get(claim.node)
     if verdict is None:
         return PassedOver(claim, NodeReason.BAD_VERDICT, claim.fault)
@@ -117,19 +126,19 @@ def _passed_over(claim: FaultClaim, state: NodeObservation, rules: TaintRules, n
     if entry is None:
         return PassedOver(claim, NodeReason.UNKNOWN_NODE, f"there is no node {claim.node!r}")
     if not -rules.ahead_s <= age_s <= rules.fresh_s:
-        how = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
-        return PassedOver(claim, NodeReason.STALE, f"it is {how}")
+        age_text = f"{age_s:.0f} s old" if age_s > 0 else f"of {-age_s:.0f} s ahead of now"
+        return PassedOver(claim, NodeReason.STALE, f"it is {age_text}")
     if _is_handled(entry.record, claim, verdict):
         return None
     if verdict.kind is CheckResult.FINE:
-        found = _pass_without_effect(namespace_of(claim.pod), verdict, entry.record)
+        reason = _pass_without_effect(namespace_of(claim.pod), verdict, entry.record)
     else:
-        found = _failure_without_effect(verdict, entry, rules)
-    return None if found is None else PassedOver(claim, *found)
+        reason = _failure_without_effect(verdict, entry, rules)
+    return None if reason is None else PassedOver(claim, *reason)
 
 
 def _pass_without_effect(namespace: str, verdict: NodeReport, record: Record | None) -> tuple[NodeReason, str] | None:
-    """Return why a passed check has no effect; None if it has one."""
+    """Return why a passed check has no effect; None if it has one. namespace: of its pod. record: None without one."""
     if record is None:
         return None
     if record.proofs and namespace not in record.namespaces:
@@ -148,12 +157,13 @@ def _failure_without_effect(verdict: NodeReport, entry: NodeEntry, rules: TaintR
         return NodeReason.ONLY_SLOW, "slow nodes are not tainted here"
     if not entry.gpus:
         return NodeReason.NO_GPUS, "only nodes that offer GPUs are tainted"
-    if entry.tainted and (entry.record.state if entry.record else None) in _OURS_NOT:
+    if entry.tainted and (entry.record.state if entry.record else None) in _STATES_WITHOUT_OUR_TAINT:
         return NodeReason.BY_HAND, "somebody has tainted it already, and has to free it"
     return None
 
 
 def _failure_text(verdict: NodeReport) -> str:
+    """Return the cause of a failed check as text."""
     return f"{verdict.cause or verdict.kind.value}: {verdict.why}" if verdict.why else verdict.kind.value
 
 
@@ -162,17 +172,20 @@ class _NodeChange:
     """The change of one node: its reports are applied in the order of time."""
 
     name: str
-    entry: NodeEntry
+    entry: NodeEntry  # the node before the change
     rules: TaintRules
-    now_s: float
-    record: Record | None = None
-    word: NodeReason | None = None
-    why: str = ""
-    accused_s: float = 0.0
-    by: tuple[FaultClaim, ...] = ()
+    now_s: float  # seconds since 1970
+    record: Record | None = None  # the record after the change, None for none
+    word: NodeReason | None = None  # why the node changes; None if it does not
+    why: str = ""  # for a person
+    accused_s: float = 0.0  # time of the first failed check that was applied, in seconds since 1970; 0 for none
+    by: tuple[FaultClaim, ...] = ()  # the reports that were applied
 
     def apply_reports(self, reports: Sequence[tuple[FaultClaim, NodeReport]]) -> None:
-        """Apply all reports, then expire the state if its time is up."""
+        """Apply all reports, oldest first; then expire the state if its time is up.
+
+        A taint of ours that somebody has removed clears the node first.
+        """
         self.record = self.entry.record
         if self._is_in(FaultState.TAINTED) and not self.entry.tainted:
             self._set_record(FaultState.CLEARED, NodeReason.FREED, "its taint was taken away by hand")
@@ -193,12 +206,13 @@ class _NodeChange:
         self._expire()
 
     def _is_in(self, state: FaultState) -> bool:
+        """Return True if the record has this state."""
         return self.record is not None and self.record.state is state
 
     def _apply_pass(self, claim: FaultClaim) -> None:
-        """Apply a report that a check passed on this node.
+        """Apply a passed check: remove the proofs of its namespace. Without any proof left, the node recovers.
 
-        The proofs of the pod's namespace are removed. If none is left, the node recovers and its taint goes.
+        A cleared node, and proofs of other namespaces only, do not change.
         """
         record = self.record
         if (
@@ -207,9 +221,9 @@ class _NodeChange:
             or (record.proofs and namespace_of(claim.pod) not in record.namespaces)
         ):
             return
-        left = tuple(proof for proof in record.proofs if namespace_of(proof.pod) != namespace_of(claim.pod))
-        if left:
-            self.record = msgspec.structs.replace(record, proofs=left)
+        remaining = tuple(proof for proof in record.proofs if namespace_of(proof.pod) != namespace_of(claim.pod))
+        if remaining:
+            self.record = msgspec.structs.replace(record, proofs=remaining)
             self.word, self.why = (
                 self.word or NodeReason.STILL_FAULTY,
                 f"{claim.pod} has passed a check, others failed here",
@@ -218,7 +232,10 @@ class _NodeChange:
             self._set_record(FaultState.CLEARED, NodeReason.RECOVERED, f"{claim.pod} has passed a check here")
 
     def _apply_failure(self, claim: FaultClaim, verdict: NodeReport) -> None:
-        """Apply a failed check: the node is suspected, or tainted once enough namespaces have reported."""
+        """Apply a failed check: the node is suspected, or tainted once enough namespaces have reported.
+
+        A tainted node gets a further proof. A node on trial is tainted again, for twice as long.
+        """
         record = self.record
         proofs = self._proofs_with(claim, verdict)
         why = f"{claim.pod} says {_failure_text(verdict)}"
@@ -236,7 +253,7 @@ class _NodeChange:
         self._set_record(FaultState.TAINTED, word, why, self.rules.duration_s(times + 1), proofs, times + 1)
 
     def _proofs_with(self, claim: FaultClaim, verdict: NodeReport) -> tuple[Proof, ...]:
-        """Return the proofs of a node with this verdict; the first one of each namespace counts."""
+        """Return the proofs of the node with this report; only the first one of each namespace is kept."""
         is_accused = self._is_in(FaultState.SUSPECTED) or self._is_in(FaultState.TAINTED)
         proofs = self.record.proofs if self.record is not None and is_accused else ()
         if namespace_of(claim.pod) in {namespace_of(each.pod) for each in proofs}:
@@ -244,7 +261,7 @@ class _NodeChange:
         proof = Proof(
             claim.pod, claim.owner, verdict.at, verdict.kind, verdict.cause, verdict.why, verdict.by, verdict.round
         )
-        return (*proofs, proof)[:MOST_PROOFS]
+        return (*proofs, proof)[:MAX_PROOFS]
 
     def _set_record(
         self,
@@ -255,7 +272,10 @@ class _NodeChange:
         proofs: tuple[Proof, ...] = (),
         times: int = 0,
     ) -> None:
-        """Set a new state with its reason. lasts_s: until it ends, None for no end. times: taints in a row."""
+        """Set a new state with its reason.
+
+        lasts_s: after which the state ends by itself, None for never. times: how often the node was tainted in a row.
+        """
         until, record = None if lasts_s is None else utc_datetime(self.now_s + lasts_s), self.record
         handled_until, handled_by_namespace = (
             (utc_datetime(0), ()) if record is None else (record.handled_until, record.handled_by_namespace)
@@ -264,21 +284,21 @@ class _NodeChange:
         self.word, self.why = word, why
 
     def _expire(self) -> None:
-        """Expire a taint whose time is up, and forget a record that says nothing any more."""
+        """Put a node whose taint is over on trial, and forget a suspicion, trial or cleared record that is over."""
         record = self.record
         if record is None:
             return
-        over = record.until is not None and self.now_s >= record.until.timestamp()
-        if record.state is FaultState.TAINTED and over:
-            trial = utc_datetime(self.now_s + max(self.rules.longest_s, self.rules.taint_s))
+        is_over = record.until is not None and self.now_s >= record.until.timestamp()
+        if record.state is FaultState.TAINTED and is_over:
+            trial_end = utc_datetime(self.now_s + max(self.rules.longest_s, self.rules.taint_s))
             since = utc_datetime(self.now_s)
-            self.record = msgspec.structs.replace(record, state=FaultState.ON_TRIAL, since=since, until=trial)
+            self.record = msgspec.structs.replace(record, state=FaultState.ON_TRIAL, since=since, until=trial_end)
             self.word, self.why = NodeReason.EXPIRED, "its time is up: the next check there decides"
             return
-        fresh = self.now_s - record.last.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
-        if record.state is FaultState.CLEARED and not fresh:
+        is_fresh = self.now_s - record.last.timestamp() <= self.rules.fresh_s + self.rules.ahead_s
+        if record.state is FaultState.CLEARED and not is_fresh:
             self.record, self.word, self.why = None, NodeReason.FORGOTTEN, "nothing more was heard of it"
-        elif record.state in (FaultState.SUSPECTED, FaultState.ON_TRIAL) and over:
+        elif record.state in (FaultState.SUSPECTED, FaultState.ON_TRIAL) and is_over:
             cleared = Record(
                 FaultState.CLEARED,
                 utc_datetime(self.now_s),
@@ -286,7 +306,7 @@ class _NodeChange:
                 handled_by_namespace=record.handled_by_namespace,
             )  # old words count no more
             self.record, self.word, self.why = (
-                cleared if fresh else None,
+                cleared if is_fresh else None,
                 NodeReason.FORGOTTEN,
                 "nothing more was heard of it",
             )
@@ -298,11 +318,11 @@ class _NodeChange:
 
     @property
     def taints(self) -> bool:
-        """True if the node has the taint from then on. A taint of somebody else stays."""
+        """True if the node has the taint after the change. A taint of somebody else stays."""
         ours = self.entry.record is not None and self.entry.record.state is FaultState.TAINTED
         return self._is_in(FaultState.TAINTED) or (self.entry.tainted and not ours)
 
     def step(self) -> NodeStep:
-        """Return the node's step. Only for a change that changed something."""
+        """Return the step that writes the change. Call it only if `changed`."""
         assert self.word is not None
         return NodeStep(self.name, self.entry.uid, self.word, self.taints, self.record, self.why, self.by)

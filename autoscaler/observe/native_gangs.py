@@ -1,4 +1,4 @@
-"""The PodGroups of Kubernetes' own that pods of jobs name, and which minCount fits the pods of a resized job.
+"""The native PodGroups of Kubernetes that pods of jobs name, and which minCount fits the pods of a resized job.
 
 A name counts only where its writer may use it: a PodGroup is a job's own if it names the job among its owners, or if it
 has no controller and only pods of that job name it. Annotations on the PodGroup hold what its owner stated, so that a
@@ -21,10 +21,10 @@ from turnout.kube.objects import Pod
 
 GroupName = tuple[str, str]  # namespace and name
 MAX_GROUPS_OF_JOB = 16  # PodGroups of one job whose minCount is changed at one resize
-MAX_PODS_CHECKED = 20_000  # pods that one look for unsettled PodGroups goes through
-_MAX_NAME = 253
+MAX_PODS_CHECKED = 20_000  # pods of the PodGroups that are checked in one round
+_MAX_NAME = 253  # characters of the name of a PodGroup
 _MAX_OWNERS = 64  # owner references that are read
-_OVER = ("Succeeded", "Failed")
+_OVER = ("Succeeded", "Failed")  # phases of pods that have ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,64 +36,65 @@ class NativeGroup:
     uid: str
     version: str  # the resourceVersion
     min_count: int  # >= 1
-    stated: int | None = None  # our annotation: what the owner stated, >= 1
-    wrote: int | None = None  # our annotation: what we wrote last, >= 1
+    stated: int | None = None  # our annotation: the minCount that the owner stated, >= 1; None without one
+    wrote: int | None = None  # our annotation: the minCount that we wrote last, >= 1; None without one
     owners: tuple[str, ...] = ()  # uids
     controller: str = ""  # the uid of the owner that is its controller, "" for none
 
     @property
     def is_ours(self) -> bool:
-        """True if the minCount is the number that we wrote last."""
+        """True if we have lowered the minCount, and nobody has changed it since."""
         return self.wrote == self.min_count and self.stated is not None and self.stated > self.min_count
 
     @property
     def stated_min(self) -> int:
-        """The minCount that the owner states. A number that somebody wrote after us is a new statement."""
+        """The minCount that the owner states, >= 1. A number that somebody wrote after us is a new statement."""
         return self.stated if self.is_ours and self.stated is not None else self.min_count
 
     @property
     def path(self) -> str:
-        """The path of the object."""
+        """The path of the object at the API server."""
         version = POD_GROUP_VERSIONS[Dialect.NATIVE]
         return f"/apis/{version}/namespaces/{self.namespace}/podgroups/{self.name}"
 
 
-def read(raw: Mapping[str, Any]) -> NativeGroup | None:
-    """Return a PodGroup; None if it has no gang policy, or its minCount cannot be read."""
+def read_native_group(raw: Mapping[str, Any]) -> NativeGroup | None:
+    """Return a PodGroup of Kubernetes; None if it has no gang policy, or its minCount cannot be read."""
     meta, spec = raw["metadata"], raw.get("spec") or {}
     least = native_min(spec.get("schedulingPolicy"))
     if least is None:
         return None
-    notes, refs = meta.get("annotations") or {}, meta.get("ownerReferences") or []
+    annotations, owner_references = meta.get("annotations") or {}, meta.get("ownerReferences") or []
     return NativeGroup(
         meta.get("namespace", ""),
         meta["name"],
         meta.get("uid", ""),
         meta.get("resourceVersion", ""),
         least,
-        _count(notes.get(labels.STATED_MIN_COUNT)),
-        _count(notes.get(labels.WROTE_MIN_COUNT)),
-        tuple(str(ref.get("uid", "")) for ref in refs[:_MAX_OWNERS]),
-        next((str(ref.get("uid", "")) for ref in refs if ref.get("controller")), ""),
+        _read_count(annotations.get(labels.STATED_MIN_COUNT)),
+        _read_count(annotations.get(labels.WROTE_MIN_COUNT)),
+        tuple(str(ref.get("uid", "")) for ref in owner_references[:_MAX_OWNERS]),
+        next((str(ref.get("uid", "")) for ref in owner_references if ref.get("controller")), ""),
     )
 
 
-def _count(text: object) -> int | None:
+def _read_count(text: object) -> int | None:
+    """Return the number >= 1 of an annotation; None if it is missing, or no such number."""
     return int(text) if isinstance(text, str) and re.fullmatch(r"[1-9][0-9]{0,6}", text) else None
 
 
 def patch_of(group: NativeGroup, min_count: int) -> dict[str, Any]:
-    """Return a merge patch to another minCount, valid for one version of the PodGroup.
+    """Return a merge patch to another minCount, valid for one version of the PodGroup only.
 
-    Where the minCount is what the owner stated again, nothing of ours stays on the object.
+    If the owner stated that minCount, our annotations are removed. min_count: >= 1.
     """
     stated = group.stated_min
     is_lower = min_count < stated
-    notes = {
+    annotations = {
         labels.STATED_MIN_COUNT: str(stated) if is_lower else None,
         labels.WROTE_MIN_COUNT: str(min_count) if is_lower else None,
     }
-    meta = {"resourceVersion": group.version, "uid": group.uid, "annotations": notes}
+    meta = {"resourceVersion": group.version, "uid": group.uid, "annotations": annotations}
     return {"metadata": meta, "spec": {"schedulingPolicy": {"gang": {"minCount": min_count}}}}
 
 
@@ -102,13 +103,13 @@ class GroupUse:
     """The pods of one job that name one PodGroup, at one size of the job."""
 
     group: NativeGroup
-    pods: int  # that are not over, do not terminate, and do not leave by the size
-    running: int  # of those: pods that run
+    pods: int  # pods that stay at this size: not over, not terminating; >= 0
+    running: int  # the part of `pods` that runs
     obstacle: GangReason | None = None  # why the job may not have the PodGroup changed; None if it may
 
 
 def min_of_shrink(use: GroupUse) -> int | None:
-    """Return the minCount that has to be written before pods leave; None if the present one fits.
+    """Return the minCount that has to be written before pods leave, >= 1; None if the present one fits.
 
     A PodGroup that loses all of its pods keeps its minCount: its gang starts whole again, or ends.
     """
@@ -116,7 +117,10 @@ def min_of_shrink(use: GroupUse) -> int | None:
 
 
 def min_of_settled(use: GroupUse) -> int | None:
-    """Return the minCount for a job whose pods all run; None if the present one fits, or somebody else wrote it."""
+    """Return the minCount for a job whose pods all run, >= 1; None if nothing has to be written.
+
+    That is: the present minCount fits, some pod does not run, or somebody else wrote it after us.
+    """
     group = use.group
     if use.running < use.pods or not use.pods:
         return None
@@ -124,13 +128,13 @@ def min_of_settled(use: GroupUse) -> int | None:
         fitting = min(group.stated_min, use.pods)
     elif group.wrote is None:
         fitting = min(group.min_count, use.pods)
-    else:  # somebody has written another number after us: the next shrink takes it up
+    else:  # somebody has written another number after us: the next shrink takes it into account
         return None
     return fitting if fitting != group.min_count else None
 
 
 def group_named(pod: Pod) -> GroupName | None:
-    """Return the native PodGroup that a pod names; None for none."""
+    """Return the native PodGroup that a pod names; None if it names none, or if the name is too long."""
     named = pod.spec.scheduling_group
     name = named.get("podGroupName") if isinstance(named, dict) else None
     return (pod.metadata.namespace, name) if isinstance(name, str) and 0 < len(name) <= _MAX_NAME else None
@@ -142,18 +146,18 @@ def is_alive(pod: Pod) -> bool:
 
 
 class NativeGangs:
-    """The native PodGroups, and the pods that name each."""
+    """The native PodGroups, and the uids of the living pods that name each of them."""
 
     def __init__(self) -> None:
         self._groups: dict[GroupName, NativeGroup] = {}
         self._pods: dict[GroupName, dict[str, None]] = {}  # uids
         self._named: dict[str, GroupName] = {}  # uid of a pod -> its PodGroup
-        self._unsettled: dict[GroupName, None] = {}  # to be looked at, the oldest first
+        self._unsettled: dict[GroupName, None] = {}  # PodGroups to check, the oldest change first
 
     def put_group(self, raw: Mapping[str, Any]) -> None:
-        """Store a PodGroup."""
+        """Store a PodGroup, to be checked again. One without a readable gang policy is dropped."""
         meta = raw["metadata"]
-        name, group = (meta.get("namespace", ""), meta["name"]), read(raw)
+        name, group = (meta.get("namespace", ""), meta["name"]), read_native_group(raw)
         if group is None:
             self.drop_group(*name)
             return
@@ -166,7 +170,7 @@ class NativeGangs:
         self._unsettled.pop((namespace, name), None)
 
     def put_pod(self, pod: Pod) -> None:
-        """Store a pod."""
+        """Store a pod. A pod that names no PodGroup, is over or terminates is dropped instead."""
         uid, name = pod.metadata.uid, group_named(pod)
         if name is None or not is_alive(pod):
             self.drop_pod(uid)
@@ -178,7 +182,7 @@ class NativeGangs:
         self._note_change(name)
 
     def drop_pod(self, uid: str) -> None:
-        """Drop a pod that was deleted or is over."""
+        """Drop a pod by its uid. An unknown pod is ignored."""
         if (name := self._named.pop(uid, None)) is None:
             return
         pods = self._pods[name]
@@ -188,6 +192,7 @@ class NativeGangs:
         self._note_change(name)
 
     def _note_change(self, name: GroupName) -> None:
+        """Mark a known PodGroup to be checked again."""
         if name in self._groups:
             self._unsettled[name] = None
 
@@ -204,9 +209,9 @@ class NativeGangs:
         return self._pods.get(name, {}).keys()
 
     def take_unsettled(self) -> list[GroupName]:
-        """Take PodGroups that have changed, the oldest change first, with MAX_PODS_CHECKED pods or few more.
+        """Remove and return PodGroups to check, the oldest change first, until they have MAX_PODS_CHECKED pods.
 
-        A PodGroup that is not settled yet has to be put back by `look_again`.
+        The caller puts a PodGroup back by `check_again` if it is not settled yet.
         """
         names: list[GroupName] = []
         pods = 0
@@ -219,14 +224,14 @@ class NativeGangs:
             del self._unsettled[name]
         return names
 
-    def look_again(self, names: Iterable[GroupName]) -> None:
-        """Put PodGroups back whose pods do not all run yet."""
+    def check_again(self, names: Iterable[GroupName]) -> None:
+        """Mark PodGroups to be checked again, because their pods do not all run yet."""
         for name in names:
             self._note_change(name)
 
 
 def obstacle_of(group: NativeGroup, job: Job, owners: Iterable[JobKey | None]) -> GangReason | None:
-    """Return why a job may not have a PodGroup changed; None if it may.
+    """Return why the autoscaler must not change a PodGroup for a job; None if it may.
 
     owners: the jobs of all living pods that name the PodGroup, None for a pod of no job.
     """

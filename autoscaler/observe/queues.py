@@ -1,4 +1,4 @@
-"""Works out what each queue may use and what it uses now, and which queue pays for which pod, in every dialect.
+"""Compute what each queue may use and what it uses now, and which queue pays for which pod, in every dialect.
 
 Pods are counted; no status is read. The name of a queue that a tenant wrote counts only if an object of that queue
 grants it to the tenant's namespace.
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from turnout.autoscaler.model import JobState
 from turnout.autoscaler.observe.job_pods import owner
-from turnout.autoscaler.observe.unmanaged_gangs import WaitingGroup
+from turnout.autoscaler.observe.unmanaged_gangs import PodGroupState
 from turnout.jobs.gang import membership
 from turnout.jobs.model import Job, JobKey
 from turnout.jobs.queues import koordinator
@@ -22,35 +22,42 @@ from turnout.kube import labels
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape
 
-_Ask = tuple[tuple[tuple[str, int], ...], bool]  # a job's min by resource, and whether it waits for that
-STOPPED = "stopped/"  # prefix of the queue of a stopped LocalQueue
+_MinRequest = tuple[tuple[tuple[str, int], ...], bool]  # (resource, amount) of a job's min, and whether it waits for it
+STOPPED = "stopped/"  # prefix of the name of the closed queue that stands for a stopped LocalQueue
 
 
 class Shares:
-    """The queues as their owners describe them, by object, and the mins that jobs request of them."""
+    """The queues as their objects describe them, and the mins that jobs request of them."""
 
     def __init__(self) -> None:
-        self._specs: dict[str, QueueSpec] = {}
-        self._mins: dict[str, Counter[_Ask]] = {}
-        self._named: dict[str, dict[str, QueueSpec]] = {}  # by name, by object
-        self._stopped: dict[str, str] = {}  # a LocalQueue that takes nothing -> its ClusterQueue
-        self.of_namespace: Mapping[str, str] = {}  # of pods that name none, but for the namespace's own
+        self._specs: dict[str, QueueSpec] = {}  # by the key of the object
+        self._mins: dict[str, Counter[_MinRequest]] = {}  # by queue: number of jobs with each request
+        self._named: dict[str, dict[str, QueueSpec]] = {}  # name of a queue -> key of each of its objects -> spec
+        self._stopped: dict[str, str] = {}  # closed queue of a stopped LocalQueue -> its ClusterQueue
+        # The queue that pays for pods of a namespace that name none. A missing namespace pays by a queue of its own.
+        self.queue_of_namespace: Mapping[str, str] = {}
 
-    def put(self, queue: QueueSpec, at: str) -> bool:
-        """Store a queue. True if names or namespaces may lead to another queue now. at: its object."""
-        before = self._specs.get(at)
-        renamed = before is not None and before.name != queue.name and self.drop(at)
-        self._specs[at] = queue
-        self._named.setdefault(queue.name, {})[at] = queue
+    def put(self, queue: QueueSpec, object_key: str) -> bool:
+        """Store a queue in place of the earlier version. Return True if names or namespaces may mean another queue now.
+
+        object_key: of the object that describes the queue.
+        """
+        before = self._specs.get(object_key)
+        renamed = before is not None and before.name != queue.name and self.drop(object_key)
+        self._specs[object_key] = queue
+        self._named.setdefault(queue.name, {})[object_key] = queue
         granted = before is None or before.grants != queue.grants
         return (queue.dialect is QueueDialect.KOORDINATOR and self._update_namespaces()) or granted or renamed
 
-    def drop(self, at: str) -> bool:
-        """Drop a queue whose object was deleted. True if names or namespaces may lead to another queue now."""
-        queue = self._specs.pop(at, None)
+    def drop(self, object_key: str) -> bool:
+        """Drop a queue whose object was deleted. Return True if names or namespaces may mean another queue now.
+
+        object_key: as of `put`; an unknown one is ignored.
+        """
+        queue = self._specs.pop(object_key, None)
         if queue is None:
             return False
-        del self._named[queue.name][at]
+        del self._named[queue.name][object_key]
         if not self._named[queue.name]:
             del self._named[queue.name]
         if queue.dialect is QueueDialect.KOORDINATOR:
@@ -58,11 +65,11 @@ class Shares:
         return True
 
     def exists(self, queue: str) -> bool:
-        """Return True if an object bears this name."""
+        """Return True if some object has this name of a queue."""
         return queue in self._named
 
     def is_cluster_queue(self, queue: str) -> bool:
-        """Return True if LocalQueues may lead to this queue: a ClusterQueue, or the stand-in of a stopped LocalQueue.
+        """Return True if LocalQueues may lead to this queue: a ClusterQueue, or the queue of a stopped LocalQueue.
 
         The admin of a namespace writes its LocalQueues, so they may name anything.
         """
@@ -70,99 +77,120 @@ class Shares:
         return objects is not None and all(each.dialect is QueueDialect.KUEUE for each in objects.values())
 
     def grants(self, queue: str, namespace: str) -> bool:
-        """Return True if pods and jobs of a namespace may name a queue: each object of its name grants it to them."""
+        """Return True if a namespace may name a queue: each object of that name grants it.
+
+        False for an unknown queue.
+        """
         objects = self._named.get(queue)
         return objects is not None and all(each.grants is None or namespace in each.grants for each in objects.values())
 
     def stop(self, local_queue: str, cluster_queue: str) -> str:
-        """Close a LocalQueue: return the name of a closed queue of its own, below its ClusterQueue."""
+        """Close a LocalQueue. Return the name of a closed queue of its own, below its ClusterQueue.
+
+        local_queue: namespace/name.
+        """
         name = f"{STOPPED}{local_queue}"
         self._stopped[name] = cluster_queue
         return name
 
     def resume(self, local_queue: str, cluster_queue: str) -> str:
-        """Open a LocalQueue again, or forget a deleted one. Return its ClusterQueue, "" for none."""
+        """Open a LocalQueue, namespace/name, again, or forget a deleted one. Return `cluster_queue`, "" for none."""
         self._stopped.pop(f"{STOPPED}{local_queue}", None)
         return cluster_queue
 
     def count_min(self, state: JobState, times: int) -> None:
-        """Count a job's min in the demand of its queue. times: -1 to take it back."""
+        """Count a job's min in the demand of its queue, other roles included. times: 1, or -1 to take it back."""
         job, mins = state.job, self._mins.setdefault(state.job.queue, Counter())
         least = Counter[str]()
         for shape, pods in ((job.shape, job.bounds.least), *job.other_roles):
-            for what, amount in shape.requests:
-                least[what] += amount * pods
-        ask = tuple(sorted(least.items())), state.is_waiting
-        mins[ask] += times
-        if not mins[ask]:
-            del mins[ask]
+            for resource, amount in shape.requests:
+                least[resource] += amount * pods
+        request = tuple(sorted(least.items())), state.is_waiting
+        mins[request] += times
+        if not mins[request]:
+            del mins[request]
 
     def _demand(self, total: Amounts) -> dict[str, Counter[str]]:
-        """Sum up the mins of each queue's jobs. In Volcano a job that its queue can never hold requests nothing.
+        """Return the sum of the mins of each queue's jobs, by resource. total: of all nodes.
 
-        Volcano admits such a job to no queue, so its pods are not created. Source: docs/facts/schedulers.md 3.1,
-        Enqueue
+        In Volcano, a waiting job that its queue can never hold requests nothing: Volcano admits it to no queue, so its
+        pods are not created. Source: docs/facts/schedulers.md 3.1, Enqueue
         """
-        most = {spec.name: spec.capability for spec in self._specs.values() if spec.dialect is QueueDialect.VOLCANO}
-        found: dict[str, Counter[str]] = {}
+        capability = {
+            spec.name: spec.capability for spec in self._specs.values() if spec.dialect is QueueDialect.VOLCANO
+        }
+        demand: dict[str, Counter[str]] = {}
         for queue, mins in self._mins.items():
-            sums = found.setdefault(queue, Counter())
-            limit = most.get(queue)
+            sums = demand.setdefault(queue, Counter())
+            limit = capability.get(queue)
             for (least, is_waiting), times in mins.items():
                 if limit is not None and is_waiting and not _is_within(least, limit, total):
                     continue
-                for what, amount in least:
-                    sums[what] += amount * times
-        return found
+                for resource, amount in least:
+                    sums[resource] += amount * times
+        return demand
 
     def queues(self, used: Mapping[str, Amounts], bare: Mapping[str, Amounts], total: Amounts) -> dict[str, Queue]:
-        """Return every queue. used: by queue, of pods on nodes. bare: of pods without a job. total: of all nodes."""
+        """Return every queue by name, with its share of the current demand.
+
+        used: requests of pods on nodes, by queue. bare: the part of these pods without a job. total: what all nodes
+        offer.
+        """
         used = {**used}
-        for name, above in self._stopped.items():
-            used[above] = Counter(used.get(above, {})) + Counter(used.get(name, {}))
+        for name, cluster_queue in self._stopped.items():
+            used[cluster_queue] = Counter(used.get(cluster_queue, {})) + Counter(used.get(name, {}))
         demand = self._demand(total)
         for name, amounts in bare.items():
             demand.setdefault(name, Counter()).update(amounts)
-        demand = {name: left for name, amounts in demand.items() if (left := +amounts)}
+        demand = {name: positive for name, amounts in demand.items() if (positive := +amounts)}
         queues = shares(self._specs.values(), Demand(used, demand, total)) if self._specs else {}
-        for name, above in self._stopped.items():
-            queues[name] = Queue(used=dict(used.get(name, {})), open=False, parent=above)
+        for name, cluster_queue in self._stopped.items():
+            queues[name] = Queue(used=dict(used.get(name, {})), open=False, parent=cluster_queue)
         return queues
 
     def _update_namespaces(self) -> bool:
-        before, self.of_namespace = self.of_namespace, koordinator.by_namespace(self._specs.values())
-        return before != self.of_namespace
+        """Compute `queue_of_namespace` again. Return True if it has changed."""
+        before, self.queue_of_namespace = self.queue_of_namespace, koordinator.by_namespace(self._specs.values())
+        return before != self.queue_of_namespace
 
 
 def _is_within(least: Iterable[tuple[str, int]], limit: Amounts, total: Amounts) -> bool:
-    return all(amount <= limit.get(what, amount) and amount <= total.get(what, amount) for what, amount in least)
+    """Return True if a min fits the limit of a queue and the total of all nodes. A missing limit allows any amount."""
+    return all(
+        amount <= limit.get(resource, amount) and amount <= total.get(resource, amount) for resource, amount in least
+    )
 
 
 def as_queues_allow(jobs: Iterable[JobState], queues: Mapping[str, Queue]) -> Iterable[JobState]:
-    """Return the jobs; those of queues in which no resize is safe get the queue's reason as `refused`."""
+    """Return the jobs; each job of a queue in which no resize is safe gets the queue's reason as `refused`.
+
+    A job that is refused already keeps its own reason.
+    """
     unsafe = {name: queue for name, queue in queues.items() if queue.refused or queue.eviction_risk}
-    return _with_refusals(jobs, unsafe) if unsafe else jobs
+    return _refuse_in_unsafe_queues(jobs, unsafe) if unsafe else jobs
 
 
-def _with_refusals(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
-    """Yield the jobs; those of an unsafe queue get the reason why they are not resized. unsafe: name -> queue."""
+def _refuse_in_unsafe_queues(jobs: Iterable[JobState], unsafe: Mapping[str, Queue]) -> Iterator[JobState]:
+    """Yield the jobs, with the reason of their unsafe queue as `refused`. unsafe: by name."""
     for each in jobs:
         queue = unsafe.get(each.job.queue)
         why = "" if queue is None else queue.refused or ("" if each.job.kueue_boosted else queue.eviction_risk)
         yield replace(each, job=replace(each.job, refused=why)) if why and not each.job.refused else each
 
 
-_OVER = ("Succeeded", "Failed")
-_IMPLIED = "default"  # Volcano's queue for jobs that name none; it may not exist
-_LONGEST = 63  # characters of a name in a message
-_NAMED = (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, labels.KUEUE_QUEUE)
+_OVER = ("Succeeded", "Failed")  # phases of pods that have ended
+_VOLCANO_DEFAULT = "default"  # Volcano's queue for jobs that name none; it may not exist
+_MAX_NAME = 63  # characters of a name in a message
+# Annotations or labels in which a pod names its queue; the first one that is present counts.
+_QUEUE_KEYS = (labels.VOLCANO_QUEUE, "volcano.sh/queue-name", koordinator.NAME, labels.KUEUE_QUEUE)
 
 
 class QueueUsage:
-    """The use of each queue.
+    """The use of each queue, and the queue that pays for each pod.
 
-    jobs: by uid, always current. shares: the queues and their grants. used: requests of a queue's pods on nodes, by
-    queue. bare: requests of those pods that have no job. ungranted: why a name does not count, by job or gang.
+    jobs: by uid; the caller keeps them current. shares: the queues and their grants. used: requests of pods on nodes,
+    by queue and resource. bare: the part of `used` by pods without a job. ungranted: why the name of a queue does not
+    count, by job or gang.
     """
 
     def __init__(self, jobs: Mapping[str, Job], shares: Shares) -> None:
@@ -175,7 +203,11 @@ class QueueUsage:
         self.ungranted: dict[JobKey, str] = {}
 
     def charge(self, uid: str, pod: Pod | None, shape: PodShape | None) -> None:
-        """Charge a pod to the queue that pays for it now, and to no other. pod: None for a deleted one."""
+        """Charge a pod to the queue that pays for it now, and to no other.
+
+        uid, shape: of the pod. pod: None for a deleted one; it, an ended pod and a pod without a node are charged to
+        none.
+        """
         before = self._charged.pop(uid, None)
         if before is not None:
             self.used[before[0]].subtract(dict(before[1].requests))
@@ -191,72 +223,86 @@ class QueueUsage:
                 self.bare.setdefault(queue, Counter()).update(dict(shape.requests))
 
     def put_local_queue(self, local_queue: str, cluster_queue: str) -> bool:
-        """Store the ClusterQueue of a LocalQueue, "" for a deleted one. True if that is new."""
+        """Store the queue of a LocalQueue, "" for a deleted one. Return True if it has changed.
+
+        local_queue: namespace/name.
+        """
         if self._local.get(local_queue, "") == cluster_queue:
             return False
         self._local[local_queue] = cluster_queue
         return True
 
     def queue_of(self, pod: Pod) -> str:
-        """Return the queue that pays for a pod: that of its job, else its own, else that of its namespace."""
+        """Return the queue that pays for a pod: of its job, else the one that it names, else of its namespace."""
         job = owner(pod, self._jobs)
         return self.resolve(pod.metadata.namespace, queue_named_by(pod) if job is None else job.queue)
 
     def resolve(self, namespace: str, queue: str) -> str:
-        """Return the queue that a name means. A LocalQueue leads to its ClusterQueue.
+        """Return the queue that a name means in a namespace. A LocalQueue leads to its ClusterQueue.
 
-        A missing name, and a name that is not granted to the namespace, lead to the queue of the namespace.
+        A missing name, and a name that is not granted to the namespace, mean the queue of the namespace.
         """
-        return self._granted(namespace, queue) or self._namespace_queue(namespace)
+        return self._granted_queue(namespace, queue) or self._namespace_queue(namespace)
 
-    def queue_for(self, key: JobKey, queue: str) -> str:
-        """Return the queue of a job or gang. Note why its name does not count, if so."""
-        if why := self._fault(key.namespace, queue):
+    def resolve_for_job(self, key: JobKey, queue: str) -> str:
+        """Return the queue that pays for a job or gang. queue: the name in its object, "" for none.
+
+        If that name is not granted, the queue of the namespace pays, and `ungranted` gets the reason.
+        """
+        if why := self._ungranted_reason(key.namespace, queue):
             self.ungranted[key] = why
         else:
             self.ungranted.pop(key, None)
         return self.resolve(key.namespace, queue)
 
-    def queue_of_gang(self, pod: Pod | None, group: WaitingGroup | None) -> str:
-        """Return the queue of a gang without a job: the one that its PodGroup names, else its pod."""
-        own = queue_named_by(pod) if pod is not None else ""
+    def queue_of_gang(self, pod: Pod | None, group: PodGroupState | None) -> str:
+        """Return the queue of a gang without a job: the one that its PodGroup names, else the one that its pod names.
+
+        pod, group: None if the gang has none. `ungranted` changes as by `resolve_for_job`.
+        """
+        pod_queue = queue_named_by(pod) if pod is not None else ""
         if group is not None:
-            return self.queue_for(JobKey("PodGroup", group.key.namespace, group.key.name), group.queue or own)
+            return self.resolve_for_job(
+                JobKey("PodGroup", group.key.namespace, group.key.name), group.queue or pod_queue
+            )
         gang = membership(pod).key if pod is not None else None
-        return self.queue_for(JobKey("Pod", gang.namespace, gang.name) if gang else JobKey("Pod", "", ""), own)
+        return self.resolve_for_job(
+            JobKey("Pod", gang.namespace, gang.name) if gang else JobKey("Pod", "", ""), pod_queue
+        )
 
     def forget_gangs(self) -> None:
-        """Forget the faults of gangs without a job. Each observation finds them again."""
+        """Remove gangs without a job from `ungranted`. Each observation adds them again."""
         self.ungranted = {key: why for key, why in self.ungranted.items() if key.kind not in ("Pod", "PodGroup")}
 
-    def _fault(self, namespace: str, queue: str) -> str:
-        """Return why a namespace may not use the queue that its job names; "" if it may.
+    def _ungranted_reason(self, namespace: str, queue: str) -> str:
+        """Return why a namespace may not use the queue that its job names; "" if it may, or if the job names none.
 
         Such a job is charged to the queue of its namespace.
         """
-        own = NAMESPACE + namespace
-        if queue in ("", own) or self._granted(namespace, queue):
+        namespace_queue = NAMESPACE + namespace
+        if queue in ("", namespace_queue) or self._granted_queue(namespace, queue):
             return ""
-        if queue == _IMPLIED and not self._shares.exists(queue):
+        if queue == _VOLCANO_DEFAULT and not self._shares.exists(queue):
             return ""
-        name, counts = queue[:_LONGEST], self._namespace_queue(namespace)
-        return f"no queue grants the name {name!r} to namespace {namespace}, so it counts in {counts}"
+        name, paying_queue = queue[:_MAX_NAME], self._namespace_queue(namespace)
+        return f"no queue grants the name {name!r} to namespace {namespace}, so it counts in {paying_queue}"
 
-    def _granted(self, namespace: str, queue: str) -> str:
-        """Return the queue that a namespace's job is charged to, by the name in the job.
+    def _granted_queue(self, namespace: str, queue: str) -> str:
+        """Return the queue that a name in a job of this namespace means; "" if the namespace may not use it.
 
-        "" if the namespace may not use it.
+        A LocalQueue means its ClusterQueue.
         """
-        leads_to = self._local.get(f"{namespace}/{queue}", "")
-        if leads_to and self._shares.is_cluster_queue(leads_to):
-            return leads_to
+        cluster_queue = self._local.get(f"{namespace}/{queue}", "")
+        if cluster_queue and self._shares.is_cluster_queue(cluster_queue):
+            return cluster_queue
         return queue if self._shares.grants(queue, namespace) else ""
 
     def _namespace_queue(self, namespace: str) -> str:
-        return self._shares.of_namespace.get(namespace) or NAMESPACE + namespace
+        """Return the queue that pays for pods of a namespace that name no granted queue."""
+        return self._shares.queue_of_namespace.get(namespace) or NAMESPACE + namespace
 
 
 def queue_named_by(pod: Pod) -> str:
-    """Return the queue that a pod itself names, "" for none."""
-    marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
-    return next(filter(None, (notes.get(key) or marks.get(key) for key in _NAMED)), "")
+    """Return the queue that a pod itself names by annotation or label, "" for none."""
+    pod_labels, annotations = pod.metadata.labels or {}, pod.metadata.annotations or {}
+    return next(filter(None, (annotations.get(key) or pod_labels.get(key) for key in _QUEUE_KEYS)), "")

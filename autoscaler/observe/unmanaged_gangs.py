@@ -23,35 +23,35 @@ from turnout.kube.errors import KubeError
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import PodShape, amount
 
-_WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")
-_OVER = ("Succeeded", "Failed")
-_MOST_MEMBERS = 100_000
-_MOST_BEGAN = 10_000
-MAX_SCRAPED_JOBS = 2_000  # owners of such pods that the metrics name
-PROMISE_S = 300.0  # how long the room of a terminating pod counts as free: a finalizer may keep it
+_WAITING = ("", "Pending", "Inqueue", "PreScheduling", "Scheduling")  # phases of PodGroups that wait
+_OVER = ("Succeeded", "Failed")  # phases of pods that have ended
+_MAX_MEMBERS = 100_000  # a larger stated minimum of a PodGroup counts as unreadable
+_MAX_STARTED = 10_000  # gangs that are remembered because a member has had a node
+MAX_SCRAPED_JOBS = 2_000  # owners of pods without a job that the metrics name
+PROMISE_S = 300.0  # how long the room of a terminating pod counts as free: a finalizer may keep the pod longer
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingGroup:
-    """A PodGroup of any dialect."""
+class PodGroupState:
+    """The state of a PodGroup of any dialect, whether it waits or not."""
 
     key: GangKey
     uid: str
-    owners: tuple[str, ...]  # uids
-    created: str
-    queue: str
-    priority_class: str
-    is_waiting: bool
-    least: int | None  # of its members, None if it does not say
-    shape: PodShape | None  # of one member by minResources, None if it does not say
-    taken_up: bool = False  # a controller creates its pods, and its scheduler has given it a phase
+    owners: tuple[str, ...]  # uids of its owner references
+    created: str  # RFC 3339, "" if missing
+    queue: str  # as its spec names it, "" for none
+    priority_class: str  # name of its PriorityClass, "" for none
+    is_waiting: bool  # by its phase, which is "" before a scheduler has seen it
+    least: int | None  # members that start together, >= 1; None if it does not say
+    shape: PodShape | None  # shape of one member by minResources, None if it does not say
+    is_owned: bool = False  # it has an owner that creates its pods, and a scheduler has given it a phase
 
 
-def read(dialect: Dialect, raw: Object) -> WaitingGroup:
-    """Return a PodGroup of one dialect. Unreadable fields count as missing."""
+def read_pod_group(dialect: Dialect, raw: Object) -> PodGroupState:
+    """Return the state of a PodGroup of one dialect. Unreadable fields count as missing."""
     meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     least = _stated_min(dialect, spec)
-    return WaitingGroup(
+    return PodGroupState(
         GangKey(meta.get("namespace", ""), meta["name"], dialect.value),
         meta.get("uid", ""),
         tuple(each.get("uid", "") for each in meta.get("ownerReferences") or ()),
@@ -66,43 +66,49 @@ def read(dialect: Dialect, raw: Object) -> WaitingGroup:
 
 
 def _stated_min(dialect: Dialect, spec: Object) -> int | None:
-    """Return how many members start together, as the PodGroup states it; None if no readable number is stated."""
+    """Return how many members start together as the PodGroup states it, >= 1; None if it states no such number."""
     least: Any = spec.get("minMember")
     if dialect is Dialect.NATIVE:
         least = native_min(spec.get("schedulingPolicy"))
     elif dialect is Dialect.KAI:
         least = kai.read_pod_group(least, None, spec.get("subGroups"), None).least
-    return least if type(least) is int and 0 < least <= _MOST_MEMBERS else None
+    return least if type(least) is int and 0 < least <= _MAX_MEMBERS else None
 
 
 def _member_share(min_resources: Any, members: int) -> PodShape | None:
-    """Return the shape of one member, by its share of minResources; None if that cannot be read."""
+    """Return the shape of one of `members` members, by its share of minResources; None if that cannot be read."""
     if not isinstance(min_resources, dict) or not min_resources:
         return None
     if not all(isinstance(text, str | int | float) for text in min_resources.values()):
         return None
     try:
-        shares = {what: -(-amount(what, text) // members) for what, text in min_resources.items() if what != "pods"}
+        shares = {
+            resource: -(-amount(resource, text) // members)
+            for resource, text in min_resources.items()
+            if resource != "pods"
+        }
     except KubeError:
         return None
-    return PodShape(requests=tuple(sorted({**{what: one for what, one in shares.items() if one}, "pods": 1}.items())))
+    return PodShape(
+        requests=tuple(sorted({**{resource: share for resource, share in shares.items() if share}, "pods": 1}.items()))
+    )
 
 
 class TerminatingPods:
-    """Terminating pods by uid. Their room counts as free soon, for a limited time."""
+    """Terminating pods on nodes, by uid. Their room counts as free for PROMISE_S."""
 
     def __init__(self) -> None:
-        self._since: dict[str, float | None] = {}  # None until a look has seen it
+        self._since: dict[str, float | None] = {}  # uid -> first call of `promised_at` since then, None before
 
-    def put(self, uid: str, going: bool) -> None:
-        """Store a pod. going: it is on a node and terminates."""
-        if going:
+    def put(self, uid: str, is_terminating: bool) -> None:
+        """Store whether a pod is on a node and terminates."""
+        if is_terminating:
             self._since.setdefault(uid, None)
         else:
             self._since.pop(uid, None)
 
-    def at(self, steady_s: float) -> Iterator[str]:
-        """Yield the uids of those whose room still counts. steady_s: of a clock that never jumps."""
+    def promised_at(self, steady_s: float) -> Iterator[str]:
+        """Yield the uids of pods whose room still counts as free, sorted. steady_s: now by a clock that never jumps."""
         for uid, since_s in sorted(self._since.items()):
             if since_s is None:
                 self._since[uid] = steady_s
@@ -114,47 +120,51 @@ class TerminatingPods:
 class _Lookups(NamedTuple):
     """Lookups by name: the row of a node, the queue of a gang, the value of a PriorityClass."""
 
-    row: Callable[[str], int | None]
-    queue: Callable[[Pod | None, WaitingGroup | None], str]
-    value: Callable[[str], int]
+    row: Callable[[str], int | None]  # of a node by its name
+    queue: Callable[[Pod | None, PodGroupState | None], str]  # of a gang by a pod and its PodGroup, None for none
+    value: Callable[[str], int]  # of a PriorityClass by its name
 
 
 class UnmanagedGangs:
-    """Pods and PodGroups without a job.
+    """Pods with GPUs, and PodGroups, of no job of a known kind.
 
-    gpus: True for a shape that requests what is lent. schedulers: those that run in this cluster.
+    has_gpus: returns True for a shape that requests GPUs. schedulers: those that run in this cluster.
     """
 
-    def __init__(self, gpus: Callable[[PodShape], bool], schedulers: Collection[str] = SCHEDULERS) -> None:
-        self._gpus, self._schedulers = gpus, schedulers
-        self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}
-        self._of: dict[str, GangKey] = {}
+    def __init__(self, has_gpus: Callable[[PodShape], bool], schedulers: Collection[str] = SCHEDULERS) -> None:
+        self._has_gpus, self._schedulers = has_gpus, schedulers
+        self._gangs: dict[GangKey, dict[str, tuple[Pod, PodShape]]] = {}  # members by uid
+        self._gang_of_pod: dict[str, GangKey] = {}  # by the pod's uid
         self._scraped: dict[JobKey, dict[str, Pod]] = {}  # by the job that Prometheus attaches to their series
-        self._waiting: Counter[GangKey] = Counter()
-        self._groups: dict[GangKey, WaitingGroup] = {}
-        self._began: dict[tuple[str, str], None] = {}  # gangs of which a member has had a node, by namespace and name
-        self.about: dict[JobKey, tuple[str, str, str]] = {}  # of the last look: kind, API version and uid, for Events
+        self._waiting: Counter[GangKey] = Counter()  # members without a node
+        self._groups: dict[GangKey, PodGroupState] = {}
+        self._started: dict[tuple[str, str], None] = {}  # namespace and name of gangs with a member that had a node
+        # Kind, API version and uid of each gang of the last `waiting`, for Events.
+        self.about: dict[JobKey, tuple[str, str, str]] = {}
 
     def put_pod(self, pod: Pod, shape: PodShape) -> None:
-        """Store a pod that no job of a known kind owns."""
+        """Store a pod that no job of a known kind owns, in place of its earlier version.
+
+        A pod without GPUs, an ended pod and a terminating pod are dropped instead.
+        """
         uid = pod.metadata.uid
         self.drop_pod(uid)
-        if pod.status.phase in _OVER or pod.metadata.deletion_timestamp or not self._gpus(shape):
+        if pod.status.phase in _OVER or pod.metadata.deletion_timestamp or not self._has_gpus(shape):
             return
         key = membership(pod).key
-        self._of[uid] = key
+        self._gang_of_pod[uid] = key
         self._gangs.setdefault(key, {})[uid] = pod, shape
         self._scraped.setdefault(scrape_key(pod), {})[uid] = pod
         self._waiting[key] += not pod.spec.node_name
         if pod.spec.node_name:
-            self._began.pop((key.namespace, key.name), None)
-            self._began[key.namespace, key.name] = None
-            if len(self._began) > _MOST_BEGAN:
-                del self._began[next(iter(self._began))]
+            self._started.pop((key.namespace, key.name), None)
+            self._started[key.namespace, key.name] = None
+            if len(self._started) > _MAX_STARTED:
+                del self._started[next(iter(self._started))]
 
     def drop_pod(self, uid: str) -> None:
-        """Drop a pod that was deleted, or that belongs to a job."""
-        key = self._of.pop(uid, None)
+        """Drop a pod that was deleted, or that belongs to a job, by its uid. An unknown pod is ignored."""
+        key = self._gang_of_pod.pop(uid, None)
         if key is None:
             return
         pod, _ = self._gangs[key].pop(uid)
@@ -166,8 +176,8 @@ class UnmanagedGangs:
         if not self._gangs[key]:
             del self._gangs[key], self._waiting[key]
 
-    def put_group(self, group: WaitingGroup) -> None:
-        """Store a PodGroup."""
+    def put_group(self, group: PodGroupState) -> None:
+        """Store a PodGroup in place of its earlier version."""
         self._groups[group.key] = group
 
     def drop_group(self, key: GangKey) -> None:
@@ -178,13 +188,13 @@ class UnmanagedGangs:
         self,
         known: Collection[str],
         row: Callable[[str], int | None],
-        queue: Callable[[Pod | None, WaitingGroup | None], str],
+        queue: Callable[[Pod | None, PodGroupState | None], str],
         value: Callable[[str], int],
     ) -> Iterator[JobState]:
-        """Yield the gangs that wait.
+        """Yield the gangs that wait, as jobs of one size, by key. Also sets `about` anew.
 
         known: uids of jobs, whose gangs are left out. row: returns the row of a node by its name. queue: returns the
-        queue of a pod and its PodGroup. value: returns the priority of a PriorityClass.
+        queue of a gang by a pod of it and its PodGroup. value: returns the value of a PriorityClass by its name.
         """
         self.about, lookups = {}, _Lookups(row, queue, value)
         keys = {key for key, count in self._waiting.items() if count}
@@ -197,7 +207,7 @@ class UnmanagedGangs:
                 yield state
 
     def scraped_jobs(self) -> Iterator[tuple[JobKey, Pod]]:
-        """Yield the owners that Prometheus attaches to the series of these pods, with one pod each, in order.
+        """Yield the owners that Prometheus attaches to the series of these pods, with one pod of each, by owner.
 
         At most MAX_SCRAPED_JOBS, since a tenant creates as many owners as it likes.
         """
@@ -206,42 +216,56 @@ class UnmanagedGangs:
 
     def started(self, key: JobKey) -> bool:
         """Return True if any member of a gang has had a node, also a member that was deleted since."""
-        return (key.namespace, key.name) in self._began
+        return (key.namespace, key.name) in self._started
 
-    def all(self) -> Iterator[tuple[JobKey, WaitingGroup | None, list[tuple[Pod, PodShape]]]]:
-        """Return every gang, running or waiting: its name, its PodGroup and its members, in order."""
+    def all_gangs(self) -> Iterator[tuple[JobKey, PodGroupState | None, list[tuple[Pod, PodShape]]]]:
+        """Yield every gang with pods, running or waiting: its name, its PodGroup and its members, by key.
+
+        The PodGroup is None for a gang without one.
+        """
         for key in sorted(self._gangs):
             group = self._groups.get(key)
             name = JobKey("Pod" if group is None else "PodGroup", key.namespace, key.name)
             yield name, group, list(self._gangs[key].values())
 
     def _job_state(
-        self, key: GangKey, group: WaitingGroup | None, members: list[tuple[Pod, PodShape]], lookups: _Lookups
+        self, key: GangKey, group: PodGroupState | None, members: list[tuple[Pod, PodShape]], lookups: _Lookups
     ) -> JobState | None:
-        """Return a gang as a job of one size that lacks workers; None for a gang that has its min."""
+        """Return a gang as a job of one size that lacks workers; None if it has its min, or no shape is known."""
         members.sort(key=lambda each: (membership(each[0]).rank or 0, each[0].metadata.name))
         bound = [pod for pod, _ in members if pod.spec.node_name]
-        free = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
+        unbound = [(pod, shape) for pod, shape in members if not pod.spec.node_name]
         least = _least(group, members)
         lacking = least - len(bound)
-        shapes = _lacking_shapes(group, free, lacking)
+        shapes = _lacking_shapes(group, unbound, lacking)
         if not shapes:
             return None
-        job_key = self._job_key(key, group, free[0][0] if free else None)
-        job = _job(job_key, group, free, len(bound), shapes, lookups)
-        workers = tuple(Worker(at, lookups.row(pod.spec.node_name)) for at, pod in enumerate(bound))
-        why = self._unbindable(group, [pod for pod, _ in free], lacking, max(0, least - len(members)))
+        job_key = self._job_key(key, group, unbound[0][0] if unbound else None)
+        job = _job(job_key, group, unbound, len(bound), shapes, lookups)
+        workers = tuple(Worker(index, lookups.row(pod.spec.node_name)) for index, pod in enumerate(bound))
+        why = self._unbindable(group, [pod for pod, _ in unbound], lacking, max(0, least - len(members)))
         return JobState(job, workers, (0,) * len(job.other_roles), unbindable=why)
 
-    def _unbindable(self, group: WaitingGroup | None, free: list[Pod], lacking: int, to_come: int) -> str:
-        """Return why no scheduler binds what a gang lacks, "" if one can. to_come: members that do not exist yet."""
-        if not free:
-            return "" if group is not None and group.taken_up else "no pod of it is there, and nobody has taken it up"
-        reasons = [unbindable(pod, self._schedulers) for pod in free]
+    def _unbindable(self, group: PodGroupState | None, unbound: list[Pod], lacking: int, to_come: int) -> str:
+        """Return why no scheduler binds what a gang lacks, "" if one can.
+
+        unbound: members without a node. lacking: members without a node to its min. to_come: members that do not exist
+        yet.
+        """
+        if not unbound:
+            return (
+                ""
+                if group is not None and group.is_owned
+                else "it has no pods, and no controller or scheduler has begun to handle it"
+            )
+        reasons = [unbindable(pod, self._schedulers) for pod in unbound]
         return next(filter(None, reasons), "") if reasons.count("") + to_come < lacking else ""
 
-    def _job_key(self, key: GangKey, group: WaitingGroup | None, first: Pod | None) -> JobKey:
-        """Return the name of a gang: that of its PodGroup, else of its pods. Events on it go to `first` then."""
+    def _job_key(self, key: GangKey, group: PodGroupState | None, first: Pod | None) -> JobKey:
+        """Return the name of a gang: that of its PodGroup, else that of its pods. Also sets its entry in `about`.
+
+        first: a pod without a node, to which Events go if there is no PodGroup; None for none.
+        """
         if group is not None:
             name = JobKey("PodGroup", key.namespace, key.name)
             self.about[name] = "PodGroup", POD_GROUP_VERSIONS[Dialect(key.dialect)], group.uid
@@ -252,38 +276,39 @@ class UnmanagedGangs:
         return name
 
 
-def _owners(group: WaitingGroup | None, members: list[tuple[Pod, PodShape]]) -> set[str]:
+def _owners(group: PodGroupState | None, members: list[tuple[Pod, PodShape]]) -> set[str]:
     """Return the uids of the owners of a gang's PodGroup and pods."""
     owners = {each.uid for pod, _ in members for each in pod.metadata.owner_references or ()}
     return owners | set(group.owners if group is not None else ())
 
 
-def _lacking_shapes(group: WaitingGroup | None, free: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
+def _lacking_shapes(group: PodGroupState | None, unbound: list[tuple[Pod, PodShape]], lacking: int) -> list[PodShape]:
     """Return the shapes of the pods that a gang lacks to its min; empty if it lacks none, or no shape is known.
 
-    Pods that do not exist yet have the shape of the first one, else the PodGroup's.
+    Pods that do not exist yet have the shape of the first lacking pod, else of the PodGroup. unbound: members without a
+    node. lacking: how many pods it lacks.
     """
-    shapes = [shape for _, shape in free[:lacking]] if lacking > 0 else []
+    shapes = [shape for _, shape in unbound[:lacking]] if lacking > 0 else []
     main = shapes[0] if shapes else group.shape if group is not None else None
     return [] if main is None else [*shapes, *[main] * (lacking - len(shapes))]
 
 
 def _job(
     key: JobKey,
-    group: WaitingGroup | None,
-    free: list[tuple[Pod, PodShape]],
+    group: PodGroupState | None,
+    unbound: list[tuple[Pod, PodShape]],
     bound: int,
     shapes: list[PodShape],
     lookups: _Lookups,
 ) -> Job:
-    """Return the job that stands for a gang. free: members without a node. bound: members with a node."""
-    first = free[0][0] if free else None
-    others = Counter(shape for shape in shapes if shape != shapes[0])
-    size = bound + len(shapes) - others.total()
+    """Return the job that stands for a gang. unbound: members without a node. bound: number of members with a node."""
+    first = unbound[0][0] if unbound else None
+    other_shapes = Counter(shape for shape in shapes if shape != shapes[0])
+    size = bound + len(shapes) - other_shapes.total()
     if first is not None:
-        uid, priority, notes = first.metadata.uid, first.spec.priority or 0, first.metadata.annotations or {}
+        uid, priority, annotations = first.metadata.uid, first.spec.priority or 0, first.metadata.annotations or {}
     else:
-        uid, priority, notes = "", lookups.value(group.priority_class if group is not None else ""), {}
+        uid, priority, annotations = "", lookups.value(group.priority_class if group is not None else ""), {}
     return Job(
         key,
         uid if group is None else group.uid,
@@ -293,14 +318,14 @@ def _job(
         bounds=Bounds(size, size),
         shape=shapes[0],
         order=Order(priority),
-        created=_waiting_since(group, free),
-        other_roles=tuple(others.items()),
-        spread=spread(notes),
+        created=_waiting_since(group, unbound),
+        other_roles=tuple(other_shapes.items()),
+        spread=spread(annotations),
         foreign=True,
     )
 
 
-def _least(group: WaitingGroup | None, members: list[tuple[Pod, PodShape]]) -> int:
+def _least(group: PodGroupState | None, members: list[tuple[Pod, PodShape]]) -> int:
     """Return how many members of a gang have to run: as its PodGroup states, else its pods, else all that exist."""
     if group is not None and group.least is not None:
         return group.least
@@ -309,7 +334,10 @@ def _least(group: WaitingGroup | None, members: list[tuple[Pod, PodShape]]) -> i
     return max([count for count in counts if count] or [len(members)])
 
 
-def _waiting_since(group: WaitingGroup | None, waiting: list[tuple[Pod, PodShape]]) -> str:
-    """Return the time since when a gang waits."""
+def _waiting_since(group: PodGroupState | None, waiting: list[tuple[Pod, PodShape]]) -> str:
+    """Return since when a gang waits, RFC 3339; "" if unknown.
+
+    That is the oldest creation among the waiting pods and the PodGroup.
+    """
     times = [pod.metadata.creation_timestamp or "" for pod, _ in waiting] + ([group.created] if group else [])
     return min(filter(None, times), default="")

@@ -29,7 +29,7 @@ class DecisionLine(msgspec.Struct, omit_defaults=True, frozen=True):
     job: str  # KIND/NAMESPACE/NAME
     reason: str  # word of docs/reference/reasons.md
     workers_before: int
-    workers: int  # that the job is to have
+    workers: int  # after the decision
     detail: str = ""  # the figures of the reason
     for_job: str = ""  # KIND/NAMESPACE/NAME of the job that gets the room
 
@@ -64,15 +64,15 @@ _MAX_AMOUNT = 1e15  # of a number in a line
 _USAGE = b'{"line":"usage"'  # how each line about usage begins
 
 
-def encode(decisions: Iterable[Step], now_s: float) -> bytes:
-    """Return the lines of decisions that were made at one time. now_s: seconds since 1970."""
+def encode_decisions(decisions: Iterable[Step], now_s: float) -> bytes:
+    """Return the lines of decisions that were made at one time, each with a line end. now_s: seconds since 1970."""
     at = rfc3339(now_s)
-    return msgspec.json.Encoder().encode_lines(_line(step, at) for step in decisions)
+    return msgspec.json.Encoder().encode_lines(_decision_line(step, at) for step in decisions)
 
 
 def read_line(line: bytes) -> DecisionLine:
-    """Read a line about a decision. Raises BadLine."""
-    return _read(_DECODER, line)
+    """Return the decision of a line. Raises BadLine."""
+    return _decode_line(_DECODER, line)
 
 
 def is_usage(line: bytes) -> bool:
@@ -81,84 +81,93 @@ def is_usage(line: bytes) -> bool:
 
 
 def read_usage_line(line: bytes) -> UsageLine:
-    """Read a line about usage. Raises BadLine."""
-    found = _read(_USAGE_DECODER, line)
-    amounts = [found.seconds, found.won_gpu_s, found.cost_gpu_s]
-    amounts += [number for each in found.jobs for number in (each.gpu_s, each.elastic_gpu_s)]
+    """Return the usage of a line, with numbers in bounds. Raises BadLine."""
+    usage = _decode_line(_USAGE_DECODER, line)
+    amounts = [usage.seconds, usage.won_gpu_s, usage.cost_gpu_s]
+    amounts += [number for each in usage.jobs for number in (each.gpu_s, each.elastic_gpu_s)]
     amounts += [
-        number for each in (found.lent_gpu_s, found.returned_gpus, found.idle_gpu_s) for number in each.values()
+        number for each in (usage.lent_gpu_s, usage.returned_gpus, usage.idle_gpu_s) for number in each.values()
     ]
     if not all(0 <= number < _MAX_AMOUNT for number in amounts):
         raise BadLine("a number of the line is below 0 or too large")
-    return found
+    return usage
 
 
-def _read(decoder: msgspec.json.Decoder[_Line], line: bytes) -> _Line:
-    """Read a line with a time. Raises BadLine."""
+def _decode_line(decoder: msgspec.json.Decoder[_Line], line: bytes) -> _Line:
+    """Return a decoded line whose time can be read. Raises BadLine."""
     try:
-        found = decoder.decode(line)
+        decoded = decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadLine(f"the line cannot be read: {error}") from error
-    if unix_s(found.at) is None:
-        raise BadLine(f"{found.at!r:.40} is no time")
-    return found
+    if unix_s(decoded.at) is None:
+        raise BadLine(f"{decoded.at!r:.40} is no time")
+    return decoded
 
 
 def usage_lines(sums: UsageSums, now_s: float) -> list[UsageLine]:
-    """Return a line for each queue that used, lent or left idle any GPUs. now_s: the end of the period, since 1970."""
+    """Return one line for each queue that used, lent or left idle any GPUs, by queue.
+
+    now_s: end of the period, since 1970.
+    """
     by_queue: dict[str, dict[str, Any]] = defaultdict(lambda: defaultdict(dict))
     for holder, gpu_s in sums.held_gpu_s.items():
-        use = JobUsage(holder.job, holder.owner, _rounded(gpu_s), _rounded(sums.elastic.get(holder, 0.0)))
+        use = JobUsage(holder.job, holder.owner, _round_amount(gpu_s), _round_amount(sums.elastic.get(holder, 0.0)))
         by_queue[holder.queue]["jobs"][holder] = use
     for name, pairs in (("lent_gpu_s", sums.lent), ("returned_gpus", sums.returned)):
         for (source, borrower), amount in pairs.items():
             if amount:
-                by_queue[source][name][borrower] = _rounded(amount)
+                by_queue[source][name][borrower] = _round_amount(amount)
     for (queue, reason), gpu_s in sums.idle.items():
         if gpu_s:
-            by_queue[queue]["idle_gpu_s"][reason] = _rounded(gpu_s)
+            by_queue[queue]["idle_gpu_s"][reason] = _round_amount(gpu_s)
     for name, amounts in (("won_gpu_s", sums.won), ("cost_gpu_s", sums.cost)):
         for queue, amount in amounts.items():
-            by_queue[queue][name] = _rounded(amount)
+            by_queue[queue][name] = _round_amount(amount)
     at = rfc3339(now_s)
     return [
-        UsageLine(at, _rounded(sums.seconds), queue, tuple(parts.pop("jobs", {}).values()), **parts)
+        UsageLine(at, _round_amount(sums.seconds), queue, tuple(parts.pop("jobs", {}).values()), **parts)
         for queue, parts in sorted(by_queue.items())
     ]
 
 
 def encode_usage(lines: Iterable[UsageLine]) -> bytes:
-    """Return lines about usage as they are written."""
+    """Return lines about usage as bytes, each with a line end."""
     return msgspec.json.Encoder().encode_lines(lines)
 
 
-def _rounded(amount: float) -> float:
+def _round_amount(amount: float) -> float:
+    """Return an amount with three decimals, so that lines stay short."""
     return round(amount, 3)
 
 
-def _line(step: Step, at: str) -> DecisionLine:
+def _decision_line(step: Step, at: str) -> DecisionLine:
+    """Return the line of one decision. at: RFC 3339."""
     beneficiary = "" if step.beneficiary is None else str(step.beneficiary)
     return DecisionLine(at, str(step.key), step.reason.value, step.current, step.target, step.detail, beneficiary)
 
 
 class Decisions:
-    """The last decision on each job."""
+    """The last decision on each job, to find the decisions that are new."""
 
     def __init__(self) -> None:
         self._last: dict[JobKey, Step] = {}
 
     def new(self, steps: Iterable[Step]) -> list[Step]:
-        """Return the steps that differ from the last ones in reason or size. Deleted jobs are forgotten."""
+        """Return the steps that differ from the last ones in reason or size, and remember all steps.
+
+        steps: of all jobs; a job without a step is forgotten.
+        """
         before, self._last = self._last, {step.key: step for step in steps}
         return [step for key, step in self._last.items() if not _is_same(before.get(key), step)]
 
 
-def _is_same(one: Step | None, other: Step) -> bool:
-    return one is other or (one is not None and one.reason is other.reason and one.target == other.target)
+def _is_same(before: Step | None, step: Step) -> bool:
+    """Return True if two steps have the same reason and size. before: None for a job without an earlier step."""
+    return before is step or (before is not None and before.reason is step.reason and before.target == step.target)
 
 
 def log_record(step: Step) -> dict[str, Any]:
-    """Return a decision as a log line has it."""
+    """Return the fields of a decision for the process log."""
     record: dict[str, Any] = {
         "job": str(step.key),
         "workers_before": step.current,
@@ -173,7 +182,7 @@ def log_record(step: Step) -> dict[str, Any]:
 
 
 def sentence(step: Step) -> str:
-    """Return a decision as an Event has it."""
+    """Return a decision as the text of an Event."""
     reason = step.detail or step.reason.value
     if step.changes:
         return f"{step.current} to {step.target} workers: {reason}"

@@ -1,4 +1,4 @@
-"""Estimates when waiting jobs start, by twelve simulated futures.
+"""Estimate when waiting jobs start, by twelve simulated futures.
 
 Nobody knows when a job ends. Each future draws an end for every running job from the run times of its queue, and starts
 waiting jobs in order on whole nodes and within quotas. The earliest, the middle and the latest start over all futures
@@ -33,26 +33,26 @@ from turnout.jobs.model import JobKey
 from turnout.kube.pod_shape import PodShape
 from turnout.kube.times import unix_s
 
-DRAWS = 12
-AGAIN_S = 10.0  # between two forecasts
-SOON_S = 1.0  # after the last estimate, if a new job waits
-MOST_WAITERS = 200  # those whose turn comes first; the others are told that they come after these
+DRAWS = 12  # simulated futures
+REFRESH_S = 10.0  # between two forecasts
+NEW_JOB_REFRESH_S = 1.0  # between two forecasts if a new job waits
+MAX_WAITERS = 200  # waiting jobs that are simulated, the first by their turns; the others start after these
 GRACE_S = 30.0  # Kubernetes' own time for a pod to end in; a job's may differ
 SCHEDULER_S = (5.0, 60.0)  # likely and longest time of a scheduler that has room
 
 _GUESS = "a guess, since too few jobs have finished yet: that each runs as long again as it has run, more or less"
-_FEW = 2000  # workers, for which nodes are counted one by one
+_MAX_SINGLE_COUNTS = 2000  # leaving workers up to which their nodes are counted one by one
 _SERVED = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
 _UNTRUSTED = (Reason.STALE, Reason.NODES_UNREADY)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The expected start of a job, in seconds since 1970: early <= likely <= late, infinite for never or unknown."""
+    """The expected start of a job. Times are in seconds since 1970, in ascending order; NEVER for never or unknown."""
 
-    early_s: float
-    likely_s: float
-    late_s: float
+    early_s: float  # earliest start
+    likely_s: float  # median start
+    late_s: float  # latest start
     because: str  # the basis of the estimate, as the rest of a sentence
     guess: bool = False  # too few jobs have finished for a real estimate
 
@@ -63,7 +63,7 @@ class Estimate:
 
 
 class ForecastCache:
-    """The last estimates. They are made again every few seconds, and soon when a new job waits."""
+    """The last estimates. They are computed again after REFRESH_S, or after NEW_JOB_REFRESH_S if a new job waits."""
 
     def __init__(self) -> None:
         self._lives, self._at_s = RuntimeStats(), -math.inf
@@ -78,17 +78,17 @@ class ForecastCache:
         now_s: float,
         acts: bool,
     ) -> Mapping[JobKey, tuple[float, float, float]]:
-        """Return (early, likely, late), in seconds since 1970, of each job for which all three are known.
+        """Return (early, likely, late), in seconds since 1970, of each waiting job for which all three are known.
 
-        ended: returns the jobs that have ended and still exist.
+        ended: returns the jobs that have ended and still exist. now_s: seconds since 1970. acts: False for a dry run.
         """
         waiting = {each.job.key for each in observation.jobs if each.is_waiting}
-        due_s = AGAIN_S if waiting <= self._waiting else SOON_S
+        due_s = REFRESH_S if waiting <= self._waiting else NEW_JOB_REFRESH_S
         if not 0 <= now_s - self._at_s < due_s:
             self._at_s, self._waiting = now_s, waiting
             self._lives.add_ended(ended())
-            found = forecast(observation, steps, self._lives, now_s, acts)
-            times = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in found.items())
+            estimates = forecast(observation, steps, self._lives, now_s, acts)
+            times = ((key, (each.early_s, each.likely_s, each.late_s)) for key, each in estimates.items())
             self._starts = {key: each for key, each in times if each[2] < NEVER}
         return self._starts
 
@@ -98,27 +98,28 @@ def forecast(
 ) -> dict[JobKey, Estimate]:
     """Return an estimate for each job that waits for its min.
 
-    steps: of this observation, in its order. acts: False for a dry run, in which no worker leaves for a waiting job.
+    steps: of this observation, in the order of its jobs. lives: run times of finished jobs. acts: False for a dry run,
+    in which no worker leaves for a waiting job. now_s: seconds since 1970.
     """
-    found: dict[JobKey, Estimate] = {}
-    later: list[JobState] = []
+    estimates: dict[JobKey, Estimate] = {}
+    to_simulate: list[JobState] = []
     served: list[JobState] = []
     waiting = {each.token: step for each, step in zip(observation.jobs, steps, strict=True) if each.is_waiting}
     for each in in_turn(sorted((each for each in observation.jobs if each.is_waiting), key=ORDER)):
         step = waiting[each.token]
         if (estimate := _known_start(step, now_s, acts)) is not None:
-            found[each.job.key] = estimate
+            estimates[each.job.key] = estimate
             if step.reason in _SERVED:
                 served.append(each)
         else:
-            later.append(each)
-    if later:
-        found |= _simulate_futures(later, observation, served, lives, now_s, acts)
-    return found
+            to_simulate.append(each)
+    if to_simulate:
+        estimates |= _simulate_futures(to_simulate, observation, served, lives, now_s, acts)
+    return estimates
 
 
 def _known_start(step: Step, now_s: float, acts: bool) -> Estimate | None:
-    """Return the estimate of a job that needs no simulation; None if it needs one."""
+    """Return the estimate of a job that needs no simulation; None if it needs one. acts: False for a dry run."""
     match step.reason:
         case Reason.SCHEDULERS_TURN:
             return Estimate(
@@ -132,7 +133,7 @@ def _known_start(step: Step, now_s: float, acts: bool) -> Estimate | None:
         case Reason.QUEUE_CLOSED:
             return Estimate(NEVER, NEVER, NEVER, "not before its queue is open again")
         case reason if reason in _UNTRUSTED:
-            return Estimate(NEVER, NEVER, NEVER, "nobody can say: what is seen is not to be trusted")
+            return Estimate(NEVER, NEVER, NEVER, "nobody can say: the observation cannot be trusted")
     return None
 
 
@@ -144,9 +145,10 @@ def _simulate_futures(
     now_s: float,
     acts: bool,
 ) -> dict[JobKey, Estimate]:
-    """Estimate the start of the `later` jobs from many simulated futures.
+    """Return the estimates of the `later` jobs from DRAWS simulated futures.
 
-    served: waiting jobs that start before them. lives: run times seen so far. now_s: seconds since 1970.
+    later: in the order of their turns; those beyond MAX_WAITERS get no likely start. served: waiting jobs that start
+    before them. lives: run times of finished jobs. now_s: seconds since 1970. acts: False for a dry run.
     """
     shrinking = _shrinking_queues(observation, later) if acts else set()
     start = _room_after_shrinks(observation, shrinking, served)
@@ -154,41 +156,41 @@ def _simulate_futures(
         [each for each in observation.jobs if each.bound_workers and not each.is_waiting],
         key=lambda each: each.job.queue,
     )
-    left, ages = _ends(running, lives, now_s)
-    first = later[:MOST_WAITERS]
-    lines = _demand_groups(first, lives, ages)
-    starts = [simulate(draw, start, running, shrinking, left[draw], lines) for draw in range(DRAWS)]
-    found: dict[JobKey, Estimate] = {}
+    remaining_s, ages = _draw_remaining_s(running, lives, now_s)
+    first = later[:MAX_WAITERS]
+    groups = _demand_groups(first, lives, ages)
+    starts = [simulate(draw, start, running, shrinking, remaining_s[draw], groups) for draw in range(DRAWS)]
+    estimates: dict[JobKey, Estimate] = {}
     for rank, each in enumerate(first):
-        at = sorted(future.get(rank, NEVER) for future in starts)
+        starts_s = sorted(future.get(rank, NEVER) for future in starts)
         guess = not len(lives.of(each.job.queue))
-        found[each.job.key] = _estimate(at, now_s, len(running), rank, guess)
+        estimates[each.job.key] = _estimate(starts_s, now_s, len(running), rank, guess)
     behind = f"{len(first)} waiting jobs come first: nobody looks farther"
-    return found | {each.job.key: Estimate(now_s, NEVER, NEVER, behind) for each in later[len(first) :]}
+    return estimates | {each.job.key: Estimate(now_s, NEVER, NEVER, behind) for each in later[len(first) :]}
 
 
-def _estimate(at: list[float], now_s: float, running: int, rank: int, guess: bool) -> Estimate:
-    """Return when a job starts: earliest, median and latest of the drawn futures.
+def _estimate(starts_s: list[float], now_s: float, running: int, rank: int, guess: bool) -> Estimate:
+    """Return the estimate of a job from its simulated starts: earliest, median and latest.
 
-    at: seconds from now in each future, sorted. running: jobs that run. rank: waiting jobs before it. guess: too few
-    run times are known.
+    starts_s: seconds from now in each future, ascending; NEVER for a future without a start. running: number of running
+    jobs. rank: number of waiting jobs before it. guess: too few run times are known.
     """
     because = "as the job that runs ends" if running == 1 else f"as the {running} jobs that run end"
     if rank:
         because += f", after {rank} waiting job{'' if rank == 1 else 's'}"
     if guess:
         because += f"; {_GUESS}"
-    if at[0] == NEVER:
+    if starts_s[0] == NEVER:
         return Estimate(now_s, NEVER, NEVER, f"beyond what can be foreseen {because}", guess)
-    return Estimate(now_s + at[0], now_s + median(at), now_s + at[-1], because, guess)
+    return Estimate(now_s + starts_s[0], now_s + median(starts_s), now_s + starts_s[-1], because, guess)
 
 
 def _room_after_shrinks(observation: Observation, shrinking: Collection[str], served: Sequence[JobState]) -> FreeRoom:
-    """Return the room after elastic workers have left and the `served` jobs have started.
+    """Return the room after workers have left and the `served` jobs have started.
 
-    shrinking: queues whose elastic workers all leave; in the others only promised workers do.
+    shrinking: queues whose elastic workers all leave; in the others only promised workers leave.
     """
-    quota, rows = Quota(observation.queues), dict[PodShape, list[int]]()
+    quota, rows_of_shape = Quota(observation.queues), dict[PodShape, list[int]]()
     for each in observation.jobs:
         if each.can_shrink or each.promised:
             left_rows = (
@@ -196,64 +198,65 @@ def _room_after_shrinks(observation: Observation, shrinking: Collection[str], se
                 if each.can_shrink and each.job.queue in shrinking
                 else each.promised
             )
-            rows.setdefault(each.job.shape, []).extend(left_rows)
+            rows_of_shape.setdefault(each.job.shape, []).extend(left_rows)
             quota.take(each.job.queue, each.pool.needs, -len(left_rows))
-    if sum(map(len, rows.values())) > _FEW:
-        room = observation.room.with_pods_removed(rows)  # counts all nodes again
+    if sum(map(len, rows_of_shape.values())) > _MAX_SINGLE_COUNTS:
+        room = observation.room.with_pods_removed(rows_of_shape)  # counts all nodes again
     else:
         room = observation.room.copied()
-        for shape, where in rows.items():
-            room.give(shape, where)
-    left = FreeRoom(room, quota)
+        for shape, shape_rows in rows_of_shape.items():
+            room.give(shape, shape_rows)
+    free_room = FreeRoom(room, quota)
     for each in served:
-        left.reserve(_request(each))
-    return left
+        free_room.reserve(_request(each))
+    return free_room
 
 
 def _shrinking_queues(observation: Observation, later: Sequence[JobState]) -> set[str]:
-    """Return the queues whose elastic workers leave: a job waits in the queue, or the queue has borrowed."""
+    """Return the queues whose elastic workers leave: a job of `later` waits there, or the queue has borrowed."""
     quota = Quota(observation.queues)
     return {each.job.queue for each in later} | {name for name in observation.queues if quota.borrows(name)}
 
 
-def _ends(running: Sequence[JobState], lives: RuntimeStats, now_s: float) -> tuple[Floats, Floats]:
-    """Return when running jobs end, in seconds from now, float[draws, jobs], and their ages, float[jobs].
+def _draw_remaining_s(running: Sequence[JobState], lives: RuntimeStats, now_s: float) -> tuple[Floats, Floats]:
+    """Return how long running jobs still run, in seconds, float[draws, jobs], and their ages, float[jobs].
 
-    running: grouped by queue.
+    running: jobs with workers, grouped by queue. now_s: seconds since 1970.
     """
     ages = now_s - np.array([each.workers[0].since_s for each in running], dtype=np.float64)
     queues = Counter([each.job.queue for each in running])
-    return lives.remaining_s(queues.items(), ages, _chances([each.job.uid for each in running])), ages
+    return lives.remaining_s(queues.items(), ages, _pseudo_random([each.job.uid for each in running])), ages
 
 
-def _chances(uids: Sequence[str]) -> Floats:
-    """Return pseudo-random numbers in 0..1, float[draws, jobs], always the same for a job (splitmix64)."""
+def _pseudo_random(uids: Sequence[str]) -> Floats:
+    """Return pseudo-random numbers in 0 <= x < 1, float[draws, jobs], always the same for a uid (splitmix64)."""
     seeds = np.array([zlib.crc32(uid.encode()) for uid in uids], np.uint64)
-    found = np.empty((DRAWS, len(uids)))
+    numbers = np.empty((DRAWS, len(uids)))
     for draw in range(DRAWS):
         mixed: Any = (seeds * np.uint64(DRAWS) + np.uint64(draw + 1)) * np.uint64(0x9E3779B97F4A7C15)
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        found[draw] = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) / 2.0**53
-    return found
+        numbers[draw] = ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)) / 2.0**53
+    return numbers
 
 
 def _demand_groups(waiters: Sequence[JobState], lives: RuntimeStats, ages: Floats) -> list[DemandGroup]:
-    """Group waiting jobs by their request."""
-    lines: dict[CapacityRequest, DemandGroup] = {}
+    """Return the waiting jobs grouped by request, in order. ages: of the running jobs, in seconds."""
+    groups: dict[CapacityRequest, DemandGroup] = {}
     life_s: dict[str, Floats] = {}
-    chances = _chances([each.job.uid for each in waiters])
+    chances = _pseudo_random([each.job.uid for each in waiters])
     for rank, each in enumerate(waiters):
         request = _request(each)
-        if request not in lines:
+        if request not in groups:
             if each.job.queue not in life_s:
                 life_s[each.job.queue] = lives.new_job_s(each.job.queue, ages, chances[:, rank])
-            lines[request] = DemandGroup(request, total_of(request.pods), life_s[each.job.queue])
-        lines[request].ranks.append(rank)
-    return list(lines.values())
+            groups[request] = DemandGroup(request, total_of(request.pods), life_s[each.job.queue])
+        groups[request].ranks.append(rank)
+    return list(groups.values())
 
 
 def _request(state: JobState) -> CapacityRequest:
+    """Return the request of a waiting job without its namespace, so that equal requests form one group."""
     tier = state.job.spread.tier
     near_rows = () if tier is None else tuple(worker.row for worker in state.living if worker.row is not None)
     return CapacityRequest(state.job.queue, tuple(lacking_pods(state)), tier, near_rows)
@@ -262,111 +265,115 @@ def _request(state: JobState) -> CapacityRequest:
 Floats = NDArray[np.float64]
 Ended = tuple[str, str, Mapping[str, Any]]  # the uid, the queue, the object
 
-KEPT = 256  # lives a queue, the latest
-KEPT_QUEUES = 1000
-ENOUGH = 8  # lives, below which all queues together are asked
-YOUNG_S = 60.0  # a job that has just begun says nothing by its age yet
-USUAL_S = 3600.0  # of a job that has not begun, where nothing at all is known
-_SUREST = 0.99  # larger chances are cut off, since no job runs a hundred times as long again
+MAX_RUN_TIMES = 256  # of one queue, the latest
+MAX_QUEUES = 1000  # queues whose run times are kept
+MIN_RUN_TIMES = 8  # a queue with fewer uses the run times of all queues
+MIN_AGE_S = 60.0  # a younger job counts as this old, since its age predicts nothing yet
+DEFAULT_RUN_TIME_S = 3600.0  # median run time of a new job if nothing at all is known
+_MAX_CHANCE = 0.99  # larger chances are cut off, since no job runs a hundred times as long again
 
+# Conditions and phases of an ended, and of a running, job.
 _ENDS = ("Complete", "Completed", "Succeeded", "Failed", "Terminated", "Aborted")
 _BEGINS = ("Running",)
-_RAN = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?")
+_DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?")
 
 
 class RuntimeStats:
     """The run times of finished jobs, by queue, a bounded number of them."""
 
     def __init__(self) -> None:
-        self._all: deque[float] = deque(maxlen=4 * KEPT)
+        self._all: deque[float] = deque(maxlen=4 * MAX_RUN_TIMES)  # of all queues
         self._of: dict[str, deque[float]] = {}
-        self._counted: set[str] = set()
+        self._counted: set[str] = set()  # uids of ended jobs that are included
         self._sorted: dict[str, Floats] = {}
 
-    def add(self, queue: str, lived_s: float) -> None:
-        """Add the run time of a finished job of this queue."""
-        if lived_s <= 0:
+    def add(self, queue: str, run_time_s: float) -> None:
+        """Add the run time of a finished job of a queue, in seconds. One that is not above 0 is ignored."""
+        if run_time_s <= 0:
             return
-        while len(self._of) >= KEPT_QUEUES and queue not in self._of:
+        while len(self._of) >= MAX_QUEUES and queue not in self._of:
             del self._of[next(iter(self._of))]
-        self._of.setdefault(queue, deque(maxlen=KEPT)).append(lived_s)
-        self._all.append(lived_s)
+        self._of.setdefault(queue, deque(maxlen=MAX_RUN_TIMES)).append(run_time_s)
+        self._all.append(run_time_s)
         self._sorted.clear()
 
     def add_ended(self, ended: Iterable[Ended]) -> None:
-        """Add the jobs that have ended and still exist, each once."""
+        """Add the ended jobs that still exist, each once. A job whose status states no run time is left out."""
         ended_uids = set()
         for uid, queue, raw in ended:
             ended_uids.add(uid)
-            if uid not in self._counted and (lived := run_time_s(raw)) is not None:
-                self.add(queue, lived)
+            if uid not in self._counted and (seconds := run_time_s(raw)) is not None:
+                self.add(queue, seconds)
         self._counted = ended_uids
 
     def of(self, queue: str) -> Floats:
-        """Return the run times of a queue's jobs, ascending.
+        """Return the run times of a queue's jobs, in seconds, ascending.
 
-        If the queue has too few, the run times of all queues are returned; empty if there are too few of these, too.
+        A queue with fewer than MIN_RUN_TIMES gets those of all queues; they are empty if they are too few, too.
         """
-        mine: Sequence[float] = self._of.get(queue, ())
-        name = queue if len(mine) >= ENOUGH else ""
+        queue_times: Sequence[float] = self._of.get(queue, ())
+        name = queue if len(queue_times) >= MIN_RUN_TIMES else ""
         if name not in self._sorted:
-            known: Iterable[float] = mine if name else (self._all if len(self._all) >= ENOUGH else ())
+            known: Iterable[float] = queue_times if name else (self._all if len(self._all) >= MIN_RUN_TIMES else ())
             self._sorted[name] = np.sort(np.fromiter(known, dtype=np.float64))
         return self._sorted[name]
 
     def remaining_s(self, queues: Iterable[tuple[str, int]], ages_s: Floats, chances: Floats) -> Floats:
-        """Return how long jobs still run, float[draws, jobs]. ages_s: float[jobs]. chances: 0..1, float[draws, jobs].
+        """Return how long jobs still run, in seconds, float[draws, jobs]. A larger chance is never a shorter time.
 
-        queues: (name, number of its jobs) in the order of the jobs. Each known run time above a job's age is equally
-        likely, and so is a time beyond all of them. A larger chance is never a shorter time.
+        queues: (name, number of its jobs) in the order of the jobs. ages_s: float[jobs]. chances: 0..1, float[draws,
+        jobs]. Each known run time above a job's age is equally likely, and so is a time beyond all of them.
         """
         ages = np.maximum(ages_s, 0.0)
         ends, longer, longest = np.zeros(len(ages), np.int64), np.zeros(len(ages), np.int64), ages.copy()
         known, end, first = [np.zeros(1)], 1, 0  # all lives in one row, so that all jobs are looked up at once
         for queue, count in queues:
-            lives, mine = self.of(queue), slice(first, first + count)
+            lives, queue_jobs = self.of(queue), slice(first, first + count)
             known.append(lives)
             end, first = end + len(lives), first + count
             if len(lives):
-                ends[mine] = end
-                longer[mine] = len(lives) - np.searchsorted(lives, ages[mine], side="right")
-                longest[mine] = np.maximum(lives[-1], ages[mine])
-        row, found = np.concatenate(known), np.empty_like(chances)
+                ends[queue_jobs] = end
+                longer[queue_jobs] = len(lives) - np.searchsorted(lives, ages[queue_jobs], side="right")
+                longest[queue_jobs] = np.maximum(lives[-1], ages[queue_jobs])
+        row, remaining = np.concatenate(known), np.empty_like(chances)
         for draw, chance in enumerate(chances):  # one by one: small arrays stay in the cache
             places = chance * (longer + 1)
             steps = np.minimum(places.astype(np.int64), longer)
             known_s = row[np.maximum(np.minimum(ends - longer + steps, ends - 1), 0)]
             beyond_s = longest + _as_long_again(longest, places - steps)
-            found[draw] = np.where(steps == longer, beyond_s, known_s) - ages
-        return found
+            remaining[draw] = np.where(steps == longer, beyond_s, known_s) - ages
+        return remaining
 
     def new_job_s(self, queue: str, running_s: Floats, chances: Floats) -> Floats:
-        """Return how long a job runs that has not begun, float[draws]. running_s: ages of running jobs."""
+        """Return how long a job runs that has not begun, in seconds, float[draws].
+
+        running_s: ages of running jobs, used if no run times are known. chances: 0..1, float[draws].
+        """
         if len(self.of(queue)):
             return self.remaining_s([(queue, 1)], np.zeros(1), chances[:, None]).reshape(-1)
-        usual_s = 2 * float(np.median(running_s)) if len(running_s) else USUAL_S
+        usual_s = 2 * float(np.median(running_s)) if len(running_s) else DEFAULT_RUN_TIME_S
         return _as_long_again(np.array(usual_s), chances)
 
 
 def _as_long_again(ages_s: Floats, chances: Floats) -> Floats:
-    """Return how long jobs of these ages still run, in seconds.
+    """Return how much longer jobs of these ages run, in seconds. chances: 0..1.
 
-    A job runs x times its age longer with a chance of 1 / (1 + x).
+    A job runs x times its age longer with a probability of 1 / (1 + x).
     """
-    sure = np.minimum(chances, _SUREST)
-    found: Floats = np.maximum(ages_s, YOUNG_S) * sure / (1 - sure)
-    return found
+    capped = np.minimum(chances, _MAX_CHANCE)
+    longer_s: Floats = np.maximum(ages_s, MIN_AGE_S) * capped / (1 - capped)
+    return longer_s
 
 
 def run_time_s(raw: Mapping[str, Any]) -> float | None:
-    """Return how long a finished job has run, by its own status; None if the status does not say.
+    """Return how long a finished job has run, by its own status, in seconds; None if the status does not say.
 
     Jobs of batch and kubeflow write startTime and completionTime, but only a condition for a failed job. Volcano writes
-    its phase, conditions by phase, and runningDuration.
+    its phase, conditions by phase, and runningDuration. raw: the whole object.
     """
     status = raw.get("status") or {}
-    if (ran := _RAN.fullmatch(str(status.get("runningDuration") or "-"))) is not None:
-        hours, minutes, seconds = (float(part or 0) for part in ran.groups())
+    if (duration := _DURATION.fullmatch(str(status.get("runningDuration") or "-"))) is not None:
+        hours, minutes, seconds = (float(part or 0) for part in duration.groups())
         return hours * 3600 + minutes * 60 + seconds
     changes = _changes(status)
     began_s = _first_time_s(unix_s(status.get("startTime")), *map(changes.get, _BEGINS))
@@ -375,25 +382,29 @@ def run_time_s(raw: Mapping[str, Any]) -> float | None:
 
 
 def _first_time_s(*times_s: float | None) -> float | None:
+    """Return the first of these times that is known, None without any."""
     return next((time_s for time_s in times_s if time_s is not None), None)
 
 
 def _changes(status: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return when each condition, or phase, began. Volcano's conditions have no type, and their status is a phase."""
-    found = {}
+    """Return when each condition or phase of a status began, in seconds since 1970; None if that is not stated.
+
+    Volcano's conditions have no type, and their status is a phase.
+    """
+    began_s = {}
     for each in [*(status.get("conditions") or ()), status.get("state") or {}]:
         if not isinstance(each, Mapping):
             continue
         if "type" not in each or each.get("status") == "True":
-            word = each.get("type") or each.get("phase") or each.get("status") or ""
-            found[str(word)] = unix_s(each.get("lastTransitionTime"))
-    return found
+            name = each.get("type") or each.get("phase") or each.get("status") or ""
+            began_s[str(name)] = unix_s(each.get("lastTransitionTime"))
+    return began_s
 
 
-MOST_ENDS = 48  # of running jobs, the first of a future
-ROUNDS = 24  # in which these are handed on
-MOST_TRIES = 120  # to find room in one future
-NEVER = math.inf
+MAX_ENDS = 48  # ends of running jobs in one future, the earliest
+ROUNDS = 24  # rounds of one future: in each, some jobs end and others start
+MAX_TRIES = 120  # attempts to find room in one future
+NEVER = math.inf  # a start that never comes, or is unknown
 PodCharges = list[tuple[PodShape, Charges]]
 
 
@@ -402,48 +413,52 @@ class DemandGroup:
     """Waiting jobs with the same request, in order. If the first finds no room, none of them does."""
 
     request: CapacityRequest
-    needs: tuple[tuple[str, int], ...]  # (resource, amount) of its queue
-    run_time_s: Floats  # run time of one of them, by future
+    needs: tuple[tuple[str, int], ...]  # (resource, amount) that one job requests of its queue
+    run_time_s: Floats  # run time of one job, in seconds, float[draws]
     ranks: list[int] = field(default_factory=list)  # their places among all waiting jobs
 
-    def reserve(self, left: FreeRoom) -> PodCharges | None:
-        """Charge one job. Return what it has taken, None if it does not fit."""
-        request, room, quota = self.request, left.room, left.quota
+    def reserve(self, free_room: FreeRoom) -> PodCharges | None:
+        """Charge one job of the group. Return what it has taken, for `leave`; None if it does not fit.
+
+        The result is empty for a request with a tier: its room is then never given back in this future.
+        """
+        request, room, quota = self.request, free_room.room, free_room.quota
         if request.tier is not None:
-            return [] if left.reserve(request) else None  # where it stands is not told: its room is not counted again
+            return [] if free_room.reserve(request) else None
         if not quota.holds(request.queue, self.needs):
             return None
         reserved: PodCharges = []
         for shape, pods in request.pods:
             charges = room.take(shape, pods)
             if charges is None:
-                for other, charged in reserved:
-                    room.undo(other, charged)
+                for charged_shape, charged in reserved:
+                    room.undo(charged_shape, charged)
                 return None
             reserved.append((shape, charges))
         quota.take(request.queue, self.needs)
         return reserved
 
-    def leave(self, left: FreeRoom, charges_of_job: PodCharges) -> None:
-        """Give back what one job of the group has held."""
+    def leave(self, free_room: FreeRoom, charges_of_job: PodCharges) -> None:
+        """Give back what one job of the group has taken. charges_of_job: the result of `reserve`."""
         for shape, charges in charges_of_job:
-            left.room.undo(shape, charges)
+            free_room.room.undo(shape, charges)
         if charges_of_job:
-            left.quota.take(self.request.queue, self.needs, -1)
+            free_room.quota.take(self.request.queue, self.needs, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A running job."""
+    """A running job in a simulated future."""
 
     state: JobState
     lent: bool  # its workers above the min have left before its end
 
-    def leave(self, left: FreeRoom, charges: PodCharges) -> None:
-        """Give back what a running job holds at its end."""
-        stay = self.state.living[: self.state.job.bounds.least] if self.lent else self.state.living
-        left.release(
-            self.state.pool, [worker.row for worker in stay if worker.row is not None and worker.row != UNKNOWN_NODE]
+    def leave(self, free_room: FreeRoom, charges: PodCharges) -> None:
+        """Give back what the job holds at its end. charges: unused, as the workers are known."""
+        workers_left = self.state.living[: self.state.job.bounds.least] if self.lent else self.state.living
+        free_room.release(
+            self.state.pool,
+            [worker.row for worker in workers_left if worker.row is not None and worker.row != UNKNOWN_NODE],
         )
 
 
@@ -455,66 +470,71 @@ def simulate(
     start: FreeRoom,
     running: Sequence[JobState],
     lent: Collection[str],
-    left_s: Floats,
-    lines: Sequence[DemandGroup],
+    remaining_s: Floats,
+    groups: Sequence[DemandGroup],
 ) -> dict[int, float]:
-    """Return when waiting jobs start in one future, by rank, in seconds from now.
+    """Return when waiting jobs start in one future, by rank, in seconds from now. A job without a start has no entry.
 
-    start: the room now. lent: queues whose elastic workers have left. left_s: how long running jobs still run.
+    draw: number of the future. start: the room now; it is not charged. lent: queues whose elastic workers have left.
+    remaining_s: how long running jobs still run, in seconds, float[jobs]. groups: the waiting jobs by request.
     """
-    left, starts, line_of = start.copied(), dict[int, float](), _DemandGroups(lines)
-    soonest = np.argpartition(left_s, MOST_ENDS)[:MOST_ENDS] if len(left_s) > MOST_ENDS else np.arange(len(left_s))
+    free_room, starts, heads = start.copied(), dict[int, float](), _DemandGroups(groups)
+    soonest = (
+        np.argpartition(remaining_s, MAX_ENDS)[:MAX_ENDS]
+        if len(remaining_s) > MAX_ENDS
+        else np.arange(len(remaining_s))
+    )
     ends: list[End] = []
-    for at_s, number in zip(left_s[soonest].tolist(), soonest.tolist(), strict=True):
-        who = running[number]
-        ends.append((at_s, number, RunningJob(who, who.can_shrink and who.job.queue in lent), []))
+    for at_s, number in zip(remaining_s[soonest].tolist(), soonest.tolist(), strict=True):
+        job = running[number]
+        ends.append((at_s, number, RunningJob(job, job.can_shrink and job.job.queue in lent), []))
     heapq.heapify(ends)
-    at_once = max(1, len(ends) // ROUNDS)
-    while ends and line_of.tries < MOST_TRIES and len(starts) < line_of.waiters:
+    ends_per_round = max(1, len(ends) // ROUNDS)
+    while ends and heads.tries < MAX_TRIES and len(starts) < heads.waiters:
         at_s = 0.0
-        for _ in range(min(at_once, len(ends))):
+        for _ in range(min(ends_per_round, len(ends))):
             at_s, _, owner, charges = heapq.heappop(ends)
-            owner.leave(left, charges)
-        for line, rank, charges in line_of.served(left):
+            owner.leave(free_room, charges)
+        for group, rank, charges in heads.served(free_room):
             starts[rank] = at_s
-            life_s = float(line.run_time_s[(draw + rank) % len(line.run_time_s)])
-            heapq.heappush(ends, (at_s + life_s, -len(starts), line, charges))
+            life_s = float(group.run_time_s[(draw + rank) % len(group.run_time_s)])
+            heapq.heappush(ends, (at_s + life_s, -len(starts), group, charges))
     return starts
 
 
-_Head = tuple[int, int, DemandGroup]  # whose turn it is in a line: its rank, its place in the line
+_Head = tuple[int, int, DemandGroup]  # the next job of a group: its rank, its index in the group, the group
 
 
 class _DemandGroups:
-    """The heads of the lines, by the first shape that they ask for. tries: how often room was looked for."""
+    """The next job of each group, by the first shape of its request. tries: attempts to find room so far."""
 
-    def __init__(self, lines: Sequence[DemandGroup]) -> None:
+    def __init__(self, groups: Sequence[DemandGroup]) -> None:
         self._of: dict[PodShape, list[_Head]] = {}
-        self.waiters, self.tries = sum(len(line.ranks) for line in lines), 0
-        for line in lines:
-            self._of.setdefault(line.request.pods[0][0], []).append((line.ranks[0], 0, line))
+        self.waiters, self.tries = sum(len(group.ranks) for group in groups), 0
+        for group in groups:
+            self._of.setdefault(group.request.pods[0][0], []).append((group.ranks[0], 0, group))
 
-    def served(self, left: FreeRoom) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
-        """Yield the waiting jobs that find room now, in order. A shape without room is not tried."""
-        room = {shape: left.room.total(shape) for shape, heads in self._of.items() if heads}
+    def served(self, free_room: FreeRoom) -> Iterator[tuple[DemandGroup, int, PodCharges]]:
+        """Yield (group, rank, charges) of the waiting jobs that fit now, by rank, and charge them. `tries` grows."""
+        room = {shape: free_room.room.total(shape) for shape, heads in self._of.items() if heads}
         self.tries += 1
         heads = [head for shape in room if room[shape] for head in self._of[shape]]
         heapq.heapify(heads)
         while heads:
             head = heapq.heappop(heads)
-            rank, place, line = head
-            shape, pods = line.request.pods[0]
+            rank, index, group = head
+            shape, pods = group.request.pods[0]
             if room[shape] < pods:
                 continue
             self.tries += 1
-            if (charges := line.reserve(left)) is None:
+            if (charges := group.reserve(free_room)) is None:
                 continue
-            yield line, rank, charges
-            room[shape] = left.room.total(shape)  # for the other shapes it is an upper bound
-            mine = self._of[shape]
-            mine.remove(head)
-            if place + 1 < len(line.ranks):
-                mine.append((line.ranks[place + 1], place + 1, line))
-                heapq.heappush(heads, mine[-1])
+            yield group, rank, charges
+            room[shape] = free_room.room.total(shape)  # for the other shapes it is an upper bound
+            shape_heads = self._of[shape]
+            shape_heads.remove(head)
+            if index + 1 < len(group.ranks):
+                shape_heads.append((group.ranks[index + 1], index + 1, group))
+                heapq.heappush(heads, shape_heads[-1])
             if not any(room.values()):
                 return

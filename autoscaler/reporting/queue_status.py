@@ -20,13 +20,13 @@ from turnout.jobs.model import JobKey
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube import labels
 
-PREFIX = "turnout-queue-"
-LABEL = "turnout.dev/queue-status"
-MOST_JOBS = 100  # told of each sort; the rest is counted
+PREFIX = "turnout-queue-"  # of the names of the ConfigMaps
+LABEL = "turnout.dev/queue-status"  # of the ConfigMaps
+MAX_JOBS = 100  # entries of each list of jobs in a ConfigMap; the rest is counted
 
 
-def name_of(queue: str) -> str:
-    """Return the ConfigMap's name: the queue's, as far as names allow, with a digest if it was changed."""
+def configmap_name(queue: str) -> str:
+    """Return the name of a queue's ConfigMap: the queue's name, with a digest if characters had to be changed."""
     plain = re.sub(r"[^a-z0-9-]+", "-", queue.lower()).strip("-")[:180]
     if plain == queue:
         return PREFIX + plain
@@ -35,7 +35,10 @@ def name_of(queue: str) -> str:
 
 
 def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: bool) -> dict[str, dict[str, str]]:
-    """Return the data of each queue's ConfigMap, by queue. Equal input gives equal data."""
+    """Return the data of each queue's ConfigMap, by queue. Equal input gives equal data.
+
+    Queues without an object appear if a job names them. gpus: the resources that count as a GPU.
+    """
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)
@@ -43,33 +46,38 @@ def pages(observation: Observation, steps: Iterable[Step], gpus: Gpus, dry_run: 
     return {
         name: {
             "queue": name,
-            "status": json.dumps(_page(observation.queues.get(name), jobs, decided, gpus, dry_run), indent=1),
+            "status": json.dumps(_queue_entry(observation.queues.get(name), jobs, decided, gpus, dry_run), indent=1),
         }
         for name, jobs in of.items()
     }
 
 
-def _page(
+def _queue_entry(
     queue: Queue | None, jobs: list[JobState], decided: Mapping[JobKey, Step], gpus: Gpus, dry_run: bool
 ) -> dict[str, Any]:
-    """Return the status of one queue as it stands in its ConfigMap. decided: the newest step of each job."""
+    """Return the status of one queue for its ConfigMap.
+
+    queue: None without an object. decided: the last step of each job.
+    """
     waiting = [each for each in jobs if each.is_waiting]
-    lent = sorted((each for each in jobs if _elastic(each)), key=lambda each: (-_elastic(each), each.job.key))
-    page: dict[str, Any] = {"mode": "observe" if dry_run else "act"}
+    lent = sorted(
+        (each for each in jobs if _elastic_workers(each)), key=lambda each: (-_elastic_workers(each), each.job.key)
+    )
+    entry: dict[str, Any] = {"mode": "observe" if dry_run else "act"}
     if queue is not None:
-        page |= {"open": queue.open, "gpus": _gpus(queue, gpus)}
-    page["jobs"] = {"running": len(jobs) - len(waiting), "waiting": len(waiting)}
-    page["elasticWorkers"] = sum(_elastic(each) for each in lent)
-    page["elasticGpus"] = sum(_elastic(each) * each.job.shape.gpus(gpus) for each in lent)
-    for title, some in (("waiting", waiting), ("lent", lent)):
-        page[title] = [_line(each, decided) for each in some[:MOST_JOBS]]
-        if len(some) > MOST_JOBS:
-            page[f"{title}LeftOut"] = len(some) - MOST_JOBS
-    return page
+        entry |= {"open": queue.open, "gpus": _gpus(queue, gpus)}
+    entry["jobs"] = {"running": len(jobs) - len(waiting), "waiting": len(waiting)}
+    entry["elasticWorkers"] = sum(_elastic_workers(each) for each in lent)
+    entry["elasticGpus"] = sum(_elastic_workers(each) * each.job.shape.gpus(gpus) for each in lent)
+    for title, listed_jobs in (("waiting", waiting), ("lent", lent)):
+        entry[title] = [_job_entry(each, decided) for each in listed_jobs[:MAX_JOBS]]
+        if len(listed_jobs) > MAX_JOBS:
+            entry[f"{title}LeftOut"] = len(listed_jobs) - MAX_JOBS
+    return entry
 
 
 def _gpus(queue: Queue, gpus: Gpus) -> dict[str, int]:
-    """Return the GPUs of a queue. Unspecified amounts are left out."""
+    """Return the GPUs of a queue by type of amount. Amounts that no object states are left out."""
     amounts = {
         "used": total(queue.used, gpus),
         "limit": bound(queue.limit, gpus),
@@ -77,38 +85,43 @@ def _gpus(queue: Queue, gpus: Gpus) -> dict[str, int]:
         "headroom": largest(queue.headroom, gpus) if any(each in queue.headroom for each in gpus) else None,
         "free": free(queue.limit, queue.used, gpus),
     }
-    return {what: amount for what, amount in amounts.items() if amount is not None}
+    return {type_: amount for type_, amount in amounts.items() if amount is not None}
 
 
-def _line(state: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:
-    """Return the status entry of a job: size, bounds, and what was decided."""
+def _job_entry(state: JobState, decided: Mapping[JobKey, Step]) -> dict[str, Any]:
+    """Return the entry of a job in the status of its queue: its workers with a node, its bounds and its last reason.
+
+    A job whose size changes has its new size, too; a job without a step in `decided` has no reason.
+    """
     job, step = state.job, decided.get(state.job.key)
-    line: dict[str, Any] = {"job": str(job.key), "has": state.bound_workers, "min": job.bounds.least, "max": job.most}
+    entry: dict[str, Any] = {"job": str(job.key), "has": state.bound_workers, "min": job.bounds.least, "max": job.most}
     if step is not None:
-        line["reason"] = step.reason.value
+        entry["reason"] = step.reason.value
         if step.changes:
-            line["becomes"] = step.target
-    return line
+            entry["becomes"] = step.target
+    return entry
 
 
-def _elastic(state: JobState) -> int:
+def _elastic_workers(state: JobState) -> int:
+    """Return how many workers above the min of a job have a node."""
     return max(0, state.bound_workers - state.job.bounds.least)
 
 
-FIRST, MIN, ELASTIC = "100", "50", "0"  # priorities of rank 0 and other roles, of the rest of the min, of the elastic
+# Volcano task priorities of the worker with index 0, of the other workers of the min, and of elastic workers.
+FIRST, MIN, ELASTIC = "100", "50", "0"
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Annotations that one pod lacks."""
 
-    namespace: str
-    name: str
-    notes: tuple[tuple[str, str], ...]
+    namespace: str  # of the pod
+    name: str  # of the pod
+    notes: tuple[tuple[str, str], ...]  # (annotation, value), by annotation
 
 
 def worker_annotations(index: int, least: int) -> dict[str, str]:
-    """Return the annotations of a worker. least: the min of its job."""
+    """Return the annotations of a worker by its index, 0-based. least: the min of its job, in workers."""
     elastic = "true" if index >= least else "false"
     order = FIRST if index == 0 else MIN if index < least else ELASTIC
     return {
@@ -119,7 +132,7 @@ def worker_annotations(index: int, least: int) -> dict[str, str]:
 
 
 class PodMarks:
-    """The jobs whose pods have their annotations, so that each round checks changed jobs only."""
+    """The jobs whose pods all have their annotations, so that each round checks changed jobs only."""
 
     def __init__(self) -> None:
         self._done: dict[JobKey, JobState] = {}
@@ -127,7 +140,10 @@ class PodMarks:
     def missing(
         self, jobs: Iterable[JobState], notes: Callable[[JobKey], Mapping[str, Mapping[str, str]]]
     ) -> Iterator[Mark]:
-        """Yield the annotations that pods lack. notes: returns the annotations of a job's pods, by name."""
+        """Yield the annotations that pods of these jobs lack. Consume the whole iterator, or jobs are checked again.
+
+        notes: returns the annotations of a job's pods, by name.
+        """
         before, self._done = self._done, {}
         for each in jobs:
             key = each.job.key
@@ -138,15 +154,20 @@ class PodMarks:
 
 
 def marks_of(state: JobState, notes: Mapping[str, Mapping[str, str]]) -> Iterator[Mark]:
-    """Yield the annotations that an elastic job's pods lack. notes: of the pods, by name."""
+    """Yield the annotations that the living workers of a job lack; none for a job that is not elastic.
+
+    notes: annotations of the job's pods, by name. A pod that is missing there is skipped.
+    """
     if not state.job.elastic:
         return
-    for at, worker in enumerate(state.living):
-        has = notes.get(worker.name)
-        if has is None:
+    for index, worker in enumerate(state.living):
+        present = notes.get(worker.name)
+        if present is None:
             continue
-        lacks = {
-            key: value for key, value in worker_annotations(at, state.job.bounds.least).items() if has.get(key) != value
+        missing = {
+            key: value
+            for key, value in worker_annotations(index, state.job.bounds.least).items()
+            if present.get(key) != value
         }
-        if lacks:
-            yield Mark(state.job.key.namespace, worker.name, tuple(sorted(lacks.items())))
+        if missing:
+            yield Mark(state.job.key.namespace, worker.name, tuple(sorted(missing.items())))

@@ -1,4 +1,4 @@
-"""The series of queues and jobs of one moment, as numbers: a bounded number of jobs has series of its own."""
+"""The series of queues and jobs of one moment, as numbers. A bounded number of jobs has series of its own."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from turnout.jobs.model import JobKey, Life
 from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.kube.times import unix_s
 
-MOST_JOBS = 200  # with series of their own: about a thousand lines of a page
+MAX_JOBS = 200  # jobs with series of their own: about a thousand lines of a page
 Start = tuple[float, float, float]  # the earliest, the likely and the latest, in seconds since 1970, or infinite
 UNKNOWN_START: Start = (inf, inf, inf)
-Sample = tuple[str, tuple[str, ...], float]  # a family of FAMILIES, its labels' values, the number
+Sample = tuple[str, tuple[str, ...], float]  # name of a family of FAMILIES, values of its labels, number
 
 _QUEUE = ("queue",)
-_JOB = ("queue", "job_kind", "job_namespace", "job_name")  # a scrape has a `job` and a `namespace` of its own
+_JOB = ("queue", "job_kind", "job_namespace", "job_name")  # Prometheus itself adds labels `job` and `namespace`
 FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "queue_gpus": ("GPUs of a queue: limit, deserved, used, available.", (*_QUEUE, "type")),
     "queue_jobs": ("Jobs of a queue: running, waiting for their min, suspended.", (*_QUEUE, "state")),
@@ -53,62 +53,60 @@ FAMILIES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An observation and the decision on it, at `now_s`.
+    """An observation and the decision on it."""
 
-    since: the time since when each waiting job waits, in seconds since 1970. promises: the first estimate of each
-    waiting job.
-    """
-
-    now_s: float = 0.0
+    now_s: float = 0.0  # time of the decision, in seconds since 1970
     jobs: Sequence[JobState] = ()
-    queues: Mapping[str, Queue] = field(default_factory=dict)
-    steps: Sequence[Step] = ()
-    since: Mapping[JobKey, float] = field(default_factory=dict)
-    promises: Mapping[JobKey, Start] = field(default_factory=dict)
+    queues: Mapping[str, Queue] = field(default_factory=dict)  # by name
+    steps: Sequence[Step] = ()  # one for each job, in any order
+    since: Mapping[JobKey, float] = field(default_factory=dict)  # since when jobs wait, in seconds since 1970
+    promises: Mapping[JobKey, Start] = field(default_factory=dict)  # the first estimate of each waiting job
 
     def names(self) -> set[str]:
-        """Return the names of all queues that exist or that a job names."""
+        """Return the names of all queues that exist or that a job names, without quotas that bound several queues."""
         described = {name for name in self.queues if not bounds_several(name)}
         return described | {each.job.queue for each in self.jobs}
 
 
 def waiting_since_s(state: JobState, now_s: float) -> float:
-    """Return the time since when a job waits, in seconds since 1970.
+    """Return since when a job waits, in seconds since 1970; `now_s` if that is not known.
 
-    That is the creation of the job, or, if a part of it runs, the creation of its oldest worker without a node. now_s:
-    returned if neither is known.
+    That is the creation of the job, or, if a part of it runs, the creation of its oldest worker without a node.
     """
-    lost = min((w.since_s for w in state.living if w.row is None and w.since_s), default=now_s)
-    return lost if state.bound_workers or state.finished else unix_s(state.job.created) or lost
+    without_node_s = min((w.since_s for w in state.living if w.row is None and w.since_s), default=now_s)
+    return without_node_s if state.bound_workers or state.finished else unix_s(state.job.created) or without_node_s
 
 
-def samples(look: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, most: int = MOST_JOBS) -> Iterator[Sample]:
+def samples(
+    snapshot: Snapshot, starts: Mapping[JobKey, Start], gpus: Gpus, max_jobs: int = MAX_JOBS
+) -> Iterator[Sample]:
     """Yield all samples of a decision.
 
-    starts: when waiting jobs may start. gpus: the resources that count as a GPU. most: the number of jobs with samples
-    of their own.
+    starts: when waiting jobs may start, for those with an estimate. gpus: the resources that count as a GPU. max_jobs:
+    how many jobs get samples of their own.
     """
-    shown = _jobs_with_series(look.jobs, gpus, most)
-    yield from _queue_samples(look, gpus)
-    yield from _job_sums(look, gpus, shown)
-    yield "autoscaler_last_decision_timestamp_seconds", (), look.now_s
-    keys = {each.job.key for each in shown}
-    reasons = {step.key: step.reason for step in look.steps if step.key in keys}
-    ahead = gpus_ahead(look.jobs, gpus)
-    for each in shown:
+    jobs_with_series = _jobs_with_series(snapshot.jobs, gpus, max_jobs)
+    yield from _queue_samples(snapshot, gpus)
+    yield from _job_sums(snapshot, gpus, jobs_with_series)
+    yield "autoscaler_last_decision_timestamp_seconds", (), snapshot.now_s
+    keys = {each.job.key for each in jobs_with_series}
+    reasons = {step.key: step.reason for step in snapshot.steps if step.key in keys}
+    ahead = gpus_ahead(snapshot.jobs, gpus)
+    for each in jobs_with_series:
         key = each.job.key
-        yield from _job_samples(each, gpus, reasons.get(key), look.since.get(key), starts.get(key))
+        yield from _job_samples(each, gpus, reasons.get(key), snapshot.since.get(key), starts.get(key))
         if each.is_waiting:
             yield "job_gpus_ahead", (each.job.queue, *key), ahead[key]
-            if isfinite(latest_s := look.promises.get(key, UNKNOWN_START)[2]):
+            if isfinite(latest_s := snapshot.promises.get(key, UNKNOWN_START)[2]):
                 yield "job_promised_start_timestamp_seconds", (each.job.queue, *key), latest_s
 
 
 def job_queues(jobs: Iterable[JobState], others: Iterable[tuple[JobKey, str]]) -> Iterator[Sample]:
-    """Yield the queue of each job, by the names that series of launchers have: one sample per name.
+    """Yield a `job_info` sample for each job and each of `others`, with its queue: one for each name.
 
-    others: owners of pods that no known job owns, and their queues. Prometheus does not know the API group of a pod's
-    owner. So a job of a group whose kind has a longer name here also gets the short name, unless a job has it.
+    The names are those that series of launchers have. Prometheus does not know the API group of a pod's owner. So a job
+    of a group whose kind has a longer name here also gets the short name, unless another job has it. others: owners of
+    pods that no known job owns, and their queues.
     """
     queues = {state.job.key: state.job.queue for state in jobs}
     for key, queue in list(queues.items()):
@@ -120,26 +118,26 @@ def job_queues(jobs: Iterable[JobState], others: Iterable[tuple[JobKey, str]]) -
 
 
 def gpus_ahead(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[JobKey, int]:
-    """Return, for each waiting job, the GPUs that the waiting jobs before it in its queue miss to their mins."""
+    """Return, for each waiting job, the GPUs that the waiting jobs before it in its queue lack to their mins."""
     sums: dict[str, int] = defaultdict(int)
-    found: dict[JobKey, int] = {}
+    ahead: dict[JobKey, int] = {}
     for state in sorted((each for each in jobs if each.is_waiting), key=lambda each: each.queue_order):
-        found[state.job.key] = sums[state.job.queue]
+        ahead[state.job.key] = sums[state.job.queue]
         sums[state.job.queue] += missing_gpus(state, gpus)
-    return found
+    return ahead
 
 
-def prediction_result(promise: Start, started_s: float) -> str:
-    """Return whether a job started early, inside or late of its first estimate. started_s: seconds since 1970."""
-    earliest_s, _, latest_s = promise
+def prediction_result(estimate: Start, started_s: float) -> str:
+    """Return "early", "inside" or "late": a start compared with its first estimate. started_s: seconds since 1970."""
+    earliest_s, _, latest_s = estimate
     if started_s < earliest_s:
         return "early"
     return "inside" if started_s <= latest_s else "late"
 
 
-def _queue_samples(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
-    """Yield the GPUs of each queue by type. A quota that bounds several queues has no series."""
-    for name, queue in look.queues.items():
+def _queue_samples(snapshot: Snapshot, gpus: Gpus) -> Iterator[Sample]:
+    """Yield the GPUs of each queue by type; no sample for an amount that the queue does not state."""
+    for name, queue in snapshot.queues.items():
         if bounds_several(name):
             continue
         amounts = {
@@ -157,15 +155,16 @@ def _queue_samples(look: Snapshot, gpus: Gpus) -> Iterator[Sample]:
 class _Sums:
     """Sums over the jobs of one queue."""
 
+    # Number of jobs by state.
     states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("running", "waiting", "suspended"), 0))
-    least_gpus: int = 0
-    elastic_gpus: int = 0
-    missing_gpus: int = 0
-    without_series: int = 0
-    reasons: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    least_gpus: int = 0  # of running workers up to the mins
+    elastic_gpus: int = 0  # of running workers above the mins
+    missing_gpus: int = 0  # that waiting jobs lack to their mins
+    without_series: int = 0  # jobs without series of their own
+    reasons: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # number of jobs by reason of the step
 
     def add(self, state: JobState, gpus: Gpus) -> None:
-        """Add a job. It counts as a job without series of its own."""
+        """Add a job to the sums. It counts as a job without series of its own."""
         self.states[_state(state)] += 1
         least_gpus, elastic_gpus = _gpus_by_part(state, gpus)
         self.least_gpus += least_gpus
@@ -174,7 +173,7 @@ class _Sums:
         self.without_series += 1
 
     def samples(self, name: str) -> Iterator[Sample]:
-        """Yield the samples of the queue. Zeros are included, so that a graph has no gaps."""
+        """Yield the samples of a queue by its name. Zeros are included, so that a graph has no gaps."""
         for state, jobs in self.states.items():
             yield "queue_jobs", (name, state), jobs
         yield "queue_worker_gpus", (name, "min"), self.least_gpus
@@ -185,29 +184,30 @@ class _Sums:
             yield "queue_jobs_by_reason", (name, reason), jobs
 
 
-def _job_sums(look: Snapshot, gpus: Gpus, shown: Iterable[JobState]) -> Iterator[Sample]:
-    """Yield the sums over the jobs of each queue.
-
-    shown: the jobs that have series of their own; all others are counted as without series.
-    """
-    sums = {name: _Sums() for name in sorted(look.names())}
-    of: dict[JobKey, _Sums] = {}
-    for each in look.jobs:
-        mine = of[each.job.key] = sums[each.job.queue]
-        mine.add(each, gpus)
-    for each in shown:
-        of[each.job.key].without_series -= 1
-    for step in look.steps:
-        if (its := of.get(step.key)) is not None:
+def _job_sums(snapshot: Snapshot, gpus: Gpus, jobs_with_series: Iterable[JobState]) -> Iterator[Sample]:
+    """Yield the sums over the jobs of each queue. jobs_with_series: the jobs that have series of their own."""
+    sums = {name: _Sums() for name in sorted(snapshot.names())}
+    sums_of_job: dict[JobKey, _Sums] = {}
+    for each in snapshot.jobs:
+        sums_of_queue = sums_of_job[each.job.key] = sums[each.job.queue]
+        sums_of_queue.add(each, gpus)
+    for each in jobs_with_series:
+        sums_of_job[each.job.key].without_series -= 1
+    for step in snapshot.steps:
+        if (its := sums_of_job.get(step.key)) is not None:
             its.reasons[step.reason.value] += 1
-    for name, found in sums.items():
-        yield from found.samples(name)
+    for name, queue_sums in sums.items():
+        yield from queue_sums.samples(name)
 
 
 def _job_samples(
     state: JobState, gpus: Gpus, reason: Reason | None, since_s: float | None, start: Start | None
 ) -> Iterator[Sample]:
-    """Yield the series of one job. since_s: since when it waits, in seconds since 1970. start: its expected start."""
+    """Yield the series of one job.
+
+    reason: of its last step, None without a step. since_s: since when it waits, in seconds since 1970. start: its
+    expected start. A job that does not wait has only the first series.
+    """
     labels = (state.job.queue, *state.job.key)
     for part, amount in zip(("min", "elastic"), _gpus_by_part(state, gpus), strict=True):
         yield "job_gpus", (*labels, part), amount
@@ -224,8 +224,8 @@ def _job_samples(
                 yield "job_predicted_start_timestamp_seconds", (*labels, bound), at_s
 
 
-def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[JobState]:
-    """Return the jobs with series of their own: of each queue the waiting jobs in order, then those with most GPUs.
+def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, max_jobs: int) -> list[JobState]:
+    """Return at most `max_jobs` jobs to have series of their own: in each queue waiting jobs first, then by GPUs.
 
     The first job of every queue comes before the second job of any queue, so one queue cannot hide the jobs of another.
     """
@@ -243,19 +243,20 @@ def _jobs_with_series(jobs: Iterable[JobState], gpus: Gpus, most: int) -> list[J
 
     places = [
         (place, name, each)
-        for name, mine in sorted(by_queue.items())
-        for place, each in enumerate(nsmallest(most, mine, key=order))
+        for name, queue_jobs in sorted(by_queue.items())
+        for place, each in enumerate(nsmallest(max_jobs, queue_jobs, key=order))
     ]
-    return [each for _, _, each in sorted(places, key=lambda found: found[:2])[:most]]
+    return [each for _, _, each in sorted(places, key=lambda entry: entry[:2])[:max_jobs]]
 
 
 def _state(state: JobState) -> str:
+    """Return the state of a job as the series name it."""
     if state.job.life is Life.SUSPENDED:
         return "suspended"
     return "waiting" if state.is_waiting else "running"
 
 
 def _gpus_by_part(state: JobState, gpus: Gpus) -> tuple[int, int]:
-    """Return the GPUs of the running workers up to the min, and above it."""
+    """Return the GPUs of the running workers up to the min, and those above it."""
     worker_gpus, least, bound = gpus_of(state.job.shape, gpus), state.job.bounds.least, state.bound_workers
     return (worker_gpus * bound, 0) if bound <= least else (worker_gpus * least, worker_gpus * (bound - least))

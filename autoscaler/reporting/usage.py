@@ -1,4 +1,4 @@
-"""Work out who uses which GPUs, who lends to whom, and why GPUs are idle: at one moment, and summed over time.
+"""Compute who uses which GPUs, who lends to whom, and why GPUs are idle: at one moment, and summed over time.
 
 Everything here is arithmetic on an observation and its decision. The controller's metrics and the decision log show it.
 Lent GPUs are split among the lenders in proportion to the unused share of each: a convention, because no scheduler
@@ -21,7 +21,7 @@ from turnout.jobs.queues.model import Queue, bounds_several
 from turnout.jobs.scaling_curve import gain
 from turnout.kube.pod_shape import PodShape
 
-OTHER = "other"  # the queue of GPUs that no queue has a share of, and of pairs beyond the bound
+OTHER = "other"  # stands for a queue: for GPUs that are in no share, and for pairs beyond MAX_PAIRS
 MAX_PAIRS = 500  # pairs of a lender and a borrower that are counted by name
 
 
@@ -66,10 +66,10 @@ def usage_rates(
     headroom: Mapping[str, int] | None = None,
     owner_of: Callable[[JobKey], str] = lambda _: "",
 ) -> UsageRates:
-    """Return who uses which GPUs now.
+    """Return who uses, lends and leaves idle which GPUs now.
 
-    free_gpus: on ready nodes. gpus: the resources that count as a GPU. headroom: the admin's, by resource. owner_of:
-    returns the owner of a job.
+    steps: one for each job. free_gpus: GPUs on ready nodes that no pod uses. gpus: the resources that count as a GPU.
+    headroom: the admin's, by resource. owner_of: returns the owner of a job, "" for none.
     """
     held_gpus: dict[UsedBy, float] = {}
     elastic: dict[UsedBy, float] = {}
@@ -95,17 +95,17 @@ def usage_rates(
 
 @lru_cache(maxsize=4096)
 def gpus_of(shape: PodShape, gpus: Gpus) -> int:
-    """Return the GPUs that one pod requests."""
+    """Return the GPUs that one pod of a shape requests."""
     return shape.gpus(gpus)
 
 
 def elastic_gpus(jobs: Iterable[JobState], gpus: Gpus) -> Mapping[str, int]:
-    """Return the GPUs of workers above the min, by queue."""
-    found: dict[str, int] = defaultdict(int)
+    """Return the GPUs of workers above the min, by queue. A queue without any is left out."""
+    elastic: dict[str, int] = defaultdict(int)
     for each in jobs:
         if each.evictable_nodes:
-            found[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpus)
-    return found
+            elastic[each.job.queue] += len(each.evictable_nodes) * gpus_of(each.job.shape, gpus)
+    return elastic
 
 
 def _held_gpus(state: JobState, gpus: Gpus) -> int:
@@ -116,40 +116,46 @@ def _held_gpus(state: JobState, gpus: Gpus) -> int:
 
 
 def leaf_queues(queues: Mapping[str, Queue]) -> Iterator[tuple[str, Queue]]:
-    """Yield the queues whose use is their own: no cohorts, pools and parents."""
+    """Yield the queues whose use is their own, by name: no parents, and no quotas that bound several queues."""
     parents = {queue.parent for queue in queues.values()}
     return ((name, queue) for name, queue in queues.items() if name not in parents and not bounds_several(name))
 
 
 def unused_shares(queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
-    """Return the GPUs of its share that each queue does not use: of its deserved share, else of its limit."""
-    found = {}
+    """Return the GPUs of its share that each queue does not use; a queue without any is left out.
+
+    The share is the deserved share of the queue, else its limit.
+    """
+    unused_of_queue = {}
     for name, queue in leaf_queues(queues):
         unused = free(queue.deserved, queue.used, gpus)
         if unused is None:
             unused = free(queue.limit, queue.used, gpus)
         if unused:
-            found[name] = unused
-    return found
+            unused_of_queue[name] = unused
+    return unused_of_queue
 
 
 def borrowed_gpus(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, int]:
     """Return the GPUs that each queue borrows: of its elastic workers, what is beyond its deserved share.
 
-    elastic: the GPUs of its workers above the min. All of them are borrowed where no share is given (VE-29).
+    elastic: the GPUs of workers above the min, by queue. All of them are borrowed where no share is given (VE-29).
     """
-    found = {}
+    borrowed_of_queue = {}
     for name, amount in elastic.items():
         queue = queues.get(name)
         deserved = None if queue is None else bound(queue.deserved, gpus)
-        above = amount if queue is None or deserved is None else max(0, total(queue.used, gpus) - deserved)
-        if borrowed := min(amount, above):
-            found[name] = borrowed
-    return found
+        beyond_share = amount if queue is None or deserved is None else max(0, total(queue.used, gpus) - deserved)
+        if borrowed := min(amount, beyond_share):
+            borrowed_of_queue[name] = borrowed
+    return borrowed_of_queue
 
 
 def lending(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[Pair, float]:
-    """Return the GPUs that are lent now, by lender and borrower. What no queue has a share of is lent by OTHER."""
+    """Return the GPUs that are lent now, by lender and borrower. OTHER lends the GPUs that are in no share.
+
+    elastic: the GPUs of workers above the min, by queue.
+    """
     borrowed, unused = borrowed_gpus(elastic, queues, gpus), unused_shares(queues, gpus)
     all_borrowed = sum(borrowed.values())
     return {
@@ -159,15 +165,16 @@ def lending(elastic: Mapping[str, int], queues: Mapping[str, Queue], gpus: Gpus)
     }
 
 
-def split_return(borrower: str, amount: float, queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, float]:
-    """Return whose GPUs a queue gives back, in the same proportion as they are lent."""
-    return split(amount, _without(unused_shares(queues, gpus), borrower))
+def split_return(borrower: str, returned_gpus: float, queues: Mapping[str, Queue], gpus: Gpus) -> Mapping[str, float]:
+    """Return the lenders of GPUs that a queue gives back, with their parts, in the same proportion as they are lent."""
+    return split(returned_gpus, _without(unused_shares(queues, gpus), borrower))
 
 
 def split(amount: float, weights: Mapping[str, int], all_amounts: float = 0.0) -> Mapping[str, float]:
-    """Split an amount in proportion to the weights; no queue gets more than its weight, and OTHER gets the rest.
+    """Return the parts of an amount, in proportion to the weights. The parts sum up to the amount.
 
-    all_amounts: the sum of all amounts that are split so, if it is more. The parts sum up to the amount.
+    No queue gets more than its weight; OTHER gets the rest. all_amounts: the sum of all amounts that are split by the
+    same weights, 0 for this amount only.
     """
     divisor = max(sum(weights.values()), all_amounts, amount)
     parts = {name: amount * weight / divisor for name, weight in weights.items() if amount and weight}
@@ -176,6 +183,7 @@ def split(amount: float, weights: Mapping[str, int], all_amounts: float = 0.0) -
 
 
 def _without(weights: Mapping[str, int], queue: str) -> Mapping[str, int]:
+    """Return the weights without that of one queue."""
     return {name: weight for name, weight in weights.items() if name != queue}
 
 
@@ -185,7 +193,10 @@ def _without(weights: Mapping[str, int], queue: str) -> Mapping[str, int]:
 def idle_gpus(
     observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, headroom: Mapping[str, int]
 ) -> Mapping[tuple[str, str], float]:
-    """Return the idle GPUs by queue and reason. They are split among the queues in proportion to unused shares."""
+    """Return the idle GPUs by queue and reason. Each reason is split among the queues in proportion to unused shares.
+
+    free_gpus: GPUs on ready nodes that no pod uses. headroom: the admin's, by resource.
+    """
     unused = unused_shares(observation.queues, gpus)
     amounts = idle_by_reason(observation, steps, free_gpus, gpus, headroom)
     return {
@@ -198,27 +209,27 @@ def idle_gpus(
 def idle_by_reason(
     observation: Observation, steps: Iterable[Step], free_gpus: int, gpus: Gpus, headroom: Mapping[str, int]
 ) -> Mapping[IdleReason, int]:
-    """Return the idle GPUs by reason; the amounts sum up to `free_gpus`. Each reason takes what the one before leaves.
+    """Return the idle GPUs by reason; the amounts sum up to `free_gpus`. Reasons without GPUs are left out.
 
-    The order is: reserved, headroom, settling; then one reason for the whole rest.
+    Each reason takes its GPUs from what the one before leaves: reserved, headroom, settling; one reason gets the rest.
     """
-    want = _Wants.read(observation, steps, gpus)
+    wants = _Wants.read(observation, steps, gpus)
     headroom_gpus = largest(headroom, gpus) + sum(
         largest(queue.headroom, gpus) for queue in observation.queues.values()
     )
-    wishes = (
-        (IdleReason.RESERVED, want.reserved),
-        (IdleReason.HEADROOM, headroom_gpus if want.headroom_kept else 0),
-        (IdleReason.SETTLING, want.settling),
+    ordered = (
+        (IdleReason.RESERVED, wants.reserved),
+        (IdleReason.HEADROOM, headroom_gpus if wants.headroom_kept else 0),
+        (IdleReason.SETTLING, wants.settling),
     )
-    found, rest = {}, max(0, free_gpus)
-    for reason, amount in wishes:
+    amounts, rest = {}, max(0, free_gpus)
+    for reason, amount in ordered:
         if part := min(rest, amount):
-            found[reason] = part
+            amounts[reason] = part
             rest -= part
     if rest:
-        found[want.reason_of_rest(rest)] = rest
-    return found
+        amounts[wants.reason_of_rest(rest)] = rest
+    return amounts
 
 
 @dataclass(slots=True)
@@ -228,27 +239,27 @@ class _Wants:
     reserved: int = 0  # for waiting jobs that start, without what workers that still leave will free
     awaited: int = 0  # for waiting jobs for which workers leave
     settling: int = 0  # for jobs that may grow after a time
-    headroom_kept: bool = False  # a job would grow if no headroom were kept
-    unmet: list[int] = field(default_factory=list)  # of each job without room whose queue would allow it
+    headroom_kept: bool = False  # some job would grow if there were no headroom
+    unmet: list[int] = field(default_factory=list)  # GPUs of each job without room on the nodes whose queue allows it
 
     @classmethod
     def read(cls, observation: Observation, steps: Iterable[Step], gpus: Gpus) -> _Wants:
-        """Return the wants of all jobs of a decision."""
-        found, leaving = cls(), 0
-        reasons = {step.key: step for step in steps}
+        """Return the GPUs that the jobs of a decision want."""
+        wants, leaving = cls(), 0
+        step_of_job = {step.key: step for step in steps}
         for each in observation.jobs:
-            step, worker_gpus = reasons.get(each.job.key), gpus_of(each.job.shape, gpus)
+            step, worker_gpus = step_of_job.get(each.job.key), gpus_of(each.job.shape, gpus)
             leaving += len(each.promised) * worker_gpus
             if step is None:
                 continue
             if step.target < step.current:
                 leaving += (step.current - step.target) * worker_gpus
-            found._add(each, step.reason, observation.queues.get(each.job.queue), gpus)
-        found.reserved += max(0, found.awaited - leaving) + largest(observation.reserved, gpus)
-        return found
+            wants._add(each, step.reason, observation.queues.get(each.job.queue), gpus)
+        wants.reserved += max(0, wants.awaited - leaving) + largest(observation.reserved, gpus)
+        return wants
 
     def _add(self, each: JobState, reason: Reason, queue: Queue | None, gpus: Gpus) -> None:
-        """Add what one job wants."""
+        """Add what one job wants by the reason of its step. queue: of the job, None if unknown."""
         worker_gpus = gpus_of(each.job.shape, gpus)
         match reason:
             case Reason.SCHEDULERS_TURN:
@@ -265,20 +276,20 @@ class _Wants:
                 self._add_unmet((each.next_size - each.job.replicas) * worker_gpus, queue, gpus)
 
     def _add_unmet(self, amount: int, queue: Queue | None, gpus: Gpus) -> None:
-        """Add the GPUs of a job without room, unless it is the limit of its queue that stops it."""
-        left = None if queue is None else free(queue.limit, queue.used, gpus)
-        if amount and (left is None or amount <= left):
+        """Add the GPUs of a job without room, unless the limit of its queue is what stops it."""
+        free_of_limit = None if queue is None else free(queue.limit, queue.used, gpus)
+        if amount and (free_of_limit is None or amount <= free_of_limit):
             self.unmet.append(amount)
 
     def reason_of_rest(self, rest: int) -> IdleReason:
-        """Return why nobody uses the GPUs that are neither reserved nor kept."""
+        """Return why nobody uses the GPUs that are neither reserved nor headroom nor settling. rest: their number."""
         if not self.unmet:
             return IdleReason.NOBODY_WAITS
         return IdleReason.FRAGMENTED if min(self.unmet) <= rest else IdleReason.TOO_SMALL
 
 
 def missing_gpus(state: JobState, gpus: Gpus) -> int:
-    """Return the GPUs of the pods that are missing to the min, other roles included."""
+    """Return the GPUs of the pods that a job lacks to its min, other roles included."""
     return sum(pods * gpus_of(shape, gpus) for shape, pods in lacking_pods(state))
 
 
@@ -299,7 +310,7 @@ class UsageSums:
     idle: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))  # GPU-seconds
 
     def add(self, rates: UsageRates, seconds: float) -> None:
-        """Add the rates for a time."""
+        """Add the rates of a span of `seconds`."""
         self.seconds += seconds
         parts: tuple[tuple[dict[object, float], Mapping[object, float]], ...] = (
             (self.held_gpu_s, rates.held_gpus),  # type: ignore[assignment]
@@ -313,41 +324,42 @@ class UsageSums:
                 sums[key] += amount * seconds
 
 
-def bounded(amounts: Mapping[Pair, float], known: set[Pair], most: int = MAX_PAIRS) -> Mapping[Pair, float]:
-    """Return the amounts of the pairs that are counted by name, and the sum of all others under OTHER twice.
+def bound_pairs(amounts: Mapping[Pair, float], known: set[Pair], max_pairs: int = MAX_PAIRS) -> Mapping[Pair, float]:
+    """Return the amounts of the pairs that are counted by name, and the sum of all others as (OTHER, OTHER).
 
-    known: the pairs that are counted by name; new pairs are added to it until it has `most`.
+    known: the pairs that are counted by name. It is changed: new pairs are added until it has `max_pairs`.
     """
-    found: dict[Pair, float] = defaultdict(float)
+    amounts_by_name: dict[Pair, float] = defaultdict(float)
     for pair in sorted(amounts):
-        if pair in known or len(known) < most:
+        if pair in known or len(known) < max_pairs:
             known.add(pair)
-            found[pair] += amounts[pair]
+            amounts_by_name[pair] += amounts[pair]
         else:
-            found[OTHER, OTHER] += amounts[pair]
-    return found
+            amounts_by_name[OTHER, OTHER] += amounts[pair]
+    return amounts_by_name
 
 
 class Reclaims:
-    """The jobs for which lent GPUs come back, and since when."""
+    """The waiting jobs for which workers leave, and since when, to measure how long that takes."""
 
     def __init__(self) -> None:
-        self._since: dict[JobKey, float] = {}
+        self._since: dict[JobKey, float] = {}  # seconds of a clock that never jumps
 
     def update(self, jobs: Sequence[JobState], steps: Iterable[Step], now_s: float) -> list[tuple[str, float]]:
-        """Take over a decision. Return the queue and the time, in seconds, of each job that has got its min since.
+        """Take over a decision. Return (queue, seconds) of each job that has got its min since the last one.
 
-        now_s: of a clock that never jumps. A job that ends or is deleted before has no time.
+        The seconds count from the decision that workers leave for it. A job that ends or is deleted before has no
+        entry. now_s: of a clock that never jumps.
         """
         for step in steps:
             if step.reason is Reason.WAITS_FOR_ROOM:
                 self._since.setdefault(step.key, now_s)
-        found = []
+        reclaimed = []
         if self._since:
             waiting = {each.job.key for each in jobs if each.is_waiting}
             for each in jobs:
                 since_s = self._since.get(each.job.key)
                 if since_s is not None and each.job.key not in waiting and each.job.life is Life.LIVE:
-                    found.append((each.job.queue, now_s - since_s))
+                    reclaimed.append((each.job.queue, now_s - since_s))
             self._since = {key: since_s for key, since_s in self._since.items() if key in waiting}
-        return found
+        return reclaimed

@@ -1,7 +1,8 @@
-"""Explains one decision in numbers: queue, quota, room, gang, decision, and expected start.
+"""Explain one decision in numbers: queue, quota, room, gang, decision, and expected start, for `turnout why`.
 
-It also finds what a waiting job lacks that neither its scheduler nor the end of other jobs can give it: members that do
-not exist, or a place that these nodes do not have even when they are empty. The console writes the sentences.
+The explanation also has what a waiting job lacks that neither its scheduler nor the end of other jobs can give it:
+members that do not exist, or a place that these nodes do not have even when they are empty. The console writes the
+sentences.
 """
 
 from __future__ import annotations
@@ -38,101 +39,102 @@ from turnout.kube.pod_shape import PodShape, admits, amount_text
 from turnout.kube.reasons import AUTOSCALER, Meaning
 from turnout.kube.times import unix_s
 
-MOST_HOLDERS = 5
+MAX_HOLDERS = 5  # jobs that are named as holders of the GPUs of a queue
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A job that holds GPUs of the queue: up to its min, and above it."""
+    """A job that holds GPUs of the queue."""
 
-    job: str
-    least_gpus: int
-    elastic_gpus: int
+    job: str  # KIND/NAMESPACE/NAME
+    least_gpus: int  # GPUs of its workers up to the min, and of its other roles
+    elastic_gpus: int  # GPUs of its workers above the min
 
     @property
     def gpus(self) -> int:
-        """Return all its GPUs."""
+        """All its GPUs."""
         return self.least_gpus + self.elastic_gpus
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLink:
-    """The queue of a job. Amounts are in GPUs, None if nothing is specified."""
+class QueueSection:
+    """The section about the queue of a job. Amounts are in GPUs, None if the queue states none."""
 
     name: str
     known: bool  # an object describes it
-    open: bool
+    open: bool  # it takes new pods
     limit: int | None
     deserved: int | None
     used: int
-    free: int | None
-    headroom: int
-    holders: tuple[Holder, ...]  # the largest first, at most MOST_HOLDERS
-    others: int  # holders beyond those
+    free: int | None  # of the limit, >= 0
+    headroom: int  # kept free, 0 for none
+    holders: tuple[Holder, ...]  # the largest first, at most MAX_HOLDERS
+    others: int  # number of the other holders
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceNeed:
-    """One requested resource."""
+    """One resource that a job requests of its queue, in the units of the resource."""
 
     resource: str
-    needs: int
+    needs: int  # requested amount
     limit: int | None  # of the queue, None for no limit
     free: int | None  # in the queue, None for no limit
 
 
 @dataclass(frozen=True, slots=True)
-class GangLink:
-    """The gang of a job, in workers."""
+class GangSection:
+    """The section about the gang of a job. Counts are in workers."""
 
-    least: int
-    most: int
-    existing: int
-    bound: int  # with a node
-    finished: int
-    missing: int  # to the min
+    least: int  # its min
+    most: int  # its max
+    existing: int  # that exist as pods
+    bound: int  # that have a node
+    finished: int  # that have succeeded
+    missing: int  # that lack a node to the min, >= 0
     other_roles: tuple[tuple[int, int], ...]  # (pods with a node, pods) of each other role
     tier: int | None  # of the widest switch that the gang may span, None for any
     multiple: int
 
 
 @dataclass(frozen=True, slots=True)
-class SizeLink:
-    """The part of an explanation about a running job's size."""
+class SizeSection:
+    """The section about the size of a running job. Sizes are in workers."""
 
     size: int  # workers with a node
     requested: int  # workers that its object requests
-    larger: int | None  # the next size, None when this is the last
-    elastic: int
+    larger: int | None  # the next larger size, None if it is above the max
+    elastic: int  # workers with a node above the min
     balance_s: float  # seconds that lending has won, minus restarts
-    cooldown_s: float  # how long its size will not grow yet
-    changed_s: float | None  # when it was last changed, None for never
-    reapplied_size: int | None = None  # the size last given, where its object was applied again as submitted; else None
+    cooldown_s: float  # rest of its cooldown, >= 0
+    changed_s: float | None  # when it was last changed, in seconds since 1970; None for never
+    # The size that the autoscaler gave last, if the owner then applied the submitted object again; else None.
+    reapplied_size: int | None = None
     manual_size: int | None = None  # the size that a person has set by hand, None for none
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """All facts about one job at one moment."""
+    """The explanation of one decision on a job: all its facts at one moment, in sections."""
 
-    job: str
+    job: str  # KIND/NAMESPACE/NAME
     state: str  # waiting, running or suspended
-    since_s: float | None  # since 1970, None if unknown
-    now_s: float
-    queue: QueueLink
-    quota: tuple[ResourceNeed, ...]
-    room: RoomLink
-    gang: GangLink
-    size: SizeLink | None
+    since_s: float | None  # since when it is so, in seconds since 1970; None if unknown
+    now_s: float  # time of the decision, in seconds since 1970
+    queue: QueueSection
+    quota: tuple[ResourceNeed, ...]  # requests of its queue; empty if no object describes the queue
+    room: RoomSection
+    gang: GangSection
+    size: SizeSection | None  # None for a waiting job
     reason: Reason
     workers: int  # after the decision
     workers_before: int
-    detail: str
-    explanation: str
-    advice: str
-    shrinking_jobs: tuple[tuple[str, int, int], ...]  # those that shrink for it: (job, size before, size after)
+    detail: str  # numbers of the reason, "" for none
+    explanation: str  # the meaning of the reason, as sentences
+    advice: str  # what its owner can do, as sentences; "" for nothing
+    shrinking_jobs: tuple[tuple[str, int, int], ...]  # jobs that shrink for it: (job, size before, size after)
     beneficiary: str  # the job for which it shrinks, "" for none
-    start: Estimate | None
+    start: Estimate | None  # expected start of a waiting job, None if nobody has estimated it
 
 
 def chain(
@@ -146,23 +148,23 @@ def chain(
     start: Estimate | None = None,
     cluster: ClusterContext | None = None,
 ) -> Chain | None:
-    """Return the chain of one job, None for an unknown job. gpus: the resources that count as a GPU."""
+    """Return the explanation of one decision; None for an unknown job. steps: in job order. start: of the forecast."""
     cluster = cluster or ClusterContext()
-    found = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)
-    if found is None:
+    job_and_step = next((each for each in zip(observation.jobs, steps, strict=True) if each[0].job.key == key), None)
+    if job_and_step is None:
         return None
-    job, step = found
-    meaning, better_start = cause(job, step, observation, cluster) or (AUTOSCALER[step.reason.value], None)
+    job, step = job_and_step
+    meaning, start_by_cause = cause(job, step, observation, cluster) or (AUTOSCALER[step.reason.value], None)
     return Chain(
         str(key),
         _state(job, step),
-        _since(job),
+        _since_s(job),
         now_s,
-        _queue(job.job.queue, observation, policy, gpus, cluster),
-        _quota(job, observation.queues.get(job.job.queue)),
-        room_link(job, observation, list(nodes), worker_of(job.job.shape, gpus)),
-        _gang(job, members(job, cluster)),
-        None if job.is_waiting else _size(job, policy, now_s),
+        _queue_section(job.job.queue, observation, policy, gpus, cluster),
+        _resource_needs(job, observation.queues.get(job.job.queue)),
+        room_section(job, observation, list(nodes), worker_text(job.job.shape, gpus)),
+        _gang_section(job, members(job, cluster)),
+        None if job.is_waiting else _size_section(job, policy, now_s),
         step.reason,
         step.target,
         step.current,
@@ -171,28 +173,31 @@ def chain(
         meaning.next,
         tuple((str(each.key), each.current, each.target) for each in steps if each.beneficiary == key),
         "" if step.beneficiary is None else str(step.beneficiary),
-        better_start or start,
+        start_by_cause or start,
     )
 
 
 def _state(state: JobState, step: Step) -> str:
+    """Return the state of a job as the explanation names it."""
     return "waiting" if state.is_waiting else "suspended" if step.reason is Reason.SUSPENDED else "running"
 
 
-def _since(state: JobState) -> float | None:
-    """Return the creation time of the job, or of the oldest of its workers."""
+def _since_s(state: JobState) -> float | None:
+    """Return since when a job waits or runs, in seconds since 1970; None if unknown."""
     if state.is_waiting or not state.workers:
         return unix_s(state.job.created)
     return min(worker.since_s for worker in state.workers) or None
 
 
-def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, cluster: ClusterContext) -> QueueLink:
-    """Return the link about the queue: its limit, its use, and the jobs that hold its GPUs."""
+def _queue_section(
+    name: str, observation: Observation, policy: Policy, gpus: Gpus, cluster: ClusterContext
+) -> QueueSection:
+    """Return the section about a queue: its limit, its use, and the jobs that hold its GPUs."""
     holders = _holders(name, observation, gpus, cluster)
     queue = observation.queues.get(name)
     described = queue or Queue()
     used = total(described.used, gpus) if queue else sum(each.gpus for each in holders)
-    return QueueLink(
+    return QueueSection(
         name,
         queue is not None,
         described.open,
@@ -201,68 +206,72 @@ def _queue(name: str, observation: Observation, policy: Policy, gpus: Gpus, clus
         used,
         free(described.limit, described.used, gpus),
         max(largest(policy.headroom, gpus), largest(described.headroom, gpus)),
-        tuple(holders[:MOST_HOLDERS]),
-        max(0, len(holders) - MOST_HOLDERS),
+        tuple(holders[:MAX_HOLDERS]),
+        max(0, len(holders) - MAX_HOLDERS),
     )
 
 
 def _holders(name: str, observation: Observation, gpus: Gpus, cluster: ClusterContext) -> list[Holder]:
-    """Return the jobs and gangs that hold GPUs of a queue, the largest first."""
+    """Return the jobs and unmanaged gangs that hold GPUs of a queue, by its name, the largest first."""
     jobs = [each for each in observation.jobs if each.job.queue == name and each.bound_workers]
     job_keys = {each.job.key for each in jobs}
     gangs = [gang for gang in cluster.gangs.values() if gang.queue == name and gang.key not in job_keys]
-    found = [*(_holder(each, gpus) for each in jobs), *(_gang_holder(gang, gpus) for gang in gangs)]
-    return sorted((each for each in found if each.gpus), key=lambda each: (-each.gpus, each.job))
+    holders = [*(_holder(each, gpus) for each in jobs), *(_gang_holder(gang, gpus) for gang in gangs)]
+    return sorted((each for each in holders if each.gpus), key=lambda each: (-each.gpus, each.job))
 
 
 def _holder(state: JobState, gpus: Gpus) -> Holder:
-    """Return what a job holds, in GPUs: up to its min with all other roles, and above the min."""
-    each, least = state.job.shape.gpus(gpus), state.job.bounds.least
+    """Return the GPUs that a job holds: up to its min with all other roles, and above the min."""
+    worker_gpus, least = state.job.shape.gpus(gpus), state.job.bounds.least
     other_gpus = sum(
         count * shape.gpus(gpus) for count, (shape, _) in zip(state.other_pods, state.job.other_roles, strict=False)
     )
     return Holder(
         str(state.job.key),
-        min(state.bound_workers, least) * each + other_gpus,
-        max(0, state.bound_workers - least) * each,
+        min(state.bound_workers, least) * worker_gpus + other_gpus,
+        max(0, state.bound_workers - least) * worker_gpus,
     )
 
 
 def _gang_holder(gang: UnmanagedGang, gpus: Gpus) -> Holder:
+    """Return the GPUs that an unmanaged gang holds; none of its pods are elastic."""
     return Holder(str(gang.key), sum(shape.gpus(gpus) for _, shape in gang.bound_pods), 0)
 
 
-def _quota(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
-    """Return what a job requests of its queue: its min while it waits, else its next step of growth."""
+def _resource_needs(state: JobState, queue: Queue | None) -> tuple[ResourceNeed, ...]:
+    """Return what a job requests of its queue, by resource: its min while it waits, else its next larger size.
+
+    queue: None if no object describes it; then nothing is returned.
+    """
     larger = state.job.sizes.larger(state.job.replicas)
     pods = lacking_pods(state) if state.is_waiting else [(state.job.shape, larger - state.job.replicas)]
     described = queue or Queue()
     return tuple(
         ResourceNeed(
-            what,
+            resource,
             needs,
-            most := described.limit.get(what),
-            None if most is None else max(0, most - described.used.get(what, 0)),
+            limit := described.limit.get(resource),
+            None if limit is None else max(0, limit - described.used.get(resource, 0)),
         )
-        for what, needs in total_of(pods)
+        for resource, needs in total_of(pods)
         if queue is not None
     )
 
 
-def worker_of(shape: PodShape, gpus: Gpus) -> str:
-    """Return what one worker requests, GPUs first."""
+def worker_text(shape: PodShape, gpus: Gpus) -> str:
+    """Return the requests of one worker as text, GPUs first; "nothing" without any."""
     requests = sorted(shape.requests, key=lambda each: (each[0] not in gpus, each[0]))
-    return ", ".join(amount_text(what, amount) for what, amount in requests if what != "pods") or "nothing"
+    return ", ".join(amount_text(resource, amount) for resource, amount in requests if resource != "pods") or "nothing"
 
 
-def _gang(state: JobState, existing: int) -> GangLink:
-    """Return the numbers of a job's gang. existing: pods of its resized role."""
+def _gang_section(state: JobState, existing: int) -> GangSection:
+    """Return the section about a job's gang. existing: pods of its resized role that exist, with or without a node."""
     job = state.job
     other_roles = zip(
         state.other_pods or (0,) * len(job.other_roles), (replicas for _, replicas in job.other_roles), strict=False
     )
     missing = max(0, job.bounds.least - state.bound_workers - state.finished)
-    return GangLink(
+    return GangSection(
         job.bounds.least,
         job.most,
         existing,
@@ -275,12 +284,12 @@ def _gang(state: JobState, existing: int) -> GangLink:
     )
 
 
-def _size(state: JobState, policy: Policy, now_s: float) -> SizeLink:
-    """Return the size of a job, what it may become, and how long its cooldown still lasts."""
+def _size_section(state: JobState, policy: Policy, now_s: float) -> SizeSection:
+    """Return the section about a running job's size. now_s: seconds since 1970."""
     job = state.job
     larger, changed_s = job.sizes.larger(job.replicas), job.resize_budget.resized_s or None
     pause_s = policy.cooldown_s if job.cooldown_s is None else job.cooldown_s
-    return SizeLink(
+    return SizeSection(
         state.bound_workers,
         job.replicas,
         larger if larger <= job.most else None,
@@ -301,9 +310,9 @@ class UnmanagedGang:
     """A gang of pods that belong to no job of a known kind."""
 
     key: JobKey
-    queue: str
-    existing: int  # pods that exist
-    bound_pods: tuple[BoundPod, ...] = ()  # those with a node
+    queue: str  # that pays for it
+    existing: int  # pods that exist, with or without a node
+    bound_pods: tuple[BoundPod, ...] = ()  # pods with a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,22 +320,26 @@ class ClusterContext:
     """The part of the cluster that an observation does not show."""
 
     gangs: Mapping[JobKey, UnmanagedGang] = field(default_factory=dict)
-    map_read: bool = True  # the map of switches could be read
+    map_read: bool = True  # the map of switches could be read, or it was found not to exist
 
 
-Cause = tuple[Meaning, Estimate | None]  # advice "" and start None leave those of the decision
+# Meaning and start that replace those of the decision; None keeps its start.
+Cause = tuple[Meaning, Estimate | None]
 
 
 def cause(state: JobState, step: Step, observation: Observation, cluster: ClusterContext) -> Cause | None:
-    """Return what a job lacks first; None if its step explains it well."""
+    """Return what keeps a waiting job from its start, if neither its scheduler nor the end of jobs helps; else None.
+
+    The step of the job then explains it well.
+    """
     if not state.is_waiting or step.reason not in (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM, Reason.NEEDS_MORE):
         return None
     least, tier = state.job.bounds.least - state.finished, state.job.spread.tier
     if tier is not None and not observation.room.switches:
         return _without_map(tier, cluster.map_read)
-    most = max_together(state, observation, cluster.gangs.values())
-    if most < least and step.reason is Reason.NEEDS_MORE:
-        return _no_place(least, most, tier)
+    max_workers = max_together(state, observation, cluster.gangs.values())
+    if max_workers < least and step.reason is Reason.NEEDS_MORE:
+        return _no_place(least, max_workers, tier)
     existing = members(state, cluster)
     if existing < least and (existing or state.job.foreign):
         return _incomplete(least, existing)
@@ -334,13 +347,16 @@ def cause(state: JobState, step: Step, observation: Observation, cluster: Cluste
 
 
 def members(state: JobState, cluster: ClusterContext) -> int:
-    """Return the number of pods of a job that exist, with a node or without."""
+    """Return how many pods of a job's resized role exist, with a node or without."""
     gang = cluster.gangs.get(state.job.key)
     return gang.existing if gang is not None else len(state.living)
 
 
 def max_together(state: JobState, observation: Observation, gangs: Collection[UnmanagedGang]) -> int:
-    """Return how many workers empty nodes hold, under one switch if the job requests that."""
+    """Return how many workers of a job empty nodes hold together.
+
+    If the job requires one switch and there is a map, they must fit under one switch.
+    """
     removed = [
         *((pod.row, pod.shape) for pod in observation.leaving),
         *(each for gang in gangs for each in gang.bound_pods),
@@ -352,47 +368,47 @@ def max_together(state: JobState, observation: Observation, gangs: Collection[Un
     tier, switches = state.job.spread.tier, observation.room.switches
     if tier is None or not switches:
         return int(fits.sum())
-    of = switches[min(tier, len(switches)) - 1]
-    known = of >= 0
-    return int(np.bincount(of[known], weights=fits[known], minlength=1).max())
+    switch_of_row = switches[min(tier, len(switches)) - 1]
+    on_map = switch_of_row >= 0
+    return int(np.bincount(switch_of_row[on_map], weights=fits[on_map], minlength=1).max())
 
 
 def _fits_after_removal(room: Capacity, shape: PodShape, removed: Sequence[BoundPod]) -> NDArray[np.int64]:
-    """Return how many pods of a shape each node holds after others are removed."""
+    """Return how many pods of a shape fit on each node, int[nodes], after the `removed` pods have left."""
     free = room.free.copy()
-    for row, other in removed:
+    for row, removed_shape in removed:
         if row != UNKNOWN_NODE:
-            requests = dict(other.requests)
+            requests = dict(removed_shape.requests)
             free[row] += [requests.get(name, 0) for name in room.names]
     takes = room.takes[shape]
-    asks = takes > 0
-    if not asks.any():
+    requested = takes > 0
+    if not requested.any():
         return np.where(room.admits[shape], 1_000_000, 0)
-    fits = np.maximum((free[:, asks] // takes[asks]).min(axis=1), 0)
+    fits = np.maximum((free[:, requested] // takes[requested]).min(axis=1), 0)
     return np.where(room.admits[shape], fits, 0)
 
 
 def _without_map(tier: int, map_read: bool) -> Cause:
-    """Return the cause of a job that needs one switch while no map is known.
+    """Return the cause of a job that needs one switch of a tier while no map is known.
 
-    map_read: the map could be read, and there is none.
+    map_read: True if there is no map, False if it cannot be read.
     """
     if not map_read:
         why = "the map of switches cannot be read, so nobody can say here whether it fits"
-        help_ = "Ask somebody who may read it."
+        advice = "Ask somebody who may read it."
     else:
-        why, help_ = "there is no map of the switches", "The admin writes the map, or its owner asks for no tier."
+        why, advice = "there is no map of the switches", "The admin writes the map, or its owner asks for no tier."
     means = f"It must stay under one switch of tier {tier}, and {why}."
-    return Meaning(means, help_), Estimate(NEVER, NEVER, NEVER, f"nobody can say: {why}")
+    return Meaning(means, advice), Estimate(NEVER, NEVER, NEVER, f"nobody can say: {why}")
 
 
-def _no_place(least: int, most: int, tier: int | None) -> Cause:
-    """Return why a job can never start here, and the estimate.
+def _no_place(least: int, max_workers: int, tier: int | None) -> Cause:
+    """Return the cause of a job that can never start here. tier: of the switch that must hold it, None for any place.
 
-    most: workers that the best place holds. tier: None for no limit.
+    least: workers that it needs together. max_workers: workers that the best place holds.
     """
     where = "these nodes hold" if tier is None else f"a switch of tier {tier} holds"
-    needs = f"it needs {least} workers together, and {where} {most} at most"
+    needs = f"it needs {least} workers together, and {where} {max_workers} at most"
     never = f"It can never start as it is: {needs}, even if all else were gone."
     if tier is None:
         help_ = "Lower its min, make its workers smaller, or add nodes: that other jobs end does not help."
@@ -400,27 +416,30 @@ def _no_place(least: int, most: int, tier: int | None) -> Cause:
     advice = "Raise turnout.dev/topology-tier, lower its min, or make its workers smaller: waiting does not help."
     return (
         Meaning(never, advice),
-        Estimate(NEVER, NEVER, NEVER, f"never: {where} {most} of its {least} workers at most"),
+        Estimate(NEVER, NEVER, NEVER, f"never: {where} {max_workers} of its {least} workers at most"),
     )
 
 
 def _incomplete(least: int, existing: int) -> Cause:
-    """Return the cause of a job that has fewer members than its gang needs. least: needed. existing: created."""
-    more = f"{least - existing} more member{'' if least - existing == 1 else 's'}"
-    present = f"{existing} of the {least} that must start together exist"
-    meaning = f"It waits for {more}: {present}, so its scheduler holds them."
+    """Return the cause of a job with fewer pods than its gang needs.
+
+    least: pods that it needs. existing: pods that exist.
+    """
+    missing_text = f"{least - existing} more member{'' if least - existing == 1 else 's'}"
+    existing_text = f"{existing} of the {least} that must start together exist"
+    meaning = f"It waits for {missing_text}: {existing_text}, so its scheduler holds them."
     advice = "Look at who creates its pods: its controller's Events, a ResourceQuota; or lower its min."
-    because = f"not before {more} {'exists' if least - existing == 1 else 'exist'}"
+    because = f"not before {missing_text} {'exists' if least - existing == 1 else 'exist'}"
     return Meaning(meaning, advice), Estimate(NEVER, NEVER, NEVER, because)
 
 
-def refusals(nodes: Iterable[Node], shape: PodShape) -> Counter[str]:
-    """Return how many nodes do not admit a pod of this shape, by reason."""
+def count_refusals(nodes: Iterable[Node], shape: PodShape) -> Counter[str]:
+    """Return how many nodes do not admit a pod of this shape, by the first reason of each node."""
     return Counter(why for node in nodes if (why := refusal(node, shape)))
 
 
 def refusal(node: Node, shape: PodShape) -> str:
-    """Return the first reason why this node does not admit a pod of this shape, "" if it admits it."""
+    """Return the first reason why a node does not admit a pod of this shape, "" if it admits it."""
     if admits(node, shape):
         return ""
     if any(each.status != "True" for each in node.status.conditions or () if each.type == "Ready"):
@@ -430,13 +449,16 @@ def refusal(node: Node, shape: PodShape) -> str:
         return _untolerated_taint(node, bare, shape)
     if admits(bare, replace(shape, terms=None)):
         return "outside its node affinity"
-    have = node.metadata.labels or {}
-    missing = next((f"{key}={value}" for key, value in shape.selector if have.get(key) != value), "")
+    node_labels = node.metadata.labels or {}
+    missing = next((f"{key}={value}" for key, value in shape.selector if node_labels.get(key) != value), "")
     return f"without label {missing}" if missing else "outside its node affinity"
 
 
 def _untolerated_taint(node: Node, bare: Node, shape: PodShape) -> str:
-    """Return the taint that the pod does not tolerate, or "cordoned"."""
+    """Return the first taint of a node that a pod does not tolerate, or "cordoned".
+
+    bare: the node without taints and without a cordon.
+    """
     for taint in node.spec.taints or ():
         if not admits(msgspec.structs.replace(bare, spec=NodeSpec(taints=[taint])), shape):
             return (
@@ -446,24 +468,27 @@ def _untolerated_taint(node: Node, bare: Node, shape: PodShape) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomLink:
-    """The room for more workers of one shape."""
+class RoomSection:
+    """The section about the room for more workers of one job."""
 
-    worker: str  # requests of one worker
-    nodes: int  # all nodes
-    admits: int  # nodes that admit it
-    with_room: int  # nodes that have room for it now
+    worker: str  # requests of one worker, as text
+    nodes: int  # number of all nodes
+    admits: int  # nodes that admit such a worker
+    with_room: int  # nodes that have room for one now
     fits: int  # whole workers on all nodes together
     fits_when_empty: int  # the same without any job
     refusals: tuple[tuple[str, int], ...]  # (reason, nodes), the most frequent first
 
 
-def room_link(state: JobState, observation: Observation, nodes: list[Node], worker: str) -> RoomLink:
-    """Return the room for one more worker, now and without any job. worker: what one requests."""
+def room_section(state: JobState, observation: Observation, nodes: list[Node], worker: str) -> RoomSection:
+    """Return the section about the room for workers of a job, now and without any job.
+
+    worker: requests of one, as text.
+    """
     shape = state.job.shape
     fits = observation.room.fits(shape)
-    why = refusals(nodes, shape)
-    return RoomLink(
+    why = count_refusals(nodes, shape)
+    return RoomSection(
         worker,
         len(nodes),
         len(nodes) - why.total(),
@@ -475,7 +500,7 @@ def room_link(state: JobState, observation: Observation, nodes: list[Node], work
 
 
 def _without_jobs(observation: Observation) -> Capacity:
-    """Return the room without any job."""
+    """Return the room as it would be without any worker of any job."""
     rows: dict[PodShape, list[int]] = {}
     for each in observation.jobs:
         rows_of_job = [worker.row for worker in each.workers if worker.row is not None and worker.row != UNKNOWN_NODE]

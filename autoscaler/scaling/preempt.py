@@ -1,4 +1,4 @@
-"""Second phase: serves the waiting jobs in order. Elastic workers leave if that lets a waiting job start.
+"""Second phase: serve the waiting jobs in order. Elastic workers leave if that lets a waiting job start.
 
 A victim is the worker that its controller will really delete: the highest index first, on the node where it runs. Eight
 one-GPU workers on eight nodes make no room for one worker of eight GPUs.
@@ -24,38 +24,42 @@ from turnout.kube.pod_shape import PodShape, amount_text
 def preempt(before: Decision, observation: Observation, policy: Policy, now_s: float) -> Decision:
     """Return the decision with a step for each waiting job, and for each job that makes room.
 
-    In a strict queue a job that nobody can help blocks all jobs behind it, because they must not start before it.
+    In a strict queue, a job that nobody can help blocks all jobs behind it, because they must not start before it.
+    now_s: seconds since 1970.
     """
     if not before.waiting:
         return before
     # Room that is charged to waiting jobs is not free, even if no worker leaves yet.
     free, expected = before.free, before.free.copied() if before.expected is before.free else before.expected
-    wealthy, poor = partial(has_surplus, policy=policy, now_s=now_s), partial(is_exhausted, policy=policy, now_s=now_s)
-    able = [each for each in in_queue_order(observation) if each.can_shrink and each.token not in before.steps]
-    preemptor = Preemptor(able, expected, wealthy, poor, partial(may_give, now_s=now_s))
+    is_rich = partial(has_surplus, policy=policy, now_s=now_s)
+    is_poor = partial(is_exhausted, policy=policy, now_s=now_s)
+    givers = [each for each in in_queue_order(observation) if each.can_shrink and each.token not in before.steps]
+    preemptor = Preemptor(givers, expected, is_rich, is_poor, partial(may_give, now_s=now_s))
     steps: dict[object, Step] = {}
     blocked: dict[str, JobState] = {}  # by strict queue, the job that blocks it
     for waiter in in_turn(before.waiting):
         queue = waiter.job.queue
-        if (head := blocked.get(queue)) is not None:
-            detail = f"its queue is strict, and {head.job.key} comes first"
+        if (blocking_job := blocked.get(queue)) is not None:
+            detail = f"its queue is strict, and {blocking_job.job.key} comes first"
             steps[waiter.token] = waiter.hold(Reason.OTHERS_WAIT, detail)
             continue
         for each, step in _steps_for_waiting_job(waiter, preemptor, expected, free):
-            steps[each.token] = _with_others(step, steps.get(each.token))
+            steps[each.token] = _with_first_beneficiary(step, steps.get(each.token))
         if (
             queue in observation.queues
             and observation.queues[queue].strict
             and steps[waiter.token].reason is Reason.NEEDS_MORE
         ):
             blocked[queue] = waiter
-    alike = before.expected is before.free and not any(step.changes for step in steps.values())
+    is_room_same = before.expected is before.free and not any(step.changes for step in steps.values())
     running = [each for each in before.running if each.token not in steps]
-    return replace(before.with_steps(steps), running=running, free=expected if alike else free, expected=expected)
+    return replace(
+        before.with_steps(steps), running=running, free=expected if is_room_same else free, expected=expected
+    )
 
 
 def request_of(state: JobState) -> CapacityRequest:
-    """Return the request of a waiting job: the pods that it lacks to its min, under the switch that it requires."""
+    """Return a waiting job's request: the pods that it lacks to its min, and the tier of switch that it requires."""
     near_rows = tuple(worker.row for worker in state.living if worker.row is not None)
     return CapacityRequest(
         state.job.queue, lacking_pods(state), state.job.spread.tier, near_rows, state.job.key.namespace
@@ -65,9 +69,9 @@ def request_of(state: JobState) -> CapacityRequest:
 def _steps_for_waiting_job(
     waiter: JobState, preemptor: Preemptor, expected: FreeRoom, free: FreeRoom
 ) -> Iterator[tuple[JobState, Step]]:
-    """Yield the steps for a waiting job: why it waits, and the shrinks of the jobs that make room for it.
+    """Yield the step of a waiting job, which keeps its size, and the shrinks of the jobs that make room for it.
 
-    expected: room once promised workers have left. free: room now. Both are charged.
+    expected: the room after promised workers have left. free: the room now. The job is charged to both where it fits.
     """
     job, request = waiter.job, request_of(waiter)
     needs = total_of(request.pods)
@@ -93,8 +97,11 @@ def _steps_for_waiting_job(
         yield waiter, waiter.hold(Reason.WAITS_FOR_ROOM, f"{who} room")
 
 
-def _with_others(step: Step, before: Step | None) -> Step:
-    """Return the step of a job that gives to several jobs, with the first of them as beneficiary."""
+def _with_first_beneficiary(step: Step, before: Step | None) -> Step:
+    """Return the step with the beneficiary of an earlier shrink of the same job, which it replaces.
+
+    before: the earlier step; without a beneficiary in it, `step` is returned unchanged.
+    """
     if before is None or before.beneficiary is None:
         return step
     detail = f"{_leave_text(step.current - step.target)} for {before.beneficiary} and others"
@@ -111,58 +118,63 @@ def _amounts_text(needs: Iterable[tuple[str, int]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Victim:
-    """One unit of one job: the room that it gives back, and the size that is left."""
+    """The workers between two sizes of one job, which leave together."""
 
     state: JobState
-    rows: tuple[int, ...]
-    size_left: int
+    rows: tuple[int, ...]  # node rows of the workers that leave; workers without a known node have none
+    size_left: int  # size of the job after that, in workers, >= its min
 
 
 class Preemptor:
-    """Chooses which jobs give workers, and knows what they could give at most.
+    """The choice of the jobs that give workers to waiting jobs, and of the workers that leave.
 
-    jobs: in order. may_shrink_in_namespace: True for a job that may have to give to a job of its own namespace.
+    jobs: jobs that can shrink, sorted by ORDER. room: the room after promised workers have left; it is charged.
+    is_rich: returns True for a job that can pay a restart. is_poor: returns True for a job that cannot pay another
+    restart after this one. may_shrink_in_namespace: returns True for a job that may have to give to a job of its own
+    namespace.
     """
 
     def __init__(
         self,
         jobs: Sequence[JobState],
         room: FreeRoom,
-        rich: Callable[[Job], bool],
-        poor: Callable[[Job], bool],
+        is_rich: Callable[[Job], bool],
+        is_poor: Callable[[Job], bool],
         may_shrink_in_namespace: Callable[[JobState], bool],
     ) -> None:
-        self._room, self._rich, self._poor, self._may_shrink_in_namespace = room, rich, poor, may_shrink_in_namespace
-        self._of: dict[str, list[JobState]] = {}
-        self._jobs, self._turns = jobs, dict[object, Turn]()  # by token, worked out when first asked
-        self._willing: dict[str, list[tuple[Turn, JobState]]] = {}  # by queue, the most willing first, where asked
+        self._room, self._is_rich, self._is_poor = room, is_rich, is_poor
+        self._may_shrink_in_namespace = may_shrink_in_namespace
+        self._jobs_of_queue: dict[str, list[JobState]] = {}
+        self._jobs, self._turns = jobs, dict[object, Turn]()  # by token, computed at first use
+        self._sorted_jobs: dict[str, list[tuple[Turn, JobState]]] = {}  # by queue, at first use; last turn first
         for each in jobs:
-            self._of.setdefault(each.pool.queue, []).append(each)
-        self._sizes: dict[JobKey, int] = {}
-        self._best = self._room_without_elastic()
+            self._jobs_of_queue.setdefault(each.pool.queue, []).append(each)
+        self._sizes: dict[JobKey, int] = {}  # sizes that earlier shrinks of this decision leave, in workers
+        self._room_without_elastic = self._remove_elastic()
 
-    def _room_without_elastic(self) -> FreeRoom:
-        """Return what there would be if every elastic worker had left."""
+    def _remove_elastic(self) -> FreeRoom:
+        """Return a copy of the room as it would be if every elastic worker had left."""
         quota, rows = self._room.quota.copied(), dict[PodShape, list[int]]()
-        left: dict[Pool, list[int]] = {}
-        for offers in self._of.values():
-            for each in offers:
-                left.setdefault(each.pool, []).extend(each.evictable_nodes)
-        for pool, where in left.items():
-            rows.setdefault(pool.shape, []).extend(where)
-            quota.take(pool.queue, pool.needs, -len(where))
+        rows_of_pool: dict[Pool, list[int]] = {}
+        for givers in self._jobs_of_queue.values():
+            for each in givers:
+                rows_of_pool.setdefault(each.pool, []).extend(each.evictable_nodes)
+        for pool, pool_rows in rows_of_pool.items():
+            rows.setdefault(pool.shape, []).extend(pool_rows)
+            quota.take(pool.queue, pool.needs, -len(pool_rows))
         return FreeRoom(self._room.room.with_pods_removed(rows), quota)
 
     def note_served(self, request: CapacityRequest) -> None:
-        """Note that a request was met without any victim."""
-        self._best.reserve(request)
+        """Note that a request was met without any victim, so that its room is gone."""
+        self._room_without_elastic.reserve(request)
 
     def select_victims(self, request: CapacityRequest) -> dict[JobKey, tuple[JobState, int]] | None:
-        """Return the jobs that shrink so that a request fits, with the sizes left to them; None when nothing helps.
+        """Return the jobs that shrink so that a request fits, with the sizes left to them; None if nothing helps.
 
-        The room is charged to the waiting job then. Units that turn out not to be needed stay.
+        The request is then charged to the room, together with the room of the victims. Victims that turn out not to be
+        needed stay. A poor job gives all its elastic workers, since it cannot pay another restart.
         """
-        if not self._best.fits(request):
+        if not self._room_without_elastic.fits(request):
             return None
         room, victims = self._room, list[_Victim]()
         for unit in self._offered_units(request.queue, request.namespace):
@@ -179,24 +191,25 @@ class Preemptor:
             key = unit.state.job.key
             sizes[key] = unit.state, min(unit.size_left, sizes[key][1]) if key in sizes else unit.size_left
         for key, (state, size) in list(sizes.items()):
-            if self._poor(state.job):  # it cannot pay for one more restart, so it gives everything in this one
+            if self._is_poor(state.job):  # so that this restart is its last
                 for unit in _units(state, size):
                     room.release(unit.state.pool, unit.rows)
                     sizes[key] = state, unit.size_left
         self._sizes.update({key: size for key, (_, size) in sizes.items()})
         room.reserve(request)
-        self._best.reserve(request)
+        self._room_without_elastic.reserve(request)
         return sizes
 
     def _offered_units(self, queue: str, namespace: str) -> Iterator[_Victim]:
-        """Give what may be taken for a job, unit by unit: from its own queue, or borrowed by another one.
+        """Yield victims for a waiting job, the last turn first: from its own queue, or from a queue that has borrowed.
 
-        The least important job gives first, then one whose balance covers a restart, then the newest. Within a
-        namespace the priorities and deadlines that its owners say count before these two.
+        So the least important job gives first, then a job whose balance covers a restart, then the newest. Within a
+        namespace, the priorities and deadlines that owners write count before that. queue, namespace: of the waiting
+        job.
         """
         quota = self._room.quota
-        queues = [name for name in self._of if name == queue or quota.borrows(name)]
-        for _, each in heapq.merge(*map(self._willing_jobs, queues), key=itemgetter(0), reverse=True):
+        queues = [name for name in self._jobs_of_queue if name == queue or quota.borrows(name)]
+        for _, each in heapq.merge(*map(self._jobs_last_turn_first, queues), key=itemgetter(0), reverse=True):
             if each.job.key.namespace == namespace and not self._may_shrink_in_namespace(each):
                 continue
             for unit in _units(each, self._sizes.get(each.job.key)):
@@ -204,35 +217,42 @@ class Preemptor:
                     break
                 yield unit
 
-    def _willing_jobs(self, queue: str) -> list[tuple[Turn, JobState]]:
-        """Return the jobs of a queue that may give, the most willing first."""
-        if (found := self._willing.get(queue)) is None:
-            self._turns = self._turns or turns_of(self._jobs, lambda each: self._rich(each.job))
-            jobs = [(self._turns[each.token], each) for each in self._of[queue]]
-            found = self._willing[queue] = sorted(jobs, key=itemgetter(0), reverse=True)
-        return found
+    def _jobs_last_turn_first(self, queue: str) -> list[tuple[Turn, JobState]]:
+        """Return the jobs of a queue that may give, with their turns, the last turn first. Cached for this decision."""
+        if (sorted_jobs := self._sorted_jobs.get(queue)) is None:
+            self._turns = self._turns or turns_of(self._jobs, lambda each: self._is_rich(each.job))
+            jobs = [(self._turns[each.token], each) for each in self._jobs_of_queue[queue]]
+            sorted_jobs = self._sorted_jobs[queue] = sorted(jobs, key=itemgetter(0), reverse=True)
+        return sorted_jobs
 
 
 def _units(state: JobState, size_left: int | None) -> Iterator[_Victim]:
-    """Give a job's elastic workers, unit by unit, from the highest index down to its min."""
+    """Yield a job's elastic workers as victims, from the highest index down to its min.
+
+    size_left: first size, None for now.
+    """
     job, living = state.job, state.living
     size = len(living) if size_left is None else size_left
     while (smaller := job.sizes.smaller(size)) >= job.bounds.least:
-        leave = living[smaller:size]
+        leaving = living[smaller:size]
         size = smaller
-        yield _Victim(state, tuple(worker.row for worker in leave if worker.row not in (None, UNKNOWN_NODE)), size)
+        yield _Victim(state, tuple(worker.row for worker in leaving if worker.row not in (None, UNKNOWN_NODE)), size)
 
 
 def _needed_units(victims: list[_Victim], request: CapacityRequest, room: FreeRoom) -> list[_Victim]:
-    """Drop the units that are not needed, the least willing job's first; of each job the highest indexes go."""
+    """Return the victims without which the request does not fit; the others are charged to the room again.
+
+    The victims that were selected last are spared first. Of each job, the highest indexes leave. victims: in the order
+    of selection, all released in the room.
+    """
     needed: list[_Victim] = []
     for _, units in groupby(reversed(victims), key=lambda unit: unit.state.job.key):
-        mine = list(units)  # the deepest first, as they were taken last
-        while mine:
-            room.release(mine[0].state.pool, mine[0].rows, -1)
+        units_of_job = list(units)  # the deepest first, as they were taken last
+        while units_of_job:
+            room.release(units_of_job[0].state.pool, units_of_job[0].rows, -1)
             if not room.fits(request):
-                room.release(mine[0].state.pool, mine[0].rows)
+                room.release(units_of_job[0].state.pool, units_of_job[0].rows)
                 break
-            mine.pop(0)
-        needed += mine
+            units_of_job.pop(0)
+        needed += units_of_job
     return needed

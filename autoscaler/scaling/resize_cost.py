@@ -1,4 +1,4 @@
-"""Works out what a change of size is worth to a job, and writes it down for the next leader.
+"""Work out what a change of size is worth to a job, and which annotations record it for the next leader.
 
 A job's balance gains a second for each second that lent workers have saved it, and pays for each restart. It may owe
 one restart and the one that undoes it. A job that is asked for more than that gives all its elastic workers at once. So
@@ -20,46 +20,59 @@ from turnout.kube.times import rfc3339, unix_s
 
 
 def is_starting(state: JobState, policy: Policy, now_s: float) -> bool:
-    """Return True if a job has just got its min and was never resized, so that a change costs it nothing yet."""
+    """Return True if a job was never resized and got its min at most `start_s` ago: a change costs it nothing yet.
+
+    now_s: seconds since 1970.
+    """
     return not state.job.resize_budget.resized_s and abs(now_s - state.began_s) <= policy.start_s
 
 
 def pays_off(job: Job, larger: int, policy: Policy, restarts: int = 2) -> bool:
-    """Return True if growing to `larger` wins back its restarts, and that of a later shrink, within the horizon."""
+    """Return True if growing to `larger` workers wins back `restarts` restarts within `payback_s`.
+
+    restarts: 2 for the growth and a later shrink, 1 if the growth itself is free.
+    """
     share = gain(job.curve, job.bounds.least, job.replicas, larger).share
     return share * policy.payback_s >= restarts * restart_s(job, policy)
 
 
 def restart_s(job: Job, policy: Policy) -> float:
-    """Return what a change of size costs a job, in seconds."""
+    """Return what a change of size costs a job, in seconds: as its owner states, else as the policy does."""
     return policy.restart_s if job.resize_budget.restart_s is None else job.resize_budget.restart_s
 
 
 def balance_s(job: Job, policy: Policy, now_s: float) -> float:
-    """Return the seconds that lending has won a job so far, restarts taken off; 0 for a job never resized."""
+    """Return the seconds that lending has won a job, minus its restarts; 0 for a job that was never resized.
+
+    now_s: seconds since 1970.
+    """
     return _balance_s(job, policy, now_s, job.curve, restart_s(job, policy))
 
 
 def _balance_s(job: Job, policy: Policy, now_s: float, curve: Curve, cost_s: float) -> float:
-    """Work out the balance from this curve and this cost of a restart, rather than from what the job says of them."""
-    bank, least = job.resize_budget, job.bounds.least
-    if not bank.resized_s:
+    """Return the balance by this curve and this cost of a restart, in seconds, instead of those that the job states."""
+    past, least = job.resize_budget, job.bounds.least
+    if not past.resized_s:
         return 0.0
-    since_s = max(0.0, now_s - bank.resized_s)
+    since_s = max(0.0, now_s - past.resized_s)
     faster = gain(curve, least, least, max(least, job.replicas)).share
-    idle_s = 0.0 if bank.at_start else cost_s
-    return bank.gained_s + max(0.0, since_s - idle_s) * faster + since_s * policy.budget
+    idle_s = 0.0 if past.at_start else cost_s
+    return past.gained_s + max(0.0, since_s - idle_s) * faster + since_s * policy.budget
 
 
 def after_change_s(job: Job, policy: Policy, now_s: float, at_start: bool = False) -> float:
-    """Return the balance after a change of size now, in seconds. at_start: the job starts, so the change is free."""
+    """Return the balance after a change of size now, in seconds.
+
+    at_start: the job starts, so that the change is free.
+    """
     return balance_s(job, policy, now_s) - (0.0 if at_start else restart_s(job, policy))
 
 
 def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
     """Return True if lending has already won the job one more restart, so that a shrink now costs it nothing.
 
-    The poor give last. So what its owner says of its curve and its restarts makes it no poorer.
+    Jobs without surplus give last. So a curve or restart cost that its owner states cannot take the surplus away.
+    now_s: seconds since 1970.
     """
     if not job.resize_budget.resized_s:
         return False
@@ -68,21 +81,25 @@ def has_surplus(job: Job, policy: Policy, now_s: float) -> bool:
 
 
 def is_exhausted(job: Job, policy: Policy, now_s: float) -> bool:
-    """Return True if being shrunk now would cost the job more than the one restart that it may owe.
+    """Return True if a shrink now would cost the job more than the one restart that it may owe.
 
-    Such a job gives all its elastic workers, so that this is the last time. An owner cannot avoid that by a low restart
-    cost.
+    Such a job gives all its elastic workers, so that this shrink is its last. A low restart cost that its owner states
+    does not avoid that. now_s: seconds since 1970.
     """
     cost_s = max(restart_s(job, policy), policy.restart_s)
     return _balance_s(job, policy, now_s, job.curve, cost_s) - cost_s < -cost_s
 
 
-NEWER_S = 120.0  # a term counts as newer than ours for so long: a Lease that was deleted counts from 0 again
+# Age of an annotation up to which a later term in it counts. A Lease that was deleted begins at term 0 again.
+NEWER_S = 120.0
 _TERM = re.compile(r"[0-9]{1,10}")  # of a Lease: 32 bits
 
 
 def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, str]:
-    """Return the annotations: time, seconds won by lending, measured curve and conditions."""
+    """Return the annotations that a resize writes on a job: its time, balance, conditions and measured curve.
+
+    now_s: seconds since 1970.
+    """
     notes = {
         labels.RESIZED_AT: rfc3339(now_s),
         labels.GAINED: f"{after_change_s(job, policy, now_s, step.at_start):.1f}",
@@ -95,7 +112,10 @@ def notes_of(job: Job, step: Step, policy: Policy, now_s: float) -> dict[str, st
 
 
 def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
-    """List the conditions of a HorizontalPodAutoscaler: AbleToScale, ScalingActive, ScalingLimited."""
+    """Return the conditions of a resized job, in the form of a HorizontalPodAutoscaler's. now_s: seconds since 1970.
+
+    They are AbleToScale, ScalingActive and ScalingLimited.
+    """
     limit = {job.most: "AtMax", job.bounds.least: "AtMin"}.get(step.target, "")
     rows = (
         ("AbleToScale", True, step.reason.value, step.detail),
@@ -115,6 +135,9 @@ def conditions(job: Job, step: Step, now_s: float) -> list[dict[str, Any]]:
 
 
 def is_overruled(annotations: dict[str, str], term: int, now_s: float) -> bool:
-    """Return True if a leader of a later term has just written these annotations, so that this one no longer leads."""
+    """Return True if a leader of a later term has written these annotations in the last NEWER_S seconds.
+
+    Then this replica no longer leads. term: of this replica. now_s: seconds since 1970.
+    """
     term_text, at_s = annotations.get(labels.TERM, ""), unix_s(annotations.get(labels.RESIZED_AT)) or 0.0
     return _TERM.fullmatch(term_text) is not None and int(term_text) > term and abs(now_s - at_s) < NEWER_S

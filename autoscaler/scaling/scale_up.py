@@ -1,4 +1,7 @@
-"""Third phase: gives the room left after every min, in whole units, to the job that gains most, then to the next."""
+"""Third phase: give the room that is left after every min to the jobs that gain most by it.
+
+Room is given in whole units: the workers from one size of a job to its next size.
+"""
 
 from __future__ import annotations
 
@@ -12,83 +15,88 @@ from turnout.autoscaler.scaling.resize_cost import balance_s, is_starting, pays_
 from turnout.jobs.model import Pause
 from turnout.jobs.scaling_curve import gain
 
-Unit = tuple[Pool, int]  # so many more workers of one pool
-_Why = tuple[Reason, str]
-_OTHERS_FIRST: _Why = (Reason.NO_FREE_ROOM, "others came first")
-_SETTLES: _Why = (Reason.ROOM_SETTLES, "what is free has been idle for less than a restart takes")
+Unit = tuple[Pool, int]  # a pool, and how many workers are added at once, >= 1
+_HoldReason = tuple[Reason, str]  # why a job keeps its size: the reason, and a detail for a person
+_ROOM_USED_UP: _HoldReason = (Reason.NO_FREE_ROOM, "other jobs have used the room")
+_ROOM_SETTLES: _HoldReason = (Reason.ROOM_SETTLES, "the free room has been idle for less than a restart takes")
 
 
 @dataclass(slots=True)
 class RoomToGrow:
-    """The room that growth is charged to: with leaving workers, without them, and after the headroom."""
+    """The room that growth is charged to. An added worker must fit in each of the three rooms."""
 
-    expected: FreeRoom
-    free: FreeRoom
-    after_headroom: FreeRoom
-    others_wait: bool
-    starting: set[str]
-    full: dict[Unit, _Why | None] = field(default_factory=dict)
+    expected: FreeRoom  # the free room together with the room that leaving workers will free
+    free: FreeRoom  # the free room now; the same object as `expected` if no worker leaves
+    after_headroom: FreeRoom  # `expected` without the headroom; the same object as `expected` without headroom
+    any_job_waits: bool  # some job lacks pods to its min
+    starting_queues: set[str]  # queues with a waiting job that has room, or for which workers leave; no job grows there
+    refusals: dict[Unit, _HoldReason | None] = field(default_factory=dict)  # of each checked unit, None if it had room
+    # Room that has been idle for long enough, by NODES or queue and by resource. Growth is charged to it. None if idle
+    # time does not matter.
     settled: dict[str, dict[str, int]] | None = None
-    unsettled: set[Unit] = field(default_factory=set)
-    distinct: tuple[FreeRoom, ...] = ()  # of the three, each once
+    unsettled_units: set[Unit] = field(default_factory=set)  # units refused because their room was not idle long enough
+    distinct_rooms: tuple[FreeRoom, ...] = ()  # the different objects among the three rooms
 
     def __post_init__(self) -> None:
-        """Collect the different reservations. They are compared by identity: most often all three are one."""
-        self.distinct = (
+        """Collect the distinct rooms. They are compared by identity: most often all three are the same object."""
+        self.distinct_rooms = (
             self.expected,
             *(room for room in (self.free, self.after_headroom) if room is not self.expected),
         )
 
-    def refusal(self, unit: Unit) -> _Why | None:
-        """Return why there was no room for so many more workers before any growth; None if there was."""
-        if unit not in self.full:
-            self.full[unit] = None if self._has_room(*unit) else self._no_room_reason(*unit)
-        return self.full[unit]
+    def refusal(self, unit: Unit) -> _HoldReason | None:
+        """Return why there is no room for a unit; None if there is. A later lack of room is known only after `take`."""
+        if unit not in self.refusals:
+            self.refusals[unit] = None if self._has_room(*unit) else self._no_room_reason(*unit)
+        return self.refusals[unit]
 
     def take(self, unit: Unit, at_start: bool = False) -> bool:
-        """Charge additional workers to all rooms.
+        """Charge the workers of a unit to all rooms. Return False, with nothing charged, if there is no room.
 
-        Return False, with nothing charged, if there is no room. at_start: the job starts, so it may also use room that
-        was freed a moment ago.
+        A refused unit is noted in `refusals` or in `unsettled_units`. at_start: the job starts, so that it may also use
+        room that has not been idle for long enough.
         """
-        if unit not in self.full and self.refusal(unit) is not None:
+        if unit not in self.refusals and self.refusal(unit) is not None:
             return False
         if not at_start and not self._is_settled(unit):
-            self.unsettled.add(unit)
+            self.unsettled_units.add(unit)
             return False
         pool, pods = unit
-        if len(self.distinct) == 1:
-            done = self.expected.take(pool, pods)
-        elif done := all(room.has_room_for(pool, pods) for room in self.distinct):
-            for room in self.distinct:
+        if len(self.distinct_rooms) == 1:
+            charged = self.expected.take(pool, pods)
+        elif charged := all(room.has_room_for(pool, pods) for room in self.distinct_rooms):
+            for room in self.distinct_rooms:
                 room.take(pool, pods)
-        if not done:
-            self.full[unit] = self._no_room_reason(pool, pods)
+        if not charged:
+            self.refusals[unit] = self._no_room_reason(pool, pods)
         elif not at_start:
             for amounts in self._settled_amounts(pool.queue):
-                for what, amount in pool.needs:
-                    if what in amounts:
-                        amounts[what] -= amount * pods
-        return done
+                for resource, amount in pool.needs:
+                    if resource in amounts:
+                        amounts[resource] -= amount * pods
+        return charged
 
     def _is_settled(self, unit: Unit) -> bool:
-        """Return True if enough room for so many more workers has been idle for long enough."""
+        """Return True if the room for a unit has been idle for long enough, on the nodes and in the queues."""
         pool, pods = unit
         for amounts in self._settled_amounts(pool.queue):
-            for what, amount in pool.needs:
-                if amounts.get(what, amount * pods) < amount * pods:
+            for resource, amount in pool.needs:
+                if amounts.get(resource, amount * pods) < amount * pods:
                     return False
         return True
 
     def _settled_amounts(self, queue: str) -> Iterator[dict[str, int]]:
-        """Give the room idle for long enough on the nodes, in a queue and above it, where that is bounded."""
+        """Yield the settled room of the nodes, of a queue and of the queues above it.
+
+        An unlimited queue yields none.
+        """
         if self.settled is not None:
             for place in (NODES, *self.expected.quota.chain(queue)):
                 if (amounts := self.settled.get(place)) is not None:
                     yield amounts
 
     def copied(self) -> RoomToGrow:
-        """Copy everything, so that the copy can be charged. A unit that was full stays full."""
+        """Return a copy that can be charged. Its refused units stay refused."""
         expected = self.expected.copied()
         free = expected if self.free is self.expected else self.free.copied()
         after_headroom = expected if self.after_headroom is self.expected else self.after_headroom.copied()
@@ -97,31 +105,30 @@ class RoomToGrow:
             expected,
             free,
             after_headroom,
-            self.others_wait,
-            self.starting,
-            dict(self.full),
+            self.any_job_waits,
+            self.starting_queues,
+            dict(self.refusals),
             settled,
-            set(self.unsettled),
+            set(self.unsettled_units),
         )
 
     def _has_room(self, pool: Pool, pods: int) -> bool:
-        if pool.queue in self.starting or not self.expected.quota.is_open(pool.queue):
+        """Return True if workers of a pool fit in each room, its queue is open, and no job is about to start there."""
+        if pool.queue in self.starting_queues or not self.expected.quota.is_open(pool.queue):
             return False
-        return all(room.has_room_for(pool, pods) for room in self.distinct)
+        return all(room.has_room_for(pool, pods) for room in self.distinct_rooms)
 
-    def _no_room_reason(self, pool: Pool, pods: int) -> _Why:
-        """Return why workers of this queue and shape may not be added: the queue is closed, others wait, headroom, no
-        room.
-        """
+    def _no_room_reason(self, pool: Pool, pods: int) -> _HoldReason:
+        """Return why no more workers of a pool fit. pods: how many workers are requested. Charges nothing."""
         if not self.expected.quota.is_open(pool.queue):
             return Reason.QUEUE_CLOSED, f"queue {pool.queue} is closed"
-        if pool.queue in self.starting:
+        if pool.queue in self.starting_queues:
             return Reason.OTHERS_WAIT, f"a job of queue {pool.queue} is about to start"
         if self.expected.has_room_for(pool, pods):
             if self.free.has_room_for(pool, pods):
                 return Reason.HEADROOM_KEPT, "the room left is kept free"
             return Reason.NO_FREE_ROOM, "what will be free is not free yet"
-        if self.others_wait:
+        if self.any_job_waits:
             return Reason.OTHERS_WAIT, "what is free is promised to jobs that wait"
         if not self.expected.quota.holds(pool.queue, pool.needs, pods):
             return Reason.NO_FREE_ROOM, f"queue {pool.queue} is full"
@@ -129,67 +136,69 @@ class RoomToGrow:
 
 
 def scale_up(before: Decision, observation: Observation, policy: Policy, now_s: float) -> Decision:
-    """Return the decision with a step for each running job: larger, or left alone with the reason.
+    """Return the decision with a step for each job in `before.running`: it grows, or keeps its size for a reason.
 
-    Jobs that gave in vain come first, then those that start: growth costs them nothing.
+    Jobs whose given room was left unused come first, then jobs that start, since growth costs these nothing. now_s:
+    seconds since 1970.
     """
     if not before.running:
         return before
-    growing = _room_to_grow(before, observation, policy)
+    room = _room_to_grow(before, observation, policy)
     steps: dict[object, Step] = {}
     for each in before.running:
-        if each.size_before > each.job.replicas and (back := _return_step(each, growing, now_s)) is not None:
-            steps[each.token] = back
-    starting, able = list[JobState](), list[JobState]()
-    full = growing.full
-    any_poor, enough = False, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
+        if each.size_before > each.job.replicas and (return_step := _return_step(each, room, now_s)) is not None:
+            steps[each.token] = return_step
+    starting, others = list[JobState](), list[JobState]()
+    refusals = room.refusals
+    check_payback, min_share = False, 2 * policy.restart_s / max(policy.payback_s, 1e-9)
     for each in before.running:
         if each.token in steps:
             continue
         job = each.job
-        why = None if each.steady else _hold_reason(each, now_s)
+        why = None if each.steady else _unsteady_reason(each, now_s)
         if why is None and job.resize_budget.resized_s:
             why = _delay_reason(each, policy, now_s)
         if why is None:  # thousands of equal jobs request the same unit
-            why = full[each.unit] if each.unit in full else growing.refusal(each.unit)
+            why = refusals[each.unit] if each.unit in refusals else room.refusal(each.unit)
         if why is None:
             if each.next_gain.per_worker < policy.least_gain:
                 why = Reason.MARGINAL_GAIN, f"{each.next_gain.share:.1%} faster by the next worker"
-            elif not any_poor and (each.next_gain.share < enough or job.resize_budget.restart_s is not None):
-                any_poor = not pays_off(job, each.next_size, policy)  # perhaps it does by growing further
+            elif not check_payback and (each.next_gain.share < min_share or job.resize_budget.restart_s is not None):
+                check_payback = not pays_off(job, each.next_size, policy)  # growing further may pay
         if why is None:
-            (starting if is_starting(each, policy, now_s) else able).append(each)
+            (starting if is_starting(each, policy, now_s) else others).append(each)
         else:
             steps[each.token] = each.hold(*why)
     if starting:
-        growing, grown = _grow(starting, growing, policy, any_poor, at_start=True)
+        room, grown = _grow(starting, room, policy, check_payback, at_start=True)
         steps.update(grown)
-    _, grown = _grow(able, growing, policy, any_poor)
+    _, grown = _grow(others, room, policy, check_payback)
     steps.update(grown)
     return before.with_steps(steps)
 
 
 def _room_to_grow(before: Decision, observation: Observation, policy: Policy) -> RoomToGrow:
-    """Return the room that growth is charged to at first."""
+    """Return the room before any growth. The settled amounts are copied, since growth is charged to them."""
     expected = before.expected
     after_headroom = (
-        expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.keeps_room() else expected
+        expected.with_headroom(policy.headroom) if policy.headroom or expected.quota.has_headroom() else expected
     )
-    served = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
-    starting = {each.job.queue for each in before.waiting if before.steps[each.token].reason in served}
+    served_reasons = (Reason.SCHEDULERS_TURN, Reason.WAITS_FOR_ROOM)
+    starting_queues = {each.job.queue for each in before.waiting if before.steps[each.token].reason in served_reasons}
     settled = None if observation.settled is None else {name: dict(each) for name, each in observation.settled.items()}
-    return RoomToGrow(expected, before.free, after_headroom, bool(before.waiting), starting, settled=settled)
+    return RoomToGrow(expected, before.free, after_headroom, bool(before.waiting), starting_queues, settled=settled)
 
 
-def _return_step(each: JobState, growing: RoomToGrow, now_s: float) -> Step | None:
-    """Return a job's step by which it gets back workers whose room was left unused, as far as there is room; else None.
+def _return_step(each: JobState, room: RoomToGrow, now_s: float) -> Step | None:
+    """Return the step that gives workers back to a job whose given room was left unused; None if nothing fits.
 
-    Neither a cooldown, nor its balance, nor the idle time of the room delays it, because it had these workers before.
+    The returned workers are charged to the room. No cooldown, balance or idle time delays them, because the job had
+    these workers before.
     """
     job, size, larger = each.job, each.job.replicas, each.next_size
-    if not each.steady and _hold_reason(each, now_s) is not None:
+    if not each.steady and _unsteady_reason(each, now_s) is not None:
         return None
-    while larger <= min(job.most, each.size_before) and growing.take((each.pool, larger - size), at_start=True):
+    while larger <= min(job.most, each.size_before) and room.take((each.pool, larger - size), at_start=True):
         size, larger = larger, job.sizes.larger(larger)
     if size == job.replicas:
         return None
@@ -197,71 +206,80 @@ def _return_step(each: JobState, growing: RoomToGrow, now_s: float) -> Step | No
 
 
 def _grow(
-    able: list[JobState], growing: RoomToGrow, policy: Policy, any_poor: bool, at_start: bool = False
+    jobs: list[JobState], room: RoomToGrow, policy: Policy, check_payback: bool, at_start: bool = False
 ) -> tuple[RoomToGrow, dict[object, Step]]:
-    """Decide on the jobs that may grow. A growth that would not pay is taken back, so that others get the room.
+    """Decide on jobs that may grow. Return the room after their growth, and a step for each job by its token.
 
-    Returns the room that is left, and the steps by token. at_start: these jobs start.
+    A growth that would not pay is taken back, and the room is shared out again without that job. check_payback: some
+    job may not win its restarts back; only then growths are taken back, on a copy of the room. at_start: these jobs
+    start, so that a growth costs them one restart at most, and nothing now.
     """
-    poor, restarts = set[object](), 1 if at_start else 2
+    unprofitable, restarts = set[object](), 1 if at_start else 2
     while True:
-        attempt = growing.copied() if any_poor else growing
-        some = [each for each in able if each.token not in poor]
-        sizes = _share_out(some, attempt, policy, at_start)
-        late = any_poor and {
+        attempt = room.copied() if check_payback else room
+        remaining = [each for each in jobs if each.token not in unprofitable]
+        sizes = _share_out(remaining, attempt, policy, at_start)
+        new_unprofitable = check_payback and {
             each.token
-            for each in able
+            for each in jobs
             if each.token in sizes and not pays_off(each.job, sizes[each.token], policy, restarts)
         }
-        if not late:
+        if not new_unprofitable:
             break
-        poor |= late
+        unprofitable |= new_unprofitable
     steps: dict[object, Step] = {}
-    for each in able:
+    for each in jobs:
         job = each.job
         if (size := sizes.get(each.token)) is not None:
-            room = f"room in queue {job.queue}{' as it starts' if at_start else ''}"
-            steps[each.token] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, room, at_start=at_start)
-        elif each.token in poor:
+            detail = f"room in queue {job.queue}{' as it starts' if at_start else ''}"
+            steps[each.token] = Step(job.key, size, job.replicas, Reason.IDLE_ROOM, detail, at_start=at_start)
+        elif each.token in unprofitable:
             why = f"{each.next_gain.share:.1%} faster by the next worker: no restart is worth it"
             steps[each.token] = each.hold(Reason.MARGINAL_GAIN, why)
         else:
-            young = None if at_start or each.unit not in attempt.unsettled else _SETTLES
-            steps[each.token] = each.hold(*(attempt.full.get(each.unit) or young or _OTHERS_FIRST))
+            settles = None if at_start or each.unit not in attempt.unsettled_units else _ROOM_SETTLES
+            steps[each.token] = each.hold(*(attempt.refusals.get(each.unit) or settles or _ROOM_USED_UP))
     return attempt, steps
 
 
-def _share_out(able: list[JobState], growing: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
-    """Return the sizes that jobs get, by token. The job that gains most gets all it can use, then the next.
+def _share_out(jobs: list[JobState], room: RoomToGrow, policy: Policy, at_start: bool) -> dict[object, int]:
+    """Charge and return the sizes of the jobs that grow, by token. A job that does not grow has no entry.
 
-    If two jobs shared the room, each would pay a restart. Jobs of equal gain come in order.
+    The job that gains most gets all it can use, then the next job: two jobs that shared the room would both pay a
+    restart. Jobs of equal gain come in the order of their turns. jobs: sorted by ORDER.
     """
     sizes: dict[object, int] = {}
-    for each in sorted(in_turn(able), key=_gains_most):
-        if growing.refusal(each.unit) is None:
-            size = _largest_size(each, growing, policy, at_start)
+    for each in sorted(in_turn(jobs), key=_gain_order):
+        if room.refusal(each.unit) is None:
+            size = _largest_size(each, room, policy, at_start)
             if size > each.job.replicas:
                 sizes[each.token] = size
     return sizes
 
 
-def _gains_most(each: JobState) -> float:
-    """Return a sort key: the largest gain of a job's next size comes first."""
+def _gain_order(each: JobState) -> float:
+    """Return a sort key by which the job with the largest gain of its next size comes first."""
     return -each.next_gain.share
 
 
-def _largest_size(each: JobState, growing: RoomToGrow, policy: Policy, at_start: bool) -> int:
-    """Charge and return the size that a job gets: as large as there is room, while each step is worth it."""
+def _largest_size(each: JobState, room: RoomToGrow, policy: Policy, at_start: bool) -> int:
+    """Charge and return the size that a job gets: as large as there is room, while each step gains enough.
+
+    Returns the present size if the job does not grow.
+    """
     job, size, larger = each.job, each.job.replicas, each.next_size
     while larger <= job.most and gain(job.curve, job.bounds.least, size, larger).per_worker >= policy.least_gain:
-        if not growing.take((each.pool, larger - size), at_start):
+        if not room.take((each.pool, larger - size), at_start):
             break
         size, larger = larger, job.sizes.larger(larger)
     return size
 
 
-def _hold_reason(state: JobState, now_s: float) -> _Why | None:
-    """Return why a running job keeps its size whatever room there is: a pause, its max, or workers without a node."""
+def _unsteady_reason(state: JobState, now_s: float) -> _HoldReason | None:
+    """Return why a job that is not `steady` keeps its size whatever room there is; None if it may grow.
+
+    The reason is a pause, its max, or a worker without a node.
+    """
     job = state.job
     if job.pause is not Pause.NONE:
         if (paused := job.paused(now_s)) in (Pause.GROW, Pause.BOTH):
@@ -273,8 +291,8 @@ def _hold_reason(state: JobState, now_s: float) -> _Why | None:
     return None
 
 
-def _delay_reason(state: JobState, policy: Policy, now_s: float) -> _Why | None:
-    """Return why a job that was resized before is not resized again yet; None if it may be."""
+def _delay_reason(state: JobState, policy: Policy, now_s: float) -> _HoldReason | None:
+    """Return why a resized job must not grow yet: its cooldown, or a balance below 0. None if it may grow."""
     job = state.job
     pause_s, since_s = (
         policy.cooldown_s if job.cooldown_s is None else job.cooldown_s,

@@ -54,7 +54,7 @@ class AutoscalerView(Cache):
     def bare_gangs(self) -> dict[JobKey, UnmanagedGang]:
         """Return the gangs of GPU pods of which no job of a known kind tells, running or waiting; lone pods too."""
         found = {}
-        for key, group, members in self.unmanaged.all():
+        for key, group, members in self.unmanaged.all_gangs():
             on = ((self._nodes.row(pod.spec.node_name), shape) for pod, shape in members if pod.spec.node_name)
             placed_pods = tuple((UNKNOWN_NODE if row is None else row, shape) for row, shape in on)
             found[key] = UnmanagedGang(

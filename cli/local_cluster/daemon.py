@@ -122,11 +122,10 @@ def end(folder: Path, note: Note) -> None:
 
 def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
     """Return the number of pods by phase, and how many nodes are ready. Raises LocalClusterFailed."""
-    from turnout.simulator.cluster.kubeconfig import NoAccess
-    from turnout.simulator.cluster.kubeconfig import read as read_access
+    from turnout.simulator.cluster.kubeconfig import NoAccess, read_kubeconfig
 
     try:
-        access = read_access((folder / KUBECONFIG).read_bytes())
+        access = read_kubeconfig((folder / KUBECONFIG).read_bytes())
         pods, nodes = (_items(access, plural) for plural in ("pods", "nodes"))
     except (OSError, ValueError, NoAccess) as error:
         raise LocalClusterFailed(f"its API does not answer: {error}") from error

@@ -112,7 +112,7 @@ async def _real(
     below = await stack.enter_async_context(control_plane(asks, kwok=not request.processes))
     config = await asyncio.to_thread(below.kubeconfig.read_bytes)
     await asyncio.to_thread(_put, request.folder / KUBECONFIG, config)
-    cluster = await stack.enter_async_context(attached(kubeconfig.read(config)))
+    cluster = await stack.enter_async_context(attached(kubeconfig.read_kubeconfig(config)))
     kubelet = ("", 0)
     if request.processes:
         pod_logs = PodLogs()

@@ -83,7 +83,7 @@ class LogFollower:
         except NotFound:
             return True
         status = raw.get("status")
-        return conditions.ended(
+        return conditions.has_ended(
             conditions.valid_conditions(self._kind.vocabulary.read(status if isinstance(status, dict) else {}))
         )
 

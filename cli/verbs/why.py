@@ -151,7 +151,9 @@ def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
 def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
     """Give the pods of a job, or of a gang that is nobody's job."""
     view = cluster_view.view
-    return view.pods_of(key) or [pod for name, _, entries in view.unmanaged.all() if name == key for pod, _ in entries]
+    return view.pods_of(key) or [
+        pod for name, _, entries in view.unmanaged.all_gangs() if name == key for pod, _ in entries
+    ]
 
 
 def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, answer: Told) -> str | None:

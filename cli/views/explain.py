@@ -17,7 +17,7 @@ import numpy as np
 
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Gpus, Observation, Policy, Reason
-from turnout.autoscaler.reporting.why import Chain, ClusterContext, UnmanagedGang, chain, refusals
+from turnout.autoscaler.reporting.why import Chain, ClusterContext, UnmanagedGang, chain, count_refusals
 from turnout.cli.views.listing import Column, Listing
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.model import JobKey
@@ -275,7 +275,7 @@ def _reasons(gang: AskedGang, plan: GangPlan, fabric: Fabric, room: Rows) -> lis
 
 def _refusals(nodes: Sequence[Node], shape: PodShape) -> list[str]:
     """Return a line that counts the nodes that can never take the pod, by reason; empty if there are none."""
-    counts = Counter({why: number for why, number in refusals(nodes, shape).items() if why})
+    counts = Counter({why: number for why, number in count_refusals(nodes, shape).items() if why})
     if not counts:
         return []
     text = ", ".join(f"{number} {why}" for why, number in sorted(counts.items(), key=lambda each: (-each[1], each[0])))

@@ -14,6 +14,7 @@ from typing import Any
 from turnout.controllers import conditions
 from turnout.controllers.children import meta_of, with_missing_variables
 from turnout.controllers.kinds import job_reader
+from turnout.controllers.kinds.colossalaijob_status import VOCABULARY
 from turnout.controllers.model import (
     ChildKey,
     ChildLabels,
@@ -30,8 +31,6 @@ from turnout.controllers.model import (
     Replica,
     Role,
     RunPolicy,
-    StatusContext,
-    StatusVocabulary,
 )
 from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds import colossalaijob
@@ -40,23 +39,23 @@ from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, ReplicaSpec, Resta
 from turnout.jobs.model import BadJob
 from turnout.kube.errors import BadQuantity
 from turnout.kube.pod_shape import amount
-from turnout.kube.times import rfc3339
 
 HOME = "/root"  # what ~ means in a mount path: sshd of an image runs as root
+# A host in the summary of the launcher that reports a failure.
 _FAILURE = re.compile(r"^([^\s:]+): failure\s*$", re.MULTILINE)
 _PREFIX = "colossalaijob.batch.tensorstack.dev/"
 LABELS = ChildLabels(f"{_PREFIX}name", f"{_PREFIX}replica-type", f"{_PREFIX}replica-index", f"{_PREFIX}mode")
-TRAINS, DEBUGGED = "train", "debug"
+TRAIN_MODE, DEBUG_MODE = "train", "debug"  # values of the label `mode` of a pod
 SSH_PORT = 22
-CONFIG, LOG = "/etc/turnout", "/dev/termination-log"
-SCRIPT = "launch.py"  # put beside the host list when that is written down: runtime/launch_colossalai.py
+CONFIG_PATH, LOG = "/etc/turnout", "/dev/termination-log"  # in the container of the launcher
+SCRIPT = "launch.py"  # the text of runtime/launch_colossalai.py in the ConfigMap of the host list
 ANSWER_S = 600  # seconds until every sshd has to answer
-_T9K = "scheduler.tensorstack.dev/"
-_DEBUG = ["sleep", "inf"]  # CA-34
+_T9K = "scheduler.tensorstack.dev/"  # prefix of labels
+_DEBUG_COMMAND = ["sleep", "inf"]  # CA-34
 
 
 def _read(raw: Object) -> ControlledJob:
-    """Return the job as the controllers see it. Raises BadJob."""
+    """Return the job of an object, with the fields that only this kind reads as `spec`. Raises BadJob."""
     meta, spec = raw["metadata"], colossalaijob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     pause, debug, queue = spec.run_mode.pause, spec.run_mode.debug, spec.scheduler.t9k_scheduler
@@ -110,34 +109,37 @@ def _read_workers(spec: ColossalAIJobSpec) -> Role:
     restart = template.part("spec").word("restartPolicy", Restart, Restart.NEVER)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
     replicas = ReplicaSpec(replicas=spec.worker.replicas, restart_policy=restart, template=spec.worker.template)
-    role = job_reader.role(NamedRole(WORKER, WORKER, "spec.worker", replicas), WORKER, None, restart)
+    role = job_reader.read_role(NamedRole(WORKER, WORKER, "spec.worker", replicas), WORKER, None, restart)
     _check_pod(template)
     return role
 
 
 def _check_pod(template: ObjectPart) -> None:
-    """Raise BadJob for a container whose limit of a resource is below its request."""
+    """Raise BadJob for a field of a wrong type, or for a container whose limit of a resource is below its request."""
     job_reader.check_template(template)
     for container in template.part("spec").parts("containers"):
         container.text("workingDir")
-        most = _amounts(container.part("resources").part("limits"))
-        least = _amounts(container.part("resources").part("requests"))
-        for name, (number, where) in least.items():
-            if name in most and most[name][0] < number:
-                raise BadJob(f"{most[name][1]} is below {where}")
+        limits = _amounts(container.part("resources").part("limits"))
+        requests = _amounts(container.part("resources").part("requests"))
+        for name, (number, path) in requests.items():
+            if name in limits and limits[name][0] < number:
+                raise BadJob(f"{limits[name][1]} is below {path}")
 
 
 def _amounts(part: ObjectPart) -> dict[str, tuple[int, str]]:
-    """Return the amounts of resources in base units, each with the path of its field. Raises BadJob."""
-    found = {}
+    """Return the amounts of resources in base units, each with the path of its field.
+
+    Null counts as missing. Raises BadJob.
+    """
+    amounts = {}
     for name, quantity in part.value.items():
         if quantity is None:
             continue
         try:
-            found[name] = amount(name, quantity), part.at(name)
+            amounts[name] = amount(name, quantity), part.at(name)
         except (BadQuantity, TypeError, AttributeError):
             raise BadJob(f"{part.at(name)} is {quantity!r:.40}: a quantity is needed") from None
-    return found
+    return amounts
 
 
 def _read_command(spec: ColossalAIJobSpec) -> Sequence[str]:
@@ -151,7 +153,7 @@ def _read_command(spec: ColossalAIJobSpec) -> Sequence[str]:
 
 
 def _read_torch_args(spec: ColossalAIJobSpec) -> str:
-    """Return torchArgs as `colossalai run` takes them in one option: commas apart, without dashes. Source: CA-09"""
+    """Return torchArgs as the one option of `colossalai run`: separated by commas, without dashes. Source: CA-09"""
     for each in spec.worker.torch_args:
         if "," in each or each.count("=") > 1:
             raise BadJob(f"spec.worker.torchArgs has {each!r:.60}: colossalai splits it at a comma or a second =")
@@ -159,134 +161,156 @@ def _read_torch_args(spec: ColossalAIJobSpec) -> str:
 
 
 def _read_overrides(overrides: Sequence[ReplicaOverride], where: str) -> Mapping[str, ReplicaOverride]:
-    """Return what a mode changes, by role. where: the path in spec.runMode."""
-    found = {}
+    """Return what a mode changes, by role. where: the path in spec.runMode, for messages. Raises BadJob."""
+    override_of_role = {}
     for number, each in enumerate(overrides):
         if (role := each.type.lower()) not in (LAUNCHER, WORKER):
             raise BadJob(f"spec.runMode.{where}[{number}].type is {each.type!r:.40}: launcher or worker")
-        found[role] = each
-    return found
+        override_of_role[role] = each
+    return override_of_role
 
 
-def name(view: ControlledJob, role: Role, replica: Replica) -> str:
-    """Return a pod's name: the launcher is one."""
-    return f"{view.name}-{LAUNCHER}" if role.name == LAUNCHER else f"{view.name}-{WORKER}-{replica.number}"
+def name(job: ControlledJob, role: Role, replica: Replica) -> str:
+    """Return the name of a replica's pod. The launcher has no number in its name."""
+    return f"{job.name}-{LAUNCHER}" if role.name == LAUNCHER else f"{job.name}-{WORKER}-{replica.number}"
 
 
-def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the labels of one replica."""
-    mode = TRAINS if view.spec["debug"] is None else DEBUGGED
-    found = {**selector(view, role), LABELS.index: str(replica.index), LABELS.mode: mode}
-    if view.spec["queue"] is not None:
-        found |= {f"{_T9K}group-name": view.name, f"{_T9K}queue": view.spec["queue"], f"{_T9K}role": role.name}
-    return found
+def labels(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
+    """Return the labels of one replica's pod, with the mode of the job and, for the T9k scheduler, its queue."""
+    mode = TRAIN_MODE if job.spec["debug"] is None else DEBUG_MODE
+    pod_labels = {**selector(job, role), LABELS.index: str(replica.index), LABELS.mode: mode}
+    if job.spec["queue"] is not None:
+        pod_labels |= {f"{_T9K}group-name": job.name, f"{_T9K}queue": job.spec["queue"], f"{_T9K}role": role.name}
+    return pod_labels
 
 
-def selector(view: ControlledJob, role: Role) -> dict[str, str]:
+def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a role have."""
-    return {LABELS.job: view.name, LABELS.role: role.label}
+    return {LABELS.job: job.name, LABELS.role: role.label}
 
 
-def outdated(view: ControlledJob, pod: PodState) -> bool:
-    """Return True for a pod that was created for debugging while the job trains, or the other way round."""
-    return bool(pod.mode) and (pod.mode == DEBUGGED) != (view.spec["debug"] is not None)
+def outdated(job: ControlledJob, pod: PodState) -> bool:
+    """Return True for a pod of the other mode: created for debugging while the job trains, or the other way round."""
+    return bool(pod.mode) and (pod.mode == DEBUG_MODE) != (job.spec["debug"] is not None)
 
 
-def postponed_roles(view: ControlledJob, known: OwnedObjects) -> Collection[str]:
-    """Return the roles that wait: all for the keys and the host list, the launcher for all workers to run."""
-    if ChildKey("ConfigMap", _config(view)) not in known.others:
+def postponed_roles(job: ControlledJob, known: OwnedObjects) -> Collection[str]:
+    """Return the names of the roles whose missing pods are not created yet; empty if all may be created.
+
+    All roles wait until the ConfigMap of the host list exists, and with it the SSH keys. The launcher of a training job
+    then waits until all workers run.
+    """
+    if ChildKey("ConfigMap", _config_name(job)) not in known.others:
         return (LAUNCHER, WORKER)
-    workers = next(role.replicas for role in view.roles if role.name == WORKER)
-    run = sum(
-        pod.role == WORKER and pod.phase is PodPhase.RUNNING and not pod.deleting and not outdated(view, pod)
+    workers = next(role.replicas for role in job.roles if role.name == WORKER)
+    running = sum(
+        pod.role == WORKER and pod.phase is PodPhase.RUNNING and not pod.deleting and not outdated(job, pod)
         for pod in known.pods
     )
-    return () if run >= workers or view.spec["debug"] is not None else (LAUNCHER,)
+    return () if running >= workers or job.spec["debug"] is not None else (LAUNCHER,)
 
 
-def _config(view: ControlledJob) -> str:
-    return f"{view.name}-config"
+def _config_name(job: ControlledJob) -> str:
+    """Return the name of the ConfigMap with the host list."""
+    return f"{job.name}-config"
 
 
-def _secret(view: ControlledJob) -> str:
-    return f"{view.name}-ssh-{view.uid[:8].lower()}"
+def _secret_name(job: ControlledJob) -> str:
+    """Return the name of the Secret with the SSH keys. The uid keeps it apart from that of an earlier job."""
+    return f"{job.name}-ssh-{job.uid[:8].lower()}"
 
 
-def hosts(view: ControlledJob) -> list[str]:
-    """Return the workers' names in the order of their ranks."""
-    worker = next(role for role in view.roles if role.name == WORKER)
-    return [f"{view.name}-{WORKER}-{index}.{view.name}" for index in range(worker.replicas)]
+def hosts(job: ControlledJob) -> list[str]:
+    """Return the DNS names of the workers in the order of their ranks."""
+    worker = next(role for role in job.roles if role.name == WORKER)
+    return [f"{job.name}-{WORKER}-{index}.{job.name}" for index in range(worker.replicas)]
 
 
-def extras(view: ControlledJob, known: OwnedObjects) -> Sequence[Object]:
-    """Return the Service, the host list, and the keys until the host list is there: they are made before it."""
-    chosen = {LABELS.job: view.name}
-    service = {"clusterIP": "None", "selector": chosen, "publishNotReadyAddresses": True}
-    data = {"hostfile": "\n".join(hosts(view)) + "\n"}
-    found: list[Object] = [
-        {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(view, view.name, chosen), "spec": service},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_of(view, _config(view), chosen), "data": data},
+def extras(job: ControlledJob, known: OwnedObjects) -> Sequence[Object]:
+    """Return the Service, the ConfigMap of the host list, and the Secret of the keys until that ConfigMap exists."""
+    job_labels = {LABELS.job: job.name}
+    service = {"clusterIP": "None", "selector": job_labels, "publishNotReadyAddresses": True}
+    data = {"hostfile": "\n".join(hosts(job)) + "\n"}
+    service_and_config: list[Object] = [
+        {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(job, job.name, job_labels), "spec": service},
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": meta_of(job, _config_name(job), job_labels),
+            "data": data,
+        },
     ]
-    if ChildKey("ConfigMap", _config(view)) in known.others:
-        return found
-    keys = {"apiVersion": "v1", "kind": "Secret", "metadata": meta_of(view, _secret(view), chosen), "type": "Opaque"}
-    return [keys, *found]
+    if ChildKey("ConfigMap", _config_name(job)) in known.others:
+        return service_and_config
+    keys = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": meta_of(job, _secret_name(job), job_labels),
+        "type": "Opaque",
+    }
+    return [keys, *service_and_config]
 
 
-def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
-    """Return the spec of the launcher or of a worker, in the job's mode."""
+def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
+    """Return the spec of one replica's pod, launcher or worker, in the mode of the job."""
     spec = dict(role.template["spec"])
-    override = _override(view, role)
+    override = _override_of_role(job, role)
     if override and override.skip_init_container:
         spec.pop("initContainers", None)
-    if view.spec["queue"] is not None:
+    if job.spec["queue"] is not None:
         spec["schedulerName"] = "t9k-scheduler"
-    spec |= {"hostname": name(view, role, replica), "subdomain": view.name}
-    spec["volumes"] = [*(spec.get("volumes") or ()), *_volumes(view, role)]
+    spec |= {"hostname": name(job, role, replica), "subdomain": job.name}
+    spec["volumes"] = [*(spec.get("volumes") or ()), *_volumes(job, role)]
     spec["containers"] = [
-        _container_in_mode(view, role, each, override) if each.get("name") == role.name else each
+        _container_in_mode(job, role, each, override) if each.get("name") == role.name else each
         for each in spec["containers"]
     ]
     return spec
 
 
-def _override(view: ControlledJob, role: Role) -> ReplicaOverride | None:
-    """Return what the job's mode changes in the pods of a role, None for nothing."""
-    overrides = view.spec["debug"]
+def _override_of_role(job: ControlledJob, role: Role) -> ReplicaOverride | None:
+    """Return what the job changes in the pods of a role; None if nothing.
+
+    A job that is debugged has overrides for that, and a job that was resumed after a pause has overrides for that.
+    """
+    overrides = job.spec["debug"]
     if overrides is None:
-        overrides = view.spec["resume"] if view.spec["resumed"] else {}
+        overrides = job.spec["resume"] if job.spec["resumed"] else {}
     override: ReplicaOverride | None = overrides.get(role.name)
     return override
 
 
-def _container_in_mode(view: ControlledJob, role: Role, container: Object, override: ReplicaOverride | None) -> Object:
-    """Return a container with SSH, variables and mounts, and with the command of the job's mode."""
-    changed = {**container, **_mode_command(view, role, override)}
+def _container_in_mode(job: ControlledJob, role: Role, container: Object, override: ReplicaOverride | None) -> Object:
+    """Return the launcher's or worker's container with SSH, variables and mounts, and the command of the job's mode."""
+    changed = {**container, **_mode_command(job, role, override)}
     if "args" not in changed or changed["args"] is None:
         changed.pop("args", None)
-    mounts = [{"name": "turnout-ssh", "mountPath": view.spec["ssh"]["path"]}]
+    mounts = [{"name": "turnout-ssh", "mountPath": job.spec["ssh"]["path"]}]
     if role.name == LAUNCHER:
-        mounts.append({"name": "turnout-config", "mountPath": CONFIG})
-        changed["env"] = with_missing_variables(container.get("env") or (), _worker_variables(view))
+        mounts.append({"name": "turnout-config", "mountPath": CONFIG_PATH})
+        changed["env"] = with_missing_variables(container.get("env") or (), _worker_variables(job))
     else:
         address = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
         changed["env"] = with_missing_variables(container.get("env") or (), [address])
     return {**changed, "volumeMounts": [*(container.get("volumeMounts") or ()), *mounts]}
 
 
-def _mode_command(view: ControlledJob, role: Role, override: ReplicaOverride | None) -> dict[str, Any]:
-    """Return the command of a container: training, or the command of the job's mode."""
-    if view.spec["debug"] is not None:
-        return {"command": override.command if override and override.command else _DEBUG, "args": None}
-    own = _launcher_command(view) if role.name == LAUNCHER else _sshd_command(view)
+def _mode_command(job: ControlledJob, role: Role, override: ReplicaOverride | None) -> dict[str, Any]:
+    """Return the fields `command` and `args` of a container: for training or debugging, as overridden."""
+    if job.spec["debug"] is not None:
+        return {"command": override.command if override and override.command else _DEBUG_COMMAND, "args": None}
+    default = _launcher_command(job) if role.name == LAUNCHER else _sshd_command(job)
     if override and (override.command or override.args):
-        return {"command": override.command or own, "args": override.args or None}
-    return {"command": own, "args": None}
+        return {"command": override.command or default, "args": override.args or None}
+    return {"command": default, "args": None}
 
 
-def _sshd_command(view: ControlledJob) -> list[str]:
-    """Return the command of a worker: sshd with the job's own keys, whatever the image has. Source: CA-03, CA-11"""
-    path = view.spec["ssh"]["path"]
+def _sshd_command(job: ControlledJob) -> list[str]:
+    """Return the command of a worker: sshd with the job's own keys, whatever the image contains.
+
+    Source: CA-03, CA-11
+    """
+    path = job.spec["ssh"]["path"]
     options = {
         "HostKey": f"{path}/ssh_host_ecdsa_key",
         "AuthorizedKeysFile": f"{path}/authorized_keys",
@@ -295,7 +319,7 @@ def _sshd_command(view: ControlledJob) -> list[str]:
         "PidFile": "none",
     }
     return [
-        view.spec["ssh"]["sshd"],
+        job.spec["ssh"]["sshd"],
         "-De",
         "-p",
         str(SSH_PORT),
@@ -303,69 +327,73 @@ def _sshd_command(view: ControlledJob) -> list[str]:
     ]
 
 
-def _launcher_command(view: ControlledJob) -> list[str]:
-    """Return the launcher's command: once every sshd answers, the ColossalAI runner. Source: CA-08, CA-09, CA-22"""
-    hostfile = f"{CONFIG}/hostfile"
-    wait = ["python3", f"{CONFIG}/{SCRIPT}", hostfile, str(SSH_PORT), str(ANSWER_S), LOG]
-    run = ["colossalai", "run", "--hostfile", hostfile, "--nproc_per_node", str(view.spec["processes"])]
-    run += ["--master_addr", hosts(view)[0], "--ssh-port", str(SSH_PORT)]
-    if view.spec["torch"]:
-        run += ["--extra_launch_args", view.spec["torch"]]
-    return [*wait, *run, *view.spec["command"]]
+def _launcher_command(job: ControlledJob) -> list[str]:
+    """Return the command of the launcher: once every sshd answers, it runs `colossalai run`.
 
-
-def _worker_variables(view: ControlledJob) -> list[Object]:
-    """Return the worker's variables for the launcher, which takes its own to every host: sshd passes none on.
-
-    Those that name a field of the pod are the worker's alone. Source: CA-19, CA-20
+    Source: CA-08, CA-09, CA-22
     """
-    worker = next(role for role in view.roles if role.name == WORKER)
+    hostfile = f"{CONFIG_PATH}/hostfile"
+    wait = ["python3", f"{CONFIG_PATH}/{SCRIPT}", hostfile, str(SSH_PORT), str(ANSWER_S), LOG]
+    run = ["colossalai", "run", "--hostfile", hostfile, "--nproc_per_node", str(job.spec["processes"])]
+    run += ["--master_addr", hosts(job)[0], "--ssh-port", str(SSH_PORT)]
+    if job.spec["torch"]:
+        run += ["--extra_launch_args", job.spec["torch"]]
+    return [*wait, *run, *job.spec["command"]]
+
+
+def _worker_variables(job: ControlledJob) -> list[Object]:
+    """Return the worker's variables that the launcher gets, too, since sshd passes no variables on to the hosts.
+
+    Variables that name a field of the pod are left out, since they hold for one pod only. Source: CA-19, CA-20
+    """
+    worker = next(role for role in job.roles if role.name == WORKER)
     (container,) = (each for each in worker.template["spec"]["containers"] if each.get("name") == WORKER)
     return [each for each in container.get("env") or () if not (each.get("valueFrom") or {}).get("fieldRef")]
 
 
-def _volumes(view: ControlledJob, role: Role) -> list[Object]:
-    """Return the volumes of a pod: SSH keys, and for the launcher the configuration."""
-    found: list[Object] = [{"name": "turnout-ssh", "secret": {"secretName": _secret(view), "defaultMode": 0o600}}]
+def _volumes(job: ControlledJob, role: Role) -> list[Object]:
+    """Return the volumes that a pod gets: SSH keys, and for the launcher the host list."""
+    volumes: list[Object] = [{"name": "turnout-ssh", "secret": {"secretName": _secret_name(job), "defaultMode": 0o600}}]
     if role.name == LAUNCHER:
-        found.append({"name": "turnout-config", "configMap": {"name": _config(view)}})
-    return found
+        volumes.append({"name": "turnout-config", "configMap": {"name": _config_name(job)}})
+    return volumes
 
 
-def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[JobVerdict]:
-    """Return the conditions that follow from the pods. The launcher's end is the job's, unless it names a host.
+def judge(job: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[JobVerdict]:
+    """Return the conditions that follow from the pods. counts: by the name of the role.
 
-    A restarted worker is no longer in the host list. Source: CA-21, CA-23, CA-24, SD-17
+    The end of the launcher is the end of the job; a host that it names as failed, or a restarted worker, fails the job.
+    Source: CA-21, CA-23, CA-24, SD-17
     """
-    if view.spec["debug"] is None and (end := _end(view, known)) is not None:
+    if job.spec["debug"] is None and (end := _end_verdict(job, known)) is not None:
         return [end]
     active = sum(count.active for count in counts.values())
-    return [JobVerdict(Reason.RUNNING, f"{KIND} {view.name} is running.")] if active == view.gang.min_member else []
+    return [JobVerdict(Reason.RUNNING, f"{KIND} {job.name} is running.")] if active == job.gang.min_member else []
 
 
-def _end(view: ControlledJob, known: OwnedObjects) -> JobVerdict | None:
-    """Return the end of a job that trains, None if it continues."""
+def _end_verdict(job: ControlledJob, known: OwnedObjects) -> JobVerdict | None:
+    """Return the verdict that ends a job that trains, None if it continues."""
     launcher = next((pod for pod in known.pods if pod.role == LAUNCHER), None)
     if launcher is None:
         return None
     if launcher.phase is PodPhase.SUCCEEDED:
         if failed := _FAILURE.findall(launcher.last_words):
             return JobVerdict(Reason.FAILED, f"The launcher's summary names {', '.join(failed)}: failure.")
-        return JobVerdict(Reason.SUCCEEDED, f"{KIND} {view.name} is successfully completed.")
+        return JobVerdict(Reason.SUCCEEDED, f"{KIND} {job.name} is successfully completed.")
     restarted = next((pod.name for pod in known.pods if pod.role == WORKER and pod.restarts), "")
     if restarted:
         return JobVerdict(Reason.FAILED, f"Worker {restarted} started again and is out of the launcher's host list.")
     return None
 
 
-def advice(view: ControlledJob) -> Sequence[str]:
-    """Return what a new job's owner should know. Source: CA-12, CA-18"""
-    return list(_advice(view))
+def advice(job: ControlledJob) -> Sequence[str]:
+    """Return texts about a new job that its owner should read; empty without any. Source: CA-12, CA-18"""
+    return list(_advice(job))
 
 
-def _advice(view: ControlledJob) -> Iterator[str]:
-    """Yield advice on the worker's template that the owner should read."""
-    spec = next(role for role in view.roles if role.name == WORKER).template["spec"]
+def _advice(job: ControlledJob) -> Iterator[str]:
+    """Yield advice on the template of the worker."""
+    spec = next(role for role in job.roles if role.name == WORKER).template["spec"]
     worker = next(each for each in spec["containers"] if each.get("name") == WORKER)
     if worker.get("command") or worker.get("args"):
         yield "spec.worker.template: the command of container worker has no effect: it runs sshd"
@@ -391,172 +419,10 @@ def _is_more_memory(size: Any, limit: Any) -> bool:
         return False
 
 
-def _never_recreate(_view: ControlledJob, _role: Role, _pod: PodState) -> bool:
-    return False  # ranks are fixed, so no worker rejoins
+def _never_recreate(_job: ControlledJob, _role: Role, _pod: PodState) -> bool:
+    """Return False for every failed pod: ranks are fixed, so that no worker can join again."""
+    return False
 
-
-# The status in T9k's words: a phase, six conditions, tasks and an aggregate. Source: CA-43 to CA-59, SD-10, SD-11
-NORMAL, NO_REASON = "All pods are running normally.", "-"
-_TYPES = (LAUNCHER, WORKER)
-_WORDS = {
-    "Initialized": Reason.CREATED,
-    "Running": Reason.RUNNING,
-    "Completed": Reason.SUCCEEDED,
-    "Failed": Reason.FAILED,
-    "Paused": Reason.SUSPENDED,
-}
-_ORDER = ("Initialized", "Running", "ReplicaFailure", "Completed", "Failed", "Paused")
-_FAILED = "The job exited with an error code."
-
-
-def _to_core_status(status: Object) -> Object:
-    """Return the conditions that the core remembers, and the times."""
-    found = []
-    for each in conditions.valid_conditions(status):
-        type_ = each.get("type")
-        if (word := _WORDS.get(type_) if isinstance(type_, str) else None) is None:
-            continue
-        if word in (Reason.SUCCEEDED, Reason.FAILED) and each.get("status") != "True":
-            continue
-        time = each.get("lastTransitionTime")
-        time = time if isinstance(time, str) else rfc3339(0.0)
-        status_word = each.get("status") if word is not Reason.CREATED else "True"
-        found.append(
-            {
-                "type": word.value,
-                "status": status_word,
-                "reason": _core_reason(word, status_word),
-                "message": each.get("message"),
-                "lastTransitionTime": time,
-            }
-        )
-    return {**{name: status[name] for name in ("startTime", "completionTime") if name in status}, "conditions": found}
-
-
-def _core_reason(word: Reason, status: Any) -> str:
-    if word is Reason.SUSPENDED and status != "True":
-        return f"ColossalAIJob{Reason.RESUMED.value}"
-    return f"ColossalAIJob{word.value}"
-
-
-def _to_t9k_status(status: Object, view: ControlledJob | None, known: OwnedObjects, moment: StatusContext) -> Object:
-    """Return the status in the words of the T9k operator.
-
-    status: in our words. moment: the status before, and the time.
-    """
-    ours: Sequence[Object] = status["conditions"]
-    before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
-    converted = [
-        _condition(type_, *values, before.get(type_), moment.now_s)
-        for type_, values in _conditions(ours, view, known, before)
-    ]
-    converted.sort(key=lambda each: _ORDER.index(each["type"]))
-    times = {name: status[name] for name in ("startTime", "completionTime") if name in status}
-    return {
-        **times,
-        "phase": _phase(ours, view, known),
-        "conditions": converted,
-        "tasks": [_task(type_, known.pods) for type_ in _TYPES],
-        "aggregate": _aggregate(view, known.pods),
-    }
-
-
-def _conditions(
-    ours: Sequence[Object], view: ControlledJob | None, known: OwnedObjects, before: Mapping[Any, Object]
-) -> Iterator[tuple[str, tuple[bool, str, str]]]:
-    """Give each condition's type, and whether it is true, its reason and its message."""
-    complete = view is not None and len(known.pods) >= view.gang.min_member
-    if complete or (before.get("Initialized") or {}).get("status") == "True":
-        yield "Initialized", (True, NO_REASON, "The job has been initialized successfully.")
-    else:
-        yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
-    yield from _running_conditions(ours)
-    broken = [pod.name for pod in known.pods if pod.phase is PodPhase.FAILED]
-    words = f"{', '.join(broken)} failed." if broken else NORMAL
-    yield "ReplicaFailure", (bool(broken), "Failed" if broken else NO_REASON, words)
-    yield from _end_conditions(ours)
-
-
-def _running_conditions(ours: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
-    """Give the conditions Running and Paused, if the job ever ran or was paused, as `_conditions` does."""
-    paused = conditions.is_true(ours, Reason.SUSPENDED)
-    if ran := [each for each in ours if each.get("type") == Reason.RUNNING.value]:
-        runs = not paused and (conditions.ended(ours) or ran[0].get("status") == "True")
-        yield "Running", (runs, NO_REASON, NORMAL if runs else "The job is paused.")
-    if paused or any(each.get("type") == Reason.SUSPENDED.value for each in ours):
-        yield "Paused", (paused, NO_REASON, "All replicas are deleted." if paused else "The job has been resumed.")
-
-
-def _end_conditions(ours: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
-    """Give the conditions Completed and Failed, as `_conditions` does."""
-    if conditions.is_true(ours, Reason.FAILED):
-        text = next((str(each.get("message")) for each in ours if each.get("type") == Reason.FAILED.value), _FAILED)
-        yield "Completed", (False, "Failed", text)
-        yield "Failed", (True, "Failed", text)
-        return
-    done = conditions.is_true(ours, Reason.SUCCEEDED)
-    yield "Completed", (done, NO_REASON, "The job has succeeded." if done else "The job has not ended.")
-    yield "Failed", (False, NO_REASON, "The job has not failed.")
-
-
-def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
-    """Return a condition. Its transition time stays if its status stays. before: the old condition, None for none."""
-    status = "True" if on else "False"
-    time_before = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
-    time = time_before if isinstance(time_before, str) else rfc3339(now_s)
-    return {"type": type_, "status": status, "reason": reason, "message": text, "lastTransitionTime": time}
-
-
-_DECIDED_PHASES = {Reason.FAILED: "Failed", Reason.SUCCEEDED: "Succeeded", Reason.SUSPENDED: "Paused"}
-
-
-def _phase(ours: Sequence[Object], view: ControlledJob | None, known: OwnedObjects) -> str:
-    """Return the phase of a job. ours: its conditions in our words."""
-    for condition, phase in _DECIDED_PHASES.items():
-        if conditions.is_true(ours, condition):
-            return phase
-    if known.unread or any(pod.phase is PodPhase.UNKNOWN for pod in known.pods):
-        return "Unknown"
-    if view is not None and _running_pods(known) >= view.gang.min_member:
-        return "Running"
-    if any(each.get("type") == Reason.SUSPENDED.value for each in ours):
-        return "Resuming"
-    return "Running" if conditions.is_true(ours, Reason.RUNNING) else "Pending"
-
-
-def _running_pods(known: OwnedObjects) -> int:
-    return sum(pod.phase is PodPhase.RUNNING and not pod.deleting for pod in known.pods)
-
-
-def _task(type_: str, pods: Sequence[PodState]) -> Object:
-    """Return the status of the replicas of one type, under both names that the manuals have for the list."""
-    mine = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
-    each = [_replica(pod) for pod in mine]
-    return {"type": type_, "restartCount": sum(pod.restarts for pod in mine), "status": each, "replicas": each}
-
-
-def _replica(pod: PodState) -> Object:
-    """Return the status of one pod, with its scheduler's message while it has no node. Source: CA-14"""
-    fields = {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)}
-    return {**fields, "message": pod.scheduler_message} if pod.scheduler_message else fields
-
-
-def _aggregate(view: ControlledJob | None, pods: Sequence[PodState]) -> Object:
-    """Return how many pods are in each phase. Pods that are being deleted count as deleted."""
-    counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
-    for pod in pods:
-        if pod.deleting:
-            counts["deleted"] += 1
-        elif pod.phase is PodPhase.PENDING:
-            counts["creating" if pod.node else "pending"] += 1
-        else:
-            counts[pod.phase.value.lower()] += 1
-    return counts
-
-
-_VOCABULARY = StatusVocabulary(
-    ("phase", "conditions", "tasks", "aggregate", "startTime", "completionTime"), _to_core_status, _to_t9k_status
-)
 
 COLOSSALAIJOB = ControlledKind(
     KIND,
@@ -574,7 +440,7 @@ COLOSSALAIJOB = ControlledKind(
     name=name,
     postponed_roles=postponed_roles,
     recreate=_never_recreate,
-    vocabulary=_VOCABULARY,
+    vocabulary=VOCABULARY,
     advice=advice,
     outdated=outdated,
     reports_containers=True,

@@ -1,6 +1,6 @@
 """ElasticJobs of DLRover, whose workers meet at a master pod. Source: docs/facts/job-kinds.md 1.1; DL-09 to DL-27.
 
-What differs from DLRover: its controller makes the workers too, so a master that dies takes nothing with it; the
+Differences from DLRover: this controller also creates the workers, so that the end of a master ends no worker; the
 master runs our coordinator unless the job names its own command; restart counts have no silent bound (SD-02); the
 template's restartPolicy and resources stay as they are. A worker that lacked memory gets more, and a worker whose node
 was faulty avoids that node. The environment of pods is that of docs/facts/dlrover.md 5.3.
@@ -52,16 +52,17 @@ WORKER_PORT = 3333  # of a worker's Service, as DLRover has it
 FAULTY = 138  # a launcher's exit code: its check has found the node faulty
 MODES = (elasticjob.SINGLE_JOB, "manual", "manunal")  # the last is upstream's spelling
 PORT = 50001  # of the master, as DLRover has it
-FLAG = "--coordinator-only"
+COORDINATOR_FLAG = "--coordinator-only"
 LABELS = ChildLabels("elasticjob.dlrover/name", "elasticjob.dlrover/replica-type", "elasticjob.dlrover/rank-index")
-MOST_STEPS = 2  # of memory, each half of the template's request
+MAX_MEMORY_STEPS = 2  # by which the memory of a worker is raised; each step is half of the template's request
 _NODE_FIELD = "metadata.name"
 
+# Fields of the worker's pod, and of its container, that the master gets, too.
 _SHARED = ("volumes", "imagePullSecrets", "serviceAccountName", "automountServiceAccountToken", "securityContext")
 _OF_CONTAINER = ("image", "imagePullPolicy", "env", "envFrom", "volumeMounts", "securityContext")
 _MASTER_RESOURCES = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
-# Options of the workers' command line that the coordinator decides by.
-_OF_A_SHELL = set("$`'\"\\;|&")  # characters that a shell would change
+_SHELL_CHARACTERS = set("$`'\"\\;|&")  # characters that a shell would change
+# Options of the workers' command line that the coordinator gets, too: without a value, and with one.
 _FLAGS = ("network-check", "comm-perf-test", "exclude-straggler", "insecure-no-token")
 _VALUES = (
     "precheck",
@@ -84,12 +85,18 @@ _VALUES = (
 
 
 def with_master_image(image: str) -> ControlledKind:
-    """Return the kind whose masters run in an image of their own, where the job names none. Source: DL-05"""
+    """Return the kind with an image for masters of jobs that name none; "" for the image of the workers.
+
+    Source: DL-05
+    """
     return replace(ELASTICJOB, read=job_reader.refusing(partial(_read, image=image)))
 
 
 def _read(raw: Object, image: str = "") -> ControlledJob:
-    """Return the job as the controllers see it. image: of a master without a template. Raises BadJob."""
+    """Return the job of an object.
+
+    image: of a master for which the job names none, "" for the workers'. Raises BadJob.
+    """
     meta, part = ObjectPart(raw).part("metadata"), ObjectPart(raw).part("spec")
     job_reader.check_name(meta.value)
     if len(name := meta.text("name")) > MAX_NAME:
@@ -101,49 +108,59 @@ def _read(raw: Object, image: str = "") -> ControlledJob:
         raise BadJob(f"spec.optimizeMode is {mode!r:.40}: single-job or manual is needed, there is no brain service")
     if unknown := sorted(part.by_name("replicaSpecs").keys() - {MASTER, WORKER}):
         raise BadJob(f"{ROLES}.{unknown[0]:.40} is no role of {ALL_REDUCE}: {WORKER} and {MASTER} are")
-    worker, least, most = _read_workers(spec, meta)
+    worker, min_workers, max_workers = _read_workers(spec, meta)
     master, coordinates = _read_master(spec.replica_specs.dlrover_master, worker, image)
     return job_reader.controlled_job(
         raw,
         KIND,
         roles=(master, worker),
         policy=RunPolicy(spec.suspend, CleanPods.RUNNING),
-        gang=GangSpec(least),
+        gang=GangSpec(min_workers),
         spec={"coordinates": coordinates, "more_memory": mode == MODES[0]},
-        elastic=least < most,
+        elastic=min_workers < max_workers,
     )
 
 
 def _read_workers(spec: elasticjob.ElasticJobSpec, meta: ObjectPart) -> tuple[Role, int, int]:
-    """Return the workers, and the bounds of their number: by the owner's annotations, else by --nnodes."""
+    """Return the role of the workers, and the bounds of their number, min <= max.
+
+    The bounds are those of the owner's annotations, else of --nnodes, else the replicas. Raises BadJob.
+    """
     named = elasticjob.worker_role(spec)
     # The kubelet's policy: that of the template, else the role's, else Never, since failed pods are recreated.
     default = named.spec.restart_policy or Restart.NEVER
     restart = named.template.part("spec").word("restartPolicy", Restart, default)
     restart = Restart.NEVER if restart is Restart.EXIT_CODE else restart
-    role = job_reader.role(named, CONTAINER, None, restart)
+    role = job_reader.read_role(named, CONTAINER, None, restart)
     bounds = elasticjob.command_bounds(job_kind.command_words(named.template)) or (role.replicas, role.replicas)
-    notes = meta.words("annotations")
-    least, most = _count(notes, MIN_WORKERS, bounds[0]), _count(notes, MAX_WORKERS, bounds[1])
-    role = replace(role, restart=restart, most_restarts=_restarts(spec.replica_specs.worker, WORKER))
-    return role, min(least, most), max(least, most)
+    annotations = meta.words("annotations")
+    min_workers, max_workers = _count(annotations, MIN_WORKERS, bounds[0]), _count(annotations, MAX_WORKERS, bounds[1])
+    role = replace(role, restart=restart, max_restarts=_read_max_restarts(spec.replica_specs.worker, WORKER))
+    return role, min(min_workers, max_workers), max(min_workers, max_workers)
 
 
-def _count(notes: Mapping[str, str], key: str, default: int) -> int:
-    text = notes.get(key, "")
+def _count(annotations: Mapping[str, str], key: str, default: int) -> int:
+    """Return the number of an annotation, `default` if it is missing or no number."""
+    text = annotations.get(key, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else default
 
 
-def _restarts(spec: elasticjob.WorkerSpec | elasticjob.MasterSpec, name: str) -> int:
-    """Return how often one rank gets a new pod, in either spelling. Source: DL-15, DL-16, SD-02"""
-    one, other, where = spec.restart_count, spec.restart_counts, f"{ROLES}.{name}"
-    if one is not None and other is not None and one != other:
-        raise BadJob(f"{where}.restartCount is {one} and {where}.restartCounts is {other}: say one of them")
-    return next((each for each in (one, other) if each is not None), RESTARTS)
+def _read_max_restarts(spec: elasticjob.WorkerSpec | elasticjob.MasterSpec, name: str) -> int:
+    """Return how often one rank gets a new pod, in either spelling.
+
+    name: of the role. Raises BadJob. Source: DL-15, DL-16, SD-02
+    """
+    count, counts, where = spec.restart_count, spec.restart_counts, f"{ROLES}.{name}"
+    if count is not None and counts is not None and count != counts:
+        raise BadJob(f"{where}.restartCount is {count} and {where}.restartCounts is {counts}: say one of them")
+    return next((each for each in (count, counts) if each is not None), RESTARTS)
 
 
 def _read_master(spec: elasticjob.MasterSpec, worker: Role, image: str) -> tuple[Role, bool]:
-    """Return the master, and whether our coordinator runs in it. Source: DL-21, DL-22"""
+    """Return the role of the master, and True if our coordinator runs in it. Raises BadJob. Source: DL-21, DL-22
+
+    worker: the role of the workers. image: as of `_read`.
+    """
     if spec.replicas != 1:
         raise BadJob(f"{ROLES}.{MASTER}.replicas is {spec.replicas}: a job has one master")
     template = ObjectPart(spec.template, f"{ROLES}.{MASTER}.template")
@@ -151,68 +168,70 @@ def _read_master(spec: elasticjob.MasterSpec, worker: Role, image: str) -> tuple
     containers = template.part("spec").parts("containers")
     if len(containers) > 1 and not any(each.text("name") == CONTAINER for each in containers):
         raise BadJob(f"{template.part('spec').at('containers')}: one container must be named {CONTAINER}")
-    runs, restarts = job_kind.command_words(template), _restarts(spec, MASTER)
+    runs, restarts = job_kind.command_words(template), _read_max_restarts(spec, MASTER)
     full_template = master_template(template.value, worker, image)
-    role = Role(MASTER, 1, full_template, Restart.NEVER, most_restarts=restarts, outside_gang=True)
-    return role, not runs or FLAG in runs
+    role = Role(MASTER, 1, full_template, Restart.NEVER, max_restarts=restarts, outside_gang=True)
+    return role, not runs or COORDINATOR_FLAG in runs
 
 
-def name(view: ControlledJob, role: Role, replica: Replica) -> str:
-    """Return a pod's name. Source: DL-26"""
-    return pod_name(view, role, replica.number)
+def name(job: ControlledJob, role: Role, replica: Replica) -> str:
+    """Return the name of a replica's pod. Source: DL-26"""
+    return pod_name(job, role, replica.number)
 
 
-def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the labels of one pod: its id is its own, its rank is taken over."""
+def labels(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
+    """Return the labels of one replica's pod: the number is its own, the rank is taken over by its replacement."""
     numbers = {"replica-index": replica.number, "rank-index": replica.index, "relaunch-count": replica.restarts}
-    return {**selector(view, role), **{f"elasticjob.dlrover/{key}": str(each) for key, each in numbers.items()}}
+    return {**selector(job, role), **{f"elasticjob.dlrover/{key}": str(each) for key, each in numbers.items()}}
 
 
-def selector(view: ControlledJob, role: Role) -> dict[str, str]:
+def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a role have."""
-    return {"app": "dlrover", LABELS.job: view.name, LABELS.role: role.label}
+    return {"app": "dlrover", LABELS.job: job.name, LABELS.role: role.label}
 
 
-def extras(view: ControlledJob, _known: OwnedObjects) -> list[NeededChild]:
-    """Return the Services: the master's, and one for each rank of the workers."""
-    found: list[NeededChild] = []
-    for role in view.roles:
+def extras(job: ControlledJob, _known: OwnedObjects) -> list[NeededChild]:
+    """Return the Services: of the master, and of each rank of the workers."""
+    services: list[NeededChild] = []
+    for role in job.roles:
         for index in range(role.replicas):
-            head, port = (
-                (master_host(view), PORT) if role.name == MASTER else (pod_name(view, role, index), WORKER_PORT)
+            service_name, port = (
+                (master_host(job), PORT) if role.name == MASTER else (pod_name(job, role, index), WORKER_PORT)
             )
-            found.append(LazyChild(ChildKey("Service", head), partial(_service, view, role, index, head, port)))
-    return found
+            services.append(
+                LazyChild(ChildKey("Service", service_name), partial(_service, job, role, index, service_name, port))
+            )
+    return services
 
 
-def _service(view: ControlledJob, role: Role, index: int, head: str, port: int) -> Object:
-    """Return the Service of one rank, whichever pod has it now."""
-    chosen = {**selector(view, role), LABELS.index: str(index)}
+def _service(job: ControlledJob, role: Role, index: int, service_name: str, port: int) -> Object:
+    """Return the Service of one rank, which leads to whichever pod has the rank now."""
+    pod_labels = {**selector(job, role), LABELS.index: str(index)}
     ports = [{"name": "dlrover", "port": port}]
-    spec = {"clusterIP": "None", "selector": chosen, "ports": ports, "publishNotReadyAddresses": True}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(view, head, chosen), "spec": spec}
+    spec = {"clusterIP": "None", "selector": pod_labels, "ports": ports, "publishNotReadyAddresses": True}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(job, service_name, pod_labels), "spec": spec}
 
 
-def suspended_view(view: ControlledJob) -> ControlledJob:
+def suspended_job(job: ControlledJob) -> ControlledJob:
     """Return the part of a suspended job that still runs: its master."""
-    return replace(view, roles=tuple(role for role in view.roles if role.name == MASTER))
+    return replace(job, roles=tuple(role for role in job.roles if role.name == MASTER))
 
 
-def recreate(_view: ControlledJob, role: Role, pod: PodState) -> bool:
-    """Return True unless a master reports that the job has failed.
+def recreate(_job: ControlledJob, role: Role, pod: PodState) -> bool:
+    """Return True unless the exit code of a master reports that the job has failed.
 
-    Failed pods are recreated up to their role's count.
+    Failed pods are recreated up to the count of their role.
     """
     return role.name != MASTER or pod.exit_code != 1
 
 
-def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> Sequence[JobVerdict]:
-    """Return the conditions that follow from the pods' phases.
+def judge(job: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> Sequence[JobVerdict]:
+    """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
-    The success of the master, or of all workers, is the job's.
+    The job succeeds with its master, or with all workers.
     """
-    head = f"{KIND} {view.name}"
-    worker = next(role for role in view.roles if role.name == WORKER)
+    head = f"{KIND} {job.name}"
+    worker = next(role for role in job.roles if role.name == WORKER)
     done = 0 < worker.replicas == counts[WORKER].succeeded
     if done or counts[MASTER].succeeded:
         return [JobVerdict(Reason.SUCCEEDED, f"{head} is successfully completed.")]
@@ -226,70 +245,77 @@ _FIELDS = ("phase", "conditions", "replicaStatuses", "startTime", "completionTim
 
 
 def _to_core_status(status: Object) -> Object:
+    """Return the core status: the status without DLRover's phase."""
     return {key: each for key, each in status.items() if key != "phase"}
 
 
 def _to_dlrover_status(
-    status: Object, _view: ControlledJob | None, known: OwnedObjects, _moment: StatusContext
+    status: Object, _job: ControlledJob | None, known: OwnedObjects, _moment: StatusContext
 ) -> Object:
-    """Return the status with DLRover's phase."""
+    """Return the status with DLRover's phase. status: the core status."""
     true = (each for each in _PHASES if conditions.is_true(conditions.valid_conditions(status), each))
     before = PodPhase.PENDING.value if known.pods else Reason.CREATED.value
     phase: dict[str, Any] = {"phase": next((each.value for each in true), before)}
     return {**phase, **status}
 
 
-def pod_name(view: ControlledJob, role: Role, number: int) -> str:
-    """Return the name of the pod with this number, and of a worker's Service."""
-    return f"{master_host(view)}-{number}" if role.name == MASTER else f"{view.name}-edljob-{role.label}-{number}"
+def pod_name(job: ControlledJob, role: Role, number: int) -> str:
+    """Return the name of the pod with this number; for a worker also the name of a Service."""
+    return f"{master_host(job)}-{number}" if role.name == MASTER else f"{job.name}-edljob-{role.label}-{number}"
 
 
-def master_host(view: ControlledJob) -> str:
+def master_host(job: ControlledJob) -> str:
     """Return the name of the master's Service."""
-    return f"elasticjob-{view.name}-{MASTER}"
+    return f"elasticjob-{job.name}-{MASTER}"
 
 
-def master_template(given: Object, worker: Role, image: str = "") -> Object:
-    """Return the master's template: our coordinator, except for the fields that the job sets.
+def master_template(own_template: Object, worker: Role, image: str = "") -> Object:
+    """Return the pod template of the master: our coordinator, except for the fields that the job sets.
 
-    image: of the master if the job names none; "" for the workers' image.
+    own_template: in the job, {} for none. image: of the master if the job names none; "" for the workers' image.
     """
-    pod = worker.template["spec"]
-    (trains,) = [each for each in pod["containers"] if each.get("name") == CONTAINER][:1]
-    own = given.get("spec") or {}
-    mine, sidecars = _split_containers(own.get("containers") or ())
-    shared = {key: trains[key] for key in _OF_CONTAINER if key in trains} | ({"image": image} if image else {})
-    runs: dict[str, Any] = {"command": ["turnout-run"], "args": [*_coordinator_arguments(worker)]}
-    if "command" in mine or "args" in mine:
-        runs = {}
-    container = {**shared, "resources": _MASTER_RESOURCES, **runs, **mine, "name": CONTAINER}
-    spec = {**{key: pod[key] for key in _SHARED if key in pod}, **own, "containers": [container, *sidecars]}
-    return {**given, "spec": spec}
+    worker_pod = worker.template["spec"]
+    (worker_container,) = [each for each in worker_pod["containers"] if each.get("name") == CONTAINER][:1]
+    own_spec = own_template.get("spec") or {}
+    own_container, sidecars = _split_containers(own_spec.get("containers") or ())
+    shared = {key: worker_container[key] for key in _OF_CONTAINER if key in worker_container} | (
+        {"image": image} if image else {}
+    )
+    command: dict[str, Any] = {"command": ["turnout-run"], "args": [*_coordinator_arguments(worker)]}
+    if "command" in own_container or "args" in own_container:
+        command = {}
+    container = {**shared, "resources": _MASTER_RESOURCES, **command, **own_container, "name": CONTAINER}
+    spec = {
+        **{key: worker_pod[key] for key in _SHARED if key in worker_pod},
+        **own_spec,
+        "containers": [container, *sidecars],
+    }
+    return {**own_template, "spec": spec}
 
 
 def _split_containers(containers: Sequence[Object]) -> tuple[Object, list[Object]]:
-    """Return the container of the master, which may have no name if it is alone, and the other containers."""
-    mine = [each for each in containers if each.get("name", CONTAINER) == CONTAINER or len(containers) == 1]
-    return mine[-1] if mine else {}, [each for each in containers if each not in mine]
+    """Return the container of the master, {} if none is given, and the other containers. A lone one needs no name."""
+    own = [each for each in containers if each.get("name", CONTAINER) == CONTAINER or len(containers) == 1]
+    return own[-1] if own else {}, [each for each in containers if each not in own]
 
 
 def _coordinator_arguments(worker: Role) -> Iterator[str]:
-    """Give the coordinator's arguments: where it listens, and what the workers' command line says of its work."""
-    yield from (FLAG, f"--rdzv-endpoint=$(POD_IP):{PORT}")
+    """Yield the coordinator's arguments: where it listens, and the options of the workers that it needs."""
+    yield from (COORDINATOR_FLAG, f"--rdzv-endpoint=$(POD_IP):{PORT}")
     words = job_kind.command_words(ObjectPart(worker.template))
     named = {word.partition("=")[0].lstrip("-").replace("_", "-") for word in words if word.startswith("--")}
     yield from (f"--{name}" for name in _FLAGS if name in named)
     for name in _VALUES:
         value = job_kind.flag_value(words, f"--{name}", f"--{name.replace('-', '_')}")
-        if value and not set(value) & _OF_A_SHELL:
+        if value and not set(value) & _SHELL_CHARACTERS:
             yield f"--{name}={value}"
 
 
-def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
-    """Return the pod's spec with what its processes have to know of one another."""
-    spec, env = dict(role.template["spec"]), [*_env(view, role, replica)]
+def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
+    """Return the spec of one replica's pod, with its environment, more memory and the nodes that it avoids."""
+    spec, env = dict(role.template["spec"]), [*_env(job, role, replica)]
     spec["containers"] = [
-        _with_env(each, env, replica, view) if each.get("name") == CONTAINER else each for each in spec["containers"]
+        _with_env(each, env, replica, job) if each.get("name") == CONTAINER else each for each in spec["containers"]
     ]
     return (
         spec
@@ -298,15 +324,18 @@ def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObj
     )
 
 
-def _with_env(container: Object, env: Sequence[Object], replica: Replica, view: ControlledJob) -> Object:
-    """Return the training container with its environment, ours first, so that its own may refer to it."""
+def _with_env(container: Object, env: Sequence[Object], replica: Replica, job: ControlledJob) -> Object:
+    """Return the training container with its environment, ours first, so that its own variables may refer to it.
+
+    A worker that ran out of memory gets more, if the job allows it.
+    """
     names = {each["name"] for each in env}
-    own = [each for each in container.get("env") or () if each.get("name") not in names]
-    changed = {**container, "env": [*env, *own]}
-    steps = min(replica.memory_kills, MOST_STEPS) if view.spec["more_memory"] else 0
-    if not steps or not isinstance(given := container.get("resources"), Mapping):
+    own_variables = [each for each in container.get("env") or () if each.get("name") not in names]
+    changed = {**container, "env": [*env, *own_variables]}
+    steps = min(replica.memory_kills, MAX_MEMORY_STEPS) if job.spec["more_memory"] else 0
+    if not steps or not isinstance(resources := container.get("resources"), Mapping):
         return changed
-    return {**changed, "resources": {key: _raise_memory(each, steps) for key, each in given.items()}}
+    return {**changed, "resources": {key: _raise_memory(each, steps) for key, each in resources.items()}}
 
 
 def _raise_memory(amounts: Any, steps: int) -> Any:
@@ -324,37 +353,38 @@ def _raise_memory(amounts: Any, steps: int) -> Any:
 
 
 def _avoiding_nodes(affinity: Object, nodes: Sequence[str]) -> Object:
-    """Return the affinity without these nodes. Terms are alternatives, so each of them leaves them out."""
-    out = [{"key": _NODE_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
-    of_nodes = as_mapping(affinity.get("nodeAffinity"))
-    needed = as_mapping(of_nodes.get("requiredDuringSchedulingIgnoredDuringExecution"))
-    given = [as_mapping(each) for each in _list(needed.get("nodeSelectorTerms"))] or [{}]
-    terms = [{**term, "matchFields": [*_list(term.get("matchFields")), *out]} for term in given]
-    required = {**needed, "nodeSelectorTerms": terms}
-    return {**affinity, "nodeAffinity": {**of_nodes, "requiredDuringSchedulingIgnoredDuringExecution": required}}
+    """Return the affinity without these nodes. Its terms are alternatives, so each term excludes them."""
+    exclusions = [{"key": _NODE_FIELD, "operator": "NotIn", "values": [node]} for node in nodes]
+    node_affinity = as_mapping(affinity.get("nodeAffinity"))
+    required_before = as_mapping(node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    terms_before = [as_mapping(each) for each in _as_list(required_before.get("nodeSelectorTerms"))] or [{}]
+    terms = [{**term, "matchFields": [*_as_list(term.get("matchFields")), *exclusions]} for term in terms_before]
+    required = {**required_before, "nodeSelectorTerms": terms}
+    return {**affinity, "nodeAffinity": {**node_affinity, "requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def _list(value: Any) -> Sequence[Any]:
+def _as_list(value: Any) -> Sequence[Any]:
+    """Return the value if it is a list, else an empty one."""
     return value if isinstance(value, list) else ()
 
 
-def _env(view: ControlledJob, role: Role, replica: Replica) -> Iterator[Object]:
-    """Give the environment of one pod, DLRover's names first."""
+def _env(job: ControlledJob, role: Role, replica: Replica) -> Iterator[Object]:
+    """Yield the variables of one replica's pod, DLRover's names first."""
     for name, path in (("POD_NAME", "metadata.name"), ("POD_IP", "status.podIP"), ("NODE_IP", "status.hostIP")):
         yield {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
     number, rank, total = str(replica.number), str(replica.index), str(role.replicas)
-    address = f"{master_host(view)}:{PORT}"
-    found = {"ELASTIC_JOB_NAME": view.name, "JOB_UID": view.uid, "NODE_TYPE": role.label}
-    found |= {"NODE_ID": number, "NODE_RANK": rank, "NODE_NUM": total}
+    address = f"{master_host(job)}:{PORT}"
+    values = {"ELASTIC_JOB_NAME": job.name, "JOB_UID": job.uid, "NODE_TYPE": role.label}
+    values |= {"NODE_ID": number, "NODE_RANK": rank, "NODE_NUM": total}
     if role.name == WORKER:
-        found |= {"WORKER_TYPE": role.label, "WORKER_ID": number, "WORKER_RANK": rank, "WORKER_NUM": total}
-        found |= {"RANK": rank, "WORLD_SIZE": total, "DLROVER_MASTER_ADDR": address}
-        found |= {"DLROVER_MASTER_SERVICE_TYPE": "grpc", "DLROVER_TRAINING_ELASTIC_MODE": "base"}
-        found |= {"GRPC_ENABLE_FORK_SUPPORT": "false", "MONITOR_ENABLED": "true"}
-        found["TURNOUT_NAME"] = pod_name(view, role, replica.index)  # the replacement has the name of its rank
-        if view.spec["coordinates"]:
-            found["PET_RDZV_ENDPOINT"] = address
-    yield from ({"name": name, "value": value} for name, value in found.items())
+        values |= {"WORKER_TYPE": role.label, "WORKER_ID": number, "WORKER_RANK": rank, "WORKER_NUM": total}
+        values |= {"RANK": rank, "WORLD_SIZE": total, "DLROVER_MASTER_ADDR": address}
+        values |= {"DLROVER_MASTER_SERVICE_TYPE": "grpc", "DLROVER_TRAINING_ELASTIC_MODE": "base"}
+        values |= {"GRPC_ENABLE_FORK_SUPPORT": "false", "MONITOR_ENABLED": "true"}
+        values["TURNOUT_NAME"] = pod_name(job, role, replica.index)  # the replacement has the name of its rank
+        if job.spec["coordinates"]:
+            values["PET_RDZV_ENDPOINT"] = address
+    yield from ({"name": name, "value": value} for name, value in values.items())
 
 
 ELASTICJOB = ControlledKind(
@@ -371,7 +401,7 @@ ELASTICJOB = ControlledKind(
     child_labels=LABELS,
     owns=("Pod", "Service"),
     name=name,
-    suspended_view=suspended_view,
+    suspended_job=suspended_job,
     recreate=recreate,
     vocabulary=StatusVocabulary(_FIELDS, _to_core_status, _to_dlrover_status),
     numbered=True,

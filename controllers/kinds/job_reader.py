@@ -1,4 +1,4 @@
-"""Turns the specification of a job into the roles, policies and gang that the controllers act on. Raises BadJob.
+"""Turn the specification of a job into the roles, policies and gang that the controllers act on. Raises BadJob.
 
 Source: docs/facts/job-kinds.md 1.2, 1.4
 """
@@ -16,34 +16,34 @@ from turnout.jobs.fields import ObjectPart
 from turnout.jobs.kinds.job_kind import CleanPods, NamedRole, Restart, RunPolicySpec, SchedulingPolicy
 from turnout.jobs.model import BadJob
 
-CHILDREN_BYTES = 512 << 20  # of all pods of one job together, as JSON: 10,000 workers of 52 KiB
+CHILDREN_BYTES = 512 << 20  # bound of the JSON bytes of all pods of one job: 10,000 workers of 52 KiB
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Port(NamedTuple):
-    """The port of a training container that its user need not set."""
+    """The port that a training container gets unless its user sets one of that name."""
 
     name: str
     number: int
 
 
 def refusing(read: Callable[[Object], ControlledJob]) -> Callable[[Object], ControlledJob | RefusedJob]:
-    """Return a reader that, where `read` raises BadJob, refuses the object and names the field."""
+    """Return a reader that calls `read` and returns a RefusedJob for an invalid object, or one that is too large."""
 
     def read_or_refuse(raw: Object) -> ControlledJob | RefusedJob:
         """Return the job, or a refusal if it is invalid or too large."""
         try:
-            view = read(raw)
+            job = read(raw)
         except BadJob as error:
             return RefusedJob(str(error))
-        return view if (why := _too_large(view)) is None else RefusedJob(why, Reason.TOO_LARGE)
+        return job if (why := _too_large(job)) is None else RefusedJob(why, Reason.TOO_LARGE)
 
     return read_or_refuse
 
 
-def _too_large(view: ControlledJob) -> str | None:
-    """Return why a job's pods are too many bytes together, by their templates; None if they are not."""
-    roles = sorted((each.replicas * (_bytes(each.template) + each.added_bytes), each.name) for each in view.roles)
+def _too_large(job: ControlledJob) -> str | None:
+    """Return why the pods of a job have too many bytes together, by their templates; None if they do not."""
+    roles = sorted((each.replicas * (_bytes(each.template) + each.added_bytes), each.name) for each in job.roles)
     total = sum(size for size, _ in roles)
     if total <= CHILDREN_BYTES:
         return None
@@ -54,11 +54,12 @@ def _too_large(view: ControlledJob) -> str | None:
 
 
 def _bytes(template: Object) -> int:
+    """Return the JSON bytes of a template."""
     return len(msgspec.json.encode(template))
 
 
 def controlled_job(raw: Object, kind: str, **fields: Any) -> ControlledJob:
-    """Return a job with the names of its object. fields: the other fields of ControlledJob."""
+    """Return a job with the names of its object. kind: of the object. fields: the other fields of ControlledJob."""
     meta = raw["metadata"]
     names = {key: meta[key] for key in ("namespace", "name", "uid")}
     return ControlledJob(api_version=raw["apiVersion"], kind=kind, **names, **fields)
@@ -70,11 +71,11 @@ def check_name(meta: Object) -> None:
         raise BadJob(f"metadata.name is {meta['name']!r:.70}: it must be a DNS label that begins with a letter")
 
 
-def role(named: NamedRole, container: str, port: Port | None, restart: Restart) -> Role:
-    """Return a role. Raises BadJob for a template that cannot be a role's.
+def read_role(named: NamedRole, container: str, port: Port | None, restart: Restart) -> Role:
+    """Return a role with the full template of its pods. Raises BadJob for an invalid template.
 
-    container: the name of the training container. port: put on it unless its user has set one. restart: the default of
-    the kind.
+    container: name of the training container. port: added to it unless its user has set one of that name; None for no
+    port. restart: the default restart policy of the kind.
     """
     template = named.template
     check_template(template)
@@ -90,7 +91,7 @@ def role(named: NamedRole, container: str, port: Port | None, restart: Restart) 
 
 
 def check_template(template: ObjectPart) -> None:
-    """Raise BadJob for a template whose fields that we read are not of their types."""
+    """Raise BadJob for a template with a field of a wrong type, among those that the controllers read."""
     for named in ("labels", "annotations"):
         template.part("metadata").words(named)
     spec = template.part("spec")
@@ -107,7 +108,7 @@ def check_template(template: ObjectPart) -> None:
 
 
 def _with_port(template: Object, name: str, port: Port) -> Object:
-    """Return a template whose training container serves a port. name: of the container."""
+    """Return a template whose training container has a port, if it has none of that name. name: of the container."""
 
     def served(container: Object) -> Object:
         """Return a container with the port added if it is the one that serves it."""
@@ -121,7 +122,7 @@ def _with_port(template: Object, name: str, port: Port) -> Object:
 
 
 def port_of(role: Role, container: str, port: Port) -> int:
-    """Return the number of the port that `role` put on the training container, or its user did."""
+    """Return the number of the port of the training container: its user's, else the default."""
     for each in role.template["spec"]["containers"]:
         for container_port in each.get("ports") or ():
             if each.get("name") == container and container_port.get("name") == port.name:
@@ -130,7 +131,7 @@ def port_of(role: Role, container: str, port: Port) -> int:
 
 
 def run_policy(spec: RunPolicySpec, clean: CleanPods, start_s: int | None = None) -> RunPolicy:
-    """Return a run policy. clean: the default of the kind. start_s: until its gang has started."""
+    """Return a run policy. clean: the default of the kind. start_s: time for its gang to start, None for no bound."""
     return RunPolicy(
         spec.suspend,
         spec.clean_pod_policy or clean,
@@ -142,7 +143,7 @@ def run_policy(spec: RunPolicySpec, clean: CleanPods, start_s: int | None = None
 
 
 def gang(policy: SchedulingPolicy, least: int) -> GangSpec:
-    """Return the fields of a PodGroup. least: the pods without which the job does not start."""
+    """Return the fields of a PodGroup. least: pods that start together, unless the policy states a number."""
     return GangSpec(
         policy.min_available or least,
         policy.queue,

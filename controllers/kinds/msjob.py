@@ -1,8 +1,9 @@
 """MSJobs, which train with MindSpore. Source: docs/facts/job-kinds.md 1.4; contract MS-01 to MS-46.
 
-The Scheduler has the only Service, and the others are told its address, so they are made once it has one. What differs
-from ms-operator: what it only logs as wrong is refused; a job whose dynamic workers have all failed fails; a variable
-that the user has set is left as it is; the last words of a container that fails are kept, and known ones are explained.
+Only the Scheduler has a Service. The pods of the other roles get its address as a variable, so they are created once it
+has one. Differences from ms-operator: what it only logs as wrong is refused; a job whose dynamic workers have all
+failed fails; a variable that the user has set is left as it is; the last log lines of a container that fails are kept,
+and known errors in them are explained.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from turnout.jobs.kinds.msjob import CONTAINER, KIND, MS_JOB, PS, SCHEDULER, WOR
 PORT = Port("msjob-port", 2222)
 _MINDSPORE_ROLES = {SCHEDULER: "MS_SCHED", PS: "MS_PSERVER", WORKER: "MS_WORKER"}
 _SHARED = ("hostPath", "persistentVolumeClaim", "nfs")  # volumes that several pods write
+# A file to which a command redirects its output, and a part of its name that differs between pods.
 _REDIRECT = re.compile(r">>?\s*(/[^\s;&|]+)")
 _OWN_NAME = re.compile(r"\$\{?(MS_NODE_ID|POD_NAME|HOSTNAME|RANK_ID)|\$\(|`")
 HINTS = {
@@ -45,10 +47,10 @@ HINTS = {
 
 
 def _read(raw: Object) -> ControlledJob:
-    """Return the job as the controllers see it. Raises BadJob."""
+    """Return the job of an object, with MSJobSpec as `spec`. Raises BadJob."""
     meta, spec = raw["metadata"], msjob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
-    roles = tuple(job_reader.role(each, CONTAINER, PORT, Restart.NEVER) for each in msjob.roles(spec).values())
+    roles = tuple(job_reader.read_role(each, CONTAINER, PORT, Restart.NEVER) for each in msjob.roles(spec).values())
     gang = job_reader.gang(spec.run_policy.scheduling_policy, sum(role.replicas for role in roles))
     return job_reader.controlled_job(
         raw,
@@ -61,38 +63,38 @@ def _read(raw: Object) -> ControlledJob:
     )
 
 
-def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the labels of one replica."""
-    return {**selector(view, role), KUBEFLOW.index: str(replica.index)}
+def labels(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
+    """Return the labels of one replica's pod."""
+    return {**selector(job, role), KUBEFLOW.index: str(replica.index)}
 
 
-def selector(view: ControlledJob, role: Role) -> dict[str, str]:
+def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a role have."""
     operator = {"training.kubeflow.org/operator-name": "msjob-controller"}
-    return {KUBEFLOW.job: view.name, **operator, KUBEFLOW.role: role.label}
+    return {KUBEFLOW.job: job.name, **operator, KUBEFLOW.role: role.label}
 
 
-def pod_spec(view: ControlledJob, role: Role, _replica: Replica, known: OwnedObjects) -> dict[str, Any]:
-    """Return the pod's spec with what MindSpore has to know of the others, and its last words kept."""
-    added = _env(view, role, known)
+def pod_spec(job: ControlledJob, role: Role, _replica: Replica, known: OwnedObjects) -> dict[str, Any]:
+    """Return the spec of one replica's pod: MindSpore's variables are added, and its last log lines are kept."""
+    variables = _env(job, role, known)
 
     def with_env(container: Object) -> Object:
         """Return a container; the training container gets the missing variables."""
         if container.get("name") != CONTAINER:
             return container
-        env = with_missing_variables(container.get("env") or (), added)
+        env = with_missing_variables(container.get("env") or (), variables)
         return {"terminationMessagePolicy": "FallbackToLogsOnError", **container, **({"env": env} if env else {})}
 
     spec = dict(role.template["spec"])
     return {**spec, "containers": [with_env(each) for each in spec["containers"]]}
 
 
-def _env(view: ControlledJob, role: Role, known: OwnedObjects) -> list[Object]:
-    """Return the variables by which MindSpore's processes find the Scheduler; none without a Scheduler."""
-    if (scheduler := _role_named(view, SCHEDULER)) is None:
+def _env(job: ControlledJob, role: Role, known: OwnedObjects) -> list[Object]:
+    """Return the variables by which MindSpore's processes find the Scheduler; empty for a job without a Scheduler."""
+    if (scheduler := _role_named(job, SCHEDULER)) is None:
         return []
-    count = {each.name: str(each.replicas) for each in view.roles}
-    host = {"value": _service_address(view, scheduler, known)} if role is not scheduler else _field("status.podIP")
+    count = {each.name: str(each.replicas) for each in job.roles}
+    host = {"value": _service_address(job, scheduler, known)} if role is not scheduler else _field("status.podIP")
     return [
         {"name": "MS_SCHED_HOST", **host},
         {"name": "MS_SCHED_PORT", "value": str(job_reader.port_of(scheduler, CONTAINER, PORT))},
@@ -104,65 +106,72 @@ def _env(view: ControlledJob, role: Role, known: OwnedObjects) -> list[Object]:
 
 
 def _field(path: str) -> Object:
+    """Return the value of a variable that is a field of the pod."""
     return {"valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _role_named(view: ControlledJob, name: str) -> Role | None:
-    return next((role for role in view.roles if role.name == name), None)
+def _role_named(job: ControlledJob, name: str) -> Role | None:
+    """Return the role of this name, None if the job has none."""
+    return next((role for role in job.roles if role.name == name), None)
 
 
-def _service_name(view: ControlledJob, scheduler: Role) -> str:
-    return replica_name(view, scheduler, Replica(0, 0))
+def _service_name(job: ControlledJob, scheduler: Role) -> str:
+    """Return the name of the Scheduler's Service."""
+    return replica_name(job, scheduler, Replica(0, 0))
 
 
-def _service_address(view: ControlledJob, scheduler: Role, known: OwnedObjects) -> str:
+def _service_address(job: ControlledJob, scheduler: Role, known: OwnedObjects) -> str:
     """Return the cluster IP of the Scheduler's Service, "" while it has none."""
-    service = known.others.get(ChildKey("Service", _service_name(view, scheduler)))
+    service = known.others.get(ChildKey("Service", _service_name(job, scheduler)))
     address = service.spec.get("clusterIP") if service is not None else ""
     return address if isinstance(address, str) else ""
 
 
-def postponed_roles(view: ControlledJob, known: OwnedObjects) -> Collection[str]:
-    """Return the roles that wait: all for the address of the Scheduler's Service, and the others for its pod."""
-    if (scheduler := _role_named(view, SCHEDULER)) is None:
+def postponed_roles(job: ControlledJob, known: OwnedObjects) -> Collection[str]:
+    """Return the names of the roles whose missing pods are not created yet; empty if all may be created.
+
+    All roles wait until the Scheduler's Service has an address. Then the other roles wait until the Scheduler's pod
+    exists.
+    """
+    if (scheduler := _role_named(job, SCHEDULER)) is None:
         return ()
-    if not _service_address(view, scheduler, known):
-        return [role.name for role in view.roles]
+    if not _service_address(job, scheduler, known):
+        return [role.name for role in job.roles]
     scheduler_exists = any(pod.role == scheduler.label for pod in known.pods)
-    return () if scheduler_exists else [role.name for role in view.roles if role is not scheduler]
+    return () if scheduler_exists else [role.name for role in job.roles if role is not scheduler]
 
 
-def extras(view: ControlledJob, _known: OwnedObjects) -> list[Object]:
-    """Return the Scheduler's Service, which has an address of its own."""
-    if (scheduler := _role_named(view, SCHEDULER)) is None:
+def extras(job: ControlledJob, _known: OwnedObjects) -> list[Object]:
+    """Return the Scheduler's Service, which has a cluster IP; empty for a job without a Scheduler."""
+    if (scheduler := _role_named(job, SCHEDULER)) is None:
         return []
-    chosen = labels(view, scheduler, Replica(0, 0))
+    service_labels = labels(job, scheduler, Replica(0, 0))
     ports = [{"name": PORT.name, "port": job_reader.port_of(scheduler, CONTAINER, PORT)}]
-    meta = meta_of(view, _service_name(view, scheduler), chosen)
-    spec = {"type": "ClusterIP", "selector": chosen, "ports": ports}
+    meta = meta_of(job, _service_name(job, scheduler), service_labels)
+    spec = {"type": "ClusterIP", "selector": service_labels, "ports": ports}
     return [{"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}]
 
 
-def judge(view: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[JobVerdict]:
+def judge(job: ControlledJob, counts: Mapping[str, Counts], known: OwnedObjects) -> list[JobVerdict]:
     """Return the conditions that follow from the pods' phases. counts: by the name of the role.
 
     Under AllWorkers all workers have to succeed, else worker 0. A failed pod fails the job, except for a dynamic worker
     while other workers run.
     """
-    name, count, spec = f"{KIND} {view.name}", counts[WORKER], view.spec
-    worker = next(role for role in view.roles if role.name == WORKER)
+    name, count, spec = f"{KIND} {job.name}", counts[WORKER], job.spec
+    worker = next(role for role in job.roles if role.name == WORKER)
     if _has_succeeded(spec, worker, count, known):
         return [JobVerdict(Reason.SUCCEEDED, f"{name} is successfully completed.")]
-    found = [JobVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
-    for role in view.roles:
+    verdicts = [JobVerdict(Reason.RUNNING, f"{name} is running.")] if count.active else []
+    for role in job.roles:
         failed = counts[role.name].failed
         if not failed or (role is worker and spec.enable_dynamic_worker and failed < role.replicas):
             continue
         text = f"because {failed} {role.name} replica(s) failed."
         if role.restart is Restart.NEVER:
-            return [*found, JobVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(known)}")]
-        found.append(JobVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
-    return found
+            return [*verdicts, JobVerdict(Reason.FAILED, f"{name} is failed {text}{_failure_hint(known)}")]
+        verdicts.append(JobVerdict(Reason.RESTARTING, f"{name} is restarting {text}"))
+    return verdicts
 
 
 def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, known: OwnedObjects) -> bool:
@@ -174,26 +183,26 @@ def _has_succeeded(spec: MSJobSpec, worker: Role, count: Counts, known: OwnedObj
 
 
 def _failure_hint(known: OwnedObjects) -> str:
-    """Explain the last words of a pod that failed, where they are known. Source: MS-41"""
-    found = (
-        f" {pod.name} says {words!r}: {hint}."
+    """Return an explanation of a known error in the last log lines of a failed pod, "" without one. Source: MS-41"""
+    hints = (
+        f" {pod.name} says {error_text!r}: {hint}."
         for pod in known.pods
-        for words, hint in HINTS.items()
-        if pod.phase is PodPhase.FAILED and words in pod.last_words
+        for error_text, hint in HINTS.items()
+        if pod.phase is PodPhase.FAILED and error_text in pod.last_words
     )
-    return next(found, "")
+    return next(hints, "")
 
 
-def advice(view: ControlledJob) -> Sequence[str]:
-    """Return what a new job's owner should know: files that stay in the container, and logs that overwrite another.
+def advice(job: ControlledJob) -> Sequence[str]:
+    """Return texts about a new job that its owner should read; empty without any.
 
-    Source: MS-39, MS-40, MS-42
+    They are about files that stay in the container, and logs of several pods with one name. Source: MS-39, MS-40, MS-42
     """
-    return [text for role in view.roles for text in _advice(role)]
+    return [text for role in job.roles for text in _advice(role)]
 
 
 def _advice(role: Role) -> Iterator[str]:
-    """Yield advice about files: that are lost with a container, or that several pods overwrite."""
+    """Yield advice about files that are lost with a container, or that several pods overwrite."""
     spec = role.template["spec"]
     volumes = spec.get("volumes") or ()
     shared = {each.get("name") for each in volumes if any(kind in each for kind in _SHARED)}
@@ -209,7 +218,10 @@ def _advice(role: Role) -> Iterator[str]:
 
 
 def _overwritten_files(container: Object, mounts: Sequence[str]) -> Iterator[str]:
-    """Give the files on shared volumes to which a container's command redirects, of the same name in every pod."""
+    """Yield the files on shared volumes to which a command redirects, with the same name in every pod.
+
+    mounts: their paths.
+    """
     for text in (*(container.get("command") or ()), *(container.get("args") or ())):
         for target in _REDIRECT.findall(str(text)):
             if not _OWN_NAME.search(target) and any(target.startswith(f"{mount.rstrip('/')}/") for mount in mounts):

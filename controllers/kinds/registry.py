@@ -17,9 +17,9 @@ KINDS: Mapping[str, ControlledKind] = {
 
 
 def by_api(names: Iterable[str], master_image: str = "") -> dict[str, ControlledKind]:
-    """Return these kinds by the path of each group that serves them.
+    """Return the kinds of these names by the path of each API group that serves them.
 
-    master_image: what masters of ElasticJobs run in, where a job names none; "" for their workers' image.
+    master_image: image of masters of ElasticJobs that name none; "" for their workers' image.
     """
     known = {**KINDS, ELASTICJOB.kind: with_master_image(master_image)}
     return {f"/apis/{api}": known[name] for name in names for api in known[name].apis}

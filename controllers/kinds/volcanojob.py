@@ -1,8 +1,8 @@
 """Volcano Jobs, for clusters without Volcano's controller. Source: docs/facts/job-kinds.md 1.5; VE-16, VE-17, VE-26.
 
-All pods of all tasks are made, the gang needs minAvailable of them: the scheduler decides who runs beyond that. Under
-the autoscaler a task's replicas are its current size. The plugins svc and env add to the pods as Volcano's do, and svc
-creates a Service and the host lists. volcanojob_life.py decides the phases of a job.
+All pods of all tasks are created, and the gang needs minAvailable of them: the scheduler decides which of the others
+run. Under the autoscaler a task's replicas are its current size. The plugins svc and env add to the pods as Volcano's
+do, and svc creates a Service and the host lists. volcanojob_life.py decides the phases of a job.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from turnout.jobs.model import BadJob
 from turnout.kube.labels import SUSPENDED
 
 KIND = VOLCANO_JOB.object_kind
-RETRIES = 3
-_MOST_NAME = 63  # characters of a pod's name: it is a label and a host, too
+DEFAULT_RETRIES = 3  # restarts of a job without maxRetry
+_MAX_NAME = 63  # characters of a pod's name, which is also a label and a host name
 _TASK = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _COPIED_ANNOTATIONS = ("volcano.sh/preemptable", "volcano.sh/cooldown-time", "volcano.sh/revocable-zone")
 _COPIED_LABELS = _COPIED_ANNOTATIONS[:2]
 LABELS = ChildLabels("volcano.sh/job-name", "volcano.sh/task-spec", "volcano.sh/task-index")
 NAMESPACE = "volcano.sh/job-namespace"
 HOSTS = "/etc/volcano"
-_LONG = 4_096  # bytes of a host list: every pod would hold a copy, so longer ones are read from the ConfigMap
-_AROUND = 24  # bytes of JSON around a variable's name and value
+_MAX_INLINE = 4_096  # bytes of a host list that each pod gets as a copy; a longer list is read from the ConfigMap
+_VARIABLE_BYTES = 24  # of JSON around a variable's name and value
 _OPTIONS: Mapping[str, Mapping[str, str]] = {  # switches of each plugin, with their defaults
     "env": {},
     "svc": {"publish-not-ready-addresses": "false", "disable-network-policy": "false", "inject-hosts-env": "true"},
@@ -65,13 +65,13 @@ Plugins = Mapping[str, Mapping[str, str]]  # options by plugin
 
 
 def _read(raw: Object) -> ControlledJob:
-    """Return the job as the controllers see it. Raises BadJob."""
+    """Return the job of an object, with the fields that only this kind reads as `spec`. Raises BadJob."""
     meta, spec = raw["metadata"], volcanojob.read_spec(ObjectPart(raw).part("spec"))
     job_reader.check_name(meta)
     _check_supported(spec)
     roles = tuple(_read_tasks(meta["name"], spec))
     least = {
-        role.label: _least(number, task) for number, (task, role) in enumerate(zip(spec.tasks, roles, strict=True))
+        role.label: _gang_pods(number, task) for number, (task, role) in enumerate(zip(spec.tasks, roles, strict=True))
     }
     total = sum(role.replicas for role in roles)
     min_available = spec.min_available or sum(least.values())
@@ -91,7 +91,10 @@ def _read(raw: Object) -> ControlledJob:
 
 
 def _check_supported(spec: VolcanoJobSpec) -> None:
-    """Raise BadJob for a field without whose effect the job would not do what its owner wants."""
+    """Raise BadJob for a field that is not supported: without its effect the job would not do what its owner wants.
+
+    These are volumes, minSuccess, dependsOn and partitionPolicy.
+    """
     used = {"spec.volumes": spec.volumes, "spec.minSuccess": spec.min_success}
     for number, task in enumerate(spec.tasks):
         used[f"spec.tasks[{number}].dependsOn"] = task.depends_on
@@ -102,7 +105,7 @@ def _check_supported(spec: VolcanoJobSpec) -> None:
 
 
 def _suspended(meta: Object) -> bool:
-    """Return True if the annotation suspends the job. Raises BadJob for a word other than true and false."""
+    """Return True if the annotation suspends the job. Raises BadJob for a value other than true and false."""
     text = ObjectPart(meta, "metadata").words("annotations").get(SUSPENDED, "false")
     if text not in ("true", "false"):
         raise BadJob(f"annotation {SUSPENDED} is {text!r:.40}: it must be true or false")
@@ -110,10 +113,10 @@ def _suspended(meta: Object) -> bool:
 
 
 def _own_fields(raw: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapping[str, int]) -> dict[str, Any]:
-    """Return the fields that only this kind reads."""
+    """Return the fields that only this kind reads. least: pods of each task that the gang needs. Raises BadJob."""
     meta, plugins = ObjectPart(raw["metadata"], "metadata"), _read_plugins(spec)
-    labels, notes = meta.words("labels"), meta.words("annotations")
-    of_tasks = {
+    labels, annotations = meta.words("labels"), meta.words("annotations")
+    task_policies = {
         role.label: life.read_policies(task.policies, f"spec.tasks[{number}].policies")
         for number, (role, task) in enumerate(zip(roles, spec.tasks, strict=True))
     }
@@ -122,31 +125,31 @@ def _own_fields(raw: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least:
         "scheduler": spec.scheduler_name,
         "priority": spec.priority_class_name,
         "plugins": plugins,
-        "hosts": host_file(meta.text("name"), roles) if "svc" in plugins else {},
-        "policies": life.Policies(life.read_policies(spec.policies, "spec.policies"), of_tasks),
+        "hosts": host_lists(meta.text("name"), roles) if "svc" in plugins else {},
+        "policies": life.Policies(life.read_policies(spec.policies, "spec.policies"), task_policies),
         "least": least,
-        "retries": spec.max_retry or RETRIES,
+        "retries": spec.max_retry or DEFAULT_RETRIES,
         "labels": {name: labels[name] for name in _COPIED_LABELS if name in labels},
-        "notes": {name: notes[name] for name in _COPIED_ANNOTATIONS if name in notes},
+        "notes": {name: annotations[name] for name in _COPIED_ANNOTATIONS if name in annotations},
         "version": _count_in_status(raw, "version"),
         "retried": _count_in_status(raw, "retryCount"),
     }
 
 
 def _count_in_status(raw: Object, key: str) -> int:
-    """Return a count of the job's status, 0 for an invalid one."""
+    """Return a count of the job's status, 0 for a missing or invalid one. raw: the object of the job."""
     status = raw.get("status")
     value = status.get(key) if isinstance(status, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31 - 1 else 0
 
 
-def _read_tasks(job: str, spec: VolcanoJobSpec) -> Iterator[Role]:
-    """Yield the role of each task. Raises BadJob for a bad or repeated name, or too many replicas."""
+def _read_tasks(job_name: str, spec: VolcanoJobSpec) -> Iterator[Role]:
+    """Yield the role of each task. Raises BadJob for an invalid or repeated name, or too many replicas."""
     names, total = set[str](), 0
     for number, task in enumerate(spec.tasks):
         name, where = task_name(task, number), f"spec.tasks[{number}]"
-        if not _TASK.fullmatch(name) or len(f"{job}-{name}-{task.replicas}") > _MOST_NAME:
-            why = f"a DNS label is needed, and {_MOST_NAME} characters at most for a pod's name"
+        if not _TASK.fullmatch(name) or len(f"{job_name}-{name}-{task.replicas}") > _MAX_NAME:
+            why = f"a DNS label is needed, and {_MAX_NAME} characters at most for a pod's name"
             raise BadJob(f"{where}.name is {name!r:.70}: {why}")
         if name in names:
             raise BadJob(f"{where}.name is {name}, which another task has")
@@ -156,11 +159,11 @@ def _read_tasks(job: str, spec: VolcanoJobSpec) -> Iterator[Role]:
             raise BadJob(f"spec.tasks have {total} replicas: at most {MAX_REPLICAS} are made")
         template = template_of(task, number)
         _check_template(template)
-        yield Role(name, task.replicas, template.value, _restart(template))
+        yield Role(name, task.replicas, template.value, _restart_policy(template))
 
 
 def _check_template(template: ObjectPart) -> None:
-    """Raise BadJob for a pod template without containers or with a field of a wrong type."""
+    """Raise BadJob for a pod template without containers, or with a field of a wrong type."""
     job_reader.check_template(template)
     spec = template.part("spec")
     if not spec.parts("containers"):
@@ -169,17 +172,20 @@ def _check_template(template: ObjectPart) -> None:
         spec.text(key)
 
 
-def _restart(template: ObjectPart) -> Restart:
+def _restart_policy(template: ObjectPart) -> Restart:
     """Return the restart policy of a task's pods, OnFailure by default. Raises BadJob for ExitCode."""
     spec = template.part("spec")
-    found = spec.word("restartPolicy", Restart, Restart.ON_FAILURE)
-    if found is Restart.EXIT_CODE:
+    policy = spec.word("restartPolicy", Restart, Restart.ON_FAILURE)
+    if policy is Restart.EXIT_CODE:
         raise BadJob(f"{spec.at('restartPolicy')} is ExitCode: a policy of the task has an exitCode instead")
-    return found
+    return policy
 
 
-def _least(number: int, task: VolcanoTask) -> int:
-    """Return how many pods of a task its gang needs: all unless the task has a number."""
+def _gang_pods(number: int, task: VolcanoTask) -> int:
+    """Return how many pods of a task its gang needs: its minAvailable, else all.
+
+    number: index of the task. Raises BadJob if there are more than the task has.
+    """
     least = task.replicas if task.min_available is None else task.min_available
     if least > task.replicas:
         where = f"spec.tasks[{number}]"
@@ -190,11 +196,11 @@ def _least(number: int, task: VolcanoTask) -> int:
 def _gang(
     meta: Object, spec: VolcanoJobSpec, roles: Sequence[Role], least: Mapping[str, int], min_available: int
 ) -> GangSpec:
-    """Return the words of the PodGroup. Source: VE-16, VE-26"""
-    notes = ObjectPart(meta, "metadata").words("annotations")
-    more: dict[str, Any] = {"minTaskMember": dict(least)}
+    """Return the fields of the job's PodGroup. least: pods of each task that the gang needs. Source: VE-16, VE-26"""
+    annotations = ObjectPart(meta, "metadata").words("annotations")
+    extra_fields: dict[str, Any] = {"minTaskMember": dict(least)}
     if spec.network_topology:
-        more["networkTopology"] = spec.network_topology
+        extra_fields["networkTopology"] = spec.network_topology
     return GangSpec(
         min_available,
         spec.queue,
@@ -202,169 +208,182 @@ def _gang(
         resources_of(_least_members(roles, least, min_available)),
         name=f"{meta['name']}-{meta['uid']}",
         labels=ObjectPart(meta, "metadata").words("labels"),
-        notes={name: text for name, text in notes.items() if not name.startswith("kubectl.kubernetes.io/")},
-        more=more,
+        notes={name: text for name, text in annotations.items() if not name.startswith("kubectl.kubernetes.io/")},
+        extra_fields=extra_fields,
     )
 
 
 def _least_members(roles: Sequence[Role], least: Mapping[str, int], min_available: int) -> list[tuple[Role, int]]:
-    """Return how many pods of each task count for the least of the job: its own least first, then more in order."""
+    """Return how many pods of each task count for minAvailable: those that its gang needs first, then others in order.
+
+    If minAvailable is lower than the sum of these, only the order of the tasks counts.
+    """
     if min_available < sum(least.values()):
         counts = {role.label: 0 for role in roles}
     else:
         counts = dict(least)
-    left = min_available - sum(counts.values())
+    remaining = min_available - sum(counts.values())
     for role in roles:
-        more = min(left, role.replicas - counts[role.label])
-        counts[role.label] += more
-        left -= more
+        added = min(remaining, role.replicas - counts[role.label])
+        counts[role.label] += added
+        remaining -= added
     return [(role, counts[role.label]) for role in roles]
 
 
 def _read_plugins(spec: VolcanoJobSpec) -> Plugins:
-    """Return the options of the plugins, as Go's flags are written: -x, --x or --x=false. Raises BadJob."""
-    found = dict[str, Mapping[str, str]]()
-    for name, words in spec.plugins.items():
+    """Return the options of each plugin, written as Go's flags are: -x, --x or --x=false. Raises BadJob."""
+    plugins = dict[str, Mapping[str, str]]()
+    for name, flags in spec.plugins.items():
         if name not in _OPTIONS:
             raise BadJob(f"spec.plugins.{name:.40} is not supported: {', '.join(sorted(_OPTIONS))} are")
         options = dict(_OPTIONS[name])
-        for word in words or ():
-            option, is_, value = word.lstrip("-").partition("=")
-            if option not in options or not word.startswith("-"):
-                raise BadJob(f"spec.plugins.{name} has {word!r:.40}: {', '.join(options) or 'no option'} is known")
-            options[option] = value if is_ else "true"
-        found[name] = options
-    return found
+        for flag in flags or ():
+            option, has_value, value = flag.lstrip("-").partition("=")
+            if option not in options or not flag.startswith("-"):
+                raise BadJob(f"spec.plugins.{name} has {flag!r:.40}: {', '.join(options) or 'no option'} is known")
+            options[option] = value if has_value else "true"
+        plugins[name] = options
+    return plugins
 
 
 def _is_on(options: Mapping[str, str], name: str) -> bool:
+    """Return True if a switch of a plugin is on."""
     return options[name].lower() in ("1", "t", "true")
 
 
-def labels(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the labels of one pod."""
-    own = {**selector(view, role), LABELS.index: str(replica.index), "volcano.sh/queue-name": view.spec["queue"]}
-    return {**view.spec["labels"], **own}
+def labels(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
+    """Return the labels of one replica's pod."""
+    own = {**selector(job, role), LABELS.index: str(replica.index), "volcano.sh/queue-name": job.spec["queue"]}
+    return {**job.spec["labels"], **own}
 
 
-def selector(view: ControlledJob, role: Role) -> dict[str, str]:
+def selector(job: ControlledJob, role: Role) -> dict[str, str]:
     """Return the labels that all pods of a task have."""
-    return {LABELS.job: view.name, NAMESPACE: view.namespace, LABELS.role: role.label}
+    return {LABELS.job: job.name, NAMESPACE: job.namespace, LABELS.role: role.label}
 
 
-def notes(view: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
-    """Return the annotations of one pod."""
+def pod_annotations(job: ControlledJob, role: Role, replica: Replica) -> dict[str, str]:
+    """Return the annotations of one replica's pod: those of Volcano, and some of the job's own."""
     return {
-        **view.spec["notes"],
-        LABELS.job: view.name,
+        **job.spec["notes"],
+        LABELS.job: job.name,
         LABELS.role: role.label,
         LABELS.index: str(replica.index),
-        "volcano.sh/queue-name": view.spec["queue"],
-        "volcano.sh/job-version": str(view.spec["version"]),
-        "volcano.sh/job-retry-count": str(view.spec["retried"]),
-        "volcano.sh/template-uid": f"{view.name}-{role.label}",
+        "volcano.sh/queue-name": job.spec["queue"],
+        "volcano.sh/job-version": str(job.spec["version"]),
+        "volcano.sh/job-retry-count": str(job.spec["retried"]),
+        "volcano.sh/template-uid": f"{job.name}-{role.label}",
     }
 
 
-def pod_spec(view: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
-    """Return the pod's spec with the job's scheduler, priority and plugins.
+def pod_spec(job: ControlledJob, role: Role, replica: Replica, _known: OwnedObjects) -> dict[str, Any]:
+    """Return the spec of one replica's pod, with the job's scheduler, priority and plugins.
 
-    The scheduler `volcano` means the one of gangs, whichever this cluster has: none is named for it here.
+    The scheduler name `volcano` means the scheduler of gangs in this cluster, so no name is set for it here.
     """
     spec = {key: each for key, each in role.template["spec"].items() if each is not None}
-    for key, named in (("schedulerName", view.spec["scheduler"]), ("priorityClassName", view.spec["priority"])):
-        if named and not spec.get(key):
-            spec[key] = named
+    for key, default in (("schedulerName", job.spec["scheduler"]), ("priorityClassName", job.spec["priority"])):
+        if default and not spec.get(key):
+            spec[key] = default
     if spec.get("schedulerName") in ("", SCHEDULERS[GangDialect.VOLCANO]):
         del spec["schedulerName"]
-    return _with_plugins(view, role, replica, spec)
+    return _with_plugins(job, role, replica, spec)
 
 
 def _judged_by_lifecycle(
-    _view: ControlledJob, _counts: Mapping[str, Counts], _known: OwnedObjects
+    _job: ControlledJob, _counts: Mapping[str, Counts], _known: OwnedObjects
 ) -> Sequence[JobVerdict]:
+    """Return no conditions, since volcanojob_life.py decides the phases of this kind."""
     return ()
 
 
-def hosts(job: str, role: Role) -> list[str]:
-    """Return the names under which the pods of a task are reached. One that its template names is one alone."""
+def hosts(job_name: str, role: Role) -> list[str]:
+    """Return the DNS names of the pods of a task, in order of their indices.
+
+    A template with a hostname gives all its pods this one name, so that the list has one entry.
+    """
     spec = role.template["spec"]
-    domain = spec.get("subdomain") or job
+    domain = spec.get("subdomain") or job_name
     if spec.get("hostname"):
         return [f"{spec['hostname']}.{domain}"]
-    return [f"{job}-{role.label}-{index}.{domain}" for index in range(role.replicas)]
+    return [f"{job_name}-{role.label}-{index}.{domain}" for index in range(role.replicas)]
 
 
-def host_file(job: str, roles: Sequence[Role]) -> dict[str, str]:
-    """Return the content of the hosts ConfigMap."""
-    found = {}
+def host_lists(job_name: str, roles: Sequence[Role]) -> dict[str, str]:
+    """Return the data of the ConfigMap with the host lists: three entries for each task, as in Volcano's svc."""
+    data = {}
     for role in roles:
-        word, listed = role.label.replace("-", "_"), hosts(job, role)
-        found[f"{word}.host"] = "\n".join(listed)
-        found[f"VC_{word.upper()}_HOSTS"] = ",".join(listed)
-        found[f"VC_{word.upper()}_NUM"] = str(len(listed))
-    return found
+        key, names = role.label.replace("-", "_"), hosts(job_name, role)
+        data[f"{key}.host"] = "\n".join(names)
+        data[f"VC_{key.upper()}_HOSTS"] = ",".join(names)
+        data[f"VC_{key.upper()}_NUM"] = str(len(names))
+    return data
 
 
-def _with_added_bytes(words: Object, roles: Sequence[Role]) -> Iterator[Role]:
-    """Yield the tasks with the bytes that plugins add to each of their pods.
+def _with_added_bytes(own_fields: Object, roles: Sequence[Role]) -> Iterator[Role]:
+    """Yield the roles with the bytes that plugins add to each pod: host lists, as only these grow with the job.
 
-    Only host lists count, because they grow with the job. words: the fields that only this kind reads.
+    own_fields: of `_own_fields`.
     """
-    found: Plugins = words["plugins"]
+    plugins: Plugins = own_fields["plugins"]
     added = 0
-    if "svc" in found and _is_on(found["svc"], "inject-hosts-env"):
-        lists = [(key, text) for key, text in words["hosts"].items() if key.startswith("VC_")]
-        added = sum(len(key) + min(len(text), _LONG) + _AROUND for key, text in lists)
+    if "svc" in plugins and _is_on(plugins["svc"], "inject-hosts-env"):
+        lists = [(key, text) for key, text in own_fields["hosts"].items() if key.startswith("VC_")]
+        added = sum(len(key) + min(len(text), _MAX_INLINE) + _VARIABLE_BYTES for key, text in lists)
     for role in roles:
         spec = role.template["spec"]
         containers = len(spec.get("containers") or ()) + len(spec.get("initContainers") or ())
         yield replace(role, added_bytes=added * containers)
 
 
-def _config(view: ControlledJob) -> str:
-    return f"{view.name}-svc"
+def _config_name(job: ControlledJob) -> str:
+    """Return the name of the ConfigMap with the host lists."""
+    return f"{job.name}-svc"
 
 
-def extras(view: ControlledJob, _known: OwnedObjects) -> list[Object]:
-    """Return the Service and the host lists that the plugin svc makes."""
-    plugins: Plugins = view.spec["plugins"]
+def extras(job: ControlledJob, _known: OwnedObjects) -> list[Object]:
+    """Return the Service and the ConfigMap of host lists of the plugin svc; empty without the plugin."""
+    plugins: Plugins = job.spec["plugins"]
     if "svc" not in plugins:
         return []
-    chosen = {LABELS.job: view.name, NAMESPACE: view.namespace}
-    early = _is_on(plugins["svc"], "publish-not-ready-addresses")
-    spec = {"clusterIP": "None", "selector": chosen, "publishNotReadyAddresses": early}
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(view, view.name, chosen), "spec": spec}
-    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_of(view, _config(view), chosen)}
-    return [service, {**config, "data": host_file(view.name, view.roles)}]
+    selector_labels = {LABELS.job: job.name, NAMESPACE: job.namespace}
+    publishes_early = _is_on(plugins["svc"], "publish-not-ready-addresses")
+    spec = {"clusterIP": "None", "selector": selector_labels, "publishNotReadyAddresses": publishes_early}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": meta_of(job, job.name, selector_labels), "spec": spec}
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta_of(job, _config_name(job), selector_labels)}
+    return [service, {**config, "data": host_lists(job.name, job.roles)}]
 
 
-def _with_plugins(view: ControlledJob, role: Role, replica: Replica, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a pod's spec with what the plugins add."""
-    plugins: Plugins = view.spec["plugins"]
+def _with_plugins(job: ControlledJob, role: Role, replica: Replica, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a pod's spec with what the job's plugins add to it."""
+    plugins: Plugins = job.spec["plugins"]
     changed = dict(spec)
     if "svc" in plugins:
-        changed = _svc(view, role, replica, changed, plugins["svc"])
+        changed = _with_svc(job, role, replica, changed, plugins["svc"])
     if "env" in plugins:
         index = str(replica.index)
         changed = _with_env(changed, {"VK_TASK_INDEX": index, "VC_TASK_INDEX": index})
     return changed
 
 
-def _svc(
-    view: ControlledJob, role: Role, replica: Replica, spec: dict[str, Any], options: Mapping[str, str]
+def _with_svc(
+    job: ControlledJob, role: Role, replica: Replica, spec: dict[str, Any], options: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a pod's spec with what the plugin svc adds: host name, subdomain, and the list of hosts as a volume."""
-    changed = {"hostname": replica_name(view, role, replica), "subdomain": view.name, **spec}
+    """Return a pod's spec with what the plugin svc adds.
+
+    That is a host name, a subdomain, and the host lists as a volume and, by an option, as variables.
+    """
+    changed = {"hostname": replica_name(job, role, replica), "subdomain": job.name, **spec}
     if _is_on(options, "inject-hosts-env"):
-        data: Mapping[str, str] = view.spec["hosts"]
+        data: Mapping[str, str] = job.spec["hosts"]
         env = {key: value for key, value in data.items() if key.startswith("VC_")}
-        changed = _with_env(changed, {key: _value(view, key, value) for key, value in env.items()})
-    return _with_mount(changed, _config(view), {"configMap": {"name": _config(view)}}, {"mountPath": HOSTS})
+        changed = _with_env(changed, {key: _variable_value(job, key, value) for key, value in env.items()})
+    return _with_mount(changed, _config_name(job), {"configMap": {"name": _config_name(job)}}, {"mountPath": HOSTS})
 
 
-def _value(view: ControlledJob, key: str, value: str) -> str | Object:
-    return value if len(value) <= _LONG else {"configMapKeyRef": {"name": _config(view), "key": key}}
+def _variable_value(job: ControlledJob, key: str, value: str) -> str | Object:
+    """Return the value of a variable; a reference to the ConfigMap if it is longer than _MAX_INLINE."""
+    return value if len(value) <= _MAX_INLINE else {"configMapKeyRef": {"name": _config_name(job), "key": key}}
 
 
 def _with_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str, Any]:
@@ -374,21 +393,24 @@ def _with_env(spec: dict[str, Any], env: Mapping[str, str | Object]) -> dict[str
     def changed(container: Object) -> Object:
         return {**container, "env": with_missing_variables(container.get("env") or (), added)}
 
-    return _each(spec, changed)
+    return _map_containers(spec, changed)
 
 
 def _with_mount(spec: dict[str, Any], name: str, volume: Object, mount: Object) -> dict[str, Any]:
-    """Return a pod's spec with a volume that every container mounts."""
+    """Return a pod's spec with a volume that every container mounts. mount: fields of the mount without its name."""
 
     def mounted(container: Object) -> Object:
         return {**container, "volumeMounts": [*(container.get("volumeMounts") or ()), {**mount, "name": name}]}
 
-    own = list(spec.get("volumes") or ())
-    has_volume = any(each.get("name") == name for each in own)
-    return _each({**spec, "volumes": own if has_volume else [*own, {"name": name, **volume}]}, mounted)
+    volumes = list(spec.get("volumes") or ())
+    has_volume = any(each.get("name") == name for each in volumes)
+    return _map_containers(
+        {**spec, "volumes": volumes if has_volume else [*volumes, {"name": name, **volume}]}, mounted
+    )
 
 
-def _each(spec: dict[str, Any], change: Callable[[Object], Object]) -> dict[str, Any]:
+def _map_containers(spec: dict[str, Any], change: Callable[[Object], Object]) -> dict[str, Any]:
+    """Return a pod's spec with a change made to each of its containers and init containers."""
     keys = [key for key in ("initContainers", "containers") if spec.get(key)]
     return {**spec, **{key: [change(each) for each in spec[key]] for key in keys}}
 
@@ -407,7 +429,7 @@ VOLCANOJOB = ControlledKind(
     child_labels=LABELS,
     owns=("Pod", "Service", "ConfigMap"),
     vocabulary=StatusVocabulary(life.FIELDS, life.to_core_status, life.to_volcano_status),
-    notes=notes,
+    notes=pod_annotations,
     title=volcanojob.KIND,
     lifecycle=life.lifecycle,
     phase=life.job_phase,

@@ -64,14 +64,14 @@ ACTIONS = (RESTART_JOB, ABORT_JOB, TERMINATE_JOB, COMPLETE_JOB)
 
 @dataclass(frozen=True, slots=True)
 class LifecyclePolicy:
-    """One of a list of policies."""
+    """One policy: the action that follows an event of a pod."""
 
     events: frozenset[str]  # words of EVENTS; empty where an exit code is named
     exit_code: int | None  # of a container, not 0; None where events are named
     action: str  # a word of ACTIONS
 
     def matches(self, event: _Event) -> bool:
-        """Return True if the policy is about this event."""
+        """Return True if the policy names this event, or the exit code of its pod."""
         if self.exit_code is not None:
             return event.word == POD_FAILED and event.pod.exit_code == self.exit_code
         return event.word in self.events
@@ -88,7 +88,7 @@ class DueAction(NamedTuple):
     """The action that a policy calls for now."""
 
     action: str = ""  # a word of ACTIONS; "" for none
-    why: str = ""
+    why: str = ""  # the event, for a person
     restart: RestartReason = RestartReason.TASK_COMPLETED  # the reason, if the action is a restart
 
 
@@ -101,19 +101,19 @@ class Policies:
 
 
 def read_policies(policies: Sequence[VolcanoPolicy], where: str) -> tuple[LifecyclePolicy, ...]:
-    """Return the policies of a job or of one of its tasks. where: their path. Raises BadJob."""
-    found = tuple(_read_policy(each, f"{where}[{number}]") for number, each in enumerate(policies))
-    events = [event for policy in found for event in policy.events]
+    """Return the policies of a job or of one of its tasks. where: their path in the object. Raises BadJob."""
+    lifecycle_policies = tuple(_read_policy(each, f"{where}[{number}]") for number, each in enumerate(policies))
+    events = [event for policy in lifecycle_policies for event in policy.events]
     if duplicates := sorted({event for event in events if events.count(event) > 1}):
         raise BadJob(f"{where} has {duplicates[0]} twice")
-    codes = [policy.exit_code for policy in found if policy.exit_code is not None]
+    codes = [policy.exit_code for policy in lifecycle_policies if policy.exit_code is not None]
     if len(codes) > len(set(codes)):
         raise BadJob(f"{where} has an exitCode twice")
-    return found
+    return lifecycle_policies
 
 
 def _read_policy(policy: VolcanoPolicy, where: str) -> LifecyclePolicy:
-    """Return one policy of a job or task. where: its path. Raises BadJob."""
+    """Return one policy of a job or task. where: its path in the object. Raises BadJob."""
     events, code = {each for each in (policy.event, *policy.events) if each}, policy.exit_code
     if unknown := sorted(events - {*EVENTS}):
         raise BadJob(f"{where} has the event {unknown[0]!r:.40}: {', '.join(EVENTS)} are known")
@@ -129,7 +129,7 @@ def _read_policy(policy: VolcanoPolicy, where: str) -> LifecyclePolicy:
 
 
 def due_action(policies: Policies, roles: Sequence[Role], known: OwnedObjects) -> DueAction:
-    """Return the action of the first policy that matches an event."""
+    """Return the action of the first policy that matches an event; one with the action "" if none does."""
     for event in _events(roles, known):
         for policy in (*policies.by_role.get(event.pod.role, ()), *policies.of_job):
             if policy.matches(event):
@@ -140,7 +140,7 @@ def due_action(policies: Policies, roles: Sequence[Role], known: OwnedObjects) -
 
 
 def _events(roles: Sequence[Role], known: OwnedObjects) -> Iterator[_Event]:
-    """Yield the events of the pods in the order of their names, then those of the tasks."""
+    """Yield the events of pods by the names of the pods, then those of completed tasks."""
     for pod in sorted(known.pods, key=lambda each: each.name):
         if pod.deleting:
             yield _Event(POD_EVICTED, pod)
@@ -148,12 +148,13 @@ def _events(roles: Sequence[Role], known: OwnedObjects) -> Iterator[_Event]:
             yield _Event(POD_FAILED, pod)
     pods = children.by_role(known.pods)
     for role in roles:
-        mine = pods.get(role.label, [])
-        if len(mine) == role.replicas > 0 and all(_succeeded(pod) for pod in mine):
-            yield _Event(TASK_COMPLETED, max(mine, key=lambda pod: pod.since_s))
+        task_pods = pods.get(role.label, [])
+        if len(task_pods) == role.replicas > 0 and all(_succeeded(pod) for pod in task_pods):
+            yield _Event(TASK_COMPLETED, max(task_pods, key=lambda pod: pod.since_s))
 
 
 def _succeeded(pod: PodState) -> bool:
+    """Return True if a pod has succeeded and does not terminate."""
     return pod.phase is PodPhase.SUCCEEDED and not pod.deleting
 
 
@@ -175,172 +176,189 @@ def job_phase(status: Object) -> JobPhase:
     return _PHASES.get(_phase(status), JobPhase.PENDING)
 
 
-_BY_ACTION = {
+# The phase that each action of a policy leads to.
+_PHASE_OF_ACTION = {
     ABORT_JOB: ABORTING,
     TERMINATE_JOB: TERMINATING,
     COMPLETE_JOB: COMPLETING,
     RESTART_JOB: RESTARTING,
 }
+# Fields of the status that count pods.
 _COUNTS = ("pending", "running", "succeeded", "failed", "unknown", "terminating")
-_NOTED = ("taskStatusCount", "version", "retryCount", "conditions", "controlledResources")
-FIELDS: tuple[str, ...] = ("state", "minAvailable", *_COUNTS, *_NOTED)
-_MOST_CONDITIONS = 32
+_OTHER_FIELDS = ("taskStatusCount", "version", "retryCount", "conditions", "controlledResources")
+FIELDS: tuple[str, ...] = ("state", "minAvailable", *_COUNTS, *_OTHER_FIELDS)
+_MAX_CONDITIONS = 32  # in a status, the newest
 _SUSPENDED = Reason.SUSPENDED.value
 
 
 @dataclass(frozen=True, slots=True)
-class _JobAtPhase:
-    """A job at one reconciliation. before: its status."""
+class _PhaseContext:
+    """The input of all decisions of one reconciliation of a Volcano Job."""
 
     kind: ControlledKind
-    view: ControlledJob
-    before: Object
+    job: ControlledJob
+    before: Object  # the stored status
     known: OwnedObjects
-    now_s: float
+    now_s: float  # seconds since 1970
     setup: Setup
 
     @property
     def phase(self) -> str:
+        """The phase of the stored status, Pending for a new job."""
         return _phase(self.before) or PENDING
 
     @property
-    def alive(self) -> list[PodState]:
+    def living_pods(self) -> list[PodState]:
+        """The pods that have neither succeeded nor failed."""
         return [pod for pod in self.known.pods if pod.phase not in (PodPhase.SUCCEEDED, PodPhase.FAILED)]
 
     @property
     def members(self) -> list[PodState]:
-        """Return the pods that belong to the job as it is now."""
-        sizes = {role.label: role.replicas for role in self.view.roles}
+        """The pods of the job's present tasks and sizes that do not terminate."""
+        sizes = {role.label: role.replicas for role in self.job.roles}
         return [pod for pod in self.known.pods if not pod.deleting and 0 <= pod.index < sizes.get(pod.role, 0)]
 
 
 def lifecycle(
-    kind: ControlledKind, view: ControlledJob, raw: Object, known: OwnedObjects, now_s: float, setup: Setup
+    kind: ControlledKind, job: ControlledJob, raw: Object, known: OwnedObjects, now_s: float, setup: Setup
 ) -> ReconcileOutcome:
-    """Decide the next phase of a job, and the writes that lead there."""
-    at = _JobAtPhase(kind, view, as_mapping(raw.get("status")), known, now_s, setup)
-    if at.phase in (ABORTING, ABORTED) and _state_text(at.before, "reason") == _SUSPENDED and not view.policy.suspended:
-        return _outcome(at, RESTARTING, "it is resumed", version=view.spec["version"] + 1)
-    if at.phase in ENDS:
-        return _clean_up(at)
-    if at.phase in NEXT:
-        writes = tuple(children.delete_pods(at.alive))
-        why, reason = _state_text(at.before, "message"), _state_text(at.before, "reason")
-        return _outcome(at, at.phase, writes=writes) if at.alive else _outcome(at, NEXT[at.phase], why, reason=reason)
-    if view.policy.suspended:
-        return _outcome(at, ABORTING, "it is suspended", reason=_SUSPENDED, version=view.spec["version"] + 1)
-    if at.phase == RESTARTING:
-        return _restart(at)
-    due = due_action(view.spec["policies"], view.roles, known)
-    if due.action:
-        return _carry_out_policy(at, due)
-    if end := _end_by_results(at):
-        return _outcome(at, *end)
-    return _keep_running(at)
+    """Return the next phase of a job with the writes that lead there. raw: its object. now_s: seconds since 1970."""
+    context = _PhaseContext(kind, job, as_mapping(raw.get("status")), known, now_s, setup)
+    if (
+        context.phase in (ABORTING, ABORTED)
+        and _state_text(context.before, "reason") == _SUSPENDED
+        and not job.policy.suspended
+    ):
+        return _outcome(context, RESTARTING, "it is resumed", version=job.spec["version"] + 1)
+    if context.phase in ENDS:
+        return _clean_up(context)
+    if context.phase in NEXT:
+        writes = tuple(children.delete_pods(context.living_pods))
+        why, reason = _state_text(context.before, "message"), _state_text(context.before, "reason")
+        return (
+            _outcome(context, context.phase, writes=writes)
+            if context.living_pods
+            else _outcome(context, NEXT[context.phase], why, reason=reason)
+        )
+    if job.policy.suspended:
+        return _outcome(context, ABORTING, "it is suspended", reason=_SUSPENDED, version=job.spec["version"] + 1)
+    if context.phase == RESTARTING:
+        return _restart(context)
+    action = due_action(job.spec["policies"], job.roles, known)
+    if action.action:
+        return _carry_out_policy(context, action)
+    if end := _end_by_results(context):
+        return _outcome(context, *end)
+    return _keep_running(context)
 
 
-def _carry_out_policy(at: _JobAtPhase, due: DueAction) -> ReconcileOutcome:
-    """Enter the phase that a due action of a policy leads to. The job's version rises; a restart is counted."""
-    phase = _BY_ACTION[due.action]
-    counted = {"version": at.view.spec["version"] + 1}
+def _carry_out_policy(context: _PhaseContext, action: DueAction) -> ReconcileOutcome:
+    """Return the outcome that enters the phase of a due action. The job's version rises; a restart is counted."""
+    phase = _PHASE_OF_ACTION[action.action]
+    counters = {"version": context.job.spec["version"] + 1}
     if phase == RESTARTING:
-        counted["retryCount"] = at.view.spec["retried"] + 1
-    outcome = _outcome(at, phase, f"{due.action}: {due.why}", **counted)
-    return replace(outcome, restarts=(due.restart,)) if phase == RESTARTING else outcome
+        counters["retryCount"] = context.job.spec["retried"] + 1
+    outcome = _outcome(context, phase, f"{action.action}: {action.why}", **counters)
+    return replace(outcome, restarts=(action.restart,)) if phase == RESTARTING else outcome
 
 
-def _restart(at: _JobAtPhase) -> ReconcileOutcome:
-    """Delete all pods, then create them again. After the last retry, ended pods stay for their log.
+def _restart(context: _PhaseContext) -> ReconcileOutcome:
+    """Return the outcome of a restarting job: all pods are deleted, then the job is Pending again.
 
-    maxRetry restarts are made; the next one fails the job.
+    At most maxRetry restarts are made; the next one fails the job, and its ended pods stay for their logs.
     """
-    past = at.view.spec["retried"] > at.view.spec["retries"]
-    if left := (at.alive if past else at.known.pods):
-        return _outcome(at, RESTARTING, writes=tuple(children.delete_pods(left)))
-    if past:
-        why = f"{_state_text(at.before, 'message')}; it was restarted {at.view.spec['retries']} times already"
-        return _outcome(at, FAILED, why)
-    return _outcome(at, PENDING)
+    is_exhausted = context.job.spec["retried"] > context.job.spec["retries"]
+    if remaining := (context.living_pods if is_exhausted else context.known.pods):
+        return _outcome(context, RESTARTING, writes=tuple(children.delete_pods(remaining)))
+    if is_exhausted:
+        why = f"{_state_text(context.before, 'message')}; it was restarted {context.job.spec['retries']} times already"
+        return _outcome(context, FAILED, why)
+    return _outcome(context, PENDING)
 
 
-def _end_by_results(at: _JobAtPhase) -> tuple[str, str] | None:
+def _end_by_results(context: _PhaseContext) -> tuple[str, str] | None:
     """Return the phase that follows from the pods' results, and why; None if the job continues.
 
     Terminating pods, and pods above the job's size, do not count. An elastic job succeeds with as many pods as its gang
     needs. Source: VE-27
     """
-    spec, total = at.view.spec, sum(role.replicas for role in at.view.roles)
-    staying = at.members
-    good = sum(pod.phase is PodPhase.SUCCEEDED for pod in staying)
-    bad = sum(pod.phase is PodPhase.FAILED for pod in staying)
-    if at.phase != RUNNING or not total or good + bad < total:
+    spec, total = context.job.spec, sum(role.replicas for role in context.job.roles)
+    members = context.members
+    succeeded = sum(pod.phase is PodPhase.SUCCEEDED for pod in members)
+    failed = sum(pod.phase is PodPhase.FAILED for pod in members)
+    if context.phase != RUNNING or not total or succeeded + failed < total:
         return None
-    least = at.view.gang.min_member
-    if least >= sum(spec["least"].values()) and (why := _lacks_successes(at, staying)):
+    least = context.job.gang.min_member
+    if least >= sum(spec["least"].values()) and (why := _lacks_successes(context, members)):
         return FAILED, why
-    if good >= least:
-        return COMPLETED, f"{good} of {total} pods have succeeded"
-    return FAILED, f"{good} pods succeeded, {least} are needed"
+    if succeeded >= least:
+        return COMPLETED, f"{succeeded} of {total} pods have succeeded"
+    return FAILED, f"{succeeded} pods succeeded, {least} are needed"
 
 
-def _lacks_successes(at: _JobAtPhase, pods: Iterable[PodState]) -> str:
-    """Return which task has too few successful pods, "" if none has."""
-    needed = at.view.spec["least"]
+def _lacks_successes(context: _PhaseContext, pods: Iterable[PodState]) -> str:
+    """Return a text about the first task with too few successful pods, "" if each task has enough."""
+    needed = context.job.spec["least"]
     succeeded = Counter(pod.role for pod in pods if pod.phase is PodPhase.SUCCEEDED)
-    for role in at.view.roles:
+    for role in context.job.roles:
         if (count := succeeded[role.label]) < needed[role.label]:
             return f"{count} pods of task {role.name} succeeded, {needed[role.label]} are needed"
     return ""
 
 
-def _keep_running(at: _JobAtPhase) -> ReconcileOutcome:
-    """Bring the children to what is needed, and set whether the job runs."""
-    kind, view, known = at.kind, at.view, at.known
-    group = children.pod_group(view, at.setup)
+def _keep_running(context: _PhaseContext) -> ReconcileOutcome:
+    """Return the outcome of a job that continues: children are created, updated and deleted as needed."""
+    kind, job, known = context.kind, context.job, context.known
+    group = children.pod_group(job, context.setup)
     portion, pods = Portion(), children.by_role(known.pods)
-    writes = [*children.others([*([] if group is None else [group]), *kind.extras(view, known)], known, portion)]
-    tasks = {role.label for role in view.roles}
-    waits_for_admission = children.waits_for_admission(known, at.setup)
-    for role in view.roles:
-        mine = pods.get(role.label, [])
-        writes += children.delete_pods(children.surplus(role, mine))
+    writes = [*children.other_writes([*([] if group is None else [group]), *kind.extras(job, known)], known, portion)]
+    tasks = {role.label for role in job.roles}
+    waits_for_admission = children.waits_for_admission(known, context.setup)
+    for role in job.roles:
+        task_pods = pods.get(role.label, [])
+        writes += children.delete_pods(children.surplus_pods(role, task_pods))
         if waits_for_admission:
             continue
-        for index in children.missing(role, mine):
+        for index in children.missing_indices(role, task_pods):
             if portion.is_full():
                 break
             replica = Replica(index, index)
-            writes.append(portion.create(partial(children.pod, kind, view, role, replica, known, at.setup)))
+            writes.append(portion.create(partial(children.pod_body, kind, job, role, replica, known, context.setup)))
     writes += children.delete_pods(pod for pod in known.pods if pod.role not in tasks)
-    return _outcome(at, _running_or_pending(at), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None))
+    return _outcome(
+        context, _running_or_pending(context), writes=tuple(writes), requeue_s=min(portion.requeue_s(), default=None)
+    )
 
 
-def _running_or_pending(at: _JobAtPhase) -> str:
+def _running_or_pending(context: _PhaseContext) -> str:
     """Return Running once as many pods as the gang needs have begun, and Pending again if too many wait."""
-    counts = _counts(at.members)
+    counts = _counts(context.members)
     begun = counts["running"] + counts["succeeded"] + counts["failed"]
-    total = sum(role.replicas for role in at.view.roles)
-    least = at.view.gang.min_member
-    if at.phase == RUNNING:
+    total = sum(role.replicas for role in context.job.roles)
+    least = context.job.gang.min_member
+    if context.phase == RUNNING:
         return PENDING if counts["pending"] > total - least else RUNNING
     return RUNNING if begun and begun >= least else PENDING
 
 
-def _clean_up(at: _JobAtPhase) -> ReconcileOutcome:
-    """Delete running pods and the PodGroup, which holds room, and the job once its time to live is over."""
-    writes: list[Write] = [*children.delete_pods(at.alive)]
-    writes += [Delete(each.key, each.uid) for each in at.known.others.values() if each.key.kind == "PodGroup"]
-    if at.view.policy.ttl_s is None or _state_text(at.before, "reason") == _SUSPENDED:
-        return _outcome(at, at.phase, writes=tuple(writes))
-    ended_s = unix_s(as_mapping(at.before.get("state")).get("lastTransitionTime"))
-    left_s = (at.now_s if ended_s is None else ended_s) + at.view.policy.ttl_s - at.now_s
-    if at.known.jumped_s:
+def _clean_up(context: _PhaseContext) -> ReconcileOutcome:
+    """Return the outcome of an ended job: running pods and the PodGroup are deleted.
+
+    After its time to live the job itself is deleted; a suspended job is not.
+    """
+    writes: list[Write] = [*children.delete_pods(context.living_pods)]
+    writes += [Delete(each.key, each.uid) for each in context.known.others.values() if each.key.kind == "PodGroup"]
+    if context.job.policy.ttl_s is None or _state_text(context.before, "reason") == _SUSPENDED:
+        return _outcome(context, context.phase, writes=tuple(writes))
+    ended_s = unix_s(as_mapping(context.before.get("state")).get("lastTransitionTime"))
+    left_s = (context.now_s if ended_s is None else ended_s) + context.job.policy.ttl_s - context.now_s
+    if context.known.jumped_s:
         left_s = max(left_s, JUMP_S)
-    return _outcome(at, at.phase, writes=tuple(writes), requeue_s=max(left_s, 0.0), delete_job=left_s <= 0)
+    return _outcome(context, context.phase, writes=tuple(writes), requeue_s=max(left_s, 0.0), delete_job=left_s <= 0)
 
 
 def _outcome(
-    at: _JobAtPhase,
+    context: _PhaseContext,
     phase: str,
     why: str = "",
     *,
@@ -348,39 +366,42 @@ def _outcome(
     requeue_s: float | None = None,
     delete_job: bool = False,
     reason: str = "",
-    **counted: int,
+    **counters: int,
 ) -> ReconcileOutcome:
-    """Return the writes, with the status that follows. why, reason: of a new phase."""
-    before, new = at.before, phase != _phase(at.before)
+    """Return the outcome with the status and Events of a phase. why: of a new phase. counters: of the status."""
+    before, is_new = context.before, phase != _phase(context.before)
     status: dict[str, Any] = {
         "state": before.get("state"),
-        "minAvailable": at.view.gang.min_member,
-        **_counts(at.known.pods),
-        "taskStatusCount": _by_task(at.known.pods),
-        "version": at.view.spec["version"],
-        "retryCount": at.view.spec["retried"],
-        **counted,
+        "minAvailable": context.job.gang.min_member,
+        **_counts(context.known.pods),
+        "taskStatusCount": _by_task(context.known.pods),
+        "version": context.job.spec["version"],
+        "retryCount": context.job.spec["retried"],
+        **counters,
     }
-    listed = conditions.valid_conditions(before)
-    if new:
-        status["state"] = _state(phase, why, at.now_s, reason)
-        listed = [*listed, {"status": phase, "lastTransitionTime": rfc3339(at.now_s)}][-_MOST_CONDITIONS:]
-    status["conditions"] = listed
-    status["controlledResources"] = {f"plugin-{name}": name for name in at.view.spec["plugins"]}
+    all_conditions = conditions.valid_conditions(before)
+    if is_new:
+        status["state"] = _state(phase, why, context.now_s, reason)
+        all_conditions.append({"status": phase, "lastTransitionTime": rfc3339(context.now_s)})
+    status["conditions"] = all_conditions[-_MAX_CONDITIONS:] if is_new else all_conditions
+    status["controlledResources"] = {f"plugin-{name}": name for name in context.job.spec["plugins"]}
     status_before = {name: before[name] for name in FIELDS if name in before}
     patch = None if status == status_before else children.merge_patch(status_before, status)
     return ReconcileOutcome(
         tuple(writes),
-        _events_of_phase(at, phase, why) if new else (),
+        _events_of_phase(context, phase, why) if is_new else (),
         patch,
         requeue_s=requeue_s,
         delete_job=delete_job,
     )
 
 
-def _events_of_phase(at: _JobAtPhase, phase: str, why: str) -> tuple[EventOnJob, ...]:
-    """Return the Events for a job that has just reached a phase. why: the reason, "" for none."""
-    text = f"Job {at.view.name} is {phase}{f': {why}' if why else '.'}"
+def _events_of_phase(context: _PhaseContext, phase: str, why: str) -> tuple[EventOnJob, ...]:
+    """Return the Events for a job that has just reached a phase; none for a passing phase.
+
+    why: the reason, "" for none.
+    """
+    text = f"Job {context.job.name} is {phase}{f': {why}' if why else '.'}"
     match phase:
         case "Running":
             return (EventOnJob(Reason.RUNNING, text),)
@@ -394,42 +415,45 @@ def _events_of_phase(at: _JobAtPhase, phase: str, why: str) -> tuple[EventOnJob,
 
 
 def _state(phase: str, why: str, now_s: float, reason: str = "") -> dict[str, Any]:
+    """Return the field `state` of a status that begins now. Empty texts are left out."""
     texts = {"message": why, "reason": reason}
     return {"phase": phase, "lastTransitionTime": rfc3339(now_s), **{key: each for key, each in texts.items() if each}}
 
 
 def _counts(pods: Iterable[PodState]) -> dict[str, int]:
+    """Return the number of pods by phase, as the fields of the status; terminating pods count as such."""
     counts = Counter("terminating" if pod.deleting else pod.phase.value.lower() for pod in pods)
     return {word: counts[word] for word in _COUNTS}
 
 
 def _by_task(pods: Iterable[PodState]) -> dict[str, Any]:
-    """Count the pods of each task by phase, as the job's status shows them."""
-    found: dict[str, Any] = {}
+    """Return the number of pods of each task by phase, as the status has it."""
+    counts_of_task: dict[str, Any] = {}
     for pod in pods:
-        phases = found.setdefault(pod.role, {"phase": {}})["phase"]
+        phases = counts_of_task.setdefault(pod.role, {"phase": {}})["phase"]
         phases[pod.phase.value] = phases.get(pod.phase.value, 0) + 1
-    return found
+    return counts_of_task
 
 
 def _phase(status: Object) -> str:
+    """Return the phase of a status, "" for none."""
     return _state_text(status, "phase")
 
 
 def _state_text(status: Object, key: str) -> str:
-    """Return a text of the state, "" for none."""
+    """Return a text of the field `state` of a status, "" for none."""
     text = as_mapping(status.get("state")).get(key)
     return text if isinstance(text, str) else ""
 
 
 def to_core_status(status: Object) -> Object:
-    """Return the status in the core's terms, as far as a refused object needs it: whether its job has begun."""
+    """Return the core status of a refused object: whether its job has begun. Nothing else is read from it."""
     begun = {"type": Reason.CREATED.value, "status": "True"}
     return {"conditions": [begun] if _phase(status) else []}
 
 
 def to_volcano_status(
-    status: Object, _view: ControlledJob | None, _known: OwnedObjects, moment: StatusContext
+    status: Object, _job: ControlledJob | None, _known: OwnedObjects, moment: StatusContext
 ) -> Object:
     """Return the status of a refused object: Failed, and why, unless its job has begun."""
     before = {name: moment.before[name] for name in FIELDS if name in moment.before}

@@ -1,4 +1,4 @@
-"""The loop of the job controllers: takes a job from the queue, decides, writes, reports. A fault stops one job only."""
+"""The loop of the job controllers: take a job from the queue, decide, write, report. A fault stops one job only."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from turnout.kube.times import unix_s
 
 log = logging.getLogger("turnout.controllers")
 
-AT_ONCE = 16  # jobs that are looked at side by side
+CONCURRENT_JOBS = 16  # that are reconciled at the same time
 
 
 class JobController:
@@ -69,28 +69,29 @@ class JobController:
         metrics: Metrics,
         time: SteadyTime | None = None,
     ) -> None:
-        """time: of day, for decisions; without it the wall clock's, whose jumps are seen."""
+        """time: the wall clock with its jumps; None for one of `clock`."""
         self._cache, self._queue, self._writer, self._kinds, self._setup = cache, queue, writer, kinds, setup
         self._clock, self._events, self._metrics = clock, events, metrics
         self._plurals = {child: plural for child, (_, plural) in path_prefixes(setup).items()}
         self._time = time or SteadyTime(clock)
-        self._moment, self._looked_s = self._time.now(), clock.monotonic()
-        self._new_jobs: dict[JobKey, str] = {}  # the uids of jobs that this leader saw new, until their first pod
+        self._moment, self._moment_read_s = self._time.now(), clock.monotonic()
+        self._new_jobs: dict[JobKey, str] = {}  # uids of new jobs without pods so far
 
     async def run(self) -> None:
         """Reconcile every job once, then each job that changes, until cancelled."""
         self._queue_all()
-        await run_together(self._queue.run, self._follow_clock, *([self._work] * AT_ONCE))
+        await run_together(self._queue.run, self._follow_clock, *([self._work] * CONCURRENT_JOBS))
 
     def _queue_all(self) -> None:
+        """Queue every job."""
         for key in list(self._cache.jobs()):
             self._queue.add(key)
 
     async def _follow_clock(self) -> None:
-        """Read the clock now and then. Between two readings, time goes on as the monotonic clock does."""
+        """Read the wall clock every JUMP_S until cancelled. After a jump is over, every job is queued."""
         while True:
-            before, self._moment, self._looked_s = self._moment, self._time.now(), self._clock.monotonic()
-            if before.jumped_s and not self._moment.jumped_s:  # another time of day may count from now on
+            before, self._moment, self._moment_read_s = self._moment, self._time.now(), self._clock.monotonic()
+            if before.jumped_s and not self._moment.jumped_s:  # decisions that depend on time are due again
                 self._queue_all()
             self._metrics.jumped_s.set(self._moment.jumped_s)
             await self._clock.sleep(JUMP_S)
@@ -99,27 +100,27 @@ class JobController:
         """Reconcile queued jobs until cancelled. A failed job is queued again after a back-off."""
         while True:
             key = await self._queue.next()
-            failed, asked_s = True, 0.0
+            failed, retry_after_s = True, 0.0
             try:
                 await self.reconcile_job(key)
                 failed = False
             except Conflict:
                 log.debug("changed_meanwhile", extra={"job": str(key)})
             except CallError as error:
-                asked_s = error.retry_after_s
+                retry_after_s = error.retry_after_s
             except Exception as error:
                 self._report_fault(key, error)
             finally:
-                self._queue.done(key, failed=failed, asked_s=asked_s)
+                self._queue.done(key, failed=failed, retry_after_s=retry_after_s)
 
     async def reconcile_job(self, key: JobKey) -> None:
-        """Reconcile one job. An exception means that the job has to be retried."""
-        if (found := self._cache.job(key)) is None:
+        """Reconcile one job; a deleted job is skipped. An exception means that the job has to be retried."""
+        if (cached_job := self._cache.job(key)) is None:
             return
-        raw, known = found
+        raw, known = cached_job
         kind = self._kinds[key.api]
         with self._metrics.look_s.time():
-            now_s = self._moment.now_s + self._clock.monotonic() - self._looked_s
+            now_s = self._moment.now_s + self._clock.monotonic() - self._moment_read_s
             outcome = reconcile(kind, raw, replace(known, jumped_s=self._moment.jumped_s), now_s, self._setup)
         meta = raw["metadata"]
         self._note_first_pod(key, kind, raw, known)
@@ -128,7 +129,7 @@ class JobController:
             await self._writer.carry_out(key, meta["uid"], meta["resourceVersion"], outcome)
         except NameTaken as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NAME_TAKEN, str(error), warning=True)])
-            self._queue.add_after(key, _NAME_AGAIN_S)
+            self._queue.add_after(key, _NAME_TAKEN_RETRY_S)
         except (Forbidden, Rejected) as error:
             self._emit_events(kind, raw, [EventOnJob(Reason.NOT_CREATED, error.message[:500], warning=True)])
             raise
@@ -162,17 +163,17 @@ class JobController:
         log.error("job_refused", extra={"job": f"{key.namespace}/{key.name}"}, exc_info=error)
         self._metrics.internal_errors.labels(self._kinds[key.api].full_name).inc()
         try:
-            if (found := self._cache.job(key)) is not None:
+            if (cached_job := self._cache.job(key)) is not None:
                 text = f"a fault of turnout-controller keeps it waiting: {error!r:.200}"
-                self._emit_events(self._kinds[key.api], found[0], [EventOnJob(Reason.FAULT, text, warning=True)])
+                self._emit_events(self._kinds[key.api], cached_job[0], [EventOnJob(Reason.FAULT, text, warning=True)])
         except Exception:
             log.exception("fault_not_reported", extra={"job": f"{key.namespace}/{key.name}"})
 
-    def _emit_events(self, kind: ControlledKind, raw: Object, says: Iterable[EventOnJob]) -> None:
+    def _emit_events(self, kind: ControlledKind, raw: Object, events: Iterable[EventOnJob]) -> None:
         """Record Events on a job, count them, and log them."""
         meta = raw["metadata"]
         ref = ObjectRef(kind.kind, raw["apiVersion"], meta["namespace"], meta["name"], meta["uid"])
-        for each in says:
+        for each in events:
             type_ = "Warning" if each.warning else "Normal"
             self._events.emit(ref, type_, each.reason.value, each.text, self._clock.wall())
             self._metrics.events.labels(kind.full_name, each.reason.value).inc()
@@ -181,13 +182,13 @@ class JobController:
             )
 
 
-_NAME_AGAIN_S = 30.0
+_NAME_TAKEN_RETRY_S = 30.0
 
 
 def written_resources(
     kind: ControlledKind, outcome: ReconcileOutcome, plurals: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the verb and the resource of each write of an outcome. plurals: of the kinds of children."""
+    """Yield (verb, resource) of each write of an outcome. plurals: by kind of child."""
     if outcome.delete_job:
         yield "delete", kind.plural
         return

@@ -1,11 +1,13 @@
-"""Starts the training of a ColossalAIJob, in its launcher's container.
+"""Start the training of a ColossalAIJob, in the container of its launcher.
 
-It waits until every worker's sshd answers, runs the command, and leaves the end of its output in the termination log,
-where the job controller reads how each host ended. It runs in the user's image with nothing but Python's own library:
-`launch_colossalai.py HOSTFILE PORT SECONDS LOG COMMAND…`. Ends with the command's code; 3 when a host never answered.
+The script waits until every worker's sshd answers, runs the command, and writes the end of its output into the
+termination log, where the job controller reads how each host ended. It runs in the user's image with Python's own
+library only: `launch_colossalai.py HOSTFILE PORT SECONDS LOG COMMAND…`. It ends with the code of the command, or with 3
+if a host never answered.
 
-The runner exports its whole environment on every host, each value as it is between double quotes. One quote in a value,
-or a name that is none in a shell, would end all hosts before they have begun: values are escaped, such names left out.
+The runner exports its whole environment on every host, each value as it is between double quotes. A quote in a value,
+or a name that is invalid in a shell, would end all hosts before they have begun. So values are escaped, and such names
+are left out.
 """
 
 from __future__ import annotations
@@ -19,13 +21,13 @@ import sys
 import time
 
 LINES, BYTES = 60, 2_000  # of the end of the output; the kubelet keeps 4,096 bytes of a termination log
-SILENT = 3
-# A shell refuses to set these, but for the last, which is the name of this host and of no other.
+NO_ANSWER = 3  # exit code if a host never answered
+# A shell refuses to set these variables. HOSTNAME differs between the hosts.
 OWN = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "HOSTNAME"}
 
 
 def answers(host: str, port: int) -> bool:
-    """Return True if an SSH server answers there."""
+    """Return True if an SSH server answers at a host and port within 2 s."""
     try:
         with socket.create_connection((host, port), 2.0) as connection:
             connection.settimeout(2.0)
@@ -35,7 +37,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def wait_for(hosts: list[str], port: int, seconds: float) -> list[str]:
-    """Return the hosts that have not answered in so many seconds."""
+    """Return the hosts whose SSH server has not answered within so many seconds; empty once all have answered."""
     end = time.monotonic() + seconds
     silent = [host for host in hosts if not answers(host, port)]
     while silent and time.monotonic() < end:
@@ -44,14 +46,14 @@ def wait_for(hosts: list[str], port: int, seconds: float) -> list[str]:
     return silent
 
 
-def exported(env: dict[str, str]) -> dict[str, str]:
+def exportable_variables(env: dict[str, str]) -> dict[str, str]:
     """Return the variables that a shell can export, their values escaped for double quotes."""
     named = {name: text for name, text in env.items() if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name)}
     return {name: re.sub(r'([\\"$`])', r"\\\1", text) for name, text in named.items() if name not in OWN}
 
 
 def run(command: list[str], env: dict[str, str]) -> tuple[int, str]:
-    """Run the command with its output passed on. Returns its code and the last lines."""
+    """Run the command and pass its output on. Return its exit code, 128 + n for signal n, and its last LINES lines."""
     last_lines: collections.deque[str] = collections.deque(maxlen=LINES)
     with subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
@@ -64,18 +66,18 @@ def run(command: list[str], env: dict[str, str]) -> tuple[int, str]:
 
 
 def main(argv: list[str]) -> int:
-    """Wait, run, and leave the last words."""
+    """Wait for the hosts, run the command, write the end of its output to the log. Return the exit code."""
     hostfile, port, seconds, log, *command = argv
     with open(hostfile, encoding="utf-8") as file:
         hosts = file.read().split()
     silent = wait_for(hosts, int(port), float(seconds))
     if silent:
-        code, words = SILENT, f"no SSH server answers on port {port} in {seconds} s: {', '.join(silent)}\n"
-        sys.stderr.write(words)
+        code, output = NO_ANSWER, f"no SSH server answers on port {port} in {seconds} s: {', '.join(silent)}\n"
+        sys.stderr.write(output)
     else:
-        code, words = run(command, exported(dict(os.environ)))
+        code, output = run(command, exportable_variables(dict(os.environ)))
     with open(log, "w", encoding="utf-8") as file:
-        file.write(words[-BYTES:])
+        file.write(output[-BYTES:])
     return code
 
 

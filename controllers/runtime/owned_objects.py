@@ -1,4 +1,4 @@
-"""Keeps what the watches and our own writes have shown: jobs, their children, and the resources of nodes.
+"""Keep what the watches and our own writes have shown: jobs, their children, and the resources of nodes.
 
 The answer to a write counts at once, so that the next reconciliation does not write it again. Older versions of an
 object, and answers about deleted objects, are ignored. An object that only an answer has shown, and that a later list
@@ -26,13 +26,13 @@ from turnout.controllers.model import (
     PodPhase,
     PodState,
 )
-from turnout.controllers.role_pods import extended
+from turnout.controllers.role_pods import extended_resources
 from turnout.kube.objects import ObjectMeta, Struct
 from turnout.kube.times import unix_s
 from turnout.kube.watch_events import Key
 
-_Owner = tuple[str, str]  # the namespace and the uid of a job: an object elsewhere that names its uid is none of its
-_REMEMBERED = 20_000  # uids of deleted objects
+_Owner = tuple[str, str]  # namespace and uid of a job: an object of another namespace that names the uid is not its own
+_MAX_DELETED = 20_000  # uids of deleted objects that are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +40,19 @@ class _CachedJob:
     """A job as JSON, which takes a fifth of the memory of its dicts."""
 
     uid: str
-    version: int
-    raw: bytes
+    version: int  # resourceVersion
+    raw: bytes  # JSON of the object
     phase: JobPhase
 
 
 @dataclass(frozen=True, slots=True)
 class _CachedChild:
-    """watch: the label of the watch that has yet to show it; None once one has."""
+    """The version of a child that was seen last."""
 
     owner: _Owner
     uid: str
-    version: int
-    watch: str | None
+    version: int  # the highest resourceVersion so far
+    watch: str | None  # label of the watch that has not shown the child yet; None once a watch has shown it
 
 
 class ChildCache:
@@ -64,7 +64,7 @@ class ChildCache:
     def __init__(self, changed: Callable[[JobKey], None], kinds: Mapping[str, ControlledKind]) -> None:
         self._changed = changed
         self.nodes = NodeResources()
-        self._unread = False
+        self._unread = False  # pods cannot be read
         self._kinds = kinds
         self._jobs: dict[JobKey, _CachedJob] = {}
         self._keys: dict[_Owner, JobKey] = {}
@@ -74,7 +74,10 @@ class ChildCache:
         self._deleted_uids: OrderedDict[str, None] = OrderedDict()
 
     def put_job(self, api: str, kind: str, obj: JobObject, *, answer: bool = False) -> None:
-        """Store a job. answer: True for the answer to a write of ours, False for a watch."""
+        """Store a job, unless it is an old version or deleted. api: the path of its group, as in a JobKey.
+
+        answer: True for the answer to a write of ours, False for a watch.
+        """
         meta, version = obj.metadata, _version(obj.metadata)
         if not answer:
             self._deleted_uids.pop(meta.uid, None)  # an API server that was restored from a backup has it again
@@ -99,72 +102,76 @@ class ChildCache:
         self._changed(key)
 
     def drop_job(self, api: str, key_of_job: Key) -> None:
-        """Drop a deleted job. The API server deletes its children."""
-        self._forget(key_of_job.uid)
+        """Drop a deleted job. The API server deletes its children. api: as of `put_job`."""
+        self._note_deleted(key_of_job.uid)
         key = JobKey(api, key_of_job.namespace, key_of_job.name)
-        if (found := self._jobs.get(key)) is not None and found.uid == key_of_job.uid:
+        if (cached := self._jobs.get(key)) is not None and cached.uid == key_of_job.uid:
             del self._jobs[key]
             self._keys.pop((key_of_job.namespace, key_of_job.uid), None)
 
     def put_pod(self, obj: OwnedPod, *, answer: bool = False) -> None:
-        """Store a pod. answer: True for the answer to a write of ours, False for a watch."""
-        if (found := self._store_version("Pod", obj.metadata, answer)) is None:
+        """Store a pod of a job, unless it is an old version or deleted. answer: as of `put_job`."""
+        if (ownership := self._store_version("Pod", obj.metadata, answer)) is None:
             return
-        owner, kind = found
+        owner, kind = ownership
         self._pods.setdefault(owner, {})[obj.metadata.name] = pod_state(kind, obj)
         self._note_changed(owner)
 
     def put_other(self, kind: str, obj: Owned, *, answer: bool = False) -> None:
-        """Store a child that is not a pod."""
-        if (found := self._store_version(kind, obj.metadata, answer)) is None:
+        """Store a child that is not a pod, unless it is an old version or deleted. answer: as of `put_job`."""
+        if (ownership := self._store_version(kind, obj.metadata, answer)) is None:
             return
-        owner, owners_kind = found
+        owner, owners_kind = ownership
         child = child_state(owners_kind, kind, obj)
         self._others.setdefault(owner, {})[child.key] = child
         self._note_changed(owner)
 
     def drop_child(self, kind: str, child_key: Key) -> None:
-        """Drop a deleted child."""
-        self._forget(child_key.uid)
+        """Drop a deleted child. Another object with its name is left alone."""
+        self._note_deleted(child_key.uid)
         known = self._known.get((kind, child_key.namespace, child_key.name))
         if known is None or known.uid != child_key.uid:
             return
         del self._known[kind, child_key.namespace, child_key.name]
         owner = known.owner
-        mine: dict[Any, Any] = self._pods.get(owner, {}) if kind == "Pod" else self._others.get(owner, {})
-        mine.pop(child_key.name if kind == "Pod" else ChildKey(kind, child_key.name), None)
-        if not mine:
+        siblings: dict[Any, Any] = self._pods.get(owner, {}) if kind == "Pod" else self._others.get(owner, {})
+        siblings.pop(child_key.name if kind == "Pod" else ChildKey(kind, child_key.name), None)
+        if not siblings:
             (self._pods if kind == "Pod" else self._others).pop(owner, None)
         self._note_changed(owner)
 
     def drop_unlisted(self, kind: str, label: str, version: str) -> None:
-        """Drop the children that a complete list does not have. label: of the list's selector, "" for none.
+        """Drop the children that only an answer has shown, and that a later list does not contain.
 
-        version: of the list.
+        label: of the selector of the list, "" for none. version: resourceVersion of the list.
         """
-        at = int(version) if version.isascii() and version.isdigit() else 0
-        ended = [
+        list_version = int(version) if version.isascii() and version.isdigit() else 0
+        deleted = [
             Key(namespace, name, child.uid)
             for (known_kind, namespace, name), child in self._known.items()
-            if known_kind == kind and child.watch is not None and label in ("", child.watch) and child.version <= at
+            if known_kind == kind
+            and child.watch is not None
+            and label in ("", child.watch)
+            and child.version <= list_version
         ]
-        for each in ended:
+        for each in deleted:
             self.drop_child(kind, each)
 
     def job(self, key: JobKey) -> tuple[Object, OwnedObjects] | None:
-        """Return a job's object and its children; None for a deleted job."""
-        if (found := self._jobs.get(key)) is None:
+        """Return a job's object and the objects that it owns; None for a deleted job."""
+        if (cached := self._jobs.get(key)) is None:
             return None
-        owner = key.namespace, found.uid
+        owner = key.namespace, cached.uid
         pods, others = self._pods.get(owner, {}), self._others.get(owner, {})
-        return msgspec.json.decode(found.raw), OwnedObjects(
+        return msgspec.json.decode(cached.raw), OwnedObjects(
             tuple(pods.values()), dict(others), self.nodes.offered, self._unread
         )
 
     def set_pods_readable(self, *, yes: bool) -> None:
-        """Note whether pods can be read. Once they can, all jobs are reconciled: nothing was decided in between.
+        """Store whether pods can be read.
 
-        If they cannot, jobs are reconciled whose status shows each pod.
+        Once they can, all jobs are reconciled, since nothing was decided meanwhile. Once they cannot, the jobs are
+        reconciled whose status shows each pod. yes: they can.
         """
         if self._unread is not yes:
             return
@@ -175,7 +182,7 @@ class ChildCache:
                 self._changed(key)
 
     def jobs(self) -> Mapping[JobKey, object]:
-        """Return the jobs that are there."""
+        """Return a mapping whose keys are the existing jobs."""
         return self._jobs
 
     def count_by_phase(self) -> Mapping[tuple[str, JobPhase], int]:
@@ -183,24 +190,24 @@ class ChildCache:
         return Counter((self._kinds[key.api].full_name, job.phase) for key, job in self._jobs.items())
 
     def _store_version(self, kind: str, meta: ObjectMeta, answer: bool) -> tuple[_Owner, ControlledKind] | None:
-        """Note a child, and return its owner and the owner's kind.
+        """Store the version of a child, and return its owner and the owner's kind.
 
-        Returns None for a child of no job of our kinds, for a deleted child, and for an old version.
+        Returns None for a child of no job of our kinds, for a deleted child, and for an old version: these are ignored.
         """
-        if (found := self._owner_of(meta)) is None:
+        if (ownership := self._owner_of(meta)) is None:
             return None
-        owner, owners_kind = found
+        owner, owners_kind = ownership
         if not answer:
             self._deleted_uids.pop(meta.uid, None)
         if meta.uid in self._deleted_uids:
             return None
-        place, version = (kind, meta.namespace, meta.name), _version(meta)
-        known = self._known.get(place)
+        child, version = (kind, meta.namespace, meta.name), _version(meta)
+        known = self._known.get(child)
         if known is not None and known.uid != meta.uid:
             known = None
-        shown = not answer or (known is not None and known.watch is None)
+        is_watched = not answer or (known is not None and known.watch is None)
         newest = version if known is None else max(version, known.version)
-        self._known[place] = _CachedChild(owner, meta.uid, newest, None if shown else owners_kind.child_labels.job)
+        self._known[child] = _CachedChild(owner, meta.uid, newest, None if is_watched else owners_kind.child_labels.job)
         return None if newest > version else (owner, owners_kind)
 
     def _owner_of(self, meta: ObjectMeta) -> tuple[_Owner, ControlledKind] | None:
@@ -211,22 +218,25 @@ class ChildCache:
             return None
         return (meta.namespace, reference.uid), kind
 
-    def _forget(self, uid: str) -> None:
+    def _note_deleted(self, uid: str) -> None:
+        """Remember the uid of a deleted object, so that later answers about it are ignored."""
         self._deleted_uids[uid] = None
-        if len(self._deleted_uids) > _REMEMBERED:
+        if len(self._deleted_uids) > _MAX_DELETED:
             self._deleted_uids.popitem(last=False)
 
     def _note_changed(self, owner: _Owner) -> None:
+        """Report that a job has to be reconciled. An unknown job is ignored."""
         if (key := self._keys.get(owner)) is not None:
             self._changed(key)
 
 
 def _version(meta: ObjectMeta) -> int:
+    """Return the resourceVersion as a number, 0 if it is no number."""
     return int(meta.resource_version) if meta.resource_version.isascii() and meta.resource_version.isdigit() else 0
 
 
-_LAST_WORDS = 2_048  # characters of a failed container's log, as many as the kubelet keeps
-_WAITS = 1_024  # characters of a scheduler's reasons
+_MAX_LAST_WORDS = 2_048  # characters of a failed container's log that are kept, as many as by the kubelet
+_MAX_SCHEDULER_MESSAGE = 1_024  # characters
 
 
 class Terminated(Struct):
@@ -311,19 +321,19 @@ class JobObject(Struct):
     status: dict[str, Any] | None = None
 
 
-def place_of(kind: ControlledKind, meta: ObjectMeta) -> tuple[str, int]:
-    """Return the role and index that a child's labels say; -1 for a child of the whole job."""
+def role_and_index(kind: ControlledKind, meta: ObjectMeta) -> tuple[str, int]:
+    """Return the role and the index in a child's labels; "" and -1 where a label is missing or unreadable."""
     labels, words = meta.labels or {}, kind.child_labels
     index = labels.get(words.index, "")
     return labels.get(words.role, ""), int(index) if index.isascii() and index.isdigit() and len(index) < 8 else -1
 
 
 def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
-    """Return a pod as decisions have it."""
-    role, index = place_of(kind, obj.metadata)
+    """Return a pod as decisions read it. kind: of its job."""
+    role, index = role_and_index(kind, obj.metadata)
     status, statuses = obj.status, obj.status.container_statuses or ()
-    ended = _ended_containers(kind, statuses)
-    end = ended[0] if ended else Terminated()
+    terminations = _terminations(kind, statuses)
+    termination = terminations[0] if terminations else Terminated()
     return PodState(
         obj.metadata.name,
         obj.metadata.uid,
@@ -331,60 +341,60 @@ def pod_state(kind: ControlledKind, obj: OwnedPod) -> PodState:
         index,
         _phase(status.phase),
         obj.metadata.deletion_timestamp is not None,
-        end.exit_code if ended else None,
+        termination.exit_code if terminations else None,
         sum(each.restart_count for each in statuses),
         any(each.type == "Ready" and each.status == "True" for each in status.conditions or ()),
-        status.reason or end.reason,
+        status.reason or termination.reason,
         obj.spec.node_name,
-        end.message[-_LAST_WORDS:],
+        termination.message[-_MAX_LAST_WORDS:],
         (obj.metadata.labels or {}).get(kind.child_labels.mode, ""),
         msgspec.to_builtins(statuses) if kind.reports_containers else (),
-        unix_s(end.started_at or status.start_time),
-        unix_s(end.finished_at),
+        unix_s(termination.started_at or status.start_time),
+        unix_s(termination.finished_at),
         _scheduler_message(obj),
-        _since_s(obj.metadata, ended),
+        _since_s(obj.metadata, terminations),
     )
 
 
 def _phase(text: str) -> PodPhase:
-    """Return a pod's phase; Pending for "", UNKNOWN for an unknown word."""
+    """Return the phase of a pod by its text; PENDING for "", UNKNOWN for an unknown text."""
     try:
         return PodPhase(text or "Pending")
     except ValueError:
         return PodPhase.UNKNOWN
 
 
-def _ended_containers(kind: ControlledKind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:
-    """Return the ends of the training container, or of any container, failed ones first."""
-    mine = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
-    ended = [each for each in mine if each is not None]
-    return sorted(ended, key=lambda each: not each.exit_code)
+def _terminations(kind: ControlledKind, statuses: Sequence[ContainerStatus]) -> list[Terminated]:
+    """Return how the training container ended, or any container if the kind names none; failures come first."""
+    terminated = [each.state.terminated for each in statuses if kind.container in ("", each.name)]
+    terminations = [each for each in terminated if each is not None]
+    return sorted(terminations, key=lambda each: not each.exit_code)
 
 
 def _scheduler_message(obj: OwnedPod) -> str:
-    """Return why a pod has no node, in its scheduler's words."""
+    """Return why a pod has no node, as its scheduler states; "" for a pod with a node, or without a message."""
     conditions = (
         each for each in obj.status.conditions or () if each.type == "PodScheduled" and each.status == "False"
     )
-    return "" if obj.spec.node_name else next((each.message[:_WAITS] for each in conditions), "")
+    return "" if obj.spec.node_name else next((each.message[:_MAX_SCHEDULER_MESSAGE] for each in conditions), "")
 
 
 def child_state(kind: ControlledKind, child_kind: str, obj: Owned) -> ChildState:
-    """Return a child that is not a pod as decisions have it. child_kind: its kind."""
-    role, index = place_of(kind, obj.metadata)
+    """Return a child that is not a pod as decisions read it. kind: of its job. child_kind: of the child."""
+    role, index = role_and_index(kind, obj.metadata)
     key, data, phase = ChildKey(child_kind, obj.metadata.name), obj.data or {}, obj.status.phase
     data = data if child_kind == "ConfigMap" else {}
     return ChildState(key, obj.metadata.uid, role, index, obj.spec, data, phase)
 
 
-def _since_s(meta: ObjectMeta, ended: Sequence[Terminated]) -> float:
-    """Return when a pod's state began, in seconds since 1970.
+def _since_s(meta: ObjectMeta, terminations: Sequence[Terminated]) -> float:
+    """Return when a pod's state began, in seconds since 1970; 0 if unknown.
 
-    It is the time of its deletion, of the last end of a container, or of its creation.
+    That is the time of its deletion, else of the last end of a container, else of its creation.
     """
     if meta.deletion_timestamp is not None:
         return unix_s(meta.deletion_timestamp) or 0.0
-    last_s = max((unix_s(each.finished_at) or 0.0 for each in ended), default=0.0)
+    last_s = max((unix_s(each.finished_at) or 0.0 for each in terminations), default=0.0)
     return last_s or unix_s(meta.creation_timestamp) or 0.0
 
 
@@ -405,16 +415,16 @@ class OfferingNode(Struct):
 
 
 class NodeResources:
-    """A sink of the watch of nodes. offered: by all nodes together, None while they have not been listed."""
+    """The extended resources of all nodes, fed by their watch. offered: their names, None until nodes are listed."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, frozenset[str]] = {}
-        self._nodes: Counter[str] = Counter()  # that offer a resource
+        self._nodes: Counter[str] = Counter()  # resource -> number of nodes that offer it
         self.offered: frozenset[str] | None = None
 
     def put(self, node: OfferingNode) -> None:
         """Store a node."""
-        self._set(node.metadata.name, extended(node.status.allocatable))
+        self._set(node.metadata.name, extended_resources(node.status.allocatable))
 
     def drop(self, key: Key) -> None:
         """Drop a deleted node."""
@@ -422,17 +432,17 @@ class NodeResources:
         self._by_node.pop(key.name, None)
 
     def synced(self, version: str) -> None:
-        """Note that all nodes have been listed."""
+        """Set `offered`, since all nodes have been listed."""
         self.offered = frozenset(self._nodes)
 
-    def _set(self, name: str, now: frozenset[str]) -> None:
-        """Note the resources that a node offers now. They count by the number of nodes that offer them."""
+    def _set(self, name: str, resources: frozenset[str]) -> None:
+        """Store the resources that a node offers from now on."""
         before = self._by_node.get(name, frozenset())
-        if before == now:
+        if before == resources:
             return
-        self._by_node[name] = now
-        self._nodes.update(now - before)
-        self._nodes.subtract(before - now)
+        self._by_node[name] = resources
+        self._nodes.update(resources - before)
+        self._nodes.subtract(before - resources)
         self._nodes = +self._nodes
         if self.offered is not None:
             self.offered = frozenset(self._nodes)

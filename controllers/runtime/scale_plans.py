@@ -1,4 +1,4 @@
-"""Watches ScalePlans and carries each of them out once: its job is changed first, then its status says so."""
+"""Watch ScalePlans and carry each of them out once: its job is changed first, then the status of the plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnout.controllers.runtime.controller import Metrics
 from turnout.controllers.runtime.owned_objects import JobObject
 from turnout.controllers.runtime.work_queue import WorkQueue
 from turnout.controllers.runtime.writer import FIELD_MANAGER
-from turnout.controllers.scale_plan import is_pending, owner_of, scale
+from turnout.controllers.scale_plan import is_pending, owner_of, scale_job
 from turnout.jobs.kinds.elasticjob import GROUP as API
 from turnout.kube.client.clock import Clock
 from turnout.kube.client.events import EventRecorder, ObjectRef
@@ -25,12 +25,12 @@ from turnout.kube.watch_events import Key
 log = logging.getLogger("turnout.controllers")
 
 PATH, PLURAL, KIND = f"/apis/{API}", "scaleplans", "ScalePlan"
-AT_ONCE = 8  # namespaces whose plans are carried out at the same time; plans of one keep their order
+CONCURRENT_NAMESPACES = 8  # whose plans are carried out at the same time; plans of one keep their order
 _MERGE = "application/merge-patch+json"
 
 
 class ScalePlans:
-    """The ScalePlans that are pending. queue: their own queue, with one plan of a namespace at a time."""
+    """The pending ScalePlans, carried out in turn. queue: for plans only, with one plan of a namespace at a time."""
 
     def __init__(self, calls: Calls, queue: WorkQueue, clock: Clock, events: EventRecorder, metrics: Metrics) -> None:
         self._calls, self._queue, self._clock = calls, queue, clock
@@ -38,7 +38,7 @@ class ScalePlans:
         self._pending_plans: dict[JobKey, Object] = {}
 
     def store_plan(self, obj: JobObject) -> None:
-        """Keep and queue a plan that is pending; forget one that no longer is."""
+        """Store and queue a pending plan; forget a plan that is no longer pending."""
         plan: Object = msgspec.json.decode(msgspec.json.encode(obj))
         key = JobKey(PATH, obj.metadata.namespace, obj.metadata.name)
         if is_pending(plan):
@@ -55,23 +55,23 @@ class ScalePlans:
         """Carry out pending plans until cancelled."""
         for key in list(self._pending_plans):
             self._queue.add(key)
-        await run_together(self._queue.run, *([self._work] * AT_ONCE))
+        await run_together(self._queue.run, *([self._work] * CONCURRENT_NAMESPACES))
 
     async def _work(self) -> None:
         """Carry out queued ScalePlans until cancelled. A failed one is queued again after a back-off."""
         while True:
             key = await self._queue.next()
-            failed, asked_s = True, 0.0
+            failed, retry_after_s = True, 0.0
             try:
                 await self.carry_out(key)
                 failed = False
             except CallError as error:
-                asked_s = error.retry_after_s
+                retry_after_s = error.retry_after_s
                 log.info("scale_plan_waits", extra={"plan": f"{key.namespace}/{key.name}", "why": error.message})
             except Exception as error:
                 self._report_fault(key, error)
             finally:
-                self._queue.done(key, failed=failed, asked_s=asked_s)
+                self._queue.done(key, failed=failed, retry_after_s=retry_after_s)
 
     async def carry_out(self, key: JobKey) -> None:
         """Carry out one plan, if it is still pending. Raises CallError if it has to be retried."""
@@ -79,18 +79,18 @@ class ScalePlans:
             return
         name = owner_of(plan)
         jobs = f"{PATH}/namespaces/{key.namespace}/{ELASTICJOB.plural}"
-        done = scale(plan, await self._job(f"{jobs}/{name}") if name else None, self._clock.wall())
-        if done.job is not None:
-            await self._patch(f"{jobs}/{name}", done.job)
+        result = scale_job(plan, await self._job(f"{jobs}/{name}") if name else None, self._clock.wall())
+        if result.job is not None:
+            await self._patch(f"{jobs}/{name}", result.job)
         uid = {"metadata": {"uid": plan["metadata"]["uid"]}}  # another plan may have its name by now
         path = f"{PATH}/namespaces/{key.namespace}/{PLURAL}/{key.name}/status"
         try:
-            await self._patch(path, {**uid, "status": done.status})
+            await self._patch(path, {**uid, "status": result.status})
         except (NotFound, Conflict):
             log.debug("scale_plan_gone", extra={"plan": f"{key.namespace}/{key.name}"})
         self._pending_plans.pop(key, None)
-        fields = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": done.status["phase"]}
-        log.info("scale_plan_done", extra={**fields, "why": done.status["message"]})
+        fields = {"plan": f"{key.namespace}/{key.name}", "job": name, "phase": result.status["phase"]}
+        log.info("scale_plan_done", extra={**fields, "why": result.status["message"]})
 
     def _report_fault(self, key: JobKey, error: Exception) -> None:
         """Report a fault of ours that stops a plan. The plan is retried after its own back-off."""
@@ -104,12 +104,13 @@ class ScalePlans:
         self._metrics.events.labels(KIND, Reason.FAULT.value).inc()
 
     async def _job(self, path: str) -> Object | None:
-        """Return the job as the API server has it, since a plan may be seen before its job; None for none."""
+        """Return a job from the API server, since a plan may be seen before its job; None if it does not exist."""
         try:
-            found: Object = msgspec.json.decode(await self._calls.get(path))
+            job: Object = msgspec.json.decode(await self._calls.get(path))
         except NotFound:
             return None
-        return found
+        return job
 
     async def _patch(self, path: str, body: Any) -> None:
+        """Write a merge patch. Raises CallError."""
         await self._calls.patch(path, body, _MERGE, FIELD_MANAGER)

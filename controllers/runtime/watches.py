@@ -1,4 +1,4 @@
-"""The watches of the job controllers: jobs of each kind and what they own."""
+"""The watches of the job controllers: jobs of each kind and the objects that they own."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from turnout.kube.client.informer_factory import CallbackSink, InformerFactory
 from turnout.kube.client.reflector import Source
 from turnout.kube.watch_events import Key
 
-LOOK_S = 10.0
-UNREAD_S = 60.0  # without pods, until a status says so
+CHECK_S = 10.0  # between two checks whether pods can be read
+UNREAD_S = 60.0  # time without a working watch after which pods count as unread
 _NODES = "nodes"
-_WHOLE = ("PodGroup", "HorizontalPodAutoscaler")  # few, and ours have no label of a job
+_UNLABELLED = ("PodGroup", "HorizontalPodAutoscaler")  # watched without a selector: few, and ours have no label
 
 
 class ControllerInformers(InformerFactory):
@@ -43,29 +43,29 @@ class ControllerInformers(InformerFactory):
         super().__init__(source, clock, rng)
         self._cache, self._namespace = cache, namespace
         self.watch(_NODES, NODES_PATH, OfferingNode, cache.nodes)
-        self._loops.append(self._note_reading)
+        self._loops.append(self._check_pod_watches)
         for api, kind in kinds.items():
             self._watch_jobs(api, kind)
         for name, prefix in path_prefixes(setup).items():
             path = collection_path(prefix, namespace)
-            if name in _WHOLE:
+            if name in _UNLABELLED:
                 self._watch_children(name, name, path, {})
                 continue
             for label in sorted({kind.child_labels.job for kind in kinds.values() if name in kind.owns}):
                 self._watch_children(f"{name}/{label}", name, path, {"labelSelector": label})
 
-    async def _note_reading(self) -> None:
-        """Note, until cancelled, whether pods can be read: none of their watches was broken at each check."""
+    async def _check_pod_watches(self) -> None:
+        """Tell the cache every CHECK_S, until cancelled, whether the watches of pods work."""
         read_s = self._clock.monotonic()
         while True:
-            await self._clock.sleep(LOOK_S)
+            await self._clock.sleep(CHECK_S)
             pods = [each for name, each in self.reflectors.items() if name.startswith("Pod/")]
             if all(each.watching_since_s is not None for each in pods):
                 read_s = self._clock.monotonic()
             self._cache.set_pods_readable(yes=self._clock.monotonic() - read_s < UNREAD_S)
 
     def unsynced_kinds(self) -> list[str]:
-        """Return the kinds that are not listed yet.
+        """Return the names of the watches that have not delivered their list yet.
 
         Nodes are optional: an account that may not list nodes still controls jobs.
         """
@@ -73,7 +73,7 @@ class ControllerInformers(InformerFactory):
         return [name for name in super().unsynced_kinds() if name != _NODES or not refused]
 
     def _watch_jobs(self, api: str, kind: ControlledKind) -> None:
-        """Watch the jobs of one kind. api: GROUP/VERSION."""
+        """Watch the jobs of one kind. api: the path of its group, /apis/GROUP/VERSION."""
         cache = self._cache
 
         def put(obj: JobObject) -> None:
@@ -86,12 +86,15 @@ class ControllerInformers(InformerFactory):
         self.watch(f"{api}/{kind.plural}", path, JobObject, CallbackSink(put, drop), optional=True)
 
     def watch_plans(self, plans: ScalePlans) -> None:
-        """Watch ScalePlans too."""
+        """Watch ScalePlans, too, and pass them to `plans`."""
         path = collection_path((scale_plans.PATH, scale_plans.PLURAL), self._namespace)
         self.watch(scale_plans.PLURAL, path, JobObject, CallbackSink(plans.store_plan, plans.drop_plan), optional=True)
 
     def _watch_children(self, name: str, kind: str, path: str, params: Mapping[str, str]) -> None:
-        """Watch one kind of objects that jobs own. params: the query, such as a label selector."""
+        """Watch one kind of objects that jobs own.
+
+        name: of the watch in metrics. params: the query, such as a label selector.
+        """
         cache = self._cache
 
         def put(obj: Any) -> None:
@@ -109,4 +112,4 @@ class ControllerInformers(InformerFactory):
 
         type_ = OwnedPod if kind == "Pod" else Owned
         handlers = CallbackSink(put, drop, listed=listed)
-        self.watch(name, path, type_, handlers, params=params, optional=kind in _WHOLE)
+        self.watch(name, path, type_, handlers, params=params, optional=kind in _UNLABELLED)

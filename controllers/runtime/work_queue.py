@@ -19,29 +19,30 @@ from turnout.kube.client.clock import Clock
 class WorkQueue:
     """The queue of jobs.
 
-    backoff: of one job's consecutive failures. draw: uniform in [0, 1), for jitter. one_per_namespace: jobs of one
-    namespace are never reconciled side by side, so that they keep their order.
+    backoff: of one job's consecutive failures. draw: returns a random number in [0, 1), for jitter. one_per_namespace:
+    jobs of one namespace are never reconciled at the same time, so that they keep their order. len() is the number of
+    jobs that may be reconciled now.
     """
 
     def __init__(
         self, clock: Clock, backoff: Backoff, draw: Callable[[], float], *, one_per_namespace: bool = False
     ) -> None:
         self._clock, self._backoff, self._draw, self._one_per_namespace = clock, backoff, draw, one_per_namespace
-        self._waiting: OrderedDict[str, dict[JobKey, None]] = OrderedDict()  # by namespace, in their turns
-        self._blocked: dict[str, dict[JobKey, None]] = {}  # of namespaces that are looked at, where each is alone
-        self._busy_namespaces: set[str] = set()  # those namespaces
-        self._busy: set[JobKey] = set()
-        self._changed_while_busy: set[JobKey] = set()  # busy ones that have changed since
-        self._failures: dict[JobKey, int] = {}
-        self._later: list[tuple[float, JobKey]] = []
-        self._due: dict[JobKey, float] = {}  # the time that counts of each in `_later`
+        self._waiting: OrderedDict[str, dict[JobKey, None]] = OrderedDict()  # by namespace, the next turn first
+        self._blocked: dict[str, dict[JobKey, None]] = {}  # jobs that wait for another job of their namespace
+        self._busy_namespaces: set[str] = set()  # with a busy job, if `one_per_namespace`
+        self._busy: set[JobKey] = set()  # jobs that are being reconciled
+        self._changed_while_busy: set[JobKey] = set()  # busy jobs that were added again
+        self._failures: dict[JobKey, int] = {}  # consecutive
+        self._later: list[tuple[float, JobKey]] = []  # heap of times, by the monotonic clock, and jobs
+        self._due: dict[JobKey, float] = {}  # the time of `_later` that counts, by job
         self._added, self._due_sooner = asyncio.Event(), asyncio.Event()
 
     def __len__(self) -> int:
         return sum(map(len, (*self._waiting.values(), *self._blocked.values())))
 
     def add(self, key: JobKey) -> None:
-        """Queue a job."""
+        """Queue a job now. A job that is being reconciled is queued when that is done."""
         if key in self._busy:
             self._changed_while_busy.add(key)
         else:
@@ -50,7 +51,7 @@ class WorkQueue:
             self._added.set()
 
     def add_after(self, key: JobKey, wait_s: float) -> None:
-        """Queue a job after so many seconds, unless it is due earlier."""
+        """Queue a job in `wait_s` seconds, unless it is already due earlier."""
         at_s = self._clock.monotonic() + wait_s
         if self._due.get(key, at_s) < at_s:
             return
@@ -59,27 +60,30 @@ class WorkQueue:
         self._due_sooner.set()
 
     async def next(self) -> JobKey:
-        """Wait for a job. Call `done` with it afterwards."""
+        """Wait for the next job and return it. The caller calls `done` with it afterwards."""
         while not self._waiting:
             self._added.clear()
             await self._added.wait()
-        namespace, mine = self._waiting.popitem(last=False)
-        key = next(iter(mine))
-        del mine[key]
+        namespace, namespace_jobs = self._waiting.popitem(last=False)
+        key = next(iter(namespace_jobs))
+        del namespace_jobs[key]
         if self._one_per_namespace:
             self._busy_namespaces.add(namespace)
-        if mine:
-            (self._blocked if self._one_per_namespace else self._waiting)[namespace] = mine
+        if namespace_jobs:
+            (self._blocked if self._one_per_namespace else self._waiting)[namespace] = namespace_jobs
         self._busy.add(key)
         return key
 
-    def done(self, key: JobKey, *, failed: bool = False, asked_s: float = 0.0) -> None:
-        """Take a job back after its reconciliation. asked_s: how long the API server asks to wait."""
+    def done(self, key: JobKey, *, failed: bool = False, retry_after_s: float = 0.0) -> None:
+        """End the reconciliation of a job. A failed one is queued again after its back-off.
+
+        retry_after_s: the shortest wait that the API server asks for, 0 for none.
+        """
         self._busy.discard(key)
         self._release_namespace(key.namespace)
         if failed:
             self._failures[key] = self._failures.get(key, 0) + 1
-            self.add_after(key, self._backoff.wait_s(self._failures[key], self._draw(), asked_s))
+            self.add_after(key, self._backoff.wait_s(self._failures[key], self._draw(), retry_after_s))
         else:
             self._failures.pop(key, None)
         if key in self._changed_while_busy:
@@ -88,14 +92,14 @@ class WorkQueue:
                 self.add(key)
 
     def _release_namespace(self, namespace: str) -> None:
-        """Give a namespace its next turn, behind all others."""
+        """Let the blocked jobs of a namespace wait for its next turn, behind all other namespaces."""
         self._busy_namespaces.discard(namespace)
-        if (mine := self._blocked.pop(namespace, None)) is not None:
-            self._waiting[namespace] = mine
+        if (namespace_jobs := self._blocked.pop(namespace, None)) is not None:
+            self._waiting[namespace] = namespace_jobs
             self._added.set()
 
     async def run(self) -> None:
-        """Queue the jobs that are due, until cancelled."""
+        """Queue the jobs of `add_after` when they are due, until cancelled."""
         while True:
             now_s = self._clock.monotonic()
             while self._later and self._later[0][0] <= now_s:

@@ -1,7 +1,7 @@
-"""Carries out decisions: children first or status first, as the outcome says.
+"""Carry out decisions: children first or status first, as the outcome says.
 
 Every answer goes to the cache at once. A child that exists already is ours if it names the job as its controller; any
-other is reported and never taken over.
+other object is reported and never changed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ChildWriter:
         self._prefixes = path_prefixes(setup)
 
     async def carry_out(self, key: JobKey, uid: str, version: str, outcome: ReconcileOutcome) -> None:
-        """Write an outcome. version: of the job's object on which it was decided.
+        """Write an outcome. uid: of the job. version: resourceVersion of the object on which it was decided.
 
         Raises CallError, or NameTaken, after everything else was written.
         """
@@ -66,27 +66,27 @@ class ChildWriter:
             await self._write_status(key, version, outcome.status)
 
     async def _write_children(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
-        """Write secrets, other children, then pods. A ConfigMap shows that the Secret of its job exists."""
+        """Write secrets, then other children, then pods, since a ConfigMap shows that the Secret of its job exists."""
         await self._write_all(key, uid, (each for each in writes if _is_secret(each)))
         await self._write_all(key, uid, (each for each in writes if not _is_secret(each) and not _is_pod(each)))
         await self._write_pods(key, uid, [each for each in writes if _is_pod(each)])
 
     async def _write_pods(self, key: JobKey, uid: str, writes: Sequence[Write]) -> None:
-        """Write pods: the lead's is there before any other is made, since the others wait for its name (VE-25)."""
+        """Write pods. The lead's pod is created before any other, since the others wait for its name (VE-25)."""
         creations = [each for each in writes if isinstance(each, Create)]
-        rest = creations[1:]
+        other_creations = creations[1:]
         first = [*(each for each in writes if not isinstance(each, Create)), *creations[:1]]
         try:
             await self._write_all(key, uid, first)
         except Exception:  # never after a cancellation: another replica may hold the Lease
-            await self._write_all(key, uid, rest)
+            await self._write_all(key, uid, other_creations)
             raise
-        await self._write_all(key, uid, rest)
+        await self._write_all(key, uid, other_creations)
 
     async def _write_all(self, key: JobKey, uid: str, writes: Iterable[Write]) -> None:
-        """Write these side by side; the first error is raised once all have ended."""
-        ended = await asyncio.gather(*(self._write(key, uid, each) for each in writes), return_exceptions=True)
-        for each in ended:
+        """Carry out these writes at the same time. Raises the first error once all have ended."""
+        results = await asyncio.gather(*(self._write(key, uid, each) for each in writes), return_exceptions=True)
+        for each in results:
             if isinstance(each, BaseException):
                 raise each
 
@@ -103,7 +103,7 @@ class ChildWriter:
                 await self._delete(key, child, child_uid)
 
     async def _create(self, key: JobKey, uid: str, body: Object) -> None:
-        """Create a child. One that exists already counts as ours if our job owns it; else raises NameTaken."""
+        """Create a child. An existing one counts as ours if our job owns it; else raises NameTaken. uid: of the job."""
         kind, name = body["kind"], body["metadata"]["name"]
         path = collection_path(self._prefixes[kind], key.namespace)
         if kind == "Secret":
@@ -125,13 +125,13 @@ class ChildWriter:
     async def _create_keys(self, path: str, body: Object) -> None:
         """Create a Secret with new keys. An existing Secret has the job's uid in its name, and is never read."""
         try:
-            await self._calls.create(path, {**body, "stringData": new_keys()})
+            await self._calls.create(path, {**body, "stringData": new_ssh_files()})
         except Conflict as error:
             if error.reason != "AlreadyExists":
                 raise
 
     async def _delete(self, key: JobKey, child: ChildKey, uid: str) -> None:
-        """Delete a child with this uid, and forget it unless it is a pod that still ends."""
+        """Delete the child with this uid. The cache forgets it, except for a pod that terminates first."""
         try:
             raw = await self._calls.delete(
                 f"{collection_path(self._prefixes[child.kind], key.namespace)}/{child.name}", uid=uid
@@ -145,7 +145,7 @@ class ChildWriter:
             self._cache.put_pod(pod, answer=True)
 
     async def _delete_job(self, key: JobKey, uid: str) -> None:
-        """Delete a job and, in the background, its children. A job that is gone or was replaced is left alone."""
+        """Delete a job and, in the background, its children. A deleted or replaced job is left alone."""
         kind = self._kinds[key.api]
         path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}"
         try:
@@ -154,7 +154,7 @@ class ChildWriter:
             return
 
     async def _write_status(self, key: JobKey, version: str, status: Object) -> None:
-        """Write the status if the job has not changed since the decision. Raises Conflict if it has."""
+        """Write the status if the job has not changed since `version`. Raises Conflict if it has."""
         kind = self._kinds[key.api]
         path = f"{key.api}/namespaces/{key.namespace}/{kind.plural}/{key.name}/status"
         body = {"metadata": {"resourceVersion": version}, "status": status}
@@ -170,30 +170,32 @@ class ChildWriter:
 
 
 def _is_pod(write: Write) -> bool:
+    """Return True if a write creates, updates or deletes a pod."""
     return (write.body["kind"] if isinstance(write, Create) else write.key.kind) == "Pod"
 
 
 def _is_secret(write: Write) -> bool:
+    """Return True if a write creates a Secret."""
     return isinstance(write, Create) and write.body["kind"] == "Secret"
 
 
-_CONFIG = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
+_SSH_CONFIG = "Host *\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n"
 
 
-def new_keys() -> dict[str, str]:
-    """Return the files of a ~/.ssh: a user's key pair that opens every host with it, and the hosts' own key."""
-    (private, public), (host, _) = _pair(), _pair()
+def new_ssh_files() -> dict[str, str]:
+    """Return the files of a ~/.ssh: a new key pair that opens every host with these files, and a new host key."""
+    (private, public), (host, _) = _new_key_pair(), _new_key_pair()
     return {
         "id_ecdsa": private,
         "id_ecdsa.pub": public,
         "authorized_keys": public,
         "ssh_host_ecdsa_key": host,
-        "config": _CONFIG,
+        "config": _SSH_CONFIG,
     }
 
 
-def _pair() -> tuple[str, str]:
-    """Create an SSH key pair. Returns (private key, public key line)."""
+def _new_key_pair() -> tuple[str, str]:
+    """Return a new SSH key pair: (private key, public key line)."""
     key = ec.generate_private_key(ec.SECP256R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)

@@ -28,7 +28,7 @@ class InjectedFault:
     times: int = 1
 
     def refusal(self) -> ApiRefusal | None:
-        """Return the error to raise; None when the rule refuses nothing."""
+        """Return the refusal that the rule injects; None if it refuses nothing."""
         if not self.code:
             return None
         refusal = ApiRefusal(_CODES[self.code], "a fault that was asked for")
@@ -43,8 +43,8 @@ class Faults:
     def __init__(self) -> None:
         self._rules: list[InjectedFault] = []
 
-    def ask_for(self, document: Any) -> None:
-        """Add a rule from JSON. Raises ApiRefusal (400) for a rule that cannot be read."""
+    def add_rule(self, document: Any) -> None:
+        """Add a rule from decoded JSON. Raises ApiRefusal (400) for a rule that cannot be read."""
         known = set(InjectedFault.__dataclass_fields__)
         if not isinstance(document, dict) or (odd := sorted(set(document) - known)):
             raise ApiRefusal(
@@ -63,7 +63,7 @@ class Faults:
         self._rules.clear()
 
     def next(self, verb: str, resource: str) -> InjectedFault | None:
-        """Return the rule for a request and use it up once; None when no rule applies."""
+        """Return the rule for a request, and use it up once; None if no rule applies."""
         for fault in self._rules:
             if fault.verb in ("", verb) and fault.resource in ("", resource):
                 fault.times -= 1

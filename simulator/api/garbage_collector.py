@@ -13,7 +13,7 @@ from turnout.simulator.api.writes.deletion import FOREGROUND, ORPHAN, DeleteOpti
 
 
 def collect(store: Store) -> int:
-    """Process every change since the last call. Returns how many objects were written or deleted."""
+    """Process every change since the last call. Return how many objects were written or deleted."""
     done = 0
     while store.ties.doubtful:
         kind, namespace, name = store.ties.doubtful.pop()
@@ -41,7 +41,10 @@ def _collect_object(store: Store, kind: ResourceKind, stored: Stored) -> int:
 
 
 def _collect_unowned(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Delete an object without a living owner, or remove its references to deleted owners."""
+    """Delete an object without a living owner, or remove its references to deleted owners.
+
+    Return the number of changes.
+    """
     meta = stored.obj["metadata"]
     owners = meta.get("ownerReferences")
     if not owners:
@@ -77,18 +80,18 @@ def _empty_namespace(store: Store, namespace: Stored) -> int:
 
 
 def _orphan(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Remove the references to an owner from its dependents, then delete the owner."""
+    """Remove the references to an owner from its dependents, then delete the owner. Return the number of changes."""
     uid, done = stored.obj["metadata"]["uid"], 1
     for other, dependent in store.dependents(uid):
         remaining_owners = [o for o in dependent.obj["metadata"]["ownerReferences"] if o["uid"] != uid]
         store.patch_metadata(other, dependent, {"ownerReferences": remaining_owners})
         done += 1
-    _release(store, kind, stored, ORPHAN)
+    _remove_finalizer(store, kind, stored, ORPHAN)
     return done
 
 
 def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> int:
-    """Delete the dependents, and the owner once none is left that blocks its deletion."""
+    """Delete the dependents, and the owner once none is left that blocks its deletion. Return the number of changes."""
     uid = stored.obj["metadata"]["uid"]
     dependents = store.dependents(uid)
     blocking = [
@@ -97,7 +100,7 @@ def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> i
         if any(o["uid"] == uid and o.get("blockOwnerDeletion") for o in dependent.obj["metadata"]["ownerReferences"])
     ]
     if not blocking:
-        _release(store, kind, stored, FOREGROUND)
+        _remove_finalizer(store, kind, stored, FOREGROUND)
         return 1
     for other, dependent in dependents:
         meta = dependent.obj["metadata"]
@@ -106,6 +109,7 @@ def _delete_in_foreground(store: Store, kind: ResourceKind, stored: Stored) -> i
     return 0
 
 
-def _release(store: Store, kind: ResourceKind, stored: Stored, finalizer: str) -> None:
+def _remove_finalizer(store: Store, kind: ResourceKind, stored: Stored, finalizer: str) -> None:
+    """Remove one finalizer from an object."""
     left = [each for each in stored.obj["metadata"]["finalizers"] if each != finalizer]
     store.patch_metadata(kind, stored, {"finalizers": left})

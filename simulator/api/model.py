@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 Object = dict[str, Any]
-Show = Callable[[Object, float], str | int]  # an object and the time, in seconds, to one cell
+Show = Callable[[Object, float], str | int]  # returns a cell for an object, and the time in seconds since 1970
 
 
 def no_defaults(obj: Object) -> None:
-    """Leave an object as it is: most kinds have no defaults."""
+    """Do nothing: most kinds have no defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrinterColumn:
     """One column of a table as kubectl prints it."""
 
-    name: str
-    show: Show
+    name: str  # head of the column
+    show: Show  # returns a cell
     priority: int = 0  # 0 = always shown, 1 = with -o wide
     form: str = "string"  # the type of its cells
 
@@ -29,7 +29,7 @@ class PrinterColumn:
 class ScaleSubresource:
     """The fields of an object that its scale subresource shows."""
 
-    replicas: tuple[str, ...] = ("spec", "replicas")
+    replicas: tuple[str, ...] = ("spec", "replicas")  # path of the wanted number
     status_replicas_path: tuple[str, ...] = ("status", "replicas")
     selector: tuple[str, ...] = ("spec", "selector")  # path in the object to a selector, as text or as labels
 
@@ -43,24 +43,25 @@ class ResourceKind:
     kind: str
     plural: str
     namespaced: bool = True
-    # True: it has a status subresource; writes to the object leave the status alone, and the reverse
+    # True: it has a status subresource. Writes to the object do not change the status, and the reverse.
     status: bool = False
-    status_at_birth: bool = False  # True: the status given at a creation is kept
-    unconditional: bool = True  # True: an update may come without a resourceVersion
-    graceful: bool = False  # True: a deletion waits for the object's kubelet
+    keeps_created_status: bool = False  # True: a creation may set the status
+    allows_unversioned_update: bool = True  # True: an update needs no resourceVersion
+    graceful: bool = False  # True: a deletion waits until the kubelet has stopped the object
     workload: bool = False  # True: kubectl shows it for "all"
-    counted: bool = False  # True: a change of the spec raises metadata.generation
-    fields: tuple[str, ...] = ()  # what a fieldSelector may name besides metadata.name and metadata.namespace
-    short: tuple[str, ...] = ()
-    defaults: Callable[[Object], None] = no_defaults
+    counts_generations: bool = False  # True: a change of the spec raises metadata.generation
+    fields: tuple[str, ...] = ()  # fields of a fieldSelector, in addition to metadata.name and metadata.namespace
+    short: tuple[str, ...] = ()  # kubectl's short names
+    defaults: Callable[[Object], None] = no_defaults  # fills in a new object, in place
     custom: bool = False  # comes from a CRD: the API server does no strategic merge for it
-    scaling: ScaleSubresource | None = None
+    scaling: ScaleSubresource | None = None  # None for a CRD without this subresource, or a built-in kind
     columns: tuple[PrinterColumn, ...] = ()
     schema: Mapping[str, Any] | None = None  # of a CRD; None keeps every field
-    singular: str = ""
+    singular: str = ""  # "" for the kind in lower case
 
     @property
     def api_version(self) -> str:
+        """GROUP/VERSION, or the version of the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
@@ -73,6 +74,7 @@ class ResourceKind:
         return self.plural == plural and self.group == group
 
 
+# HTTP status by the reason of a Status.
 _CODES = {
     "": 500,  # what the API server says without a reason
     "BadRequest": 400,
@@ -99,7 +101,7 @@ class ApiRefusal(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason, self.message, self.code = reason, message, _CODES[reason]
-        self.retry_after_s = 0  # told in the answer's head when it is not 0
+        self.retry_after_s = 0  # sent as Retry-After if it is not 0
 
     def status(self) -> dict[str, Any]:
         """Return the metav1.Status of this refusal."""
@@ -119,17 +121,17 @@ class Unserved(Exception):
 
 
 def success(message: str = "") -> dict[str, Any]:
-    """Return the metav1.Status of a success that has no object to show."""
+    """Return the metav1.Status of a success for which no object is returned."""
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "message": message}
 
 
 def not_found(resource: str, name: str) -> ApiRefusal:
-    """Return the refusal (404) of an object that does not exist."""
+    """Return the refusal (404) of a request for an object that does not exist. resource: as of ResourceKind."""
     return ApiRefusal("NotFound", f'{resource} "{name}" not found')
 
 
 def conflict(resource: str, name: str, why: str) -> ApiRefusal:
-    """Return the refusal (409) of a write on an object that has changed."""
+    """Return the refusal (409) of a write on an object that has changed. why: the last part of the message."""
     return ApiRefusal("Conflict", f'Operation cannot be fulfilled on {resource} "{name}": {why}')
 
 
@@ -139,8 +141,11 @@ def invalid(kind: str, name: str, why: str) -> ApiRefusal:
 
 
 @contextmanager
-def readable(kind: str, name: str) -> Iterator[None]:
-    """Guard the reading of a caller's object. An object without the form of its kind is refused (422)."""
+def refuse_malformed(kind: str, name: str) -> Iterator[None]:
+    """Turn an exception in the block, which reads an object, into a refusal (422): the object does not fit its kind.
+
+    kind, name: of the object, for the message.
+    """
     try:
         yield
     except (TypeError, KeyError, AttributeError, ValueError) as error:
@@ -149,7 +154,7 @@ def readable(kind: str, name: str) -> Iterator[None]:
 
 
 def value_at(obj: Any, *path: str) -> Any:
-    """Return the value under a path; None when a step is missing."""
+    """Return the value under a path of keys; None if a key is missing or a value on the way is no object."""
     for step in path:
         obj = obj.get(step) if isinstance(obj, dict) else None
     return obj

@@ -16,7 +16,7 @@ _EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!,()]+)\s*$")
 
 
 def selected(kind: ResourceKind, labels: str, fields: str) -> Question:
-    """Return the predicate for both selectors together. Raises ApiRefusal (400) for a text that cannot be read."""
+    """Return the predicate for both selectors together; a selector "" chooses all. Raises ApiRefusal (400)."""
     requirements = [*_label_questions(labels), *_field_questions(kind, fields)]
     if not requirements:
         return _everything
@@ -24,11 +24,13 @@ def selected(kind: ResourceKind, labels: str, fields: str) -> Question:
 
 
 def _everything(_: Object) -> bool:
+    """Return True for every object."""
     return True
 
 
 def _label_questions(text: str) -> list[Question]:
     # A comma inside the brackets of `in (a, b)` does not part two terms.
+    """Return the predicates of a label selector. Raises ApiRefusal (400)."""
     return [_label_question(term) for term in re.split(r",(?![^()]*\))", text) if term.strip()]
 
 
@@ -70,10 +72,12 @@ def _field_questions(kind: ResourceKind, text: str) -> list[Question]:
 
 
 def _field_question(path: tuple[str, ...], value: str, equal: bool) -> Question:
+    """Return the predicate that compares a field with a value. equal: False for an inequality."""
     return lambda obj: (_field(obj, path) == value) == equal
 
 
 def _label(obj: Object, key: str) -> str | None:
+    """Return the value of an object's label, None without one."""
     labels: dict[str, str] = obj["metadata"].get("labels") or {}
     return labels.get(key)
 

@@ -22,16 +22,16 @@ from turnout.simulator.api.kinds.catalogue import (
     PRIORITIES,
     QUOTAS,
     Catalogue,
-    established,
+    established_status,
     kind_of,
 )
 from turnout.simulator.api.kinds.schema import check_change, check_metadata, check_object
-from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, not_found, readable
+from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, not_found, refuse_malformed
 from turnout.simulator.api.selectors import Question
 from turnout.simulator.api.writes import deletion
 from turnout.simulator.api.writes.admission import (
     as_kind,
-    bound_to,
+    bind_pod,
     check_budgets,
     check_quotas,
     check_update,
@@ -41,7 +41,7 @@ from turnout.simulator.api.writes.admission import (
     with_priority,
     with_status,
 )
-from turnout.simulator.api.writes.deletion import closing
+from turnout.simulator.api.writes.deletion import terminating_namespace
 from turnout.simulator.api.writes.patch import managed_fields
 
 _KEPT_CHANGES = 10_000
@@ -151,20 +151,24 @@ class Store:
             raise ApiRefusal("", "resourceVersion should not be set on objects to be created")
         for key in ("deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields", "generation"):
             meta.pop(key, None)
-        meta.update(uid=self._new_uid(), creationTimestamp=self._now(0), **({"generation": 1} if kind.counted else {}))
-        if kind.status and not kind.status_at_birth:
+        meta.update(
+            uid=self._new_uid(),
+            creationTimestamp=self._now(0),
+            **({"generation": 1} if kind.counts_generations else {}),
+        )
+        if kind.status and not kind.keeps_created_status:
             obj.pop("status", None)
-        with readable(kind.kind, meta["name"]):
+        with refuse_malformed(kind.kind, meta["name"]):
             obj = self._admit(kind, namespace, obj)
         if kind is DEFINITIONS:
             self.catalogue.put(kind_of(obj))
-            obj["status"] = established(obj, self._now(0))
+            obj["status"] = established_status(obj, self._now(0))
         return self._store_state(kind, obj, None, manager)
 
     def update(
         self, kind: ResourceKind, namespace: str, name: str, obj: Object, part: str = "", manager: str = "unknown"
     ) -> Stored:
-        """Replace an object, or only its status with part="status". Raises ApiRefusal: 404, 409, 422."""
+        """Replace an object, or only its status if `part` is "status". Raises ApiRefusal: 404, 409, 422."""
         old = self.get(kind, namespace, name)
         new = as_kind(kind, obj)
         meta = dict(new.get("metadata") or {})
@@ -183,7 +187,7 @@ class Store:
             else:
                 meta.pop(key, None)
         new["metadata"] = meta = tidied(meta)
-        with readable(kind.kind, name):
+        with refuse_malformed(kind.kind, name):
             new = validated(kind, new)
             if part != "status":
                 check_metadata(kind, meta, namespace)
@@ -199,9 +203,9 @@ class Store:
         return self._replace(kind, stored, new, "garbage-collector", "")
 
     def bind(self, kind: ResourceKind, namespace: str, name: str, node: str, manager: str = "unknown") -> Stored:
-        """Give a pod its node, once. Raises ApiRefusal: 404, 409 when it has one."""
+        """Set the node of a pod, once. Raises ApiRefusal: 404, or 409 if it has one."""
         old = self.get(kind, namespace, name)
-        return self._store_state(kind, bound_to(old.obj, node, self._now(0)), old, manager, "binding")
+        return self._store_state(kind, bind_pod(old.obj, node, self._now(0)), old, manager, "binding")
 
     def evict(self, kind: ResourceKind, namespace: str, name: str, options: deletion.DeleteOptions) -> Stored:
         """Delete a pod unless a PodDisruptionBudget forbids it. Raises ApiRefusal: 404, 409, 429."""
@@ -218,20 +222,20 @@ class Store:
     ) -> Stored:
         """Delete an object or begin its deletion. Raises ApiRefusal: 404, 409 when another object is meant."""
         old = self.get(kind, namespace, name)
-        deletion.check(kind, old.obj, options)
+        deletion.check_preconditions(kind, old.obj, options)
         later = self._now(deletion.grace_period_s(kind, old.obj, options))
         if kind is NAMESPACES:
             return (
                 old
                 if old.obj["metadata"].get("deletionTimestamp")
-                else self._store_state(kind, closing(old.obj, later), old)
+                else self._store_state(kind, terminating_namespace(old.obj, later), old)
             )
         marked_obj = deletion.mark_for_deletion(kind, old.obj, options, self._now(0), later)
         if marked_obj is None:
-            return self._remove_object(kind, old, deletion.last(kind, old.obj, self._now(0)))
+            return self._remove_object(kind, old, deletion.final_state(kind, old.obj, self._now(0)))
         if marked_obj == old.obj:
             return old
-        if kind.counted and not old.obj["metadata"].get("deletionTimestamp"):
+        if kind.counts_generations and not old.obj["metadata"].get("deletionTimestamp"):
             marked_obj["metadata"]["generation"] = marked_obj["metadata"].get("generation", 1) + 1
         return self._store_state(kind, marked_obj, old)
 
@@ -241,11 +245,12 @@ class Store:
 
     def let_go(self, kind: ResourceKind, stored: Stored) -> None:
         """Remove an object whose deletion had to wait."""
-        self._remove_object(kind, stored, deletion.last(kind, stored.obj, self._now(0)))
+        self._remove_object(kind, stored, deletion.final_state(kind, stored.obj, self._now(0)))
 
     # Inside.
 
     def _objects_of(self, kind: ResourceKind) -> dict[Key, Stored]:
+        """Return the objects of a kind by key; the mapping is the store's own."""
         return self._objects.setdefault(kind.resource, {})
 
     def _objects_at(self, kind: ResourceKind, version: int) -> dict[Key, Stored]:
@@ -288,7 +293,7 @@ class Store:
             raise ApiRefusal("Forbidden", f"{kind.resource} is forbidden: {message}")
 
     def _replace(self, kind: ResourceKind, old: Stored, new: Object, manager: str, part: str) -> Stored:
-        """Store the next state of an object. A change of nothing is no write, as in Kubernetes."""
+        """Store the next state of an object; an update without a change writes nothing, as in Kubernetes."""
         meta = new["metadata"]
         meta["resourceVersion"] = str(old.version)
         if (owners := old.obj["metadata"].get("managedFields")) is not None:
@@ -296,7 +301,7 @@ class Store:
         if new == old.obj:
             return old
         changed = {key for key in new.keys() | old.obj.keys() if new.get(key) != old.obj.get(key)}
-        if kind.counted and changed - {"metadata", "status"}:
+        if kind.counts_generations and changed - {"metadata", "status"}:
             meta["generation"] = meta.get("generation", 1) + 1
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and not meta.get("deletionGracePeriodSeconds"):
             return self._remove_object(kind, old, new)
@@ -309,7 +314,7 @@ class Store:
         meta = obj["metadata"]
         if manager:
             meta["managedFields"] = managed_fields(before.obj if before else None, obj, manager, part, self._now(0))
-        now = self._stamp(obj)
+        now = self._with_new_version(obj)
         self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])] = now
         self.ties.note(kind, before.obj if before else None, obj)
         self.journal(kind).write(StoreChange(now.version, now, before))
@@ -319,7 +324,7 @@ class Store:
         """Remove an object, and note the deletion in the history. last: its state with the version of the deletion."""
         meta = last["metadata"]
         del self._objects_of(kind)[(meta.get("namespace", ""), meta["name"])]
-        now = self._stamp(last)
+        now = self._with_new_version(last)
         self.ties.note(kind, old.obj, None)
         self.journal(kind).write(StoreChange(now.version, now, old, deleted=True))
         self._empty(kind, meta["name"])
@@ -336,7 +341,8 @@ class Store:
                     self.delete(custom, *key)
             self.catalogue.drop(name)
 
-    def _stamp(self, obj: Object) -> Stored:
+    def _with_new_version(self, obj: Object) -> Stored:
+        """Give an object the next resourceVersion, and encode it. The object is changed."""
         self.version += 1
         obj["metadata"]["resourceVersion"] = str(self.version)
         return Stored(obj, self._encoder.encode(obj), self.version)
@@ -387,6 +393,7 @@ class OwnerIndex:
 
 
 def _owners(obj: Object | None) -> set[str]:
+    """Return the uids of the owners of an object, empty for None."""
     references: Iterable[dict[str, Any]] = (obj or {}).get("metadata", {}).get("ownerReferences") or ()
     return {each["uid"] for each in references}
 
@@ -471,15 +478,18 @@ def raw(stored: Stored) -> bytes:
 
 
 def event(change: StoreChange, selection: Question, show: Callable[[Stored], bytes] = raw) -> bytes | None:
-    """Return the watch line of a change for a selector; None when the selector does not see the change."""
-    found = event_for(change, selection)
-    return line(found[0], show(found[1])) if found is not None else None
+    """Return the watch line of a change for a selector; None if the selector chooses neither state.
+
+    show: encodes an object.
+    """
+    change_for_selector = event_for(change, selection)
+    return line(change_for_selector[0], show(change_for_selector[1])) if change_for_selector is not None else None
 
 
 def event_for(change: StoreChange, selection: Question) -> tuple[str, Stored] | None:
-    """Return a change as a selector sees it, None when it does not.
+    """Return the type and object of a change for a selector; None if the selector chooses neither state.
 
-    An object that no longer matches is DELETED.
+    An object that is no longer chosen is DELETED.
     """
     was = change.before is not None and selection(change.before.obj)
     fits = selection(change.now.obj)

@@ -71,7 +71,7 @@ def do(store: Store, call: Call) -> ApiAnswer:
     raise ApiRefusal("MethodNotAllowed", f"{call.method} is not done on {call.target.kind.resource}")
 
 
-def question(target: Target, query: Mapping[str, str]) -> Question:
+def selection_of(target: Target, query: Mapping[str, str]) -> Question:
     """Return the predicate that a list or a watch selects by."""
     selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     if not target.namespace:
@@ -86,13 +86,17 @@ def _get(store: Store, call: Call) -> ApiAnswer:
     if target.name:
         stored = store.get(kind, target.namespace, target.name)
         if target.subresource == "scale":
-            return _json(scale_of(kind, stored.obj))
-        return _json(_tabled(call, StorePage((stored,), stored.version))) if call.tabled else ApiAnswer(stored.raw)
+            return _json_answer(scale_of(kind, stored.obj))
+        return (
+            _json_answer(_as_table(call, StorePage((stored,), stored.version)))
+            if call.tabled
+            else ApiAnswer(stored.raw)
+        )
     selection = selected(kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     limit = int(query["limit"]) if query.get("limit", "").isdigit() else 0
     version, after = _read_token(query["continue"]) if query.get("continue") else (0, None)
     page = store.page(kind, target.namespace, selection, limit, after, version)
-    return _json(_tabled(call, page)) if call.tabled else ApiAnswer(_as_list(kind, page))
+    return _json_answer(_as_table(call, page)) if call.tabled else ApiAnswer(_as_list(kind, page))
 
 
 def _post(store: Store, call: Call) -> ApiAnswer:
@@ -105,10 +109,10 @@ def _post(store: Store, call: Call) -> ApiAnswer:
             if not node:
                 raise ApiRefusal("", "a binding needs target.name")
             store.bind(*where, node, call.manager)
-            return _json({**success(), "code": 201}, 201)
+            return _json_answer({**success(), "code": 201}, 201)
         case "eviction":
             store.evict(*where, delete_options(body.get("deleteOptions") or {}, {}))
-            return _json({**success(), "code": 201}, 201)
+            return _json_answer({**success(), "code": 201}, 201)
     if target.name:
         raise ApiRefusal("MethodNotAllowed", "the server does not allow this method on the requested resource")
     if target.kind.namespaced and not target.namespace:
@@ -141,7 +145,7 @@ def _store_update(store: Store, call: Call, new: Any) -> ApiAnswer:
     where = (target.kind, target.namespace, target.name)
     if target.subresource == "scale":
         new = with_replicas(target.kind, store.get(*where).obj, new)
-        return _json(scale_of(target.kind, store.update(*where, new, "scale", call.manager).obj))
+        return _json_answer(scale_of(target.kind, store.update(*where, new, "scale", call.manager).obj))
     return ApiAnswer(store.update(*where, new, target.subresource, call.manager).raw)
 
 
@@ -155,7 +159,7 @@ def _delete(store: Store, call: Call) -> ApiAnswer:
         if target.kind.graceful or store.ties.place(meta["uid"]):  # it is shown while there is something to show
             return ApiAnswer(deleted.raw)
         details = {"name": target.name, "group": target.kind.group, "kind": target.kind.plural, "uid": meta["uid"]}
-        return _json({**success(), "details": details})
+        return _json_answer({**success(), "details": details})
     selection = selected(target.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
     found = store.find(target.kind, target.namespace, selection)
     for stored in found:
@@ -165,16 +169,19 @@ def _delete(store: Store, call: Call) -> ApiAnswer:
 
 
 def _check_writable(target: Target) -> None:
+    """Raise ApiRefusal (405) for a path that cannot be updated: without a name, or of another subresource."""
     if not target.name or target.subresource not in ("", "status", "scale"):
         raise ApiRefusal("MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def _tabled(call: Call, page: StorePage) -> dict[str, Any]:
+def _as_table(call: Call, page: StorePage) -> dict[str, Any]:
+    """Return a page of a list as a Table."""
     table_document = table(call.target.kind, [stored.obj for stored in page.items], str(page.version), call.now_s)
     return {**table_document, "metadata": _list_metadata(page)}
 
 
-def _json(obj: Any, code: int = 200) -> ApiAnswer:
+def _json_answer(obj: Any, code: int = 200) -> ApiAnswer:
+    """Return an answer with an object as JSON. code: HTTP status."""
     return ApiAnswer(msgspec.json.encode(obj), code)
 
 
@@ -187,13 +194,14 @@ def _as_list(kind: ResourceKind, page: StorePage) -> bytes:
     """Encode a page as a List."""
     head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": _list_metadata(page)}
     # The API server leaves the kind out of the items of its own lists; every object here begins with it.
-    head_of_each = 0 if kind.custom else len(_named(kind))
+    head_of_each = 0 if kind.custom else len(_list_item_head(kind))
     start = b"{" if head_of_each else b""
     shown = b",".join(start + stored.raw[head_of_each:] for stored in page.items)
     return json.dumps(head).encode()[:-1] + b',"items":[' + shown + b"]}"
 
 
-def _named(kind: ResourceKind) -> bytes:
+def _list_item_head(kind: ResourceKind) -> bytes:
+    """Return the begin of an object's JSON, with its kind and apiVersion."""
     return f'{{"kind":"{kind.kind}","apiVersion":"{kind.api_version}",'.encode()
 
 
@@ -245,10 +253,10 @@ def target(catalogue: Catalogue, path: str) -> Target:
         raise not_served_error(group, version, path)
     if len(rest) > 3:
         raise ApiRefusal("NotImplemented", f"the embedded API does not serve {path}")
-    found = Target(kind, namespace, *rest[1:])
-    if found.subresource:
-        _check_subresource(found)
-    return found
+    parsed = Target(kind, namespace, *rest[1:])
+    if parsed.subresource:
+        _check_subresource(parsed)
+    return parsed
 
 
 def not_served_error(group: str, version: str, path: str) -> Exception:
@@ -263,9 +271,9 @@ def not_served_error(group: str, version: str, path: str) -> Exception:
     return Unserved()
 
 
-def _check_subresource(found: Target) -> None:
+def _check_subresource(requested: Target) -> None:
     """Check that a kind has this subresource. Raises ApiRefusal: 404, or 501 if only the embedded API lacks it."""
-    part, kind = found.subresource, found.kind
+    part, kind = requested.subresource, requested.kind
     if (
         (part == "status" and kind.status)
         or (part == "scale" and kind.scaling)

@@ -108,7 +108,7 @@ class NodeInfo:
             del self.pods[pod_info.uid]
 
     def has_room(self, pod_info: PodInfo, nominated: tuple[PodInfo, ...] = ()) -> bool:
-        """Return True if the filters let the pod in, with the pods nominated here counted as if they ran here.
+        """Return True if the filters admit the pod to this node. nominated: pods that count as if they ran here.
 
         Node readiness counts, too: in a real cluster the node controller expresses it by taints.
         """

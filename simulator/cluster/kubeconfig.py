@@ -21,8 +21,8 @@ class ClusterAccess:
     authority: str = ""  # PEM of the CA that signs the server; "" for none
 
 
-def read(text: bytes) -> ClusterAccess:
-    """Read a kubeconfig of ours: JSON, one cluster, one user with a token. Raises NoAccess."""
+def read_kubeconfig(text: bytes) -> ClusterAccess:
+    """Return the access in a kubeconfig that we wrote: JSON, one cluster, one user with a token. Raises NoAccess."""
     try:
         config = msgspec.json.decode(text)
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]

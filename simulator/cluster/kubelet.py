@@ -1,6 +1,7 @@
 """The life of a pod as a table: bound, pulling, running, ended, leaving. It gives the next state, its time and status.
 
-This kubelet runs nothing: time alone moves a pod on. Annotations on a pod say how long it runs and how it ends.
+This kubelet runs nothing: only time changes the state of a pod. Annotations on a pod say how long it runs and how it
+ends.
 """
 
 from __future__ import annotations
@@ -12,38 +13,39 @@ from typing import Any
 
 Object = dict[str, Any]
 
+# Annotations of a pod.
 RUNS_FOR = "local.turnout.dev/runs-for"  # seconds; absent: until it is deleted
 EXIT_CODE = "local.turnout.dev/exit-code"  # absent: 0
-IGNORES_TERM = "local.turnout.dev/ignores-sigterm"  # "true": it takes its whole grace
+IGNORES_TERM = "local.turnout.dev/ignores-sigterm"  # "true": it runs until its grace period is over
 
 
 class PodState(Enum):
     """The state of a bound pod."""
 
-    BOUND = "bound"
-    PULLING = "pulling"
+    BOUND = "bound"  # it has a node
+    PULLING = "pulling"  # its images are pulled
     RUNNING = "running"
-    ENDED = "ended"
-    LEAVING = "leaving"
-    GONE = "gone"
+    ENDED = "ended"  # all its containers have ended
+    LEAVING = "leaving"  # it is being deleted
+    GONE = "gone"  # it is deleted
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
     """How long things take, in seconds."""
 
-    pull_s: float = 0.5
+    pull_s: float = 0.5  # to pull the images
     stop_s: float = 0.5  # from SIGTERM to the end, for a pod that obeys it
-    restart_s: float = 1.0
-    # of pods that are processes: back-off: the second pause before a restart, and the longest
+    restart_s: float = 1.0  # from the end of the containers to their restart
+    # The second pause before a restart, and the longest, for pods that run as processes.
     backoff_s: tuple[float, float] = (10.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True)
 class NextState:
-    """The next state of a pod, and how many seconds after its present state it comes."""
+    """The next state of a pod."""
 
-    after_s: float
+    after_s: float  # seconds from the begin of its present state
     to: PodState
 
 
@@ -63,7 +65,7 @@ def state_of(pod: Object) -> PodState:
 
 
 def next_state(pod: Object, pace: Pace) -> NextState | None:
-    """Return the state that a pod enters next by itself, and after how many seconds.
+    """Return the state that a pod enters next by itself, and after how long.
 
     None if it stays as it is until something else changes it. pace: how long each state lasts.
     """
@@ -79,16 +81,13 @@ def next_state(pod: Object, pace: Pace) -> NextState | None:
             return NextState(pace.restart_s, PodState.RUNNING)  # by its restart policy
         case PodState.LEAVING:
             grace_s = float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
-            stubborn = (pod["metadata"].get("annotations") or {}).get(IGNORES_TERM) == "true"
-            return NextState(grace_s if stubborn else min(grace_s, pace.stop_s), PodState.GONE)
+            ignores_sigterm = (pod["metadata"].get("annotations") or {}).get(IGNORES_TERM) == "true"
+            return NextState(grace_s if ignores_sigterm else min(grace_s, pace.stop_s), PodState.GONE)
     return None
 
 
 def missing_image(pod: Object, images: Collection[str] | None) -> str:
-    """Return the first image of the pod that the registry does not have; "" if it has all of them.
-
-    images: the images that can be pulled; None for any.
-    """
+    """Return the first image of the pod that is not in `images`, "" without one. images: that exist, None for all."""
     if images is None:
         return ""
     spec = pod["spec"]
@@ -96,23 +95,23 @@ def missing_image(pod: Object, images: Collection[str] | None) -> str:
     return next((image for image in wanted_images if image not in images), "")
 
 
-def pull_failed(pod: Object, image: str, stamp: str, host_ip: str = "") -> Object:
-    """Return the status of a pod whose image cannot be pulled, as a strategic merge patch."""
+def pull_failure_status(pod: Object, image: str, stamp: str, host_ip: str = "") -> Object:
+    """Return the status of a pod whose image cannot be pulled, as a strategic merge patch. stamp: now, RFC 3339."""
     waiting = {"waiting": {"reason": "ErrImagePull", "message": f'failed to pull image "{image}": not found'}}
     status = status_in(pod, PodState.PULLING, stamp, host_ip=host_ip)
-    containers = [_container(each, False, 0, waiting) for each in pod["spec"]["containers"]]
+    containers = [_container_status(each, False, 0, waiting) for each in pod["spec"]["containers"]]
     return status | {"containerStatuses": containers}
 
 
 def exit_code(pod: Object) -> int:
-    """Return the exit code of the pod's containers."""
+    """Return the exit code that a pod's containers are to end with, 0 by default."""
     return int(_number(pod, EXIT_CODE) or 0)
 
 
 def status_in(pod: Object, to: PodState, stamp: str, pod_ip: str = "", host_ip: str = "", code: int = 0) -> Object:
-    """Return the change of status for a state, as a strategic merge patch.
+    """Return the change of status when a pod enters a state, as a strategic merge patch.
 
-    stamp: the time as RFC 3339.
+    stamp: now, RFC 3339. code: exit code, for ENDED. Raises ValueError for a state without a status.
     """
     match to:
         case PodState.PULLING:
@@ -121,7 +120,7 @@ def status_in(pod: Object, to: PodState, stamp: str, pod_ip: str = "", host_ip: 
                 "startTime": stamp,
                 "hostIP": host_ip,
                 "conditions": _conditions(stamp, ready=False),
-                "containerStatuses": [_waiting(each) for each in pod["spec"]["containers"]],
+                "containerStatuses": [_waiting_status(each) for each in pod["spec"]["containers"]],
             }
         case PodState.RUNNING:
             return {
@@ -129,19 +128,20 @@ def status_in(pod: Object, to: PodState, stamp: str, pod_ip: str = "", host_ip: 
                 "podIP": pod_ip,
                 "podIPs": [{"ip": pod_ip}],
                 "conditions": _conditions(stamp, ready=True),
-                "containerStatuses": [_running(pod, each, stamp) for each in pod["spec"]["containers"]],
+                "containerStatuses": [_running_status(pod, each, stamp) for each in pod["spec"]["containers"]],
             }
         case PodState.ENDED:
             restarts = _restarts(pod, code)
             return {
                 "phase": "Running" if restarts else "Failed" if code else "Succeeded",
                 "conditions": _conditions(stamp, ready=False, why="" if restarts else "PodCompleted"),
-                "containerStatuses": [_ended(pod, each, stamp, code) for each in pod["spec"]["containers"]],
+                "containerStatuses": [_terminated_status(pod, each, stamp, code) for each in pod["spec"]["containers"]],
             }
     raise ValueError(f"no status goes with {to.value}")
 
 
 def _restarts(pod: Object, code: int) -> bool:
+    """Return True if a pod's restart policy restarts its containers after this exit code."""
     policy = pod["spec"].get("restartPolicy", "Always")
     return policy == "Always" or (policy == "OnFailure" and code != 0)
 
@@ -158,47 +158,55 @@ def _number(pod: Object, annotation: str) -> float | None:
 def _conditions(stamp: str, ready: bool, why: str = "") -> list[Object]:
     """Return the conditions of a pod that has started.
 
-    stamp: time of the change, RFC 3339. why: reason of those that are False.
+    stamp: now, RFC 3339. why: reason of the False ones, "" for none.
     """
     states = {"PodReadyToStartContainers": True, "Initialized": True, "Ready": ready, "ContainersReady": ready}
     reason = {"reason": why} if why else {}
     return [
-        {"type": kind, "status": "True" if holds else "False", "lastProbeTime": None, "lastTransitionTime": stamp}
-        | (reason if not holds else {})
-        for kind, holds in states.items()
+        {"type": kind, "status": "True" if is_true else "False", "lastProbeTime": None, "lastTransitionTime": stamp}
+        | (reason if not is_true else {})
+        for kind, is_true in states.items()
     ]
 
 
-def _before(pod: Object, name: str) -> Object:
+def _status_before(pod: Object, name: str) -> Object:
+    """Return the present status of a container by its name; {} without one."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return next((each for each in statuses if each["name"] == name), {})
 
 
-def _container(container: Object, ready: bool, restarts: int, state: Object) -> Object:
+def _container_status(container: Object, ready: bool, restarts: int, state: Object) -> Object:
+    """Return the status of a container. restarts: how often it was restarted. state: waiting, running or terminated."""
     image = container.get("image", "")
     status = {"name": container["name"], "image": image, "imageID": image, "ready": ready, "started": ready}
     return {**status, "restartCount": restarts, "state": state}
 
 
-def _waiting(container: Object) -> Object:
-    return _container(container, False, 0, {"waiting": {"reason": "ContainerCreating"}})
+def _waiting_status(container: Object) -> Object:
+    """Return the status of a container that has not started yet."""
+    return _container_status(container, False, 0, {"waiting": {"reason": "ContainerCreating"}})
 
 
-def _running(pod: Object, container: Object, stamp: str) -> Object:
-    """Return the status of a container that runs.
+def _running_status(pod: Object, container: Object, stamp: str) -> Object:
+    """Return the status of a container that starts to run. stamp: now, RFC 3339.
 
-    A preceding end becomes lastState and counts as a restart. stamp: its start, RFC 3339.
+    If it has ended before, that end becomes lastState and counts as a restart.
     """
-    before = _before(pod, container["name"])
-    ended = (before.get("state") or {}).get("terminated")
-    restarts = before.get("restartCount", 0) + (1 if ended else 0)
-    shown = _container(container, True, restarts, {"running": {"startedAt": stamp}})
-    return shown | ({"lastState": {"terminated": ended}} if ended else {})
+    before = _status_before(pod, container["name"])
+    terminated = (before.get("state") or {}).get("terminated")
+    restarts = before.get("restartCount", 0) + (1 if terminated else 0)
+    status = _container_status(container, True, restarts, {"running": {"startedAt": stamp}})
+    return status | ({"lastState": {"terminated": terminated}} if terminated else {})
 
 
-def _ended(pod: Object, container: Object, stamp: str, code: int) -> Object:
-    """Return the status of a container that has ended. stamp: its end, RFC 3339. code: exit code."""
-    before = _before(pod, container["name"])
-    began = ((before.get("state") or {}).get("running") or {}).get("startedAt", stamp)
-    ended = {"exitCode": code, "reason": "Error" if code else "Completed", "startedAt": began, "finishedAt": stamp}
-    return _container(container, False, before.get("restartCount", 0), {"terminated": ended})
+def _terminated_status(pod: Object, container: Object, stamp: str, code: int) -> Object:
+    """Return the status of a container that ends now. stamp: now, RFC 3339. code: its exit code."""
+    before = _status_before(pod, container["name"])
+    started_at = ((before.get("state") or {}).get("running") or {}).get("startedAt", stamp)
+    terminated = {
+        "exitCode": code,
+        "reason": "Error" if code else "Completed",
+        "startedAt": started_at,
+        "finishedAt": stamp,
+    }
+    return _container_status(container, False, before.get("restartCount", 0), {"terminated": terminated})

@@ -34,29 +34,29 @@ def places(count: int) -> list[Place]:
     for number in range(count):
         leaf = number // HOSTS_PER_LEAF
         spine = leaf // LEAVES_PER_SPINE
-        found.append(Place(f"gpu-{number + 1:04d}", _address(number), (f"spine-{spine + 1}", f"leaf-{leaf + 1}")))
+        found.append(Place(f"gpu-{number + 1:04d}", _nth_address(number), (f"spine-{spine + 1}", f"leaf-{leaf + 1}")))
     return found
 
 
 def places_of(entries: Iterable[Entry]) -> list[Place]:
     """Return a node for every host of a map, which names it by its address or by its name."""
-    found = []
+    map_places = []
     for number, entry in enumerate(entries):
         if _is_address(entry.host):
-            found.append(Place(f"node-{entry.host.replace('.', '-').replace(':', '-')}", entry.host, entry.path))
+            map_places.append(Place(f"node-{entry.host.replace('.', '-').replace(':', '-')}", entry.host, entry.path))
         else:
-            found.append(Place(entry.host, _address(number), entry.path))
-    return found
+            map_places.append(Place(entry.host, _nth_address(number), entry.path))
+    return map_places
 
 
-def unusable(found: Sequence[Place]) -> list[str]:
+def unusable(all_places: Sequence[Place]) -> list[str]:
     """Return the hosts of a map that cannot be a node's name."""
-    return [place.name for place in found if len(place.name) > 253 or not _NAME.fullmatch(place.name)]
+    return [place.name for place in all_places if len(place.name) > 253 or not _NAME.fullmatch(place.name)]
 
 
-def map_text(found: Iterable[Place]) -> str:
+def map_text(all_places: Iterable[Place]) -> str:
     """Return the map of generated nodes in the form of a topology ConfigMap: `asw psw ip`, one line per node."""
-    return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in found)
+    return "".join(f"{place.path[-1]} {place.path[-2]} {place.ip}\n" for place in all_places)
 
 
 def node(place: Place, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)) -> Object:
@@ -95,7 +95,8 @@ def node(place: Place, gpus: int, stamp: str, kubelet: tuple[str, int] = ("", 0)
     }
 
 
-def _address(number: int) -> str:
+def _nth_address(number: int) -> str:
+    """Return the IP address of node `number`, counted from 0."""
     return str(ipaddress.IPv4Address("10.0.0.1") + number)
 
 

@@ -151,10 +151,12 @@ def _filtered(
 
 
 def _names(node_infos: Iterable[NodeInfo]) -> tuple[str, ...]:
+    """Return the names of nodes, in order."""
     return tuple(node_info.name for node_info in node_infos)
 
 
 def _no_node_message(nodes: int, before: int) -> str:
+    """Return why no node was found. nodes: number of all nodes. before: nodes that the filters let pass."""
     if before:
         return f"0/{nodes} nodes are available: the extender refused the {before} that the filters let in."
     return f"0/{nodes} nodes are available: none holds the pod."
@@ -190,7 +192,7 @@ class Cursor:
     start: int = 0
 
 
-def to_find(nodes: int, percentage: int = 0) -> int:
+def nodes_to_find(nodes: int, percentage: int = 0) -> int:
     """Return how many feasible nodes are enough.
 
     percentage: percentageOfNodesToScore, 0 for the adaptive default.
@@ -211,22 +213,22 @@ def feasible(
     (tests/e2e/test_default_restated.py).
     """
     order, fits, nominated = cluster.order(), cluster.fits(pod_info), cluster.has_nominated
-    enough = to_find(len(order), percentage)
+    enough = nodes_to_find(len(order), percentage)
     chunk = max(1, min(math.isqrt(len(order)), len(order) // _WORKERS + 1))
     chunks: list[list[NodeInfo]] = []
-    found = looked_at = 0
+    found = checked = 0
     for step in range(len(order)):
         if found == enough:
             break
         if step % chunk == 0:
             chunks.append([])
         at = (cursor.start + step) % len(order)
-        looked_at += 1
+        checked += 1
         if fits[at] and (not nominated or _leaves_room(cluster, order[at], pod_info)):
             chunks[-1].append(order[at])
             found += 1
     if order:
-        cursor.start = (cursor.start + looked_at) % len(order)
+        cursor.start = (cursor.start + checked) % len(order)
     dice.shuffle(chunks)
     return [node_info for each in chunks for node_info in each]
 

@@ -104,7 +104,10 @@ class WaitingPods:
         self._parked.clear()
 
     def pause_s(self, now_s: float) -> float | None:
-        """Return the seconds until some pod may be tried; None when only a change helps."""
+        """Return the seconds until some pod may be tried, 0 for now; None if only a change of the cluster helps.
+
+        now_s: by the clock of `next`.
+        """
         if self.next(now_s) is not None:
             return 0.0
         while self._later:
@@ -116,6 +119,7 @@ class WaitingPods:
         return None
 
     def _queue(self, uid: str, waiter: _Waiter) -> None:
+        """Let a waiter be tried at its time, parked or not."""
         waiter.parked = False
         self._parked.discard(uid)
         heapq.heappush(self._later, (waiter.not_before_s, uid))
@@ -178,7 +182,10 @@ class Gangs:
         return sorted(waiting, key=lambda each: (self._of[each].role, self._of[each].rank or 0, each))
 
     def lacking(self, uid: str) -> int:
-        """Return how many members must be placed at once before any may start; 0 and 1 hold no pod."""
+        """Return how many waiting members of a pod's gang must start at once; 0 or 1 lets the pod start alone.
+
+        uid: of the pod.
+        """
         member = self._of.get(uid)
         if member is None:
             return 0

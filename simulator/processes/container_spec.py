@@ -180,15 +180,15 @@ def _all_of(each: Object, sources: Sources) -> dict[str, str]:
     return {}
 
 
-def texts(found: Object) -> dict[str, str]:
+def texts(source: Object) -> dict[str, str]:
     """Return the values of a ConfigMap or a Secret as text."""
-    return {name: raw.decode(errors="replace") for name, raw in contents(found).items()}
+    return {name: raw.decode(errors="replace") for name, raw in contents(source).items()}
 
 
-def contents(found: Object) -> dict[str, bytes]:
+def contents(source: Object) -> dict[str, bytes]:
     """Return the values of a ConfigMap or a Secret as bytes."""
-    coded = found.get("binaryData") if found.get("kind") != "Secret" else found.get("data")
-    plain = found.get("data") if found.get("kind") != "Secret" else found.get("stringData")
+    coded = source.get("binaryData") if source.get("kind") != "Secret" else source.get("data")
+    plain = source.get("data") if source.get("kind") != "Secret" else source.get("stringData")
     files = {name: str(text).encode() for name, text in (plain or {}).items()}
     return files | {name: base64.b64decode(text) for name, text in (coded or {}).items()}
 

@@ -45,11 +45,11 @@ def hosts(pod: Object, pods: Iterable[Object], services: Iterable[Object]) -> st
     full = [f"{hostname(pod)}.{subdomain}.{namespace}.{_DOMAIN}"] if subdomain else []
     if own:
         lines.append(" ".join([own, *full, hostname(pod)]))
-    lines += sorted(_lines(namespace, list(pods), services))
+    lines += sorted(_service_lines(namespace, list(pods), services))
     return "\n".join(lines) + "\n"
 
 
-def _lines(namespace: str, pods: list[Object], services: Iterable[Object]) -> Iterator[str]:
+def _service_lines(namespace: str, pods: list[Object], services: Iterable[Object]) -> Iterator[str]:
     """Yield the lines of /etc/hosts for the services of a namespace. An invalid service is skipped."""
     for service in services:
         try:
@@ -76,6 +76,7 @@ def _lines_of(service: Object, namespace: str, pods: Iterable[Object]) -> Iterat
 
 
 def _is_chosen(pod: Object, namespace: str, selector: Mapping[str, str]) -> bool:
+    """Return True if a pod is in a namespace and has the labels of a Service's selector."""
     labels = pod["metadata"].get("labels") or {}
     return pod["metadata"]["namespace"] == namespace and selector.items() <= labels.items()
 

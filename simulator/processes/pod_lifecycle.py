@@ -1,7 +1,7 @@
 """Decide from one pod's containers what a kubelet must do now, and which status it reports.
 
-The functions are level-based: `to_start` and `to_stop` read the present state, whatever happened before. Times are in
-seconds since 1970. Sources: Kubernetes' pod lifecycle, and KEP-753 for init containers that stay (sidecars).
+The functions are level-based: `starts_due` and `signals_due` read the present state, whatever happened before. Times
+are in seconds since 1970. Sources: Kubernetes' pod lifecycle, and KEP-753 for init containers that stay (sidecars).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from turnout.kube.times import rfc3339
 
 Object = Mapping[str, Any]
 TERM, KILL = "SIGTERM", "SIGKILL"
-KILLED = 137  # the exit code of what had to be killed
-_STEADY_S = 600.0  # a container that ran so long starts with a fresh back-off
+KILLED = 137  # the exit code of a container that was killed
+_RESET_S = 600.0  # a container that ran for so long starts with a new back-off
 
 
 class Part(Enum):
@@ -39,7 +39,7 @@ class ContainerState(Enum):
 class ContainerEnd:
     """The end of one run of a container."""
 
-    code: int
+    code: int  # exit code, 128 + n for signal n
     began_s: float
     ended_s: float
     message: str = ""  # its termination message
@@ -52,26 +52,26 @@ class Container:
     name: str
     part: Part
     state: ContainerState = ContainerState.WAITING
-    why: str = "ContainerCreating"
-    message: str = ""
+    why: str = "ContainerCreating"  # reason, while it waits
+    message: str = ""  # of the reason
     restarts: int = 0
-    began_s: float = 0.0
-    end: ContainerEnd | None = None
-    last: ContainerEnd | None = None  # its run before this one
-    not_before_s: float = 0.0  # when it may start again
-    crashes: int = 0
-    last_signal: str = ""  # its last signal
-    answers: bool = True  # False while it has a readiness probe that has not been answered
+    began_s: float = 0.0  # of its present or last run, 0 before the first
+    end: ContainerEnd | None = None  # of its present run, None while it runs
+    last: ContainerEnd | None = None  # of the run before
+    not_before_s: float = 0.0  # earliest time of its next start
+    crashes: int = 0  # consecutive ends of runs shorter than _RESET_S
+    last_signal: str = ""  # sent in its present run, "" for none
+    answers: bool = True  # False while it has a readiness probe that has not succeeded
 
 
 @dataclass(frozen=True, slots=True)
 class PodLifecycle:
-    """One pod."""
+    """The containers of one pod, and its deletion."""
 
     policy: str  # Always, OnFailure or Never
-    containers: tuple[Container, ...]
-    backoff_s: tuple[float, float]
-    leaves_s: float | None = None  # when its deletion began
+    containers: tuple[Container, ...]  # init containers first
+    backoff_s: tuple[float, float]  # the second pause before a restart, and the longest
+    leaves_s: float | None = None  # when its deletion began, None before
     grace_s: float = 0.0  # how long it may take to end, in seconds
 
     def named(self, name: str) -> Container:
@@ -104,9 +104,9 @@ def new_lifecycle(pod: Object, backoff_s: tuple[float, float] = (10.0, 300.0)) -
 # What is to be done.
 
 
-def to_start(lifecycle: PodLifecycle, now_s: float) -> list[str]:
-    """Return the names of the containers to start now."""
-    if lifecycle.leaves_s is not None or over(lifecycle):
+def starts_due(lifecycle: PodLifecycle, now_s: float) -> list[str]:
+    """Return the names of the containers to start now; empty if none is due, or the pod is being deleted."""
+    if lifecycle.leaves_s is not None or is_over(lifecycle):
         return []
     due = [
         each
@@ -116,10 +116,10 @@ def to_start(lifecycle: PodLifecycle, now_s: float) -> list[str]:
     return [each.name for each in due]
 
 
-def to_stop(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
-    """Return which container gets which signal now: (name, SIGTERM or SIGKILL).
+def signals_due(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
+    """Return the signals to send now: (name of the container, SIGTERM or SIGKILL). Each is due once.
 
-    Sidecars get theirs last, once all others have ended.
+    Sidecars get SIGTERM last, once all other containers have ended.
     """
     running = [each for each in lifecycle.containers if each.state is ContainerState.RUNNING]
     if lifecycle.leaves_s is not None and now_s >= lifecycle.leaves_s + lifecycle.grace_s:
@@ -131,8 +131,8 @@ def to_stop(lifecycle: PodLifecycle, now_s: float) -> list[tuple[str, str]]:
     return [(each.name, TERM) for each in ending if not each.last_signal]
 
 
-def next_look_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
-    """Return when time alone makes something due; None when it does not."""
+def next_due_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
+    """Return the time at which a start or signal becomes due without any event; None if none does."""
     if lifecycle.leaves_s is not None:
         until_s = lifecycle.leaves_s + lifecycle.grace_s
         return until_s if until_s > now_s else None
@@ -140,36 +140,36 @@ def next_look_s(lifecycle: PodLifecycle, now_s: float) -> float | None:
     return min(later, default=None)
 
 
-def over(lifecycle: PodLifecycle) -> bool:
+def is_over(lifecycle: PodLifecycle) -> bool:
     """Return True if every main container has ended for good, or an init container has failed for good."""
     return _init_failed(lifecycle) or _mains_are_done(lifecycle)
 
 
-def at_rest(lifecycle: PodLifecycle) -> bool:
+def is_at_rest(lifecycle: PodLifecycle) -> bool:
     """Return True if no process of the pod runs."""
     return all(each.state is not ContainerState.RUNNING for each in lifecycle.containers)
 
 
 def phase(lifecycle: PodLifecycle) -> str:
-    """Return the pod's phase."""
+    """Return the phase of the pod, as its status has it."""
     if _init_failed(lifecycle):
         return "Failed"
     if _mains_are_done(lifecycle):
-        if not at_rest(lifecycle):
+        if not is_at_rest(lifecycle):
             return "Running"  # its sidecars are on their way out
         return "Failed" if any(each.end and each.end.code for each in lifecycle.of(Part.MAIN)) else "Succeeded"
     begun = any(each.state is not ContainerState.WAITING or each.last for each in lifecycle.of(Part.MAIN))
     return "Running" if begun else "Pending"
 
 
-def ready(lifecycle: PodLifecycle) -> bool:
-    """Return True if every container that should be running runs, and has answered its readiness probe."""
+def is_ready(lifecycle: PodLifecycle) -> bool:
+    """Return True if every container that should be running runs, and its readiness probe has succeeded."""
     return lifecycle.leaves_s is None and all(
         each.state is ContainerState.RUNNING and each.answers for each in lifecycle.of(Part.MAIN, Part.SIDECAR)
     )
 
 
-def initialized(lifecycle: PodLifecycle) -> bool:
+def is_initialized(lifecycle: PodLifecycle) -> bool:
     """Return True if the init containers have finished and the sidecars run."""
     return next(_pending_init(lifecycle), None) is None
 
@@ -178,46 +178,48 @@ def initialized(lifecycle: PodLifecycle) -> bool:
 
 
 def record_start(lifecycle: PodLifecycle, name: str, now_s: float, answers: bool = True) -> PodLifecycle:
-    """Record that a container runs. answers: False if a readiness probe has yet to be answered."""
-    was = lifecycle.named(name)
-    restart = 1 if was.end else 0
-    run = Container(name, was.part, ContainerState.RUNNING, "", "", was.restarts + restart, now_s, answers=answers)
-    return _with(lifecycle, replace(run, last=was.end or was.last, crashes=was.crashes))
+    """Return the lifecycle after a container has started. answers: False if it has a readiness probe."""
+    before = lifecycle.named(name)
+    restart = 1 if before.end else 0
+    started = Container(
+        name, before.part, ContainerState.RUNNING, "", "", before.restarts + restart, now_s, answers=answers
+    )
+    return _with(lifecycle, replace(started, last=before.end or before.last, crashes=before.crashes))
 
 
 def record_failed_start(lifecycle: PodLifecycle, name: str, why: str, message: str, now_s: float) -> PodLifecycle:
-    """Record that a container could not be started. It is tried again.
+    """Return the lifecycle after a container could not be started, so that it is tried again after a pause.
 
-    why: a reason word of a kubelet.
+    why: a reason of a kubelet, such as ErrImagePull.
     """
     pause_s = lifecycle.backoff_s[0]
     return _with(lifecycle, replace(lifecycle.named(name), why=why, message=message, not_before_s=now_s + pause_s))
 
 
 def record_end(lifecycle: PodLifecycle, name: str, code: int, now_s: float, message: str = "") -> PodLifecycle:
-    """Record that a container's process has ended."""
-    was = lifecycle.named(name)
-    end = ContainerEnd(code, was.began_s, now_s, message)
-    ended_container = replace(was, state=ContainerState.ENDED, end=end, last_signal="")
+    """Return the lifecycle after a container's process has ended. code: exit code. message: its termination message."""
+    before = lifecycle.named(name)
+    end = ContainerEnd(code, before.began_s, now_s, message)
+    ended_container = replace(before, state=ContainerState.ENDED, end=end, last_signal="")
     if lifecycle.leaves_s is not None or not _restarts_after_end(lifecycle, ended_container):
         return _with(lifecycle, ended_container)
-    crashes = 0 if now_s - was.began_s >= _STEADY_S else was.crashes
+    crashes = 0 if now_s - before.began_s >= _RESET_S else before.crashes
     pause_s = min(lifecycle.backoff_s[0] * 2 ** (crashes - 1), lifecycle.backoff_s[1]) if crashes else 0.0
     return _with(lifecycle, replace(ended_container, crashes=crashes + 1, not_before_s=now_s + pause_s))
 
 
-def answered(lifecycle: PodLifecycle, name: str, answers: bool) -> PodLifecycle:
-    """Record what a container's readiness probe has shown."""
+def record_probe(lifecycle: PodLifecycle, name: str, answers: bool) -> PodLifecycle:
+    """Return the lifecycle after a readiness probe. answers: True if it succeeded."""
     return _with(lifecycle, replace(lifecycle.named(name), answers=answers))
 
 
 def record_signal(lifecycle: PodLifecycle, name: str, signal: str) -> PodLifecycle:
-    """Record the signal that a container got."""
+    """Return the lifecycle after a container got a signal."""
     return _with(lifecycle, replace(lifecycle.named(name), last_signal=signal))
 
 
 def begin_end(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifecycle:
-    """Record that the pod is being deleted. On a repetition only a shorter grace counts."""
+    """Return the lifecycle after the pod's deletion was requested. If requested again, only a shorter grace counts."""
     if lifecycle.leaves_s is None:
         return replace(lifecycle, leaves_s=now_s, grace_s=grace_s)
     return replace(lifecycle, grace_s=min(lifecycle.grace_s, now_s + grace_s - lifecycle.leaves_s))
@@ -227,8 +229,8 @@ def begin_end(lifecycle: PodLifecycle, now_s: float, grace_s: float) -> PodLifec
 
 
 def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
-    """Return the containers that should be running and may be started, ignoring pauses."""
-    if over(lifecycle):
+    """Return the containers that do not run but should, by their order and restart policy. Pauses are ignored."""
+    if is_over(lifecycle):
         return []
     pending_init = next(_pending_init(lifecycle), None)
     sidecars = [each for each in lifecycle.of(Part.SIDECAR) if each.state is ContainerState.ENDED]
@@ -250,14 +252,15 @@ def _runnable_containers(lifecycle: PodLifecycle) -> list[Container]:
 def _pending_init(lifecycle: PodLifecycle) -> Iterator[Container]:
     """Yield the unfinished init containers, in order. The first of them delays all others."""
     for each in lifecycle.of(Part.INIT, Part.SIDECAR):
-        through = each.state is ContainerState.ENDED and each.end is not None and each.end.code == 0
+        is_done = each.state is ContainerState.ENDED and each.end is not None and each.end.code == 0
         if each.part is Part.SIDECAR:
-            through = each.state is not ContainerState.WAITING
-        if not through:
+            is_done = each.state is not ContainerState.WAITING
+        if not is_done:
             yield each
 
 
 def _returns(lifecycle: PodLifecycle, each: Container) -> bool:
+    """Return True if a container has ended and is to be started again."""
     return each.state is ContainerState.ENDED and _restarts_after_end(lifecycle, each)
 
 
@@ -273,10 +276,10 @@ def _restarts_after_end(lifecycle: PodLifecycle, each: Container) -> bool:
 
 def _init_failed(lifecycle: PodLifecycle) -> bool:
     """Return True if an init container has failed and the pod's policy does not restart it."""
-    lost = (
+    failed = (
         each for each in lifecycle.of(Part.INIT) if each.state is ContainerState.ENDED and each.end and each.end.code
     )
-    return lifecycle.policy == "Never" and next(lost, None) is not None
+    return lifecycle.policy == "Never" and next(failed, None) is not None
 
 
 def _mains_are_done(lifecycle: PodLifecycle) -> bool:
@@ -289,82 +292,84 @@ def _mains_are_done(lifecycle: PodLifecycle) -> bool:
 
 
 def _with(lifecycle: PodLifecycle, new: Container) -> PodLifecycle:
+    """Return the lifecycle with one container replaced."""
     return replace(lifecycle, containers=tuple(new if each.name == new.name else each for each in lifecycle.containers))
 
 
 def status_of(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, pod_ip: str, host_ip: str) -> dict[str, Any]:
-    """Return the whole status as a patch. Conditions that do not belong to a kubelet stay.
+    """Return the whole status of a pod as a patch. Conditions that do not belong to a kubelet stay.
 
-    now_s: the time of a condition that changes.
+    now_s: time of conditions that change.
     """
     images = {each["name"]: each.get("image", "") for each in _containers(pod)}
     pod_phase = phase(lifecycle)
-    began = (pod.get("status") or {}).get("startTime") or rfc3339(now_s)
-    done = pod_phase in ("Succeeded", "Failed")
+    started_at = (pod.get("status") or {}).get("startTime") or rfc3339(now_s)
+    has_ended = pod_phase in ("Succeeded", "Failed")
     status: dict[str, Any] = {
         "phase": pod_phase,
-        "startTime": began,
+        "startTime": started_at,
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}] if host_ip else [],
         "podIP": pod_ip,
         "podIPs": [{"ip": pod_ip}],
-        "conditions": _conditions(pod, lifecycle, now_s, done),
+        "conditions": _conditions(pod, lifecycle, now_s, has_ended),
         "containerStatuses": [_container_status(each, images) for each in lifecycle.of(Part.MAIN)],
     }
-    if first := [_container_status(each, images) for each in lifecycle.of(Part.INIT, Part.SIDECAR)]:
-        status["initContainerStatuses"] = first
+    if init_statuses := [_container_status(each, images) for each in lifecycle.of(Part.INIT, Part.SIDECAR)]:
+        status["initContainerStatuses"] = init_statuses
     return status
 
 
 def _containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the containers of a pod's spec, init containers first."""
     return [*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]]
 
 
-def _conditions(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, done: bool) -> list[dict[str, Any]]:
-    """Return the conditions of a pod. done: it has ended."""
-    holds = ready(lifecycle)
+def _conditions(pod: dict[str, Any], lifecycle: PodLifecycle, now_s: float, has_ended: bool) -> list[dict[str, Any]]:
+    """Return the conditions of a pod. has_ended: its phase is Succeeded or Failed."""
+    ready = is_ready(lifecycle)
     states = {
-        "PodReadyToStartContainers": not done,
-        "Initialized": initialized(lifecycle),
-        "Ready": holds,
-        "ContainersReady": holds,
+        "PodReadyToStartContainers": not has_ended,
+        "Initialized": is_initialized(lifecycle),
+        "Ready": ready,
+        "ContainersReady": ready,
     }
     before = {each["type"]: each for each in (pod.get("status") or {}).get("conditions") or ()}
-    return [_condition(before.get(kind, {}), kind, true, now_s, done) for kind, true in states.items()]
+    return [_condition(before.get(kind, {}), kind, is_true, now_s, has_ended) for kind, is_true in states.items()]
 
 
-def _condition(before: Mapping[str, Any], kind: str, holds: bool, now_s: float, done: bool) -> dict[str, Any]:
-    """Return one condition of a pod.
+def _condition(before: Mapping[str, Any], kind: str, is_true: bool, now_s: float, has_ended: bool) -> dict[str, Any]:
+    """Return one condition of a pod. Its transition time changes only with its status.
 
-    Its transition time stays while its status stays. before: the old condition, empty for none. done: the pod has
-    completed.
+    before: the stored condition, {} for none. kind: its type. has_ended: the pod has ended.
     """
-    word = "True" if holds else "False"
-    since = before.get("lastTransitionTime") if before.get("status") == word else None
-    reason = {} if holds else {"reason": "PodCompleted" if done else "ContainersNotReady"}
-    head = {"type": kind, "status": word, "lastProbeTime": None}
-    return {**head, "lastTransitionTime": since or rfc3339(now_s), **reason}
+    status = "True" if is_true else "False"
+    since = before.get("lastTransitionTime") if before.get("status") == status else None
+    reason = {} if is_true else {"reason": "PodCompleted" if has_ended else "ContainersNotReady"}
+    fields = {"type": kind, "status": status, "lastProbeTime": None}
+    return {**fields, "lastTransitionTime": since or rfc3339(now_s), **reason}
 
 
 def _container_status(each: Container, images: Mapping[str, str]) -> dict[str, Any]:
-    """Return the containerStatus of a container. images: by container."""
-    runs = each.state is ContainerState.RUNNING
+    """Return the containerStatus of a container. images: by name of the container."""
+    is_running = each.state is ContainerState.RUNNING
     image = images.get(each.name, "")
-    done = each.part is Part.INIT and each.end is not None and each.end.code == 0
-    shown: dict[str, Any] = {
+    is_completed = each.part is Part.INIT and each.end is not None and each.end.code == 0
+    status: dict[str, Any] = {
         "name": each.name,
         "image": image,
         "imageID": image,
-        "ready": (runs and each.answers) if each.part is not Part.INIT else done,
-        "started": runs,
+        "ready": (is_running and each.answers) if each.part is not Part.INIT else is_completed,
+        "started": is_running,
         "restartCount": each.restarts,
         "state": _state(each),
     }
     last = each.end if _backs_off(each) else each.last
-    return shown | ({"lastState": {"terminated": _terminated_state(last)}} if last else {})
+    return status | ({"lastState": {"terminated": _terminated_state(last)}} if last else {})
 
 
 def _backs_off(each: Container) -> bool:
+    """Return True if a container has ended and waits for its back-off."""
     return each.state is ContainerState.ENDED and each.end is not None and each.not_before_s > each.end.ended_s
 
 

@@ -69,6 +69,7 @@ def wanted_objects(pod: Object) -> tuple[set[str], set[str], set[str]]:
 
 
 def _names(objects: Sequence[Object], *path: str) -> set[str]:
+    """Return the names under a path in these objects; missing ones are left out."""
     return {name for each in objects if (name := value_at(each, *path))}
 
 
@@ -90,7 +91,9 @@ def volume_of(pod: Object, volume: Object, sources: Sources) -> Volume:
     mode = (projected or {}).get("defaultMode") or _MODE
     for source in (projected or {}).get("sources") or () if projected is not None else (volume,):
         if (token := source.get("serviceAccountToken")) is not None:
-            tokens[_safe(token["path"])] = Token(token.get("expirationSeconds") or 3600, token.get("audience") or "")
+            tokens[_inner_path(token["path"])] = Token(
+                token.get("expirationSeconds") or 3600, token.get("audience") or ""
+            )
         else:
             files.update(_files(pod, source, sources, mode))
     return Volume(name, files, tokens)
@@ -131,27 +134,31 @@ def _referenced_files(
     data, mode = contents(found) if found else {}, reference.get("defaultMode") or mode
     if not reference.get("items"):
         for key, raw in data.items():
-            yield _safe(key), File(raw, mode)
+            yield _inner_path(key), File(raw, mode)
         return
     for item in reference["items"]:
         if item["key"] not in data:
             if reference.get("optional"):
                 continue
             raise CannotStart(f"{kind} {name} has no key {item['key']!r}")
-        yield _safe(item["path"]), File(data[item["key"]], item.get("mode") or mode)
+        yield _inner_path(item["path"]), File(data[item["key"]], item.get("mode") or mode)
 
 
 def _downward_files(pod: Object, reference: Object, mode: int) -> Iterator[tuple[str, File]]:
-    """Yield the fields of a pod that a downwardAPI volume lists. Raises CannotStart."""
+    """Yield (path, file) of each field of a pod that a downwardAPI volume lists.
+
+    mode: default file mode. Raises CannotStart.
+    """
     for item in reference.get("items") or ():
         if (field_ := item.get("fieldRef")) is not None:
             text = from_field(pod, field_.get("fieldPath", ""))
         else:
             text = from_resource(pod, {}, item.get("resourceFieldRef") or {})
-        yield _safe(item["path"]), File(text.encode(), item.get("mode") or reference.get("defaultMode") or mode)
+        yield _inner_path(item["path"]), File(text.encode(), item.get("mode") or reference.get("defaultMode") or mode)
 
 
-def _safe(path: str) -> str:
+def _inner_path(path: str) -> str:
+    """Return the path. Raises CannotStart if it leads out of its volume."""
     if path.startswith("/") or ".." in path.split("/") or not path:
         raise CannotStart(f"the path {path!r} leads out of its volume")
     return path

@@ -56,7 +56,7 @@ class ReplayWorld:
     # Time.
 
     def next_s(self) -> float | None:
-        """Return when the next event is; None when none is left."""
+        """Return the time of the next event; None if none is left."""
         while self._events and self._is_outdated(self._events[0]):
             heapq.heappop(self._events)
         return self._events[0][0] if self._events else None
@@ -102,6 +102,7 @@ class ReplayWorld:
         life.last_state = None
 
     def _give(self, life: JobRun, pod: WorkerPod) -> None:
+        """Free the GPUs of a pod, if it has a node."""
         if pod.row is not None:
             self.free[pod.row] += life.submission.gpus
 
@@ -156,15 +157,16 @@ class ReplayWorld:
         self._plan_end(life)
 
     def _plan_end(self, life: JobRun) -> None:
+        """Plan the end of a job again; the event of an earlier plan is then outdated."""
         life.version += 1
         heapq.heappush(self._events, (max(self.now_s, life.ends_s()), Event.END, life.submission.name, life.version))
 
     # The autoscaler.
 
-    def shown(self) -> Observation:
-        """Return what the autoscaler sees now."""
+    def observation(self) -> Observation:
+        """Return the observation that the autoscaler decides on now."""
         lives = sorted((*self.running.values(), *self.let_through()), key=lambda life: life.submission.name)
-        jobs = [life.shown() for life in lives]
+        jobs = [life.job_state() for life in lives]
         used = self.rules.gpus - sum(self.free)
         free = np.array(self.free, dtype=np.int64).reshape(-1, 1)
         room = Capacity((GPU,), free, self._takes, self._admits)
@@ -194,7 +196,7 @@ class ReplayWorld:
         changes = [step for step in steps if step.changes]
         for step in changes:
             life = self.running[step.key.name]
-            gained_s = after_change_s(life.shown().job, policy, self.now_s + EPOCH_S, step.at_start)
+            gained_s = after_change_s(life.job_state().job, policy, self.now_s + EPOCH_S, step.at_start)
             life.resize_budget = ResizeBudget(gained_s, self.now_s + EPOCH_S, at_start=step.at_start)
             self._resize(life, step)
         if changes:
@@ -202,9 +204,9 @@ class ReplayWorld:
         return bool(changes)
 
     def _resize(self, life: JobRun, step: Step) -> None:
-        """Apply a step of the autoscaler to a job: add pods, or let the last ones leave after the grace time.
+        """Apply a step to a job: add pods, or let the last pods leave after the grace time.
 
-        A changed number of living pods restarts the job.
+        If the number of living pods changes, the job restarts.
         """
         self.worked_gpu_s += life.progress(self.now_s, self._window_s)
         before, life.last_state = life.living, None

@@ -60,7 +60,7 @@ class JobRun:
         return self.submission.speed(self.living) / self.submission.speed(self.submission.least)
 
     def progress(self, now_s: float, window_s: float) -> float:
-        """Count progress until now. Returns the GPU seconds in which it was made, up to the end of the window."""
+        """Add the progress until now. Return the GPU-seconds in which it was made, up to the end of the window."""
         if self.started_s is None or now_s <= self.at_s:
             return 0.0
         began = min(max(self.at_s, self.idle_until_s), now_s)
@@ -72,8 +72,8 @@ class JobRun:
         """Return when the job ends if nothing changes."""
         return max(self.at_s, self.idle_until_s) + max(0.0, self.left_s) / self.rate
 
-    def shown(self) -> JobState:
-        """Return the job as the autoscaler sees it."""
+    def job_state(self) -> JobState:
+        """Return the state of the job as an observation has it."""
         if self.last_state is None:
             workers = tuple(
                 Worker(pod.index, pod.row, pod.gone_s is not None, pod.since_s + EPOCH_S) for pod in self.pods
@@ -87,7 +87,7 @@ class JobRun:
         return Ran(self.submission, self.started_s, now_s, self.restarts, self.robbed)
 
     def _as_job(self) -> Job:
-        """Return the job as the autoscaler sees it."""
+        """Return the job as an observation has it."""
         submission = self.submission
         return Job(
             key=self.key,

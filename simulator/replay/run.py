@@ -60,10 +60,10 @@ def _decide_and_carry_out(world: ReplayWorld, policy: Policy, decides: Decide, i
     updated.
     """
     tick_s, now_s = world.rules.tick_s, world.now_s + EPOCH_S
-    steps = decides(idle.update(world.shown(), now_s), policy, now_s)
+    steps = decides(idle.update(world.observation(), now_s), policy, now_s)
     changed = world.carry_out(steps, policy)
     for _ in range(_MOST_LOOKS if tick_s == 0 and changed else 0):
-        steps = decides(idle.update(world.shown(), now_s), policy, now_s)
+        steps = decides(idle.update(world.observation(), now_s), policy, now_s)
         if not world.carry_out(steps, policy):
             break
     if changed and tick_s:
@@ -156,6 +156,7 @@ class Compared:
         return (self.without.mean_took_s - self.lent.mean_took_s) / most_s if most_s > _SLACK_S else 1.0
 
     def _pairs(self) -> list[tuple[Ran, Ran]]:
+        """Return the results of each job, without and with the autoscaler."""
         return list(zip(self.without.ran, self.lent.ran, strict=True))
 
 

@@ -60,10 +60,12 @@ def tables_of(text: str) -> tuple[Table, ...]:
 
 
 def _lines(text: str) -> Iterable[dict[str, str]]:
+    """Return the lines of a CSV text with a head, as mappings."""
     return csv.DictReader(text.splitlines())
 
 
 def _has_speed(speed: str | None) -> bool:
+    """Return True for a speed above 0. Raises ValueError for a text that is no number."""
     return bool(speed) and float(speed or 0) > 0
 
 

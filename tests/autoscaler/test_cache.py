@@ -196,7 +196,7 @@ def test_a_forged_annotation_overrides_neither_clock_nor_leader(view):
     (seen,) = view.observation(1000.0).jobs
     assert seen.job.resize_budget == ResizeBudget(-60.0, 600.0)
     assert view.raw[seen.job.key]["metadata"]["annotations"][labels.TERM] == "7"
-    view.led_by_another()
+    view.forget_written()
     view.put_job("Job", job(**forged))
     assert view.observation(1000.0).jobs[0].job.resize_budget == ResizeBudget()
 

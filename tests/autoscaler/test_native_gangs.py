@@ -21,7 +21,7 @@ from turnout.autoscaler.controller.gang_min_writer import (
 )
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.observe.native_gangs import MAX_GROUPS_OF_JOB, MAX_PODS_CHECKED, NativeGangs, read
+from turnout.autoscaler.observe.native_gangs import MAX_GROUPS_OF_JOB, MAX_PODS_CHECKED, NativeGangs, read_native_group
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey
 from turnout.kube import labels
@@ -346,7 +346,7 @@ def test_one_look_goes_through_a_bounded_number_of_pods():
 def test_a_pod_group_without_a_readable_minimum_is_nobodys(policy):
     made = group()
     made["spec"]["schedulingPolicy"] = policy
-    assert read(made) is None
+    assert read_native_group(made) is None
 
 
 @pytest.mark.asyncio

@@ -95,6 +95,6 @@ def test_a_record_of_the_future_is_not_forgotten(cluster):
     (raw,) = (each for each in nodes(cluster) if each["metadata"]["name"] == "n3")
     heard = utc_datetime(cluster.now_s + 50)
     record = model.Record(FaultState.TAINTED, heard, heard)
-    raw["metadata"]["annotations"][labels.NODE_RECORD] = model.write(record)
+    raw["metadata"]["annotations"][labels.NODE_RECORD] = model.record_text(record)
     note = without_taint(raw, labels.FAULTY, cluster.now_s)["metadata"]["annotations"][labels.NODE_RECORD]
-    assert model.read(note).handled_until == heard
+    assert model.read_record(note).handled_until == heard

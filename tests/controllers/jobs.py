@@ -48,10 +48,10 @@ def pod(index=0, phase=PodPhase.RUNNING, role="worker", name="bert", **more):
 def others(raw):
     """All that a job owns beside its pods, as it is wanted."""
     found = {}
-    for body in map(children.build, PYTORCHJOB.extras(view(raw), OwnedObjects())):
+    for body in map(children.child_body, PYTORCHJOB.extras(view(raw), OwnedObjects())):
         labels = body["metadata"].get("labels") or {}
         index = int(labels.get(KUBEFLOW.index, -1))
-        key = children.key_of(body)
+        key = children.child_key(body)
         found[key] = ChildState(key, f"uid-{key.name}", labels.get(KUBEFLOW.role, ""), index, body["spec"])
     return found
 

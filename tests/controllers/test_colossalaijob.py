@@ -52,7 +52,7 @@ def others(raw):
     found = {}
     for body in COLOSSALAIJOB.extras(view(raw), OwnedObjects()):
         if body["kind"] != "Secret":
-            key = children.key_of(body)
+            key = children.child_key(body)
             found[key] = ChildState(key, key.name, spec=body.get("spec", {}), data=body.get("data", {}))
     return found
 
@@ -91,7 +91,7 @@ def conditions(raw):
 def pod_of(raw, name, index=0):
     whole = view(raw)
     (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod(COLOSSALAIJOB, whole, found, Replica(index, index), OwnedObjects(), Setup())
+    return children.pod_body(COLOSSALAIJOB, whole, found, Replica(index, index), OwnedObjects(), Setup())
 
 
 def container_of(raw, name):

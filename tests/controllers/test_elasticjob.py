@@ -28,7 +28,7 @@ def pod_of(raw, name="worker", replica=None, setup=None):
     """One pod of a job."""
     seen = view(raw)
     (role,) = [each for each in seen.roles if each.name == name]
-    return children.pod(ELASTICJOB, seen, role, replica or Replica(0, 0), OwnedObjects(), setup or Setup())
+    return children.pod_body(ELASTICJOB, seen, role, replica or Replica(0, 0), OwnedObjects(), setup or Setup())
 
 
 def main(body):
@@ -243,7 +243,7 @@ def test_a_gang_starts_with(workers, notes, least):
     ],
 )
 def test_how_often_a_rank_gets_a_new_pod(said, count):
-    assert view(job(worker(**said))).roles[1].most_restarts == count
+    assert view(job(worker(**said))).roles[1].max_restarts == count
 
 
 @pytest.mark.contract("DL-15", "DL-94")

@@ -78,7 +78,7 @@ def made(outcome):
 def pod_of(raw, name, index=0):
     whole = view(raw)
     (found,) = [each for each in whole.roles if each.name == name]
-    return children.pod(MSJOB, whole, found, Replica(index, index), OwnedObjects((), ADDRESSED), Setup())
+    return children.pod_body(MSJOB, whole, found, Replica(index, index), OwnedObjects((), ADDRESSED), Setup())
 
 
 def container_of(raw, name):

@@ -25,7 +25,7 @@ def pod_of(raw, name="worker", index=0, setup=None):
     """One pod of a job."""
     made = view(raw)
     (found,) = [each for each in made.roles if each.label == name]
-    return children.pod(PYTORCHJOB, made, found, Replica(index, index), OwnedObjects(), setup or Setup())
+    return children.pod_body(PYTORCHJOB, made, found, Replica(index, index), OwnedObjects(), setup or Setup())
 
 
 def env(raw, name="worker", index=0):

@@ -114,7 +114,7 @@ def test_defaults_of_the_api_server_are_no_difference():
     ],
 )
 def test_a_child_is_as_it_is_wanted_with(wanted, there, expected):
-    assert children.same(wanted, there) is expected
+    assert children.has_expected_fields(wanted, there) is expected
 
 
 @pytest.mark.contract("XD-09")
@@ -304,7 +304,7 @@ def test_no_pod_is_made_until_volcano_has_admitted_the_group(phase, pods):
 def test_a_replica_that_failed_too_often_fails_the_job():
     def read(raw):
         seen = view(raw)
-        return replace(seen, roles=tuple(replace(each, most_restarts=2) for each in seen.roles))
+        return replace(seen, roles=tuple(replace(each, max_restarts=2) for each in seen.roles))
 
     kind, raw = replace(PYTORCHJOB, read=read), job(worker=role(2), status=RUNS)
     for life in range(2):

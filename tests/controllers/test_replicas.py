@@ -10,7 +10,7 @@ from turnout.controllers.model import PodPhase, PodState, Role
 from turnout.controllers.role_pods import RoleHistory
 from turnout.jobs.kinds.job_kind import Restart
 
-WORKER = Role("worker", 2, {}, Restart.NEVER, most_restarts=2)
+WORKER = Role("worker", 2, {}, Restart.NEVER, max_restarts=2)
 
 
 def numbered(before=None, *pods):

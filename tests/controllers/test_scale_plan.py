@@ -7,7 +7,7 @@ from tests.controllers.elasticjobs import job, plan, worker
 from tests.controllers.jobs import NOW_S
 from tests.controllers.test_hostile_jobs import JSON
 from tests.support.examples import scaled
-from turnout.controllers.scale_plan import is_pending, scale
+from turnout.controllers.scale_plan import is_pending, scale_job
 from turnout.kube import labels
 
 ENDED = {"conditions": [{"type": "Succeeded", "status": "True"}]}
@@ -15,20 +15,20 @@ MANY = {"worker": {"replicas": 2}, "ps": {"replicas": 1}}
 
 
 def test_a_plan_changes_its_jobs_workers_and_says_so():
-    done = scale(plan(), job(worker(2)), NOW_S)
+    done = scale_job(plan(), job(worker(2)), NOW_S)
     assert done.job == {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
     told = {"phase": "Succeeded", "message": "bert has 3 workers", "finishTime": "2027-01-15T08:00:00Z"}
     assert done.status == told
 
 
 def test_a_plan_that_names_resources_says_that_the_template_has_them():
-    done = scale(plan(replicaResourceSpecs={"worker": {"replicas": 3, "resource": {"cpu": "1"}}}), job(), NOW_S)
+    done = scale_job(plan(replicaResourceSpecs={"worker": {"replicas": 3, "resource": {"cpu": "1"}}}), job(), NOW_S)
     assert done.job == {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
     assert done.status["message"] == "bert has 3 workers; what each of them gets is its template's"
 
 
 def test_a_job_that_has_the_number_already_is_not_written():
-    done = scale(plan(), job(worker(3)), NOW_S)
+    done = scale_job(plan(), job(worker(3)), NOW_S)
     assert (done.job, done.status["phase"]) == (None, "Succeeded")
 
 
@@ -36,15 +36,15 @@ def test_the_plan_that_the_autoscaler_waits_for_is_noted_on_the_job():
     note = {"metadata": {"annotations": {labels.SCALED_PLAN: "bert-plan"}}}
     waits_for = job(worker(3))
     waits_for["metadata"]["annotations"] = {labels.SCALE_PLAN: "bert-plan"}
-    assert scale(plan(), waits_for, NOW_S).job == note
+    assert scale_job(plan(), waits_for, NOW_S).job == note
     waits_for["metadata"]["annotations"][labels.SCALED_PLAN] = "bert-plan"
-    assert scale(plan(), waits_for, NOW_S).job is None
+    assert scale_job(plan(), waits_for, NOW_S).job is None
 
 
 def test_a_plan_of_somebody_else_is_noted_nowhere():
     waits_for = job(worker(2))
     waits_for["metadata"]["annotations"] = {labels.SCALE_PLAN: "another"}
-    assert scale(plan(), waits_for, NOW_S).job == {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
+    assert scale_job(plan(), waits_for, NOW_S).job == {"spec": {"replicaSpecs": {"worker": {"replicas": 3}}}}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_plan_waits_if_it_is(raw, expected):
     ],
 )
 def test_a_plan_is_refused_with_its_path(raw, owner, why):
-    done = scale(raw, owner, NOW_S)
+    done = scale_job(raw, owner, NOW_S)
     assert (done.job, done.status["phase"]) == (None, "Failed")
     assert why in done.status["message"]
 
@@ -85,4 +85,4 @@ def test_a_plan_is_refused_with_its_path(raw, owner, why):
 @given(JSON, JSON, JSON)
 def test_whatever_a_plan_says_it_is_carried_out_or_refused(specs, replicas, owner):
     for raw in (plan(replicaResourceSpecs=specs), plan(workers=replicas), plan(owner="bert", ownerJob=owner)):
-        assert scale(raw, job(), NOW_S).status["phase"] in ("Succeeded", "Failed")
+        assert scale_job(raw, job(), NOW_S).status["phase"] in ("Succeeded", "Failed")

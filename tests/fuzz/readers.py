@@ -95,7 +95,7 @@ def _object(data: bytes) -> dict[str, Any]:
 def _plan(data: bytes) -> object:
     """Carry out a plan whose spec this is: an API server lets only an object in there."""
     plan = {"metadata": {"name": "plan", "labels": {"scale-type": "manual"}}, "spec": _object(data)}
-    return scale_plan.is_pending(plan), scale_plan.owner_of(plan), scale_plan.scale(plan, _ELASTIC, NOW_S)
+    return scale_plan.is_pending(plan), scale_plan.owner_of(plan), scale_plan.scale_job(plan, _ELASTIC, NOW_S)
 
 
 def _memory(data: bytes) -> object:
@@ -246,7 +246,7 @@ READERS = (
     ),
     Reader(
         "a line of a decision log",
-        (decision_log.encode([Step(_JOB, 2, 4, Reason.MAKES_ROOM, "2 of 4", _JOB)], NOW_S),),
+        (decision_log.encode_decisions([Step(_JOB, 2, 4, Reason.MAKES_ROOM, "2 of 4", _JOB)], NOW_S),),
         decision_log.read_line,
         (decision_log.BadLine,),
     ),
@@ -263,6 +263,9 @@ READERS = (
         (node_health.BadNodeReport,),
     ),
     Reader(
-        "a node's record", (node_record.write(_NODE).encode(),), _text(node_record.read), (node_record.BadNodeRecord,)
+        "a node's record",
+        (node_record.record_text(_NODE).encode(),),
+        _text(node_record.read_record),
+        (node_record.BadNodeRecord,),
     ),
 )

@@ -9,7 +9,7 @@ from tests.simulator.world import UNRACED, cluster, node, pod_info
 from turnout.kube.labels import FAULTY
 from turnout.kube.node_health import TAINT_EFFECT
 from turnout.kube.objects import Toleration
-from turnout.simulator.cluster.scheduler import Cursor, choose, feasible, scores, to_find
+from turnout.simulator.cluster.scheduler import Cursor, choose, feasible, nodes_to_find, scores
 
 NEUTRAL = 300  # TaintToleration: 100 for everybody, times 3
 
@@ -42,7 +42,7 @@ def names(node_infos):
     ],
 )
 def test_how_many_feasible_nodes_are_enough(nodes, percentage, enough):
-    assert to_find(nodes, percentage) == enough
+    assert nodes_to_find(nodes, percentage) == enough
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from turnout.cli.local_cluster.daemon import KUBECONFIG
 from turnout.cli.local_cluster.prestart import prestart
 from turnout.simulator.api.kubeconfig import kubeconfig, prefix
 from turnout.simulator.api.server.serve import serve
-from turnout.simulator.cluster.kubeconfig import read
+from turnout.simulator.cluster.kubeconfig import read_kubeconfig
 
 NODES = "/api/v1/nodes"
 MODE = 0o600
@@ -104,7 +104,7 @@ async def test_the_kubeconfig_has_the_token_and_its_owner_alone_reads_it(tmp_pat
     for _ in range(2):
         async with serve(file) as served, aiohttp.ClientSession() as session:
             assert stat.S_IMODE(file.stat().st_mode) == MODE
-            access = read(file.read_bytes())
+            access = read_kubeconfig(file.read_bytes())
             assert (access.token, access.url) == (served.token, served.url)
             tokens.add(access.token)
             async with session.get(access.url + NODES) as answer:

@@ -72,7 +72,7 @@ class LendingStory:
         self._dice, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
         self.jobs: dict[tuple[str, str], Job] = {}
         self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
-        self.groups: list[unmanaged_gangs.WaitingGroup] = []  # PodGroups of nobody's job
+        self.groups: list[unmanaged_gangs.PodGroupState] = []  # PodGroups of nobody's job
         self._free = {f"n{at}": PER_NODE for at in range(NODES)}
         self.told, self.second, self._version = Told(), 0, 0
         self._lead(Memory())
@@ -162,7 +162,7 @@ class LendingStory:
         meta["ownerReferences"] = [{"kind": "Job", "name": name, "uid": f"{name}-owner", "controller": True}]
         spec = {"minMember": members, "queue": "q", "minResources": {GPU: str(members)}}
         raw = {"metadata": meta, "spec": spec, "status": {"phase": "Inqueue"}}
-        self.groups.append(unmanaged_gangs.read(Dialect.VOLCANO, raw))
+        self.groups.append(unmanaged_gangs.read_pod_group(Dialect.VOLCANO, raw))
         self._view.unmanaged.put_group(self.groups[-1])
 
     def drop(self, uid: str) -> None:

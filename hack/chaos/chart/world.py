@@ -95,7 +95,7 @@ async def cluster(
     images: the images that can be pulled; None for any.
     """
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
-    async with attached(kubeconfig.read(config)) as made:
+    async with attached(kubeconfig.read_kubeconfig(config)) as made:
         await asyncio.to_thread(plane.start_scheduler)
         await asyncio.to_thread(plane.start_controller_manager)
         runner = made.run_pods(PACE, folder / "pods", config, images)

@@ -67,9 +67,12 @@ _EVENT_FIELDS = (
 
 
 def _preinstalled(
-    group: str, version: str, kind: str, plural: str, namespaced: bool = True, **more: Any
+    group: str, version: str, kind: str, plural: str, namespaced: bool = True, **fields: Any
 ) -> ResourceKind:
-    """Return a kind of a scheduler's CRD that is always served, without its schema. The applied CRD replaces it."""
+    """Return a kind of a scheduler's CRD that is always served, without its schema. The applied CRD replaces it.
+
+    fields: other fields of ResourceKind.
+    """
     return ResourceKind(
         group,
         version,
@@ -77,11 +80,11 @@ def _preinstalled(
         plural,
         namespaced,
         status=True,
-        status_at_birth=True,
-        unconditional=False,
-        counted=True,
+        keeps_created_status=True,
+        allows_unversioned_update=False,
+        counts_generations=True,
         custom=True,
-        **more,
+        **fields,
     )
 
 
@@ -94,7 +97,7 @@ def _pod_set_kind(kind: str, plural: str, short: str, columns: tuple[PrinterColu
         plural,
         status=True,
         workload=True,
-        counted=True,
+        counts_generations=True,
         short=(short,),
         defaults=stateful_defaults if kind == "StatefulSet" else replica_defaults,
         scaling=ScaleSubresource(),
@@ -120,7 +123,7 @@ NODES = ResourceKind(
     "nodes",
     namespaced=False,
     status=True,
-    status_at_birth=True,
+    keeps_created_status=True,
     fields=("spec.unschedulable",),
     short=("no",),
     defaults=node_defaults,
@@ -134,7 +137,7 @@ PODS = ResourceKind(
     status=True,
     graceful=True,
     workload=True,
-    counted=True,
+    counts_generations=True,
     fields=_POD_FIELDS,
     short=("po",),
     defaults=pod_defaults,
@@ -148,7 +151,7 @@ JOBS = ResourceKind(
     "jobs",
     status=True,
     workload=True,
-    counted=True,
+    counts_generations=True,
     fields=("status.successful",),
     defaults=job_defaults,
     columns=JOB,
@@ -164,13 +167,19 @@ VOLCANO_JOBS = _preinstalled(
     columns=VOLCANO_JOB,
 )
 BUDGETS = ResourceKind(
-    "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, counted=True, short=("pdb",)
+    "policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", status=True, counts_generations=True, short=("pdb",)
 )
 QUOTAS = ResourceKind(
     "", "v1", "ResourceQuota", "resourcequotas", status=True, short=("quota",), defaults=quota_defaults
 )
 PRIORITIES = ResourceKind(
-    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False, counted=True, short=("pc",)
+    "scheduling.k8s.io",
+    "v1",
+    "PriorityClass",
+    "priorityclasses",
+    namespaced=False,
+    counts_generations=True,
+    short=("pc",),
 )
 DEFINITIONS = ResourceKind(
     "apiextensions.k8s.io",
@@ -179,15 +188,18 @@ DEFINITIONS = ResourceKind(
     "customresourcedefinitions",
     namespaced=False,
     status=True,
-    counted=True,
+    counts_generations=True,
     short=("crd", "crds"),
     defaults=definition_defaults,
 )
 
 
-def _stored_kind(group: str, kind: str, plural: str, namespaced: bool = False, **more: Any) -> ResourceKind:
-    """Return a kind that is stored and served and has no effect here, so that manifests of any program apply."""
-    return ResourceKind(group, "v1", kind, plural, namespaced=namespaced, counted=True, **more)
+def _stored_kind(group: str, kind: str, plural: str, namespaced: bool = False, **fields: Any) -> ResourceKind:
+    """Return a kind that is stored and served, but has no effect here, so that manifests of any program apply.
+
+    fields: other fields of ResourceKind.
+    """
+    return ResourceKind(group, "v1", kind, plural, namespaced=namespaced, counts_generations=True, **fields)
 
 
 _RBAC, _ADMISSION = "rbac.authorization.k8s.io", "admissionregistration.k8s.io"
@@ -201,7 +213,7 @@ ROWS: tuple[ResourceKind, ...] = (
     ResourceKind("", "v1", "Service", "services", status=True, workload=True, short=("svc",)),
     ResourceKind("", "v1", "ServiceAccount", "serviceaccounts", short=("sa",)),
     EVENTS,
-    ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", unconditional=False, columns=LEASE),
+    ResourceKind("coordination.k8s.io", "v1", "Lease", "leases", allows_unversioned_update=False, columns=LEASE),
     JOBS,
     _pod_set_kind("StatefulSet", "statefulsets", "sts", STATEFUL_SET),
     _pod_set_kind("ReplicaSet", "replicasets", "rs", REPLICA_SET),
@@ -232,11 +244,12 @@ ROWS: tuple[ResourceKind, ...] = (
 )
 
 
+# One step of a simple JSONPath.
 _STEP = re.compile(r"\.([A-Za-z0-9_-]+)|\['?\"?([^'\"\]]+)'?\"?\]")
 
 
 def kind_of(crd: Object) -> ResourceKind:
-    """Return the kind that a CRD defines. Raises ApiRefusal: 422 for a CRD with faults, 501 for an unsupported one."""
+    """Return the kind that a CRD defines. Raises ApiRefusal: 422 for an invalid CRD, 501 for an unsupported one."""
     version = _served_version(crd)
     spec, parts = crd["spec"], version.get("subresources") or {}
     names = spec["names"]
@@ -247,8 +260,8 @@ def kind_of(crd: Object) -> ResourceKind:
         names["plural"],
         spec.get("scope") == "Namespaced",
         status="status" in parts,
-        unconditional=False,
-        counted=True,
+        allows_unversioned_update=False,
+        counts_generations=True,
         short=tuple(names.get("shortNames") or ()),
         custom=True,
         scaling=_scaling(parts["scale"]) if "scale" in parts else None,
@@ -259,7 +272,7 @@ def kind_of(crd: Object) -> ResourceKind:
 
 
 def _served_version(crd: Object) -> dict[str, Any]:
-    """Return the only version that a CRD serves. Raises ApiRefusal, as `kind_of` does."""
+    """Return the only version that a CRD serves. Raises ApiRefusal as `kind_of` does, also for CEL rules (501)."""
     name = crd["metadata"]["name"]
     for path in (("group",), ("names", "plural"), ("names", "kind")):
         if not value_at(crd, "spec", *path):
@@ -278,8 +291,8 @@ def _served_version(crd: Object) -> dict[str, Any]:
     return version
 
 
-def established(crd: Object, now: str) -> Object:
-    """Return the status that a CRD has once its kind is served."""
+def established_status(crd: Object, now: str) -> Object:
+    """Return the status of a CRD whose kind is served. now: RFC 3339."""
     names = crd["spec"]["names"]
     names = {**names, "singular": names.get("singular") or names["kind"].lower()}
     names["listKind"] = names.get("listKind") or f"{names['kind']}List"
@@ -315,8 +328,8 @@ def _scaling(subresource: dict[str, Any]) -> ScaleSubresource:
 
 
 def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
-    """Return the columns of a CRD's additionalPrinterColumns, after the name; without any, name and age."""
-    found = [
+    """Return kubectl's columns of a CRD: the name, then additionalPrinterColumns, else the age."""
+    printer_columns = [
         PrinterColumn(
             each["name"],
             _cell_printer(each),
@@ -325,7 +338,7 @@ def _columns(columns: Any) -> tuple[PrinterColumn, ...]:
         )
         for each in columns
     ]
-    return (NAME, *found) if found else (NAME, AGE)
+    return (NAME, *printer_columns) if printer_columns else (NAME, AGE)
 
 
 def _cell_printer(column: dict[str, Any]) -> Show:
@@ -336,16 +349,16 @@ def _cell_printer(column: dict[str, Any]) -> Show:
 
     def show(obj: Object, now_s: float) -> str | int:
         """Return the cell of an object, as kubectl prints it."""
-        found = value_at(obj, *steps)
-        if isinstance(found, bool):
-            return "true" if found else "false"
+        value = value_at(obj, *steps)
+        if isinstance(value, bool):
+            return "true" if value else "false"
         return (
             ""
-            if found is None
-            else found
-            if isinstance(found, int)
-            else str(found)
-            if not isinstance(found, dict | list)
+            if value is None
+            else value
+            if isinstance(value, int)
+            else str(value)
+            if not isinstance(value, dict | list)
             else UNKNOWN
         )
 
@@ -357,32 +370,32 @@ class Catalogue:
 
     def __init__(self, rows: Iterable[ResourceKind] = ROWS) -> None:
         self._by_resource = {kind.resource: kind for kind in rows}
-        self._first = dict(self._by_resource)
+        self._preinstalled = dict(self._by_resource)
 
     def kinds(self) -> list[ResourceKind]:
         """Return all kinds, in the order in which they were added."""
         return list(self._by_resource.values())
 
     def named(self, group: str, version: str, plural: str) -> ResourceKind | None:
-        """Return the kind of a resource path, or None when it is not served."""
+        """Return the kind of a resource path; None if it is not served."""
         kind = self._by_resource.get(f"{plural}.{group}" if group else plural)
         return kind if kind is not None and kind.version == version else None
 
     def groups(self) -> dict[str, list[str]]:
         """Return each group except the core group, with its versions."""
-        found: dict[str, list[str]] = {}
+        versions_of_group: dict[str, list[str]] = {}
         for kind in self._by_resource.values():
-            if kind.group and kind.version not in (versions := found.setdefault(kind.group, [])):
+            if kind.group and kind.version not in (versions := versions_of_group.setdefault(kind.group, [])):
                 versions.append(kind.version)
-        return found
+        return versions_of_group
 
     def put(self, kind: ResourceKind) -> None:
-        """Serve a kind of a CRD in place of one of the same name. The defaults of a preinstalled kind stay."""
-        first = self._first.get(kind.resource)
+        """Serve the kind of a CRD, in place of a kind of the same name. The defaults of a preinstalled kind stay."""
+        first = self._preinstalled.get(kind.resource)
         self._by_resource[kind.resource] = replace(kind, defaults=first.defaults) if first else kind
 
     def drop(self, resource: str) -> None:
         """Stop serving a kind. A preinstalled kind of that name comes back."""
         self._by_resource.pop(resource, None)
-        if resource in self._first:
-            self._by_resource[resource] = self._first[resource]
+        if resource in self._preinstalled:
+            self._by_resource[resource] = self._preinstalled[resource]

@@ -21,7 +21,7 @@ _NODE_INFO = (
 
 
 def pod_defaults(obj: dict[str, Any]) -> None:
-    """Give a pod its phase, scheduler, priority and grace. Limits become the missing requests."""
+    """Fill in a pod, in place: phase, scheduler, priority and grace. Limits become the missing requests."""
     spec = obj.setdefault("spec", {})
     _fill_pod(spec)
     spec.setdefault("enableServiceLinks", True)
@@ -58,20 +58,21 @@ def job_defaults(obj: dict[str, Any]) -> None:
 
 
 def replica_defaults(obj: dict[str, Any]) -> None:
-    """Give a set one replica where it states none."""
+    """Set one replica in a set that states no number, in place."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("replicas", 1)
     _fill_template(spec)
 
 
 def _fill_template(spec: dict[str, Any]) -> None:
+    """Set the defaults of the pod template in a spec, in place."""
     template = spec.get("template")
     if isinstance(template, dict) and isinstance(template.get("spec"), dict):
         _fill_pod(template["spec"])
 
 
 def _fill_pod(spec: dict[str, Any]) -> None:
-    """Set a pod spec's defaults as the API server does."""
+    """Set a pod spec's defaults as the API server does, in place."""
     for key, value in (
         ("schedulerName", "default-scheduler"),
         ("restartPolicy", "Always"),
@@ -107,7 +108,7 @@ def _quality(spec: dict[str, Any]) -> str:
 
 
 def namespace_defaults(obj: dict[str, Any]) -> None:
-    """Make a namespace Active and give it its name as a label."""
+    """Make a namespace Active, and set its name as a label, in place."""
     meta = obj["metadata"]
     meta["labels"] = {**(meta.get("labels") or {}), "kubernetes.io/metadata.name": meta["name"]}
     obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
@@ -115,7 +116,7 @@ def namespace_defaults(obj: dict[str, Any]) -> None:
 
 
 def node_defaults(obj: dict[str, Any]) -> None:
-    """Fill in the fields of a node that states nothing about itself."""
+    """Fill in the fields of a node that states nothing about itself, in place."""
     obj.setdefault("spec", {})
     status = obj.setdefault("status", {})
     status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
@@ -125,7 +126,7 @@ def node_defaults(obj: dict[str, Any]) -> None:
 
 
 def stateful_defaults(obj: dict[str, Any]) -> None:
-    """Let a StatefulSet create its pods in order and keep its claims."""
+    """Fill in a StatefulSet, in place: pods are created in order, and claims are kept."""
     replica_defaults(obj)
     spec = obj["spec"]
     spec.setdefault("podManagementPolicy", "OrderedReady")
@@ -141,7 +142,7 @@ def quota_defaults(obj: dict[str, Any]) -> None:
 
 
 def definition_defaults(obj: dict[str, Any]) -> None:
-    """Fill in the names of a CRD that follow from its kind."""
+    """Fill in the names of a CRD that follow from its kind, in place."""
     spec = obj.setdefault("spec", {})
     spec.setdefault("conversion", {"strategy": "None"})
     names = spec.get("names")

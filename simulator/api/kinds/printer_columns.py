@@ -34,7 +34,7 @@ def format_duration(span_s: float) -> str:
 
 
 def since(*path: str) -> Callable[[Object, float], str]:
-    """Return the printer of a cell that shows how long ago the time under a path was."""
+    """Return the printer of a cell with the time since the timestamp under a path."""
 
     def show(obj: Object, now_s: float) -> str:
         then_s = unix_s(value_at(obj, *path))
@@ -59,10 +59,12 @@ def number(*path: str) -> Callable[[Object, float], int]:
 
 
 def _fraction(have: tuple[str, ...], of: tuple[str, ...]) -> Callable[[Object, float], str]:
+    """Return the printer of a cell such as 1/3, from the numbers under two paths; a missing number is 0."""
     return lambda obj, now_s: f"{value_at(obj, *have) or 0}/{value_at(obj, *of) or 0}"
 
 
 def _ready(pod: Object, now_s: float) -> str:
+    """Return the READY column of a pod: ready containers of all containers."""
     statuses = value_at(pod, "status", "containerStatuses") or ()
     return f"{sum(bool(c.get('ready')) for c in statuses)}/{len(value_at(pod, 'spec', 'containers') or ())}"
 
@@ -80,16 +82,19 @@ def _pod_status(pod: Object, now_s: float) -> str:
 
 
 def _restarts(pod: Object, now_s: float) -> str:
+    """Return the RESTARTS column of a pod."""
     return str(sum(c.get("restartCount", 0) for c in value_at(pod, "status", "containerStatuses") or ()))
 
 
 def _node_status(node: Object, now_s: float) -> str:
+    """Return the STATUS column of a node, as kubectl prints it."""
     ready: Object = next((c for c in value_at(node, "status", "conditions") or () if c.get("type") == "Ready"), {})
     shown = {"True": "Ready", "False": "NotReady"}.get(ready.get("status", ""), "Unknown")
     return f"{shown},SchedulingDisabled" if value_at(node, "spec", "unschedulable") else shown
 
 
 def _roles(node: Object, now_s: float) -> str:
+    """Return the ROLES column of a node, as kubectl prints it."""
     start = "node-role.kubernetes.io/"
     roles = [key.removeprefix(start) for key in value_at(node, "metadata", "labels") or {} if key.startswith(start)]
     return ",".join(sorted(roles)) or NONE
@@ -114,11 +119,13 @@ def _last_seen(event: Object, now_s: float) -> str:
 
 
 def _about(event: Object, now_s: float) -> str:
+    """Return the OBJECT column of an Event: kind/name of the object that it is about."""
     involved = event.get("involvedObject") or {}
     return f"{str(involved.get('kind', '')).lower()}/{involved.get('name', '')}"
 
 
 def _job_status(job: Object, now_s: float) -> str:
+    """Return the STATUS column of a Job."""
     conditions = {c.get("type"): c.get("status") for c in value_at(job, "status", "conditions") or ()}
     return next((w for w in ("Complete", "Failed", "Suspended") if conditions.get(w) == "True"), "Running")
 
@@ -133,6 +140,7 @@ def _completions(job: Object, now_s: float) -> str:
 
 
 def _duration(job: Object, now_s: float) -> str:
+    """Return the DURATION column of a Job, up to now while it runs; "" before its start."""
     began_s, ended_s = unix_s(value_at(job, "status", "startTime")), unix_s(value_at(job, "status", "completionTime"))
     return "" if began_s is None else format_duration((now_s if ended_s is None else ended_s) - began_s)
 
@@ -211,11 +219,8 @@ VOLCANO_GROUP = (
 ANY = (NAME, AGE)
 
 
-def asked_for(accept: str) -> bool:
-    """Return True if a caller prefers a Table to every other form.
-
-    accept: the Accept header.
-    """
+def prefers_table(accept: str) -> bool:
+    """Return True if a caller prefers a Table to every other form. accept: the Accept header."""
     first = accept.split(",", 1)[0]
     return "as=Table" in first and "g=meta.k8s.io" in first
 
@@ -223,9 +228,9 @@ def asked_for(accept: str) -> bool:
 def table(
     kind: ResourceKind, objects: Iterable[Object], version: str, now_s: float, head: bool = True
 ) -> dict[str, Any]:
-    """Return the Table of some objects.
+    """Return the Table of some objects. version: resourceVersion of the list.
 
-    head: include the columns' names; a watch sends them once.
+    now_s: seconds since 1970. head: include the names of the columns, which a watch sends only once.
     """
     columns = kind.columns or ANY
     rows = []

@@ -1,7 +1,7 @@
-"""Apply a CRD's schema: drop unknown fields, fill in absent ones, report wrong ones.
+"""Apply a CRD's schema: drop unknown fields, fill in absent ones, report wrong ones. Also check built-in kinds.
 
 A structural schema is the subset of OpenAPI v3 that apiextensions.k8s.io/v1 takes. CEL rules are not evaluated:
-custom.py refuses a CRD that has some.
+catalogue.py refuses a CRD that has some.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from turnout.simulator.api.kinds import volcano
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, invalid, value_at
 
 Schema = Mapping[str, Any]
-_KEEP = "x-kubernetes-preserve-unknown-fields"
-_EITHER = "x-kubernetes-int-or-string"
+# Extensions of a schema.
+_PRESERVE_UNKNOWN = "x-kubernetes-preserve-unknown-fields"
+_INT_OR_STRING = "x-kubernetes-int-or-string"
+# The Python types of decoded JSON, by the type of a schema.
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
     "array": (list,),
@@ -25,32 +27,35 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "integer": (int,),
     "number": (int, float),
 }
-_ROOT = ("apiVersion", "kind", "metadata")
+_ROOT_FIELDS = ("apiVersion", "kind", "metadata")  # that every object has, also without a schema
 
 
 def prune(schema: Schema, value: Any, root: bool = True) -> Any:
-    """Return the value without the fields that the schema does not name."""
+    """Return the value without the fields that the schema does not name.
+
+    root: the value is a whole object, not a part.
+    """
     if isinstance(value, list):
         return [prune(schema.get("items") or {}, each, False) for each in value]
     if not isinstance(value, dict):
         return value
-    known, more = schema.get("properties") or {}, schema.get("additionalProperties")
+    properties, extra_schema = schema.get("properties") or {}, schema.get("additionalProperties")
     embedded = root or schema.get("x-kubernetes-embedded-resource")
     known_fields: dict[str, Any] = {}
     for key, each in value.items():
-        if embedded and key in _ROOT:
+        if embedded and key in _ROOT_FIELDS:
             known_fields[key] = each
-        elif key in known:
-            known_fields[key] = prune(known[key], each, False)
-        elif isinstance(more, Mapping):
-            known_fields[key] = prune(more, each, False)
-        elif schema.get(_KEEP) or more is True:
+        elif key in properties:
+            known_fields[key] = prune(properties[key], each, False)
+        elif isinstance(extra_schema, Mapping):
+            known_fields[key] = prune(extra_schema, each, False)
+        elif schema.get(_PRESERVE_UNKNOWN) or extra_schema is True:
             known_fields[key] = each
     return known_fields
 
 
 def fill_defaults(schema: Schema, value: Any) -> Any:
-    """Return the value with defaults for absent fields, and for null fields that may not be null."""
+    """Return the value with the schema's defaults for absent fields, and for null fields that may not be null."""
     if isinstance(value, list):
         return [fill_defaults(schema.get("items") or {}, each) for each in value]
     if not isinstance(value, dict):
@@ -61,40 +66,43 @@ def fill_defaults(schema: Schema, value: Any) -> Any:
             filled[key] = copy.deepcopy(part["default"])
         if key in filled:
             filled[key] = fill_defaults(part, filled[key])
-    more = schema.get("additionalProperties")
-    if isinstance(more, Mapping):
-        known = schema.get("properties") or {}
-        filled = {key: each if key in known else fill_defaults(more, each) for key, each in filled.items()}
+    extra_schema = schema.get("additionalProperties")
+    if isinstance(extra_schema, Mapping):
+        properties = schema.get("properties") or {}
+        filled = {key: each if key in properties else fill_defaults(extra_schema, each) for key, each in filled.items()}
     return filled
 
 
-def faults(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
-    """Yield each fault as text, such as `spec.replicas: Invalid value: ...`."""
-    where = path or "object"
+def validation_errors(schema: Schema, value: Any, path: str = "") -> Iterator[str]:
+    """Yield each way in which a value breaks the schema, such as `spec.replicas: Invalid value: ...`; nothing if valid.
+
+    path: of the value in its object, "" for the whole object.
+    """
+    shown_path = path or "object"
     if value is None:
         if not schema.get("nullable") and schema.get("type"):
-            yield f"{where}: Invalid value: null: must be of type {schema['type']}"
+            yield f"{shown_path}: Invalid value: null: must be of type {schema['type']}"
         return
     if not _is_of_type(schema, value):
-        named = "integer or string" if schema.get(_EITHER) else schema.get("type")
-        yield f"{where}: Invalid value: {value!r}: must be of type {named}"
+        type_text = "integer or string" if schema.get(_INT_OR_STRING) else schema.get("type")
+        yield f"{shown_path}: Invalid value: {value!r}: must be of type {type_text}"
         return
     if "enum" in schema and value not in schema["enum"]:
         allowed = ", ".join(f'"{each}"' for each in schema["enum"])
-        yield f"{where}: Unsupported value: {value!r}: supported values: {allowed}"
+        yield f"{shown_path}: Unsupported value: {value!r}: supported values: {allowed}"
     if isinstance(value, str):
-        yield from _text_faults(schema, value, where)
+        yield from _text_errors(schema, value, shown_path)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from _number_faults(schema, value, where)
+        yield from _number_errors(schema, value, shown_path)
     elif isinstance(value, list):
-        yield from _list_faults(schema, value, where, path)
+        yield from _list_errors(schema, value, shown_path, path)
     elif isinstance(value, dict):
-        yield from _object_faults(schema, value, path)
+        yield from _object_errors(schema, value, path)
 
 
 def _is_of_type(schema: Schema, value: Any) -> bool:
     """Return True if a value is of the schema's type. A whole float counts as an integer, a bool as nothing else."""
-    if schema.get(_EITHER):
+    if schema.get(_INT_OR_STRING):
         return isinstance(value, int | str) and not isinstance(value, bool)
     python_types = _TYPES.get(schema.get("type", ""))
     if python_types is None:
@@ -104,8 +112,8 @@ def _is_of_type(schema: Schema, value: Any) -> bool:
     return isinstance(value, python_types) and not (isinstance(value, bool) and bool not in python_types)
 
 
-def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
-    """Yield a message for each rule on length or pattern that a text breaks. where: path of the field."""
+def _text_errors(schema: Schema, value: str, where: str) -> Iterator[str]:
+    """Yield an error for each rule on length or pattern that a text breaks. where: path of the field."""
     if len(value) > schema.get("maxLength", len(value)):
         yield f"{where}: Too long: may not be more than {schema['maxLength']} bytes"
     if len(value) < schema.get("minLength", 0):
@@ -114,8 +122,8 @@ def _text_faults(schema: Schema, value: str, where: str) -> Iterator[str]:
         yield f"{where}: Invalid value: {value!r}: should match '{schema['pattern']}'"
 
 
-def _number_faults(schema: Schema, value: float, where: str) -> Iterator[str]:
-    """Yield a message for each bound that a number breaks. where: path of the field."""
+def _number_errors(schema: Schema, value: float, where: str) -> Iterator[str]:
+    """Yield an error for each bound that a number breaks. where: path of the field."""
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
         yield f"{where}: Invalid value: {value}: should be greater than or equal to {low}"
@@ -123,14 +131,17 @@ def _number_faults(schema: Schema, value: float, where: str) -> Iterator[str]:
         yield f"{where}: Invalid value: {value}: should be less than or equal to {high}"
 
 
-def _list_faults(schema: Schema, value: list[Any], where: str, path: str) -> Iterator[str]:
-    """Yield the faults of a list and of its items; of an x-kubernetes-list-map-keys list also keys that stand twice."""
+def _list_errors(schema: Schema, value: list[Any], where: str, path: str) -> Iterator[str]:
+    """Yield the errors of a list and of its items, and duplicates of its x-kubernetes-list-map-keys.
+
+    where: path of the field, "object" for a whole object. path: the same, "" for a whole object.
+    """
     if len(value) > schema.get("maxItems", len(value)):
         yield f"{where}: Too many: {len(value)}: must have at most {schema['maxItems']} items"
     if len(value) < schema.get("minItems", 0):
         yield f"{where}: Invalid value: {len(value)}: should have at least {schema['minItems']} items"
     for number, each in enumerate(value):
-        yield from faults(schema.get("items") or {}, each, f"{path}[{number}]")
+        yield from validation_errors(schema.get("items") or {}, each, f"{path}[{number}]")
     keys = schema.get("x-kubernetes-list-map-keys")
     if keys:
         item_keys = [tuple(each.get(key) for key in keys) for each in value if isinstance(each, dict)]
@@ -139,30 +150,32 @@ def _list_faults(schema: Schema, value: list[Any], where: str, path: str) -> Ite
                 yield f"{path}[{number}]: Duplicate value: {dict(zip(keys, each, strict=True))}"
 
 
-def _object_faults(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
-    """Yield missing required fields of an object, and the faults of its fields."""
+def _object_errors(schema: Schema, value: dict[str, Any], path: str) -> Iterator[str]:
+    """Yield an error for each missing required field of an object, and the errors of its fields."""
     start = f"{path}." if path else ""
     for key in schema.get("required") or ():
         if key not in value:
             yield f"{start}{key}: Required value"
-    known, more = schema.get("properties") or {}, schema.get("additionalProperties")
+    properties, extra_schema = schema.get("properties") or {}, schema.get("additionalProperties")
     for key, each in value.items():
-        part = known.get(key, more if isinstance(more, Mapping) else None)
-        if part is not None and not (not path and key in _ROOT):
-            yield from faults(part, each, f"{start}{key}")
+        part = properties.get(key, extra_schema if isinstance(extra_schema, Mapping) else None)
+        if part is not None and not (not path and key in _ROOT_FIELDS):
+            yield from validation_errors(part, each, f"{start}{key}")
 
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_POLICIES = ("Always", "OnFailure", "Never")
-_NODE_CHOICE = ("nodeSelector", "affinity")  # may become narrower while a pod is gated
+_RESTART_POLICIES = ("Always", "OnFailure", "Never")
+_NODE_CONSTRAINTS = ("nodeSelector", "affinity")  # fields that may become narrower while a pod is gated
+# Fields of a pod's spec that an update may change.
 _CHANGEABLE_SPEC = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "schedulingGates")
 
 
 def check_metadata(kind: ResourceKind, meta: dict[str, Any], namespace: str) -> None:
-    """Check a new object's metadata.
+    """Check a new object's metadata. namespace: of the URL.
 
-    Raises ApiRefusal: 422 for a name, label or owner that Kubernetes would refuse, 400 for a wrong namespace.
+    Raises ApiRefusal: 422 for a name, label or owner that Kubernetes would refuse, 400 for a wrong namespace, or for a
+    label or annotation that is no string.
     """
     name = meta.get("name")
     if not name:
@@ -171,26 +184,26 @@ def check_metadata(kind: ResourceKind, meta: dict[str, Any], namespace: str) -> 
         raise invalid(kind.kind, str(name), "metadata.name: must be a lowercase RFC 1123 subdomain")
     if kind.namespaced and meta["namespace"] != namespace:
         raise ApiRefusal("BadRequest", "the namespace of the provided object does not match the namespace of the URL")
-    if fault := next(_metadata_faults(meta), None):
-        raise invalid(kind.kind, name, fault)
+    if error := next(_metadata_errors(meta), None):
+        raise invalid(kind.kind, name, error)
 
 
-def _metadata_faults(meta: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults of labels and owners. Raises ApiRefusal (400) for a label or annotation that is no string."""
+def _metadata_errors(meta: dict[str, Any]) -> Iterator[str]:
+    """Yield the errors of labels and owners. Raises ApiRefusal (400) for a label or annotation that is no string."""
     for where in ("labels", "annotations"):
         for key, value in (meta.get(where) or {}).items():
             if not isinstance(value, str):
                 raise ApiRefusal("BadRequest", f"metadata.{where}[{key}]: {value!r} is not a string")
             if where == "labels" and not _LABEL_VALUE.fullmatch(value):
                 yield f"metadata.labels: Invalid value: {value!r}"
-    for at, owner in enumerate(meta.get("ownerReferences") or ()):
+    for index, owner in enumerate(meta.get("ownerReferences") or ()):
         for key in ("apiVersion", "kind", "name", "uid"):
             if not isinstance(value_at(owner, key), str):
-                yield f"metadata.ownerReferences[{at}].{key}: Required value"
+                yield f"metadata.ownerReferences[{index}].{key}: Required value"
 
 
 def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> None:
-    """Check an update. Raises ApiRefusal (422) when it changes a field that is fixed."""
+    """Check an update of a pod or Volcano Job. Raises ApiRefusal (422) if it changes a field that is fixed."""
     if kind.is_named("pods"):
         _check_pod_update(name, old, new)
     elif kind.is_named("jobs", "batch.volcano.sh"):
@@ -198,7 +211,7 @@ def check_change(kind: ResourceKind, name: str, old: Object, new: Object) -> Non
 
 
 def _check_pod_update(name: str, old: Object, new: Object) -> None:
-    """Check an update of a pod. Raises ApiRefusal (422) when it changes fields that Kubernetes keeps fixed."""
+    """Check an update of a pod. Raises ApiRefusal (422) if it changes a field that Kubernetes keeps fixed."""
     if _immutable_part(old) != _immutable_part(_without_narrowing(old, new)):
         raise invalid(
             "Pod",
@@ -209,47 +222,50 @@ def _check_pod_update(name: str, old: Object, new: Object) -> None:
 
 
 def _check_volcano_update(name: str, old: Object, new: Object) -> None:
-    """Check an update of a Volcano Job as its webhook does. Raises ApiRefusal (422) when more than its size changes."""
+    """Check an update of a Volcano Job as its webhook does. Raises ApiRefusal (422) if more than its size changes."""
     if volcano.forbidden_change(old.get("spec") or {}, new.get("spec") or {}):
         message = "job updates may not change fields other than `minAvailable`, `tasks[*].replicas under spec`"
         raise invalid("Job", name, message)
 
 
 def _without_narrowing(old: Object, new: Object) -> Object:
-    """Return the new pod with the old constraints on its node if it was gated and they only became narrower.
+    """Return the new pod with the old node constraints, if it was gated and they only became narrower; else unchanged.
 
     Source: ValidatePodUpdate and KEP-3838 of Kubernetes
     """
     before, after = old.get("spec") or {}, new.get("spec") or {}
     if not before.get("schedulingGates") or not _is_narrower(before, after):
         return new
-    spec = {key: value for key, value in after.items() if key not in _NODE_CHOICE}
-    return {**new, "spec": spec | {key: before[key] for key in _NODE_CHOICE if key in before}}
+    spec = {key: value for key, value in after.items() if key not in _NODE_CONSTRAINTS}
+    return {**new, "spec": spec | {key: before[key] for key in _NODE_CONSTRAINTS if key in before}}
 
 
 def _is_narrower(before: Object, after: Object) -> bool:
-    """Return True if a pod's spec allows no node that it did not allow before, and its other affinity is the same."""
+    """Return True if a pod's spec allows no node that it did not allow before, and has no other change of affinity."""
     if not (before.get("nodeSelector") or {}).items() <= (after.get("nodeSelector") or {}).items():
         return False
     old, new = (dict(spec.get("affinity") or {}) for spec in (before, after))
-    was, now = (_required_terms(affinity.pop("nodeAffinity", None) or {}) for affinity in (old, new))
-    narrowed = not was or (len(was) == len(now) and all(map(_adds_requirements, was, now)))
-    return old == new and narrowed
+    old_terms, new_terms = (_required_terms(affinity.pop("nodeAffinity", None) or {}) for affinity in (old, new))
+    terms_narrower = not old_terms or (
+        len(old_terms) == len(new_terms) and all(map(_adds_requirements, old_terms, new_terms))
+    )
+    return old == new and terms_narrower
 
 
 def _required_terms(node_affinity: Object) -> list[Object]:
+    """Return the required node selector terms of a node affinity; empty without any."""
     required = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     return list(required.get("nodeSelectorTerms") or ())
 
 
-def _adds_requirements(was: Object, now: Object) -> bool:
-    """Return True if a term has all requirements that it had before."""
+def _adds_requirements(old_term: Object, new_term: Object) -> bool:
+    """Return True if a node selector term has all requirements that it had before."""
     fields = ("matchExpressions", "matchFields")
-    return all(each in (now.get(field) or ()) for field in fields for each in was.get(field) or ())
+    return all(each in (new_term.get(field) or ()) for field in fields for each in old_term.get(field) or ())
 
 
 def _immutable_part(pod: Object) -> Object:
-    """Return the part of a pod's spec that no update may change."""
+    """Return the part of a pod's spec that no update may change. Images are left out."""
     spec = {key: value for key, value in (pod.get("spec") or {}).items() if key not in _CHANGEABLE_SPEC}
     for containers in ("containers", "initContainers"):
         if containers in spec:
@@ -258,25 +274,28 @@ def _immutable_part(pod: Object) -> Object:
 
 
 def check_object(kind: ResourceKind, obj: Object) -> None:
-    """Check a pod or a set of pods. Raises ApiRefusal (422) for one that no scheduler or kubelet could read."""
+    """Check a pod, a set of pods or a Volcano Job.
+
+    Raises ApiRefusal (422) with all errors. Other kinds are not checked.
+    """
     name = obj["metadata"]["name"]
     if kind.is_named("pods"):
-        found = list(_pod_faults(obj.get("spec") or {}, "spec"))
+        errors = list(_pod_errors(obj.get("spec") or {}, "spec"))
     elif kind.plural in ("jobs", "statefulsets", "replicasets", "deployments") and kind.group in ("batch", "apps"):
         template = (obj.get("spec") or {}).get("template") or {}
-        found = list(_pod_faults(template.get("spec") or {}, "spec.template.spec"))
+        errors = list(_pod_errors(template.get("spec") or {}, "spec.template.spec"))
         if kind.group == "apps" and not (obj["spec"].get("selector")):
-            found.append("spec.selector: Required value")
+            errors.append("spec.selector: Required value")
     elif kind.is_named("jobs", "batch.volcano.sh"):
-        found = list(volcano.faults(obj.get("spec") or {}))
+        errors = list(volcano.validation_errors(obj.get("spec") or {}))
     else:
         return
-    if found:
-        raise invalid(kind.kind, name, found[0] if len(found) == 1 else f"[{', '.join(found)}]")
+    if errors:
+        raise invalid(kind.kind, name, errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]")
 
 
-def _pod_faults(spec: Object, path: str) -> Iterator[str]:
-    """Yield the faults of a pod's spec: containers without name or image, and names that stand twice."""
+def _pod_errors(spec: Object, path: str) -> Iterator[str]:
+    """Yield the errors of a pod's spec: missing names and images, duplicate names, wrong limits or restart policy."""
     containers = spec.get("containers")
     if not isinstance(containers, list) or not containers:
         yield f"{path}.containers: Required value"
@@ -291,15 +310,15 @@ def _pod_faults(spec: Object, path: str) -> Iterator[str]:
         if container["name"] in names:
             yield f'{where}.name: Duplicate value: "{container["name"]}"'
         names.add(container["name"])
-        yield from _limits(container.get("resources") or {}, where)
+        yield from _extended_resource_errors(container.get("resources") or {}, where)
     policy = spec.get("restartPolicy")
-    if policy not in (None, *_POLICIES):
-        listed = ", ".join(f'"{each}"' for each in _POLICIES)
+    if policy not in (None, *_RESTART_POLICIES):
+        listed = ", ".join(f'"{each}"' for each in _RESTART_POLICIES)
         yield f'{path}.restartPolicy: Unsupported value: "{policy}": supported values: {listed}'
 
 
-def _limits(resources: Object, where: str) -> Iterator[str]:
-    """Yield the faults of extended resources: the request must equal the limit."""
+def _extended_resource_errors(resources: Object, where: str) -> Iterator[str]:
+    """Yield an error for each extended resource whose request differs from its limit. where: path of the container."""
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
     for resource in sorted(requests.keys() | limits.keys()):
         if "/" in resource and requests.get(resource) != limits.get(resource):

@@ -34,8 +34,8 @@ def job_defaults(obj: dict[str, Any]) -> None:
         plugins.setdefault("svc", [])
 
 
-def faults(spec: dict[str, Any]) -> Iterator[str]:
-    """Yield the faults of a Volcano Job's spec."""
+def validation_errors(spec: dict[str, Any]) -> Iterator[str]:
+    """Yield the errors in a Volcano Job's spec that its webhook reports; nothing for a valid one."""
     tasks = spec.get("tasks") or []
     if not tasks:
         yield "No task specified in job spec"

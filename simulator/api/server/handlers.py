@@ -16,13 +16,13 @@ from turnout.simulator.api import verbs
 from turnout.simulator.api.fault_injection import Faults
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.kinds.catalogue import NAMESPACES, Catalogue
-from turnout.simulator.api.kinds.printer_columns import asked_for
+from turnout.simulator.api.kinds.printer_columns import prefers_table
 from turnout.simulator.api.kubeconfig import prefix
 from turnout.simulator.api.model import ApiRefusal, ResourceKind, Unserved, success
 from turnout.simulator.api.server import logs
 from turnout.simulator.api.server.watch import WatchServer
 from turnout.simulator.api.store import Store, Stored, raw
-from turnout.simulator.api.verbs import Call, Target, do, question, row_of
+from turnout.simulator.api.verbs import Call, Target, do, row_of, selection_of
 from turnout.simulator.api.writes.patch import manager_of
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
@@ -33,7 +33,7 @@ def application(
     store: Store, watches: WatchServer, faults: Faults, token: str, pod_logs: logs.Logs | None = None
 ) -> web.Application:
     """Return the aiohttp application over a store. token: that every caller has to show."""
-    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals, only_with(token)])
+    app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[refusals_as_status, only_with(token)])
     app.router.add_route("*", "/{path:.*}", Handlers(store, watches, faults, pod_logs).answer)
     return app
 
@@ -45,7 +45,10 @@ class Handlers:
         self._store, self._watches, self._faults, self._logs = store, watches, faults, pod_logs
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request."""
+        """Answer a request for any path: health, injected faults, discovery, a log, a watch, or a call of verbs.py.
+
+        An injected fault for its verb and kind delays or refuses the last three. Raises ApiRefusal.
+        """
         if request.path in _HEALTH:
             return web.Response(text="ok")
         if request.path == FAULTS:
@@ -77,12 +80,13 @@ class Handlers:
         elif request.method in ("POST", "PUT") or (request.method == "DELETE" and request.can_read_body):
             body = await body_of(request)
         manager = manager_of(request.query.get("fieldManager", ""), request.headers.get("User-Agent", ""))
-        tabled = asked_for(request.headers.get("Accept", ""))
+        tabled = prefers_table(request.headers.get("Accept", ""))
         return Call(request.method, target, request.query, body, form, manager, tabled, time.time())
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
-        show = _as_row(target.kind) if asked_for(request.headers.get("Accept", "")) else raw
-        return await self._watches.serve(request, target.kind, question(target, request.query), show)
+        """Answer a watch request, with table rows if kubectl asks for them."""
+        show = _as_row(target.kind) if prefers_table(request.headers.get("Accept", "")) else raw
+        return await self._watches.serve(request, target.kind, selection_of(target, request.query), show)
 
     # Faults.
 
@@ -94,7 +98,7 @@ class Handlers:
         if request.method != "POST":
             raise ApiRefusal("MethodNotAllowed", f"POST a fault to {FAULTS}, or DELETE them all")
         document = await body_of(request)
-        self._faults.ask_for(document)
+        self._faults.add_rule(document)
         if document.get("drop"):
             self._watches.drop()
         return as_json(success(), 201)
@@ -138,10 +142,10 @@ JSON = "application/json"
 
 
 @web.middleware
-async def refusals(
+async def refusals_as_status(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Turn every refusal into a Status."""
+    """Answer a request by its handler, and turn every refusal into a Status: a middleware."""
     try:
         return await handler(request)
     except ApiRefusal as refusal:
@@ -237,11 +241,13 @@ def discovery(catalogue: Catalogue, path: str) -> dict[str, Any] | None:
 
 
 def _group(name: str, versions: list[str]) -> dict[str, Any]:
+    """Return an API group as discovery has it."""
     group_versions = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
     return {"name": name, "versions": group_versions, "preferredVersion": group_versions[0]}
 
 
 def _kinds(catalogue: Catalogue, group: str, version: str) -> list[ResourceKind]:
+    """Return the served kinds of an API group and version."""
     return [kind for kind in catalogue.kinds() if (kind.group, kind.version) == (group, version)]
 
 
@@ -330,4 +336,5 @@ def only_with(token: str) -> Middleware:
 
 
 def _equal(shown: str, expected: str) -> bool:
+    """Return True if two tokens are equal, in a time that does not depend on them."""
     return secrets.compare_digest(shown.encode("utf-8", "replace"), expected.encode())

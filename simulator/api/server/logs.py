@@ -32,10 +32,7 @@ class Logs(Protocol):
     """A store of the output of pods."""
 
     def find(self, pod: Object, container: str, previous: bool) -> Log | None:
-        """Return the log of a container; None when there is none.
-
-        previous: the log of the run before this one.
-        """
+        """Return the log of a container, None without one. previous: the log of the run before this one."""
 
 
 async def answer(request: web.Request, pod: Object, logs: Logs | None, container: str = "") -> web.StreamResponse:
@@ -48,7 +45,7 @@ async def answer(request: web.Request, pod: Object, logs: Logs | None, container
     for key in _NOT_DONE:
         if query.get(key) not in (None, "false"):
             raise ApiRefusal("NotImplemented", f"the embedded API does not do logs with {key}")
-    container = _container(pod, container or query.get("container", ""))
+    container = _requested_container(pod, container or query.get("container", ""))
     if not pod["spec"].get("nodeName"):
         return web.Response(status=204)
     found = logs.find(pod, container, query.get("previous") == "true") if logs is not None else None
@@ -86,8 +83,8 @@ def _skip(file: BinaryIO, lines: int | None) -> None:
         file.seek(len(text) - len(b"".join(text.splitlines(keepends=True)[-lines:])) if lines else len(text))
 
 
-def _container(pod: Object, container_name: str) -> str:
-    """Return the name of the container that is meant. Raises ApiRefusal (400) in the API server's words."""
+def _requested_container(pod: Object, container_name: str) -> str:
+    """Return the name of the container whose log is requested. Raises ApiRefusal (400) in the API server's words."""
     name, spec = pod["metadata"]["name"], pod["spec"]
     mains = [each["name"] for each in spec["containers"]]
     if not container_name and len(mains) > 1:
@@ -112,5 +109,6 @@ def _waiting_reason(pod: Object, container_name: str) -> str:
 
 
 def _number(query: Any, key: str) -> int | None:
+    """Return a number of the query, None if it is missing or no number."""
     text = query.get(key, "")
     return int(text) if text.isdigit() else None

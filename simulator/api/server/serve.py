@@ -92,10 +92,12 @@ async def serve(
 
 
 def _now(later_s: float = 0) -> str:
+    """Return the time in `later_s` seconds, as RFC 3339."""
     return rfc3339(time.time() + later_s)
 
 
 def _write(file: Path, text: str) -> None:
+    """Write a new file that only its owner can read, in place of an old one."""
     file.unlink(missing_ok=True)  # it may be an older one that others can read
     file.touch(mode=0o600, exist_ok=False)
     file.write_text(text)

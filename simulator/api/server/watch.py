@@ -127,6 +127,7 @@ def _bookmark(kind: ResourceKind, version: int, annotations: dict[str, str]) -> 
 
 
 def _version(text: str) -> int:
+    """Return a resourceVersion as a number, 0 for "". Raises ApiRefusal for a text that is no number."""
     if text and not text.isdigit():
         raise ApiRefusal("", f"resourceVersion {text!r} is not a number")
     return int(text or 0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from turnout.kube.errors import KubeError
 from turnout.kube.pod_shape import milli
-from turnout.simulator.api.kinds.schema import faults, fill_defaults, prune
+from turnout.simulator.api.kinds.schema import fill_defaults, prune, validation_errors
 from turnout.simulator.api.model import ApiRefusal, Object, ResourceKind, conflict, invalid, value_at
 
 _FIRST = ("kind", "apiVersion")  # at the head of the JSON, from which a list takes them off
@@ -19,7 +19,7 @@ _STALE = "the object has been modified; please apply your changes to the latest 
 
 
 def as_kind(kind: ResourceKind, obj: Object) -> Object:
-    """Return the object with the kind and apiVersion of its path. Raises ApiRefusal (400) when it names others."""
+    """Return the object with the kind and apiVersion of its path. Raises ApiRefusal (400) if it states others."""
     for key, ours in (("kind", kind.kind), ("apiVersion", kind.api_version)):
         if kind.custom and not obj.get(key):
             raise ApiRefusal("BadRequest", f"the object is not of type {kind.kind}: it says no {key}")
@@ -56,8 +56,8 @@ def validated(kind: ResourceKind, obj: Object) -> Object:
     if kind.schema is None:
         return obj
     obj = fill_defaults(kind.schema, prune(kind.schema, obj))
-    if found := list(faults(kind.schema, obj)):
-        message = found[0] if len(found) == 1 else f"[{', '.join(found)}]"
+    if validation_messages := list(validation_errors(kind.schema, obj)):
+        message = validation_messages[0] if len(validation_messages) == 1 else f"[{', '.join(validation_messages)}]"
         raise invalid(f"{kind.kind}.{kind.group}", obj["metadata"].get("name", ""), message)
     return obj
 
@@ -73,12 +73,10 @@ def _with_whole_statuses(pod: Object) -> Object:
 
 
 def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict[str, Any]) -> None:
-    """Check the metadata of an update.
+    """Check the metadata of an update against the stored metadata.
 
-    born: the stored metadata. meta: the metadata of the update.
-
-    Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not
-    the stored one, 422 for a missing version.
+    Raises ApiRefusal: 400 for another name, 409 for another uid or a resourceVersion that is not the stored one, 422
+    for a missing version.
     """
     name = stored_meta["name"]
     if new_meta.get("name", name) != name:
@@ -89,7 +87,7 @@ def check_update(kind: ResourceKind, stored_meta: dict[str, Any], new_meta: dict
         )
         raise conflict(kind.resource, name, message)
     version = new_meta.get("resourceVersion")
-    if not version and not kind.unconditional:
+    if not version and not kind.allows_unversioned_update:
         raise invalid(kind.kind, name, "metadata.resourceVersion: must be specified for an update")
     if version and version != stored_meta["resourceVersion"]:
         raise conflict(kind.resource, name, _STALE)
@@ -123,11 +121,9 @@ _ENDED = ("Succeeded", "Failed")
 
 
 def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]) -> None:
-    """Check an eviction against the budgets.
+    """Check an eviction against the PodDisruptionBudgets. pods: all pods of the namespace.
 
-    Raises ApiRefusal: 429 when a budget is spent, 500 when two select the pod.
-
-    pods: all pods of its namespace.
+    Raises ApiRefusal: 429 if a budget is spent, 500 if two budgets select the pod.
     """
     if value_at(pod, "status", "phase") in (*_ENDED, "Pending") or pod["metadata"].get("deletionTimestamp"):
         return
@@ -143,7 +139,7 @@ def check_budgets(pod: Object, pods: Sequence[Object], budgets: Sequence[Object]
 
 
 def with_disruption_condition(pod: Object, now: str) -> Object:
-    """Return the pod with the condition that says why it will go."""
+    """Return the pod with the condition that says why it is deleted. now: RFC 3339."""
     status = pod.get("status") or {}
     condition: Object = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     condition |= {"message": "Eviction API: evicting", "lastProbeTime": None, "lastTransitionTime": now}
@@ -190,16 +186,14 @@ def _desired_healthy(budget: Object, expected: int) -> int:
 
 
 def _count(value: Any, of: int) -> int:
+    """Return a number of pods: as it is, or a percentage of `of`, rounded up."""
     if isinstance(value, str) and value.endswith("%"):
         return math.ceil(int(value[:-1]) * of / 100)
     return int(value)
 
 
-def bound_to(pod: Object, node: str, now: str) -> Object:
-    """Return the pod on its node. Raises ApiRefusal (409).
-
-    now: RFC 3339.
-    """
+def bind_pod(pod: Object, node: str, now: str) -> Object:
+    """Return the pod with its node. Raises ApiRefusal (409) if it has one, or is being deleted. now: RFC 3339."""
     name, spec, status = pod["metadata"]["name"], pod["spec"], dict(pod.get("status") or {})
     if spec.get("nodeName"):
         raise conflict("pods/binding", name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
@@ -247,14 +241,14 @@ def _quota_message(pod: Object, quota: Object, over: dict[str, tuple[int, int, i
 
 def _requested_amounts(pod: Object) -> Counter[str]:
     """Return what a pod counts for, in thousandths, by the names that quotas use."""
-    found = Counter(dict.fromkeys(_PODS, 1000))
+    amounts = Counter(dict.fromkeys(_PODS, 1000))
     for container in (pod.get("spec") or {}).get("containers") or ():
         for part in _PARTS:
             for resource, text in ((container.get("resources") or {}).get(part) or {}).items():
-                found[f"{part}.{resource}"] += _amount(text)
+                amounts[f"{part}.{resource}"] += _amount(text)
                 if part == "requests" and resource in ("cpu", "memory"):
-                    found[resource] += _amount(text)
-    return found
+                    amounts[resource] += _amount(text)
+    return amounts
 
 
 def _amount(text: object) -> int:

@@ -46,8 +46,8 @@ def _grace_s(text: Any) -> int | None:
     return 1 if grace_s is not None and grace_s < 0 else grace_s  # as the API server reads a negative one
 
 
-def check(kind: ResourceKind, obj: Object, options: DeleteOptions) -> None:
-    """Check the preconditions. Raises ApiRefusal (409) when the object is not the one that is meant."""
+def check_preconditions(kind: ResourceKind, obj: Object, options: DeleteOptions) -> None:
+    """Raise ApiRefusal (409) if an object is not the one that the preconditions of a deletion name."""
     meta = obj["metadata"]
     for key, expected in options.only_if:
         if expected != meta[key]:
@@ -80,8 +80,8 @@ def mark_for_deletion(kind: ResourceKind, obj: Object, options: DeleteOptions, n
     return marked_obj
 
 
-def last(kind: ResourceKind, obj: Object, now: str) -> Object:
-    """Return the last state of an object that goes at once, as its deletion shows it."""
+def final_state(kind: ResourceKind, obj: Object, now: str) -> Object:
+    """Return the last state of an object that is deleted at once, as its deletion event has it. now: RFC 3339."""
     meta = dict(obj["metadata"])
     if kind.graceful:
         if not meta.get("deletionTimestamp"):
@@ -105,7 +105,7 @@ def grace_period_s(kind: ResourceKind, obj: Object, options: DeleteOptions) -> i
     return int(grace_s)
 
 
-def closing(namespace: Object, now: str) -> Object:
-    """Return a namespace that is being deleted: it takes no new objects, and goes once it is empty."""
+def terminating_namespace(namespace: Object, now: str) -> Object:
+    """Return a namespace that is being deleted: it takes no new objects, and goes once it is empty. now: RFC 3339."""
     meta = {**namespace["metadata"], "deletionTimestamp": now}
     return {**namespace, "metadata": meta, "status": {**(namespace.get("status") or {}), "phase": "Terminating"}}

@@ -28,9 +28,9 @@ _MERGE_KEYS = {
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """Apply a merge patch (RFC 7386) and return a new value.
+    """Return the result of a merge patch (RFC 7386); the target is not changed.
 
-    Null removes, an object merges, any other value replaces.
+    Null removes a field, an object is merged, any other value replaces.
     """
     if not isinstance(patch, dict):
         return copy.deepcopy(patch)
@@ -44,7 +44,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def strategic(target: Any, patch: Any, field: str = "") -> Any:
-    """Apply a strategic merge patch.
+    """Return the result of a strategic merge patch; the target is not changed. field: name of the patched field.
 
     Raises ApiRefusal for directives other than `$patch: delete` and `$patch: replace`.
     """
@@ -89,7 +89,7 @@ def _merge_list(target: list[Any], patch: list[Any], key: str) -> list[Any]:
 
 
 def json_patch(target: Any, operations: Any) -> Any:
-    """Apply a JSON patch (RFC 6902). Raises ApiRefusal (422) where an operation does not fit."""
+    """Return the result of a JSON patch (RFC 6902). Raises ApiRefusal (422) if an operation does not fit."""
     if not isinstance(operations, list):
         raise ApiRefusal("BadRequest", "a JSON patch is a list of operations")
     document = copy.deepcopy(target)
@@ -103,18 +103,18 @@ def json_patch(target: Any, operations: Any) -> Any:
 
 def _apply(document: Any, operation: dict[str, Any]) -> Any:
     """Apply one operation of a JSON patch, and return the document. Raises ValueError, KeyError or IndexError."""
-    path = _steps(operation["path"])
+    path = _pointer_steps(operation["path"])
     match operation["op"]:
         case "test":
-            if _look(document, path) != operation["value"]:
+            if _value_at(document, path) != operation["value"]:
                 raise ValueError("test failed")
         case "remove":
-            _take(document, path)
+            _remove_value(document, path)
         case "replace":
             if not path:
                 return operation["value"]
-            if isinstance(_look(document, path[:-1]), list):
-                _take(document, path)
+            if isinstance(_value_at(document, path[:-1]), list):
+                _remove_value(document, path)
             _set_value(
                 document, path, operation["value"]
             )  # a key that is not there is added, as the API server does it
@@ -123,21 +123,23 @@ def _apply(document: Any, operation: dict[str, Any]) -> Any:
                 return operation["value"]
             _set_value(document, path, operation["value"])
         case "move":
-            _set_value(document, path, _take(document, _steps(operation["from"])))
+            _set_value(document, path, _remove_value(document, _pointer_steps(operation["from"])))
         case "copy":
-            _set_value(document, path, copy.deepcopy(_look(document, _steps(operation["from"]))))
+            _set_value(document, path, copy.deepcopy(_value_at(document, _pointer_steps(operation["from"]))))
         case unknown:
             raise ValueError(f"no such operation: {unknown}")
     return document
 
 
-def _steps(pointer: str) -> list[str]:
+def _pointer_steps(pointer: str) -> list[str]:
+    """Return the keys of a JSON pointer, unescaped. Raises ValueError for an invalid pointer."""
     if pointer and not pointer.startswith("/"):
         raise ValueError("a pointer starts with /")
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
 
 
-def _look(document: Any, path: list[str]) -> Any:
+def _value_at(document: Any, path: list[str]) -> Any:
+    """Return the value at a path of the document. Raises KeyError or IndexError."""
     for step in path:
         document = document[int(step)] if isinstance(document, list) else document[step]
     return document
@@ -145,15 +147,16 @@ def _look(document: Any, path: list[str]) -> Any:
 
 def _set_value(document: Any, path: list[str], value: Any) -> None:
     """Set the value at a path of the document. In a list the value is inserted; "-" appends it."""
-    parent, last = _look(document, path[:-1]), path[-1]
+    parent, last = _value_at(document, path[:-1]), path[-1]
     if isinstance(parent, list):
         parent.insert(len(parent) if last == "-" else _index(parent, last, len(parent)), value)
     else:
         parent[last] = value
 
 
-def _take(document: Any, path: list[str]) -> Any:
-    parent, last = _look(document, path[:-1]), path[-1]
+def _remove_value(document: Any, path: list[str]) -> Any:
+    """Remove the value at a path of the document, and return it. Raises KeyError or IndexError."""
+    parent, last = _value_at(document, path[:-1]), path[-1]
     return parent.pop(_index(parent, last, len(parent) - 1)) if isinstance(parent, list) else parent.pop(last)
 
 
@@ -167,7 +170,7 @@ def _index(items: list[Any], text: str, most: int) -> int:
 
 def scale_of(kind: ResourceKind, obj: Object) -> Object:
     """Return the Scale of an object. Raises ApiRefusal (404) for a kind without one."""
-    paths = _paths(kind)
+    paths = _scale_paths(kind)
     meta = obj["metadata"]
     selector = value_at(obj, *paths.selector) if paths.selector else None
     status: dict[str, Any] = {"replicas": int(value_at(obj, *paths.status_replicas_path) or 0)}
@@ -195,17 +198,19 @@ def with_replicas(kind: ResourceKind, obj: Object, scale: Object) -> Object:
             meta[key] = scale_meta[key]
         elif key == "resourceVersion":
             meta.pop(key, None)
-    return {**_with(obj, _paths(kind).replicas, replicas), "metadata": meta}
+    return {**_with_value(obj, _scale_paths(kind).replicas, replicas), "metadata": meta}
 
 
-def _paths(kind: ResourceKind) -> ScaleSubresource:
+def _scale_paths(kind: ResourceKind) -> ScaleSubresource:
+    """Return the paths of a kind's scale subresource. Raises ApiRefusal (404) for a kind without one."""
     if kind.scaling is None:
         raise ApiRefusal("NotFound", "the server could not find the requested resource")
     return kind.scaling
 
 
-def _with(obj: Object, path: tuple[str, ...], value: Any) -> Object:
-    inside = value if len(path) == 1 else _with(obj.get(path[0]) or {}, path[1:], value)
+def _with_value(obj: Object, path: tuple[str, ...], value: Any) -> Object:
+    """Return a copy of the object with a value at a path."""
+    inside = value if len(path) == 1 else _with_value(obj.get(path[0]) or {}, path[1:], value)
     return {**obj, path[0]: inside}
 
 

@@ -53,7 +53,7 @@ def reconcile_job(
     pods: those that it owns.
     """
     spec, status = job["spec"], job.get("status") or {}
-    if ended := _condition(status, "Complete") or _condition(status, "Failed"):
+    if ended := _true_condition(status, "Complete") or _true_condition(status, "Failed"):
         return _clean_up_ended(job, pods, (unix_s(ended.get("lastTransitionTime")) or 0.0), now_s)
     count = _pod_states(job, pods)
     if why := _failure(job, count, now_s):
@@ -73,7 +73,7 @@ def _reconcile_running(job: Object, count: _PodStates, now_s: float, retry_s: tu
     """Return the writes of a job that is neither over nor suspended."""
     spec, status = job["spec"], job.get("status") or {}
     changes, again_s = _pod_writes(job, count, now_s, retry_s)
-    resumed = [("Suspended", "False", "JobResumed")] if _condition(status, "Suspended") else []
+    resumed = [("Suspended", "False", "JobResumed")] if _true_condition(status, "Suspended") else []
     began = {} if status.get("startTime") and not resumed else {"startTime": rfc3339(now_s)}
     deadline_s = spec.get("activeDeadlineSeconds")
     if deadline_s and status.get("startTime"):
@@ -93,13 +93,13 @@ def index_of(pod: Object) -> int:
     return int(text) if text.isdigit() else -1
 
 
-def spread(text: str) -> frozenset[int]:
+def parse_indexes(text: str) -> frozenset[int]:
     """Parse indexes such as "0,2-4"."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)
+        indexes.update(range(int(first), int(last or first) + 1))
+    return frozenset(indexes)
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
@@ -136,7 +136,7 @@ def _completed_indexes(job: Object, succeeded: Sequence[Object]) -> frozenset[in
     if not is_indexed(job):
         return frozenset()
     status, completions = job.get("status") or {}, job["spec"].get("completions")
-    done = spread(status.get("completedIndexes") or "") | {index_of(pod) for pod in succeeded}
+    done = parse_indexes(status.get("completedIndexes") or "") | {index_of(pod) for pod in succeeded}
     return frozenset(index for index in done if index >= 0 and (completions is None or index < completions))
 
 
@@ -206,7 +206,7 @@ def _failure(job: Object, count: _PodStates, now_s: float) -> tuple[str, str] | 
     goes on.
     """
     spec, began = job["spec"], (job.get("status") or {}).get("startTime")
-    if failure_target := _condition(job.get("status") or {}, "FailureTarget"):
+    if failure_target := _true_condition(job.get("status") or {}, "FailureTarget"):
         return str(failure_target["reason"]), str(failure_target["message"])
     if count.failed > spec.get("backoffLimit", 6):
         return "BackoffLimitExceeded", "Job has reached the specified backoff limit"
@@ -255,17 +255,18 @@ def _clean_up_ended(job: Object, pods: Sequence[Object], ended_s_: float, now_s:
     return ControllerResult(writes, ended_s_ + ttl_s)
 
 
-def _condition(status: Object, kind: str) -> Object | None:
+def _true_condition(status: Object, kind: str) -> Object | None:
+    """Return the condition of this type whose status is True; None without one."""
     matches = (each for each in status.get("conditions") or () if each["type"] == kind and each["status"] == "True")
     return next(matches, None)
 
 
 def _status_writes(
-    job: Object, count: _PodStates, now_s: float, more: Object, conditions: Iterable[tuple[str, ...]]
+    job: Object, count: _PodStates, now_s: float, extra_fields: Object, conditions: Iterable[tuple[str, ...]]
 ) -> list[Write]:
-    """Return the write of the job's status; empty if it has not changed.
+    """Return the write of the job's status; empty if the status has not changed.
 
-    more: further fields of the status. conditions: (type, status, reason, message) of those to set.
+    extra_fields: of the status. conditions: (type, status, reason, message) of those to add or update.
     """
     before: Object = job.get("status") or {}
     status: Object = {
@@ -276,7 +277,7 @@ def _status_writes(
         "failed": count.failed,
         "uncountedTerminatedPods": {},
         **({"completedIndexes": format_indexes(count.done)} if count.done else {}),
-        **more,
+        **extra_fields,
     }
     conditions_by_type = {each["type"]: each for each in before.get("conditions") or ()}
     for kind, word, why, *message in conditions:

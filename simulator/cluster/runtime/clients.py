@@ -16,7 +16,7 @@ from turnout.simulator.api import verbs
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.model import ApiRefusal, Unserved
 from turnout.simulator.api.store import Store, event_for
-from turnout.simulator.api.verbs import Call, do, question
+from turnout.simulator.api.verbs import Call, do, selection_of
 from turnout.simulator.cluster.scheduler import ExtenderReply, ExtenderVerb, Question
 
 
@@ -110,7 +110,7 @@ class HttpClient:
                 listed_uids = {item["metadata"]["uid"] for item in listed["items"]}
                 for uid in known.keys() - listed_uids:
                     yield "DELETED", WatchedObject(msgspec.json.encode({"metadata": known[uid]}))
-                known = {item["metadata"]["uid"]: _name_of(item["metadata"]) for item in listed["items"]}
+                known = {item["metadata"]["uid"]: _identity_of(item["metadata"]) for item in listed["items"]}
                 for item in listed["items"]:
                     yield "ADDED", WatchedObject(msgspec.json.encode(item), item)
                 yield "SYNCED", WatchedObject(b"{}")
@@ -128,13 +128,14 @@ class HttpClient:
                         break
                     version = versioned.metadata.get("resourceVersion", version)
                     if event.type != "BOOKMARK":
-                        known[versioned.metadata["uid"]] = _name_of(versioned.metadata)
+                        known[versioned.metadata["uid"]] = _identity_of(versioned.metadata)
                         if event.type == "DELETED":
                             del known[versioned.metadata["uid"]]
                         yield event.type, WatchedObject(bytes(event.object))
 
 
-def _name_of(metadata: dict[str, Any]) -> dict[str, Any]:
+def _identity_of(metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return the name, namespace and uid of metadata, as far as present."""
     return {key: metadata[key] for key in ("name", "namespace", "uid") if key in metadata}
 
 
@@ -244,7 +245,7 @@ class Direct:
         """Yield every object as it is and as it changes, without end, as clients.ApiClient does."""
         url = urlsplit(path)
         target = verbs.target(self._store.catalogue, url.path)
-        selection = question(target, dict(parse_qsl(url.query)))
+        selection = selection_of(target, dict(parse_qsl(url.query)))
         journal = self._store.journal(target.kind)
         position = journal.end()
         for stored in self._store.find(target.kind, "", selection):

@@ -163,16 +163,21 @@ class Controllers:
             heapq.heappush(self._later, (time.time() + _AGAIN_S, key))
 
     def _batch_job(self, job: Object, now_s: float) -> ControllerResult:
+        """Return the writes that a Job needs. now_s: seconds since 1970."""
         return batch_job.reconcile_job(job, self._cache.pods_of(job["metadata"]["uid"]), now_s, self._retry_s)
 
     def _volcano_job(self, job: Object, now_s: float) -> ControllerResult:
-        """Return the writes that a Volcano Job needs, from its pods, its PodGroup and its other children."""
+        """Return the writes that a Volcano Job needs, by its pods, PodGroup, Services and ConfigMaps.
+
+        now_s: since 1970.
+        """
         uid = job["metadata"]["uid"]
         group = next(iter(self._cache.owned(volcano_job.GROUPS, uid)), None)
         others = {plural: self._cache.owned(plural, uid) for plural in _CHILDREN}
         return volcano_job.reconcile_job(job, self._cache.pods_of(uid), group, now_s, others)
 
     def _group(self, group: Object, now_s: float) -> ControllerResult:
+        """Return the writes that a PodGroup needs, by its members and the free room."""
         members = self._cache.pods_of(f"{group['metadata']['namespace']}/{group['metadata']['name']}")
         return pod_group.reconcile_group(group, members, self._cache.free())
 

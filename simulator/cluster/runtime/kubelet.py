@@ -20,7 +20,7 @@ from turnout.simulator.cluster.kubelet import (
     exit_code,
     missing_image,
     next_state,
-    pull_failed,
+    pull_failure_status,
     state_of,
     status_in,
 )
@@ -136,7 +136,10 @@ class Kubelet:
             self._plan(since_s + next_.after_s, uid, next_.to)
 
     def _next_state(self, pod: Object) -> NextState | None:
-        """Return the next change of the table; a pod whose image is missing does not start."""
+        """Return the next state that a pod enters by itself, and when; None if it stays as it is.
+
+        A pod whose image does not exist never runs, and is noted in `_unpulled`.
+        """
         next_ = next_state(pod, self._pace)
         if not missing_image(pod, self._images):
             self._unpulled.discard(pod["metadata"]["uid"])
@@ -171,10 +174,11 @@ class Kubelet:
         """Return the status of a pod in a new state. A pod whose image does not exist cannot be pulled."""
         stamp, host = rfc3339(time.time()), self._host_of(pod)
         if to is PodState.PULLING and (image := missing_image(pod, self._images)):
-            return pull_failed(pod, image, stamp, host)
+            return pull_failure_status(pod, image, stamp, host)
         return status_in(pod, to, stamp, self._address(pod), host, exit_code(pod))
 
     def _plan(self, at_s: float, uid: str, to: PodState) -> None:
+        """Plan that a pod enters a state at a time of the event loop. uid: of the pod."""
         heapq.heappush(self._due, (at_s, next(self._count), uid, to))
         self._news.set()
 
@@ -187,8 +191,10 @@ class Kubelet:
         return f"10.{128 + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
     def _host_of(self, pod: Object) -> str:
+        """Return the IP address of a pod's node, "" if unknown."""
         return self._host_ip(pod["spec"]["nodeName"])
 
 
 def _now_s() -> float:
+    """Return the time of the event loop, in seconds."""
     return asyncio.get_running_loop().time()

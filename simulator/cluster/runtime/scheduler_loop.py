@@ -229,7 +229,8 @@ class Scheduler:
             self.cluster.remove(each.uid)
         return [each for each in chosen if each[0].uid in self._names], refusal
 
-    def _tell(self, namespace: str, name: str, outcome: Outcome) -> None:
+    def _report_outcome(self, namespace: str, name: str, outcome: Outcome) -> None:
+        """Pass the outcome of a cycle to the listener, if there is one. namespace, name: of the pod."""
         if self._on_outcome is not None:
             self._on_outcome(namespace, name, outcome)
 
@@ -250,7 +251,7 @@ class Scheduler:
             return outcome
 
     async def _bind(self, pod_info: PodInfo, namespace: str, name: str, chosen: Chosen) -> None:
-        """Bind a pod. If that fails, its room is released, and it waits again."""
+        """Bind a pod to the chosen node. If that fails, its room is released, and the pod waits again."""
         target = {"apiVersion": "v1", "kind": "Node", "name": chosen.node}
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
         try:
@@ -264,7 +265,7 @@ class Scheduler:
             if pod_info.uid in self._raw:
                 self.waiting.put(pod_info)
                 self.waiting.refuse(pod_info.uid, asyncio.get_running_loop().time(), park=False)
-        self._tell(namespace, name, chosen)
+        self._report_outcome(namespace, name, chosen)
 
     def _refuse_all(self, uids: Sequence[str], outcome: Waits) -> None:
         """Record that pods cannot be placed now, and report the reason.
@@ -277,7 +278,7 @@ class Scheduler:
                 namespace, name = self._names[uid]
                 self.waiting.refuse(uid, now_s, park=outcome.why is Why.UNSCHEDULABLE)
                 self._complaints.put(uid, namespace, name, outcome)
-                self._tell(namespace, name, outcome)
+                self._report_outcome(namespace, name, outcome)
 
 
 _STRATEGIC = "application/strategic-merge-patch+json"
@@ -293,7 +294,7 @@ class WaitReasonWriter:
         self._news = asyncio.Event()
 
     def put(self, uid: str, namespace: str, name: str, outcome: Waits) -> None:
-        """Queue the reason why a pod waits."""
+        """Queue the reason why a pod waits, in place of an earlier reason."""
         if self._last_written.get(uid) != outcome.message:
             self._last_written[uid] = outcome.message
             self._due[uid] = (namespace, name, outcome)
@@ -416,14 +417,14 @@ class ObjectCache:
     def pods_of(self, tag: str) -> list[Object]:
         """Return the pods of an owner (its uid) or of a PodGroup (namespace/name), by name."""
         pods = self._objects.get(PODS, {})
-        found = [pods[each] for each in self._tagged.get(tag, ()) if each in pods]
-        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+        tagged_pods = [pods[each] for each in self._tagged.get(tag, ()) if each in pods]
+        return sorted(tagged_pods, key=lambda pod: str(pod["metadata"]["name"]))
 
     def owned(self, plural: str, uid: str) -> list[Object]:
         """Return the objects of a kind, other than pods, that this uid owns, by name."""
         objects = self._objects.get(plural, {})
-        found = [objects[each] for each in self._owned.get((plural, uid), ()) if each in objects]
-        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+        owned_objects = [objects[each] for each in self._owned.get((plural, uid), ()) if each in objects]
+        return sorted(owned_objects, key=lambda each: str(each["metadata"]["name"]))
 
     def free(self) -> Mapping[str, int]:
         """Return what all nodes together have free, in thousandths."""
@@ -455,7 +456,7 @@ def log_and_skip(kind: str, obj: Mapping[str, Any] | None = None) -> Iterator[No
     try:
         yield
     except Exception as error:
-        log.warning("object_skipped", extra={"kind": kind, "about": _name(obj), "why": error_message(error)})
+        log.warning("object_skipped", extra={"kind": kind, "about": _namespaced_name(obj), "why": error_message(error)})
 
 
 def error_message(error: Exception) -> str:
@@ -464,6 +465,7 @@ def error_message(error: Exception) -> str:
     return f"{type(error).__name__} at {step.filename.rpartition('/')[2]}:{step.lineno}: {error}"[:200]
 
 
-def _name(obj: Mapping[str, Any] | None) -> str:
+def _namespaced_name(obj: Mapping[str, Any] | None) -> str:
+    """Return namespace/name of an object, "" if it has no metadata."""
     meta = obj.get("metadata") if obj is not None else None
     return f"{meta.get('namespace', '')}/{meta.get('name', '')}" if isinstance(meta, Mapping) else ""

@@ -28,8 +28,8 @@ Order = dict[str, Any]
 
 
 def main() -> NoReturn:
-    """Carry out one order. Exits with the command's code, or 128 + the signal that ended it."""
-    order: Order = json.loads(_line())
+    """Carry out the order on stdin. Exit with the code of the command, or 128 + n if signal n ended it."""
+    order: Order = json.loads(_read_line())
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     signals: list[int] = []
@@ -56,8 +56,8 @@ def can_have_walls() -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def _line() -> bytes:
-    """Read one line of stdin, and no byte more."""
+def _read_line() -> bytes:
+    """Read one line of stdin and return it, and read no byte after it."""
     read = bytearray()
     while not read.endswith(b"\n"):
         chunk = os.read(0, 1 << 16)
@@ -232,6 +232,7 @@ class Root:
         return place
 
     def _is_ours(self, folder: str) -> bool:
+        """Return True if a folder is one that this root has created, or lies in one."""
         return any(folder == each or folder.startswith(f"{each}/") for each in self.ours - {"/"}) or folder in self.ours
 
     def _make_extensible(self, folder: str) -> None:
@@ -256,14 +257,16 @@ class Root:
 
 
 def _mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    done = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
-    _check(done, f"mount {source} at {target}")
+    """Mount by the system call. Raises OSError."""
+    result = _libc.mount(source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
+    _check(result, f"mount {source} at {target}")
 
 
-def _check(done: int, what: str) -> None:
-    if done != 0:
+def _check(result: int, action: str) -> None:
+    """Raise OSError if a system call has failed. result: of the call. action: for the message."""
+    if result != 0:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{action}: {os.strerror(number)}")
 
 
 if __name__ == "__main__":

@@ -27,17 +27,20 @@ class Objects:
         self._api, self._kubeconfig = api, kubeconfig
 
     async def of(self, pod: Object) -> Sources:
-        """Return every existing object that a pod refers to. Raises ApiError, aiohttp.ClientError."""
+        """Return every existing object to which a pod refers. Raises ApiError, aiohttp.ClientError."""
         maps, secrets, claims = wanted_objects(pod)
         mine = f"/api/v1/namespaces/{pod['metadata']['namespace']}"
         return Sources(
             await self._all(f"{mine}/configmaps", maps),
             await self._all(f"{mine}/secrets", secrets, "Secret"),
-            await self._claimed(f"{mine}/persistentvolumeclaims", claims),
+            await self._volumes_of_claims(f"{mine}/persistentvolumeclaims", claims),
         )
 
-    async def _claimed(self, path: str, names: Iterable[str]) -> dict[str, Object]:
-        """Return the PersistentVolume of each claim that is bound to one."""
+    async def _volumes_of_claims(self, path: str, names: Iterable[str]) -> dict[str, Object]:
+        """Return the PersistentVolume of each claim that is bound to one, by claim.
+
+        path: of the claims. names: of claims.
+        """
         claims = await self._all(path, names)
         bound = {name: str(each["spec"].get("volumeName", "")) for name, each in claims.items()}
         volumes = await self._all("/api/v1/persistentvolumes", filter(None, bound.values()))
@@ -61,12 +64,12 @@ class Objects:
 
     async def tokens(self, pod: Object, volumes: Iterable[Volume]) -> dict[str, dict[str, File]]:
         """Return the tokens for a pod's volumes: volume -> path -> file. Raises CannotStart."""
-        found: dict[str, dict[str, File]] = {}
+        files_of_volume: dict[str, dict[str, File]] = {}
         for volume in volumes:
             for path, token in volume.tokens.items():
                 raw = await self._token(pod, token)
-                found.setdefault(volume.name, {})[path] = File(raw, _TOKEN_MODE)
-        return found
+                files_of_volume.setdefault(volume.name, {})[path] = File(raw, _TOKEN_MODE)
+        return files_of_volume
 
     async def _token(self, pod: Object, token: Token) -> bytes:
         """Return a token of the pod's service account, bound to the pod. Raises CannotStart."""
@@ -103,6 +106,7 @@ class Objects:
         return msgspec.json.encode(config)
 
     async def _request(self, namespace: str, account: str, spec: Object) -> str:
+        """Request a token of a service account. spec: of the TokenRequest. Raises ApiError."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
         return str((await self._api.call("POST", path, body))["status"]["token"])

@@ -128,6 +128,7 @@ class Folder:
         return ours + [(each, each, False) for each in PROGRAMS if each.startswith(tuple(over))]
 
     def _place(self, volume: Volume) -> Path:
+        """Return the folder of a volume, on disk or in memory."""
         return (self.memory if volume.in_memory else self.disk) / "volumes" / volume.name
 
 

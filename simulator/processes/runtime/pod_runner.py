@@ -130,6 +130,7 @@ class Runner:
             self._tasks.pop(uid, None)
 
     def _prepare(self, life: RunningPod) -> None:
+        """Create the folder of a pod, and write its hosts file."""
         life.folder.make()
         self._write(life)
 

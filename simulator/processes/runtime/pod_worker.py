@@ -84,7 +84,7 @@ class RunningPod:
         """Run until the pod is gone."""
         try:
             await asyncio.to_thread(self.folder.make)
-            while not (self._deleted and lifecycles.at_rest(self.lifecycle)):
+            while not (self._deleted and lifecycles.is_at_rest(self.lifecycle)):
                 self._news.clear()
                 await self._do_what_is_due(time.time())
                 if self._can_be_deleted() and await self._delete_object():
@@ -110,12 +110,12 @@ class RunningPod:
             self.lifecycle = lifecycles.begin_end(
                 self.lifecycle, now_s, float(meta.get("deletionGracePeriodSeconds") or 0)
             )
-        for name, number in lifecycles.to_stop(self.lifecycle, now_s):
+        for name, number in lifecycles.signals_due(self.lifecycle, now_s):
             self.lifecycle = lifecycles.record_signal(self.lifecycle, name, number)
             self._children[name].tell(number)
         if not self.last_status:
             await self._report(now_s)  # the address is known before anything starts, so that it can be handed down
-        for name in lifecycles.to_start(self.lifecycle, now_s):
+        for name in lifecycles.starts_due(self.lifecycle, now_s):
             await self._start(name)
         await self._report(time.time())
 
@@ -143,9 +143,10 @@ class RunningPod:
             _begin(self._run_probe(name, child, probe), self._asking)
 
     def _container(self, name: str) -> Object:
+        """Return the spec of a container by its name."""
         containers = [*(self.pod["spec"].get("initContainers") or ()), *self.pod["spec"]["containers"]]
-        found: Object = next(each for each in containers if each["name"] == name)
-        return found
+        container: Object = next(each for each in containers if each["name"] == name)
+        return container
 
     async def _run_probe(self, name: str, child: Child, probe: ReadinessProbe) -> None:
         """Ask a container whether it is ready, for as long as it runs."""
@@ -157,7 +158,7 @@ class RunningPod:
                     return
                 now = after(found, await _is_good(session, probe.url(self.pod_ip)), probe)
                 if now.ready is not found.ready and self._children.get(name) is child:
-                    self.lifecycle = lifecycles.answered(self.lifecycle, name, now.ready)
+                    self.lifecycle = lifecycles.record_probe(self.lifecycle, name, now.ready)
                     self._news.set()
                 found, pause_s = now, probe.period_s
 
@@ -260,14 +261,17 @@ class RunningPod:
             self.last_status = status
 
     def _can_be_deleted(self) -> bool:
+        """Return True if the pod is being deleted, no process runs, and its object is not deleted yet."""
         leaving = self.pod["metadata"].get("deletionTimestamp") and not self._deleted
-        return bool(leaving) and lifecycles.at_rest(self.lifecycle)
+        return bool(leaving) and lifecycles.is_at_rest(self.lifecycle)
 
     async def _delete_object(self) -> bool:
+        """Delete the pod's object at once. Return True if it was accepted, or the pod is gone."""
         only_this = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.pod["metadata"]["uid"]}}
         return await self._call("DELETE", self._path(), only_this)
 
     def _path(self) -> str:
+        """Return the path of the pod at the API server."""
         meta = self.pod["metadata"]
         return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
 
@@ -288,7 +292,7 @@ class RunningPod:
     async def _wait(self) -> None:
         """Wait until something happens to the pod, or until a probe, restart or signal is due."""
         now_s = time.time()
-        next_s = lifecycles.next_look_s(self.lifecycle, now_s)
+        next_s = lifecycles.next_due_s(self.lifecycle, now_s)
         pause_s = None if next_s is None else max(0.0, next_s - now_s)
         if not self._deleted and (self._untold or self._can_be_deleted()):  # the API server did not answer
             pause_s = min(_AGAIN_S, pause_s or _AGAIN_S)
@@ -306,6 +310,7 @@ class RunningPod:
 
 
 def _begin(work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+    """Start a task, and keep it in `among` until it has ended."""
     task = asyncio.create_task(work)
     among.add(task)
     task.add_done_callback(among.discard)

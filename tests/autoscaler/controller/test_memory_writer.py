@@ -8,9 +8,9 @@ import pytest
 from tests.autoscaler.test_cache import node
 from tests.autoscaler.test_shares import NOW_S, POLICY, raw
 from turnout.autoscaler.cache import Cache
-from turnout.autoscaler.controller.memory_writer import EACH_S, MemoryWriter
+from turnout.autoscaler.controller.memory_writer import WRITE_INTERVAL_S, MemoryWriter
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.memory import MOST_STRIKES, MOST_TERMS, Memory, Strike, Terms, encode, read
+from turnout.autoscaler.memory import MAX_STRIKES, MAX_TERMS, Memory, Strike, Terms, encode, read
 from turnout.autoscaler.observe.room_history import UnusedRoom
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import JobKey, Sizes
@@ -137,10 +137,10 @@ def test_what_cannot_be_read_counts_as_absent(text):
 
 def test_what_is_written_fits_a_configmap():
     words = dict.fromkeys((labels.MIN_WORKERS, labels.MAX_WORKERS, labels.UNIT), "9" * 14)
-    terms = {f"{number:036d}": Terms(9_999, Sizes(9_999), words, True) for number in range(MOST_TERMS + 9)}
+    terms = {f"{number:036d}": Terms(9_999, Sizes(9_999), words, True) for number in range(MAX_TERMS + 9)}
     strikes = tuple(Strike(JobKey("P" * 16, "n" * 63, f"{number:0253d}"), 9, 9.0, 9.0) for number in range(2_000))
     data = encode(Memory(terms, strikes), NOW_S)
-    assert (len(json.loads(data["terms"])), len(json.loads(data["strikes"]))) == (MOST_TERMS, MOST_STRIKES)
+    assert (len(json.loads(data["terms"])), len(json.loads(data["strikes"]))) == (MAX_TERMS, MAX_STRIKES)
     assert sum(map(len, data.values())) < 1 << 20
 
 
@@ -156,7 +156,7 @@ def test_terms_are_written_before_the_growth_and_the_rest_now_and_then():
             await made.write_changes(Memory({"uid": TERMS}), NOW_S),
         ]
         found.append(await made.write_changes(struck, NOW_S))
-        clock.now_s += EACH_S
+        clock.now_s += WRITE_INTERVAL_S
         return [*found, await made.write_changes(struck, NOW_S), await made.write_changes(struck, NOW_S)]
 
     assert asyncio.run(story()) == [True, False, False, True, False]
@@ -170,7 +170,7 @@ def test_a_write_that_fails_is_tried_again_a_while_later(caplog):
         await made.read_memory(NOW_S)
         api.errors = [Forbidden("PATCH", "/", 403, "no")]
         found = [await made.write_changes(KNOWN, NOW_S) for _ in range(3)]
-        clock.now_s += EACH_S
+        clock.now_s += WRITE_INTERVAL_S
         return [*found, await made.write_changes(KNOWN, NOW_S)]
 
     assert asyncio.run(story()) == [False, False, False, True]

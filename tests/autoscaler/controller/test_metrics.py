@@ -12,7 +12,7 @@ from hack.controlplane.tools import cache
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step, Worker
-from turnout.autoscaler.reporting.samples import MOST_JOBS
+from turnout.autoscaler.reporting.samples import MAX_JOBS
 from turnout.autoscaler.reporting.usage import IdleReason
 from turnout.jobs.model import JobKey, Life
 from turnout.kube.times import rfc3339, unix_s
@@ -194,12 +194,12 @@ def test_bounded_job_metrics_take_waiting_then_largest_from_every_queue(metrics)
     look(metrics, *crowd, short("w"), *small, queues={"q": {}, "p": {}})
     found = samples(metrics)
     told = [key for key in found if key[0] == "job_reason"]
-    assert len(told) == MOST_JOBS
+    assert len(told) == MAX_JOBS
     assert {key[2] for key in told} >= {"w", *(f"s{at}" for at in range(5))}
     sizes = {each.job.key.name: len(each.workers) for each in crowd}
     left = sizes.keys() - {key[2] for key in told}
     assert max(sizes[name] for name in left) <= min(sizes[key[2]] for key in told if key[2] in sizes)
-    assert found["queue_unlisted_jobs", "q"] == 301 + 5 - MOST_JOBS == len(left)
+    assert found["queue_unlisted_jobs", "q"] == 301 + 5 - MAX_JOBS == len(left)
     assert found["queue_unlisted_jobs", "p"] == 0
     assert found["queue_jobs", "q", "running"] == 300
 
@@ -347,8 +347,8 @@ def test_the_gpus_ahead_are_those_that_the_jobs_before_it_miss(metrics):
 
 
 def test_every_job_has_its_queue_also_beyond_the_listed_jobs(metrics):
-    look(metrics, *(grown(f"j{index}") for index in range(MOST_JOBS + 50)))
-    assert sum(name[0] == "job_info" for name in samples(metrics)) == MOST_JOBS + 50
+    look(metrics, *(grown(f"j{index}") for index in range(MAX_JOBS + 50)))
+    assert sum(name[0] == "job_info" for name in samples(metrics)) == MAX_JOBS + 50
 
 
 @pytest.mark.parametrize(("jobs", "others", "queues"), [
@@ -384,7 +384,7 @@ SHARES = {"q": {"deserved": 4, "limit": 20}, "r": {"deserved": 8}}
 
 
 def test_idle_gpus_are_counted_from_0_by_the_time_between_two_looks(metrics, clock):
-    metrics.usage.follow(lambda: 6, lambda _: "", {})
+    metrics.usage.set_sources(lambda: 6, lambda _: "", {})
     look(metrics, grown(), queues=SHARES)
     found = samples(metrics)
     assert {key: value for key, value in found.items() if key[0] == "idle_gpu_seconds_total"} == {
@@ -439,7 +439,7 @@ def test_the_time_of_a_reclaim_is_observed_by_queue(metrics, clock):
 
 
 def test_usage_is_shown_by_the_leader_only(metrics, clock):
-    metrics.usage.follow(lambda: 6, lambda _: "", {})
+    metrics.usage.set_sources(lambda: 6, lambda _: "", {})
     look(metrics, grown(), queues=SHARES)
     clock.now_s += 10.0
     metrics.leading.set(0)
@@ -452,7 +452,7 @@ def test_usage_is_shown_by_the_leader_only(metrics, clock):
 
 
 def test_decisions_within_a_second_count_as_one(metrics, clock):
-    metrics.usage.follow(lambda: 6, lambda _: "", {})
+    metrics.usage.set_sources(lambda: 6, lambda _: "", {})
     look(metrics, grown(), queues=SHARES)
     clock.now_s += 10.0
     look(metrics, short(), queues=SHARES)
@@ -466,7 +466,7 @@ def test_decisions_within_a_second_count_as_one(metrics, clock):
 
 
 def test_lines_about_usage_end_with_each_quarter_of_an_hour(metrics, clock):
-    metrics.usage.follow(lambda: 6, lambda key: f"of-{key.name}", {})
+    metrics.usage.set_sources(lambda: 6, lambda key: f"of-{key.name}", {})
     begin_s = 900_000.0
     due = []
     for second in (100, 800, 890, 901, 1700, 1810, 5000):
@@ -482,7 +482,7 @@ def test_lines_about_usage_end_with_each_quarter_of_an_hour(metrics, clock):
 
 def test_the_user_of_a_job_is_read_once(metrics, clock):
     asked = []
-    metrics.usage.follow(int, lambda key: asked.append(key) or "ann", {})
+    metrics.usage.set_sources(int, lambda key: asked.append(key) or "ann", {})
     for _ in range(3):
         look(metrics, grown(), queues=SHARES)
         clock.now_s += 10.0

@@ -10,7 +10,7 @@ from turnout.autoscaler.controller.scale_writer import (
     MAX_CONSECUTIVE_CONFLICTS,
     MAX_GROWTHS,
     ScaleWriter,
-    with_refusals,
+    mark_refused,
 )
 from turnout.autoscaler.model import Reason, Step
 from turnout.jobs.kinds.registry import KINDS
@@ -176,9 +176,9 @@ async def test_who_is_held_back(error, held):
 
 async def test_who_is_held_back_is_decided_on_as_one_that_cannot_be_resized():
     before = world([4], seen(job("a"), [0]), seen(job("b"), [0]))
-    after = with_refusals(before, {JobKey("Job", "ns", "a"): "a webhook says no", JobKey("Job", "ns", "gone"): "no"})
+    after = mark_refused(before, {JobKey("Job", "ns", "a"): "a webhook says no", JobKey("Job", "ns", "gone"): "no"})
     assert [each.job.refused for each in after.jobs] == ["a webhook says no", ""]
-    assert with_refusals(before, {}) is before
+    assert mark_refused(before, {}) is before
 
 
 def of_size(size, note=None, uid="u1"):

@@ -57,14 +57,14 @@ class Cluster:
         plan = self.plan()
         for step in plan.steps:
             (self.tainted.add if step.taints else self.tainted.discard)(step.node)
-            self.notes[step.node] = {labels.NODE_RECORD: model.write(step.record)} if step.record else {}
+            self.notes[step.node] = {labels.NODE_RECORD: model.record_text(step.record)} if step.record else {}
         self.words += [(each.claim.node, each.word.value) for each in plan.passed_over]
         self.words += [(step.node, step.reason.value) for step in plan.steps]
         return plan
 
     def record(self, name):
         text = (self.notes.get(name) or {}).get(labels.NODE_RECORD)
-        return text and model.read(text)
+        return text and model.read_record(text)
 
     def free(self, name):
         """Remove the taint, as kubectl taint does."""

@@ -11,11 +11,11 @@ from tests.support.examples import scaled
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import (
     MAX_NAMESPACES,
-    MOST_PROOFS,
+    MAX_PROOFS,
     BadNodeRecord,
     FaultState,
     TaintRules,
-    read,
+    read_record,
 )
 from turnout.kube import node_health
 from turnout.kube.node_health import MAX_REPORT_BYTES, CheckResult, NodeReport, utc_datetime
@@ -208,7 +208,7 @@ def test_of_many_namespaces_that_speak_of_a_node_the_last_are_remembered():
         cluster.now_s += 1
         cluster.says("w", "n3", team=f"t{at}").look()
     record = cluster.record("n3")
-    assert (len(record.handled_by_namespace), len(record.proofs)) == (MAX_NAMESPACES, MOST_PROOFS)
+    assert (len(record.handled_by_namespace), len(record.proofs)) == (MAX_NAMESPACES, MAX_PROOFS)
     assert not cluster.says("w", "n3", team="first", ago_s=2 * MAX_NAMESPACES).look().steps
 
 
@@ -257,7 +257,7 @@ def test_what_stands_on_a_node_and_is_no_record_counts_as_none():
     cluster.says("w3", "n3").look()
     assert cluster.tainted == {"n3"}
     with pytest.raises(BadNodeRecord):
-        read("x" * 100_000)
+        read_record("x" * 100_000)
 
 
 def test_the_word_of_a_pod_that_is_gone_counts_until_its_node_is_gone():

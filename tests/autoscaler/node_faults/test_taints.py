@@ -66,7 +66,7 @@ def raw(cluster, name):
     return {"metadata": meta, "spec": {"taints": theirs + ours}}
 
 
-HEARD = model.write(model.Record(FaultState.CLEARED, utc_datetime(0), utc_datetime(0)))
+HEARD = model.record_text(model.Record(FaultState.CLEARED, utc_datetime(0), utc_datetime(0)))
 
 
 class Watched:
@@ -100,7 +100,7 @@ async def test_a_taint_joins_those_of_others_with_events_on_node_and_pod():
     assert await watched.look() == 1
     assert watched.api.keys("n3") == ["team", labels.FAULTY]
     assert watched.api.nodes["n3"]["spec"]["taints"][0]["timeAdded"], "theirs stays to the last field"
-    record = model.read(watched.api.nodes["n3"]["metadata"]["annotations"][labels.NODE_RECORD])
+    record = model.read_record(watched.api.nodes["n3"]["metadata"]["annotations"][labels.NODE_RECORD])
     assert record.state is FaultState.TAINTED
     assert [told[:4] for told in watched.recorder.told] == [
         ("Node", "n3", "Warning", "NodeTainted"), ("Pod", "w2", "Warning", "NodeTainted"),

@@ -13,7 +13,7 @@ from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import AdminOverride, Policy, Reason, admin_override_data
-from turnout.autoscaler.observe.job_pods import MOST_POINTS
+from turnout.autoscaler.observe.job_pods import MAX_POINTS
 from turnout.autoscaler.observe.node_cache import switches
 from turnout.autoscaler.scaling.free_room import CapacityRequest, FreeRoom, Quota
 from turnout.jobs.kinds.registry import KINDS
@@ -126,11 +126,11 @@ def test_only_a_jobs_own_pods_speak_for_it(made, heard, pod_first):
 
 
 def test_a_bounded_number_of_points_is_kept_a_job_and_none_of_unknown_uids(view):
-    for size in range(1, 5 * MOST_POINTS):
+    for size in range(1, 5 * MAX_POINTS):
         view.put_pod(pod(0, **{labels.STEP_SECONDS: f"{size}:1"}))
         view.put_pod(pod(1, owner=f"nobody-{size}", **{labels.STEP_SECONDS: "2:1"}))
         view.drop_pod(f"nobody-{size}-1")
-    assert len(only(view).curve) == MOST_POINTS
+    assert len(only(view).curve) == MAX_POINTS
     view.put_job("Job", job(uid="nobody-9"))
     assert next(each.job for each in view.observation(0.0).jobs if each.job.uid == "nobody-9").curve == ()
 

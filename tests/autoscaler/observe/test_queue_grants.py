@@ -108,7 +108,7 @@ def test_a_job_counts_only_in_a_queue_granted_to_its_namespace(view, name, queue
 def test_a_pod_group_waits_only_in_a_queue_granted_to_its_namespace(view, name, queue):
     spec = {"minMember": 2, "queue": name, "minResources": {GPU: "4"}}
     raw = {"metadata": {"name": "g", "namespace": "ns", "uid": "g"}, "spec": spec, "status": {"phase": "Pending"}}
-    view.unmanaged.put_group(unmanaged_gangs.read(Dialect.VOLCANO, raw))
+    view.unmanaged.put_group(unmanaged_gangs.read_pod_group(Dialect.VOLCANO, raw))
     (seen,) = view.observation(0.0).jobs
     assert seen.job.queue == queue
 

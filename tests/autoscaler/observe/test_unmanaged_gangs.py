@@ -45,7 +45,7 @@ def group(name, least=2, phase="Pending", resources=None, owner=None, **spec):
     if owner:
         meta["ownerReferences"] = [{"uid": owner}]
     told = {"minMember": least, "minResources": resources or {GPU: str(2 * least)}, **spec}
-    return unmanaged_gangs.read(Dialect.VOLCANO, {"metadata": meta, "spec": told, "status": {"phase": phase}})
+    return unmanaged_gangs.read_pod_group(Dialect.VOLCANO, {"metadata": meta, "spec": told, "status": {"phase": phase}})
 
 
 def owned(name, kind, owner, **labels):
@@ -144,7 +144,7 @@ def test_the_podgroup_of_a_job_that_we_know_is_its_own(view):
 )
 def test_a_podgroup_that_cannot_be_read_says_nothing(view, told):
     view.unmanaged.put_group(
-        unmanaged_gangs.read(Dialect.VOLCANO, {"metadata": {"name": "g", "namespace": "ns"}, "spec": told})
+        unmanaged_gangs.read_pod_group(Dialect.VOLCANO, {"metadata": {"name": "g", "namespace": "ns"}, "spec": told})
     )
     assert waits(view) == {}
 
@@ -158,7 +158,7 @@ def test_a_podgroup_that_cannot_be_read_says_nothing(view, told):
 ])  # fmt: skip
 def test_a_podgroup_of_kai_says_how_many_start_together(told, least):
     raw = {"metadata": {"name": "g", "namespace": "ns"}, "spec": told}
-    assert unmanaged_gangs.read(Dialect.KAI, raw).least == least
+    assert unmanaged_gangs.read_pod_group(Dialect.KAI, raw).least == least
 
 
 def test_roles_of_several_shapes_wait_together(view):
@@ -193,7 +193,7 @@ GATE = [{"name": "hold"}]
         pytest.param(hidden(pod("p"), GATE, said="SchedulingGated"), "pod p waits behind a scheduling gate", id="told"),
         pytest.param(
             hidden(pod("p"), scheduler="nobody"),
-            "pod p waits for scheduler 'nobody', which has never looked at it",
+            "pod p waits for scheduler 'nobody', which has never tried it",
             id="one of a scheduler that nobody is known to run",
         ),
         pytest.param(hidden(pod("p"), scheduler="mine", said="Unschedulable"), "", id="unless it has looked"),

@@ -6,13 +6,13 @@ import pytest
 
 from tests.autoscaler.world import NOW_S
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.reporting.decision_log import BadLine, encode, read_line
+from turnout.autoscaler.reporting.decision_log import BadLine, encode_decisions, read_line
 from turnout.jobs.model import JobKey
 from turnout.kube.times import rfc3339
 
 A, B = JobKey("VolcanoJob", "team-a", "bert"), JobKey("Job", "team-b", "gpt")
 SHRINK = Step(A, 3, 5, Reason.MAKES_ROOM, "2 workers\nof 5", B)
-(GOOD,) = encode([SHRINK], NOW_S).splitlines()
+(GOOD,) = encode_decisions([SHRINK], NOW_S).splitlines()
 
 
 def test_a_line_has_the_fields_that_programs_read():
@@ -28,12 +28,12 @@ def test_a_line_has_the_fields_that_programs_read():
 
 
 def test_each_decision_is_one_line_and_is_read_as_it_was_written():
-    lines = encode([SHRINK, Step(B, 2, 2, Reason.AT_MAX)], NOW_S).splitlines()
+    lines = encode_decisions([SHRINK, Step(B, 2, 2, Reason.AT_MAX)], NOW_S).splitlines()
     assert [(each.job, each.workers, each.reason, each.detail) for each in map(read_line, lines)] == [
         ("VolcanoJob/team-a/bert", 3, "MakesRoom", "2 workers\nof 5"),
         ("Job/team-b/gpt", 2, "AtMax", ""),
     ]
-    assert encode([], NOW_S) == b""
+    assert encode_decisions([], NOW_S) == b""
 
 
 @pytest.mark.parametrize(

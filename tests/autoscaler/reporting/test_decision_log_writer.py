@@ -57,7 +57,7 @@ def test_after_a_crash_it_goes_on_behind_the_line_that_was_cut_off(tmp_path):
 def test_it_never_takes_more_than_two_files_of_its_bound(tmp_path):
     path, most = tmp_path / "decisions", 1000
     for _ in range(4):
-        written(path, *([GROWS, WAITS] if second % 2 else [FULL, WAITS] for second in range(8)), most_bytes=most)
+        written(path, *([GROWS, WAITS] if second % 2 else [FULL, WAITS] for second in range(8)), max_bytes=most)
     old = tmp_path / "decisions.1"
     assert {file.name for file in tmp_path.iterdir()} == {"decisions", "decisions.1"}
     assert max(path.stat().st_size, old.stat().st_size) <= most

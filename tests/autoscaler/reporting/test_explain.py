@@ -7,7 +7,7 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
-from turnout.autoscaler.reporting.why import Holder, chain, refusal, refusals, worker_of
+from turnout.autoscaler.reporting.why import Holder, chain, count_refusals, refusal, worker_text
 from turnout.jobs.model import JobKey, Spread
 from turnout.kube.objects import Node, NodeCondition, NodeSpec, NodeStatus, ObjectMeta, Taint
 from turnout.kube.pod_shape import PodShape, amount_text
@@ -112,7 +112,7 @@ def test_selectors_and_affinities_are_named():
     assert refusal(node(), replace(asks, selector=(("disk", "ssd"), ("zone", "b")))) == "without label zone=b"
     far = ((((("zone", "In", ("c",)),)), ()),)
     assert refusal(node(), replace(asks, terms=far)) == "outside its node affinity"
-    assert refusals([node(), node(ready=False), node(ready=False)], asks) == {"not ready": 2}
+    assert count_refusals([node(), node(ready=False), node(ready=False)], asks) == {"not ready": 2}
 
 
 @pytest.mark.parametrize(
@@ -125,5 +125,5 @@ def test_amounts_are_told_as_people_write_them(what, amount, text):
 
 def test_a_worker_is_told_gpus_first():
     asks = PodShape((("cpu", 2000), ("memory", 1 << 30), (GPU, 2), ("pods", 1)))
-    assert worker_of(asks, (GPU,)) == f"2 {GPU}, 2 cpu, 1Gi memory"
-    assert worker_of(PodShape((("pods", 1),)), (GPU,)) == "nothing"
+    assert worker_text(asks, (GPU,)) == f"2 {GPU}, 2 cpu, 1Gi memory"
+    assert worker_text(PodShape((("pods", 1),)), (GPU,)) == "nothing"

@@ -13,7 +13,14 @@ from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
 from tests.support.examples import scaled
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.forecast import KEPT, MOST_WAITERS, ForecastCache, RuntimeStats, forecast, run_time_s
+from turnout.autoscaler.reporting.forecast import (
+    MAX_RUN_TIMES,
+    MAX_WAITERS,
+    ForecastCache,
+    RuntimeStats,
+    forecast,
+    run_time_s,
+)
 
 
 def told(at, lives=None, now_s=NOW_S, **more):
@@ -57,7 +64,7 @@ def test_room_that_is_there_or_on_its_way_is_a_matter_of_seconds():
             {"queues": {"q": {"limit": 3}}}, "never: its min is more than its queue may have", id="over quota"
         ),
         pytest.param({"queues": {"q": {"open": False}}}, "not before its queue is open again", id="closed"),
-        pytest.param({"complete": False}, "nobody can say: what is seen is not to be trusted", id="a list failed"),
+        pytest.param({"complete": False}, "nobody can say: the observation cannot be trusted", id="a list failed"),
     ],
 )
 def test_what_will_not_start_by_waiting_gets_no_time_and_the_reason(more, says):
@@ -125,7 +132,7 @@ def test_a_queue_that_stays_full_lets_nobody_in_whatever_the_nodes_have():
 
 
 def test_only_so_many_are_looked_at_and_the_others_are_told_so():
-    many = [seen(job(f"w{number:03}", least=4, most=4)) for number in range(MOST_WAITERS + 3)]
+    many = [seen(job(f"w{number:03}", least=4, most=4)) for number in range(MAX_WAITERS + 3)]
     at = world([4], running("a"), *many)
     found = forecast(at, decide(at, POLICY, NOW_S), RuntimeStats(), NOW_S)
     assert sum("nobody looks farther" in each.because for each in found.values()) == 3
@@ -270,7 +277,7 @@ def test_a_job_that_has_ended_is_counted_once_and_what_is_kept_is_bounded():
     raw = {"status": {"runningDuration": "10s"}}
     lives = RuntimeStats()
     for _ in range(3):
-        lives.add_ended([(f"u{number}", "q", raw) for number in range(KEPT)])
-    assert len(lives.of("q")) == KEPT
+        lives.add_ended([(f"u{number}", "q", raw) for number in range(MAX_RUN_TIMES)])
+    assert len(lives.of("q")) == MAX_RUN_TIMES
     lives.add_ended([("new", "q", {"status": {"runningDuration": "30s"}})])
-    assert (len(lives.of("q")), lives.of("q")[-1]) == (KEPT, 30.0)
+    assert (len(lives.of("q")), lives.of("q")[-1]) == (MAX_RUN_TIMES, 30.0)

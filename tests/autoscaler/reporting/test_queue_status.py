@@ -6,9 +6,16 @@ import json
 import pytest
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, seen, world
-from turnout.autoscaler.controller.status_writer import MOST_MARKS, StatusWriter
+from turnout.autoscaler.controller.status_writer import MAX_MARKS, StatusWriter
 from turnout.autoscaler.decide import decide
-from turnout.autoscaler.reporting.queue_status import MOST_JOBS, Mark, marks_of, name_of, pages, worker_annotations
+from turnout.autoscaler.reporting.queue_status import (
+    MAX_JOBS,
+    Mark,
+    configmap_name,
+    marks_of,
+    pages,
+    worker_annotations,
+)
 from turnout.kube import labels
 from turnout.kube.errors import Conflict, Forbidden, NotFound
 
@@ -34,20 +41,20 @@ def test_nothing_of_it_changes_while_nothing_else_does():
 
 
 def test_a_crowd_is_counted():
-    crowd = [seen(job(f"w{number:03}", least=9, most=9)) for number in range(MOST_JOBS + 7)]
+    crowd = [seen(job(f"w{number:03}", least=9, most=9)) for number in range(MAX_JOBS + 7)]
     told = page(world([4], *crowd))["q"]
-    assert (len(told["waiting"]), told["waitingLeftOut"]) == (MOST_JOBS, 7)
+    assert (len(told["waiting"]), told["waitingLeftOut"]) == (MAX_JOBS, 7)
 
 
 @pytest.mark.parametrize("queue", ["team-a", "namespace/team-a", "Team_A", "ä", "a" * 300, "-"])
 def test_every_queue_has_a_name_of_its_own_that_the_api_server_takes(queue):
-    name = name_of(queue)
+    name = configmap_name(queue)
     assert name.startswith("turnout-queue-")
     assert len(name) <= 253
     assert name.replace("-", "").isalnum()
     assert name == name.lower()
     assert name.isascii()
-    assert name != name_of(queue + "x")
+    assert name != configmap_name(queue + "x")
 
 
 @pytest.mark.contract("VE-28", "VE-32", "VE-33", "XD-05")
@@ -138,5 +145,5 @@ async def test_what_is_refused_is_tried_again_and_stops_nobody(caplog):
 @pytest.mark.asyncio
 async def test_of_many_marks_a_round_writes_only_so_many():
     store = Store()
-    await writer(store, {}, [Mark("ns", str(number), (("a", "b"),)) for number in range(3 * MOST_MARKS)]).round()
-    assert store.calls == MOST_MARKS
+    await writer(store, {}, [Mark("ns", str(number), (("a", "b"),)) for number in range(3 * MAX_MARKS)]).round()
+    assert store.calls == MAX_MARKS

@@ -14,7 +14,7 @@ from turnout.autoscaler.reporting.usage import (
     UsageSums,
     UsedBy,
     borrowed_gpus,
-    bounded,
+    bound_pairs,
     idle_by_reason,
     idle_gpus,
     lending,
@@ -192,12 +192,15 @@ def test_rates_are_summed_over_time():
 
 def test_pairs_are_counted_by_name_up_to_a_bound():
     known = set()
-    assert bounded({("a", "b"): 1, ("a", "c"): 2, ("a", "d"): 3}, known, most=2) == {
+    assert bound_pairs({("a", "b"): 1, ("a", "c"): 2, ("a", "d"): 3}, known, max_pairs=2) == {
         ("a", "b"): 1,
         ("a", "c"): 2,
         (OTHER, OTHER): 3,
     }
-    assert bounded({("a", "d"): 3, ("a", "c"): 5, ("e", "f"): 1}, known, most=2) == {("a", "c"): 5, (OTHER, OTHER): 4}
+    assert bound_pairs({("a", "d"): 3, ("a", "c"): 5, ("e", "f"): 1}, known, max_pairs=2) == {
+        ("a", "c"): 5,
+        (OTHER, OTHER): 4,
+    }
 
 
 def test_the_time_until_lent_gpus_are_bound_to_the_job_that_needs_them():

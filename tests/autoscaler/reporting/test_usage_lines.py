@@ -8,7 +8,7 @@ from tests.autoscaler.world import NOW_S
 from turnout.autoscaler.model import Reason, Step
 from turnout.autoscaler.reporting.decision_log import (
     BadLine,
-    encode,
+    encode_decisions,
     encode_usage,
     is_usage,
     read_line,
@@ -57,7 +57,7 @@ def test_a_line_is_read_as_it_was_written():
 
 
 def test_both_kinds_of_lines_are_told_apart():
-    (decision,) = encode([Step(KEY, 2, 2, Reason.AT_MAX)], NOW_S).splitlines()
+    (decision,) = encode_decisions([Step(KEY, 2, 2, Reason.AT_MAX)], NOW_S).splitlines()
     assert [is_usage(line) for line in (A, B, decision)] == [True, True, False]
     with pytest.raises(BadLine):  # a program that knows decisions only skips the line
         read_line(A)

@@ -9,7 +9,7 @@ from tests.autoscaler.world import NOW_S, POLICY, job, seen, shape, world
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.memory import Strike
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.observe.room_history import FORGET_S, FREE, MOST_KEPT, MOST_S, UnusedRoom
+from turnout.autoscaler.observe.room_history import FORGET_S, FREE_STRIKES, MAX_BACKOFF_S, MAX_REMEMBERED, UnusedRoom
 from turnout.jobs.model import JobKey, Life
 
 GIVER = job("giver", least=2, most=8, replicas=8, resized_s=NOW_S - 50)
@@ -67,7 +67,7 @@ def test_room_is_kept_for_so_long_and_no_longer():
 def test_each_back_off_is_twice_as_long_as_the_one_before_up_to_an_hour():
     story, told = Story(), []
     for _ in range(8):
-        story.look(ghost(), after_s=MOST_S)  # every back-off is over by then
+        story.look(ghost(), after_s=MAX_BACKOFF_S)  # every back-off is over by then
         story.look(ghost())
         story.look(ghost(), after_s=LATE_S)
         told.append(story.unused.strikes(story.now_s)[0].left_s)
@@ -155,7 +155,7 @@ def test_a_waiter_that_is_there_and_waits_no_more(life, size):
 
 def test_new_names_do_not_help_a_namespace_for_long():
     story = Story()
-    for number in range(FREE + 1):
+    for number in range(FREE_STRIKES + 1):
         assert story.look(ghost(f"ghost{number}")) == 2
         assert story.look(after_s=3.0) == 8
     assert story.look(ghost("another")) == 8
@@ -165,10 +165,10 @@ def test_new_names_do_not_help_a_namespace_for_long():
 
 def test_a_namespace_is_believed_again_after_a_while():
     story = Story()
-    for number in range(FREE + 1):
+    for number in range(FREE_STRIKES + 1):
         story.look(ghost(f"ghost{number}"))
         story.look(after_s=3.0)
-    assert story.look(ghost("honest"), after_s=MOST_S) == 2
+    assert story.look(ghost("honest"), after_s=MAX_BACKOFF_S) == 2
 
 
 def test_where_nobody_left_room_unused_nothing_is_marked():
@@ -226,7 +226,10 @@ def test_a_recalled_back_off_ends(after_s, reason):
 
 @pytest.mark.parametrize(
     ("age_s", "known"),
-    [pytest.param(FORGET_S + MOST_S, True, id="so old"), pytest.param(FORGET_S + MOST_S + 1, False, id="any older")],
+    [
+        pytest.param(FORGET_S + MAX_BACKOFF_S, True, id="so old"),
+        pytest.param(FORGET_S + MAX_BACKOFF_S + 1, False, id="any older"),
+    ],
 )
 def test_a_strike_is_forgotten_after_a_while(age_s, known):
     unused = recalled(Strike("who", 2, age_s, 0.0))
@@ -237,8 +240,8 @@ def test_a_strike_is_forgotten_after_a_while(age_s, known):
 @pytest.mark.parametrize(
     ("age_s", "left_s"),
     [
-        pytest.param(FORGET_S + MOST_S, 480.0, id="that is remembered is one of several"),
-        pytest.param(FORGET_S + MOST_S + 1, 60.0, id="that is forgotten makes the next the first again"),
+        pytest.param(FORGET_S + MAX_BACKOFF_S, 480.0, id="that is remembered is one of several"),
+        pytest.param(FORGET_S + MAX_BACKOFF_S + 1, 60.0, id="that is forgotten makes the next the first again"),
     ],
 )
 def test_a_strike(age_s, left_s):
@@ -249,7 +252,7 @@ def test_a_strike(age_s, left_s):
     assert unused.strikes(5.0 + LATE_S)[0] == Strike(key, {480.0: 4, 60.0: 1}[left_s], 0.0, left_s)
 
 
-@pytest.mark.parametrize("others", [MOST_KEPT - 1, MOST_KEPT], ids=["the last of so many", "one more"])
+@pytest.mark.parametrize("others", [MAX_REMEMBERED - 1, MAX_REMEMBERED], ids=["the last of so many", "one more"])
 def test_so_many_givers_are_remembered(others):
     unused, giver = UnusedRoom(POLICY.bind_s, lambda _: False), seen(replace(GIVER, replicas=2), [0] * 2)
     gone = JobKey("Pod", "ns", "gone")
@@ -257,16 +260,16 @@ def test_so_many_givers_are_remembered(others):
     steps = [Step(JobKey("Job", "ns", name), 2, 8, Reason.MAKES_ROOM, "", gone) for name in names]
     unused.record_decision(world([8], giver), steps, NOW_S)
     (found,) = unused.update(world([8], giver), NOW_S + 1).jobs
-    assert found.size_before == (8 if others < MOST_KEPT else 0)
+    assert found.size_before == (8 if others < MAX_REMEMBERED else 0)
 
 
 @pytest.mark.parametrize("over", [0, 1], ids=["as many as may be", "one too many"])
 def test_only_so_many_are_remembered_and_the_oldest_is_forgotten_first(over):
-    unused = recalled(*(Strike(f"who{at}", 2, 0.0, 0.0) for at in range(MOST_KEPT + over)))
+    unused = recalled(*(Strike(f"who{at}", 2, 0.0, 0.0) for at in range(MAX_REMEMBERED + over)))
     unused.update(world([8]), 5.0)
     kept = {each.owner for each in unused.strikes(5.0)}
-    assert (len(kept), "who0" in kept) == (MOST_KEPT, not over)
+    assert (len(kept), "who0" in kept) == (MAX_REMEMBERED, not over)
 
 
 def test_no_recalled_back_off_is_longer_than_the_longest():
-    assert recalled(Strike("who", 9, 0.0, 1e9)).strikes(5.0)[0].left_s == MOST_S
+    assert recalled(Strike("who", 9, 0.0, 1e9)).strikes(5.0)[0].left_s == MAX_BACKOFF_S

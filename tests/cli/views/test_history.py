@@ -4,7 +4,7 @@ import pytest
 
 from tests.autoscaler.world import NOW_S
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.reporting.decision_log import UsageLine, encode, encode_usage
+from turnout.autoscaler.reporting.decision_log import UsageLine, encode_decisions, encode_usage
 from turnout.cli.views.history import in_order, listing, rows_of_annotations, rows_of_events, rows_of_log
 from turnout.cli.views.listing import text
 from turnout.jobs.model import JobKey
@@ -61,8 +61,15 @@ def test_annotations_tell_the_last_change_and_what_holds():
 
 def test_a_log_tells_each_changed_decision_once_and_counts_bad_lines():
     grows, full = Step(BERT, 4, 1, Reason.IDLE_ROOM, "3 workers more"), Step(BERT, 4, 4, Reason.AT_MAX)
-    log = [*encode([grows], NOW_S).splitlines(), b"cut off", b"", *encode([OTHER, full], NOW_S + 9).splitlines()]
-    rows, unread = rows_of_log([*log, *encode([full], NOW_S + 60).splitlines()], BERT)  # told again by a new leader
+    log = [
+        *encode_decisions([grows], NOW_S).splitlines(),
+        b"cut off",
+        b"",
+        *encode_decisions([OTHER, full], NOW_S + 9).splitlines(),
+    ]
+    rows, unread = rows_of_log(
+        [*log, *encode_decisions([full], NOW_S + 60).splitlines()], BERT
+    )  # told again by a new leader
     assert unread == 1
     assert [(row.at, row.reason) for row in rows] == [(rfc3339(NOW_S), "IdleRoom"), (rfc3339(NOW_S + 9), "AtMax")]
     assert rows[0].text == f"4 workers (3 workers more). {AUTOSCALER['IdleRoom'].means}"
@@ -72,7 +79,7 @@ def test_a_log_tells_each_changed_decision_once_and_counts_bad_lines():
 
 def test_lines_about_usage_are_no_decisions_and_no_faults():
     usage = encode_usage([UsageLine(rfc3339(NOW_S), 900.0, "q")]).splitlines()
-    rows, unread = rows_of_log([*usage, *encode([OTHER], NOW_S).splitlines()], OTHER.key)
+    rows, unread = rows_of_log([*usage, *encode_decisions([OTHER], NOW_S).splitlines()], OTHER.key)
     assert ([row.reason for row in rows], unread) == (["AtMax"], 0)
 
 

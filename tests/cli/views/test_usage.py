@@ -11,7 +11,7 @@ import pytest
 from tests.autoscaler.world import GPU, NOW_S, job, seen, world
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.model import Reason, Step
-from turnout.autoscaler.reporting.decision_log import JobUsage, UsageLine, encode, encode_usage
+from turnout.autoscaler.reporting.decision_log import JobUsage, UsageLine, encode_decisions, encode_usage
 from turnout.autoscaler.reporting.usage import IdleReason
 from turnout.cli.__main__ import main
 from turnout.cli.views.usage import MAX_OWNERS, Usage, day_of, read_usage, rows_by_queue, rows_by_user
@@ -72,7 +72,7 @@ def replayed_day(tmp_path_factory):
     path, rng, clock = tmp_path_factory.mktemp("day") / "decisions", random.Random(7), Clock()
     metrics, sums, by_day = Metrics((GPU,), clock), defaultdict(float), defaultdict(lambda: defaultdict(float))
     free = [0]
-    metrics.usage.follow(lambda: free[0], lambda key: "ann" if key.name in ("j1", "j2") else "", {})
+    metrics.usage.set_sources(lambda: free[0], lambda key: "ann" if key.name in ("j1", "j2") else "", {})
     queues = {name: {"deserved": share} if share else {} for name, share in SHARES.items()}
     with path.open("wb") as log:
         end_s = clock.now_s + 26 * 3600
@@ -80,7 +80,7 @@ def replayed_day(tmp_path_factory):
             jobs, free[0] = draw_jobs(rng)
             steps = [Step(each.job.key, len(each.workers), len(each.workers), Reason.AT_MAX) for each in jobs]
             metrics.record_decision(world([TOTAL], *jobs, queues=queues), steps)
-            log.write(encode(steps, clock.wall()) + encode_usage(metrics.usage.due_lines(clock.wall())))
+            log.write(encode_decisions(steps, clock.wall()) + encode_usage(metrics.usage.due_lines(clock.wall())))
             seconds = min(rng.choice([70.0, 200.0, 300.0]), 900.0 - clock.wall() % 900.0)
             own_sums(jobs, free[0], seconds, sums)
             own_sums(jobs, free[0], seconds, by_day[rfc3339(clock.wall())[:10]])

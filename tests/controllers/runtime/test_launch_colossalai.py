@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from turnout.controllers.runtime import launch_colossalai
-from turnout.controllers.runtime.launch_colossalai import SILENT, exported
+from turnout.controllers.runtime.launch_colossalai import NO_ANSWER, exportable_variables
 
 
 @contextlib.contextmanager
@@ -66,7 +66,7 @@ def test_the_commands_code_and_last_words_are_the_launchers(tmp_path, script, co
 def test_nothing_is_run_before_ssh_answers(tmp_path, words):
     with greeting(words) as port:
         code, out, kept = launched(tmp_path, port, "echo", "begun")
-    assert (code, out) == (SILENT, "")
+    assert (code, out) == (NO_ANSWER, "")
     assert kept == f"no SSH server answers on port {port} in 0.5 s: 127.0.0.1\n"
 
 
@@ -75,7 +75,7 @@ def test_nothing_is_run_before_ssh_answers(tmp_path, words):
 )
 def test_a_value_reaches_a_host_as_it_is(text):
     """The runner writes `export NAME="value"` for the shell of each host."""
-    (value,) = exported({"V": text}).values()
+    (value,) = exportable_variables({"V": text}).values()
     done = subprocess.run(
         ["bash", "-c", f'export V="{value}" && printenv -0 V'], capture_output=True, text=True, timeout=60, check=True
     )
@@ -84,7 +84,7 @@ def test_a_value_reaches_a_host_as_it_is(text):
 
 @pytest.mark.parametrize("name", ["a.b", "a-b", "BASH_FUNC_f%%", "UID", "SHELLOPTS", "HOSTNAME"])
 def test_a_name_that_a_host_cannot_export_or_has_itself_stays_here(name):
-    assert exported({name: "1", "B": "2"}) == {"B": "2"}
+    assert exportable_variables({name: "1", "B": "2"}) == {"B": "2"}
 
 
 def test_the_command_gets_the_variables_in_that_form(tmp_path):

@@ -8,7 +8,7 @@ from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import OwnedObjects, Reason
 from turnout.controllers.reconcile import reconcile
-from turnout.controllers.role_pods import extended, not_offered
+from turnout.controllers.role_pods import extended_resources, missing_device_texts
 from turnout.controllers.runtime.owned_objects import NodeResources, OfferedStatus, OfferingNode
 from turnout.kube.objects import ObjectMeta
 from turnout.kube.watch_events import Key
@@ -59,12 +59,12 @@ def test_events_of_a_job_that_asks_for(resources, offered, count):
 
 
 def test_a_role_without_replicas_asks_for_nothing():
-    assert not_offered(view(asks({"limits": {GPU: 1}}, replicas=0)), frozenset()) == []
+    assert missing_device_texts(view(asks({"limits": {GPU: 1}}, replicas=0)), frozenset()) == []
 
 
 def test_long_lists_are_cut():
     limits = {f"example.com/card-{number}": 1 for number in range(10)}
-    (text,) = not_offered(view(asks({"limits": limits})), frozenset())
+    (text,) = missing_device_texts(view(asks({"limits": limits})), frozenset())
     assert "card-7 and 2 more, which no node offers: nodes offer no extended resource at all." in text
 
 
@@ -92,7 +92,11 @@ def test_a_node_that_says_nothing_offers_nothing():
     nodes = NodeResources()
     nodes.put(replace_status(node("a"), None))
     nodes.synced("9")
-    assert (nodes.offered, extended(None), extended([GPU])) == (frozenset(), frozenset(), frozenset())
+    assert (nodes.offered, extended_resources(None), extended_resources([GPU])) == (
+        frozenset(),
+        frozenset(),
+        frozenset(),
+    )
 
 
 def replace_status(made, allocatable):

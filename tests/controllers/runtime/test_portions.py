@@ -46,7 +46,7 @@ def taken_in(seen, creates):
     """Return what a job owns once the API server has made these children; pods run at once."""
     pods, others = list(seen.pods), dict(seen.others)
     for body in (each.body for each in creates):
-        key, marks = children.key_of(body), body["metadata"].get("labels") or {}
+        key, marks = children.child_key(body), body["metadata"].get("labels") or {}
         role = next((text for name, text in marks.items() if name.endswith(("replica-type", "task-spec"))), "")
         index = next((int(text) for name, text in marks.items() if name.endswith(("rank-index", "-index"))), 0)
         rank = marks.get("elasticjob.dlrover/rank-index", index)
@@ -78,7 +78,7 @@ def test_one_look_makes_one_portion_and_the_next_look_goes_on(kind, raw):
         looks += 1
         assert len(creates) <= PORTION_CHILDREN
         assert sum(map(size, creates[:-1])) <= PORTION_BYTES  # the last one may be over
-        fresh = {children.key_of(each.body) for each in creates}
+        fresh = {children.child_key(each.body) for each in creates}
         assert not fresh & names
         names |= fresh
         seen = taken_in(seen, creates)

@@ -4,13 +4,13 @@ import subprocess
 
 import pytest
 
-from turnout.controllers.runtime.writer import new_keys
+from turnout.controllers.runtime.writer import new_ssh_files
 
 
 @pytest.mark.debian("openssh-server")
 @pytest.mark.parametrize(("private", "public"), [("id_ecdsa", "id_ecdsa.pub"), ("ssh_host_ecdsa_key", None)])
 def test_openssh_reads_a_private_key(tmp_path, private, public):
-    keys = new_keys()
+    keys = new_ssh_files()
     file = tmp_path / private
     file.touch(mode=0o600)
     file.write_text(keys[private])
@@ -22,11 +22,11 @@ def test_openssh_reads_a_private_key(tmp_path, private, public):
 
 
 def test_a_users_key_opens_hosts_and_the_hosts_own_key_does_not():
-    keys = new_keys()
+    keys = new_ssh_files()
     assert keys["authorized_keys"] == keys["id_ecdsa.pub"]
     assert keys["ssh_host_ecdsa_key"] != keys["id_ecdsa"]
 
 
 def test_two_jobs_have_no_key_in_common():
-    first, second = new_keys(), new_keys()
+    first, second = new_ssh_files(), new_ssh_files()
     assert not {first[name] for name in first if name != "config"} & set(second.values())

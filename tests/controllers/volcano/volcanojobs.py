@@ -61,7 +61,7 @@ def others(raw, phase="Inqueue"):
     """All that a job owns beside its pods, as it is wanted. phase: of its PodGroup."""
     whole, found = view(raw), {}
     for body in (children.pod_group(whole, VOLCANO), *VOLCANOJOB.extras(whole, OwnedObjects())):
-        key = children.key_of(body)
+        key = children.child_key(body)
         told = phase if key.kind == "PodGroup" else ""
         found[key] = ChildState(key, f"uid-{key.name}", "", -1, body.get("spec", {}), body.get("data", {}), told)
     return {key: each for key, each in found.items() if key.kind != "Secret"}
@@ -102,7 +102,7 @@ def pod_of(raw, task="worker", index=0, setup=VOLCANO):
     """The pod that a job makes for one index of a task."""
     whole = view(raw)
     (role,) = [each for each in whole.roles if each.name == task]
-    return children.pod(VOLCANOJOB, whole, role, Replica(index, index), OwnedObjects(), setup)
+    return children.pod_body(VOLCANOJOB, whole, role, Replica(index, index), OwnedObjects(), setup)
 
 
 def env_of(body):

@@ -15,7 +15,7 @@ from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.model import ApiRefusal, Unserved
 from turnout.simulator.api.server.handlers import first_namespaces
 from turnout.simulator.api.store import Store, event, line
-from turnout.simulator.api.verbs import Call, do, question
+from turnout.simulator.api.verbs import Call, do, selection_of
 
 REASON_OF_CODE = {403: "Forbidden", 409: "Conflict", 422: "Invalid", 500: "InternalError", 503: "ServiceUnavailable"}
 
@@ -81,7 +81,7 @@ class Server:
 
     async def lines(self, program, target, query, version):
         """Yield the lines of a watch."""
-        journal, selection = self.store.journal(target.kind), question(target, query)
+        journal, selection = self.store.journal(target.kind), selection_of(target, query)
         position, bookmarks = journal.after(version), self._bookmarks
         changed = asyncio.Event()
         key = (program, object())

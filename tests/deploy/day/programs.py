@@ -216,7 +216,7 @@ class AutoscalerProgram(Program):
         acts = writer, settings.policy(), clock, events, self.metrics, journal
         self.controller = AutoscalerController(self.view, self.informers, *acts)
         self.metrics.show_cluster(self._gpus, lambda: 0 if journal is None else journal.left_out)
-        self.metrics.usage.follow(lambda: self._gpus()["free"], lambda key: "", {})
+        self.metrics.usage.set_sources(lambda: self._gpus()["free"], lambda key: "", {})
         tells = NodeEvents(Quiet(), rules, self.metrics)
         self.taints = TaintWriter(calls, reports, rules, tells, clock, news, False)
         self.stuck = False

@@ -112,7 +112,7 @@ async def operated(plane, folder, controlled=None):
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     kept, pair = PodLogs(), plane.authority.server("kubelet", ("127.0.0.1",))
     async with (
-        attached(kubeconfig.read(config)) as made,
+        attached(kubeconfig.read_kubeconfig(config)) as made,
         endpoint(kept, plane.ca, pair.cert, pair.key) as logs_port,
         asyncio.TaskGroup() as tasks,
     ):

@@ -10,7 +10,7 @@ from tests import cluster
 from tests.deploy.test_autoscaler_account import NOT_OURS, guarded
 from tests.deploy.test_autoscaler_installed import AUTOSCALER, SYSTEM, install
 from tests.e2e.newer.test_native_resizes import GROUPS, SERVED
-from turnout.autoscaler.observe.native_gangs import patch_of, read
+from turnout.autoscaler.observe.native_gangs import patch_of, read_native_group
 
 POLICY = "turnout-autoscaler-resizes-gang-mins-only"
 
@@ -38,10 +38,10 @@ async def test_of_a_pod_group_the_minimum_may_be_changed_and_nothing_else(contro
             for attempt in (lambda: autoscaler.delete(path), lambda: autoscaler.create(group)):
                 with pytest.raises(ApiError, match="forbidden"):
                     await attempt()
-            lowered = await autoscaler.patch(path, patch_of(read(stored), 2))
+            lowered = await autoscaler.patch(path, patch_of(read_native_group(stored), 2))
             assert lowered["spec"]["schedulingPolicy"]["gang"]["minCount"] == 2
             with pytest.raises(ApiError) as answer:  # written for a version that is gone
-                await autoscaler.patch(path, patch_of(read(stored), 1))
+                await autoscaler.patch(path, patch_of(read_native_group(stored), 1))
             assert answer.value.status == 409
-            raised = await autoscaler.patch(path, patch_of(read(lowered), 4))
+            raised = await autoscaler.patch(path, patch_of(read_native_group(lowered), 4))
         assert raised["metadata"]["annotations"] == {"kept": "by its owner"}

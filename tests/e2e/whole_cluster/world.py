@@ -183,7 +183,7 @@ async def whole_cluster(plane, folder, pods):
     await install(stage, cluster.plain_crd("scheduling.volcano.sh", "v1beta1", "Queue", "Cluster"))
     config = await asyncio.to_thread(plane.kubeconfig.read_bytes)
     (folder / "history").mkdir()
-    async with attached(kubeconfig.read(config)) as made, asyncio.TaskGroup() as tasks:
+    async with attached(kubeconfig.read_kubeconfig(config)) as made, asyncio.TaskGroup() as tasks:
         made.addresses.update(stage.ip_of)
         runner = made.run_pods(PACE, pods, config)
         await stage.submit(*nodes, cluster.config_map(stage.text))

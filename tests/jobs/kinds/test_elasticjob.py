@@ -9,7 +9,7 @@ from tests.jobs.kinds.test_every_kind import merged
 from tests.jobs.test_kinds import template
 from turnout.autoscaler.controller.scale_writer import ScaleWriter
 from turnout.autoscaler.model import Reason, Step
-from turnout.controllers.scale_plan import scale
+from turnout.controllers.scale_plan import scale_job
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import BadJob, Bounds, JobKey, Sizes
 from turnout.kube import labels
@@ -63,7 +63,7 @@ def followed(raw, workers):
     """The job once our change has been written and our job controller has carried it out."""
     asked = merged(raw, KIND.change(raw, workers).body)
     plan_ = KIND.change(raw, workers).then.body
-    made = merged(asked, scale(plan_, asked, 0.0).job)
+    made = merged(asked, scale_job(plan_, asked, 0.0).job)
     made["metadata"]["resourceVersion"] = "9"
     return made
 

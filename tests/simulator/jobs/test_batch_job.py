@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.simulator.jobs.world import NOW_S, Hand
 from tests.simulator.jobs.world import batch_job as job
 from turnout.simulator.cluster.controllers import batch_job
-from turnout.simulator.cluster.controllers.batch_job import format_indexes, index_of, spread
+from turnout.simulator.cluster.controllers.batch_job import format_indexes, index_of, parse_indexes
 
 
 def hand(made):
@@ -124,13 +124,13 @@ def test_one_without_indexes_counts_heads():
 
 @pytest.mark.parametrize(("text", "found"), [("", []), ("0", [0]), ("0,1", [0, 1]), ("0,2-4,9", [0, 2, 3, 4, 9])])
 def test_indexes_are_told_in_runs(text, found):
-    assert sorted(spread(text)) == found
+    assert sorted(parse_indexes(text)) == found
     assert format_indexes(found) == text
 
 
 @given(st.frozensets(st.integers(0, 60)))
 def test_telling_indexes_loses_none(indexes):
-    assert spread(format_indexes(indexes)) == indexes
+    assert parse_indexes(format_indexes(indexes)) == indexes
 
 
 @given(st.data())
@@ -146,5 +146,5 @@ def test_after_any_resize_every_index_below_the_size_is_done_or_there_once(data)
         if at.job["status"].get("completionTime"):
             return
         size = at.job["spec"]["completions"]
-        done = spread(at.job["status"].get("completedIndexes", ""))
+        done = parse_indexes(at.job["status"].get("completedIndexes", ""))
         assert sorted([*indexes(at), *(index for index in done if index < size)]) == list(range(size))

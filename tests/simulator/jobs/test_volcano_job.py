@@ -180,7 +180,7 @@ def test_it_goes_when_its_time_after_the_end_is_over():
     ],
 )
 def test_what_admission_refuses(changed, why):
-    assert why in " ".join(volcano.faults({**job()["spec"], **changed}))
+    assert why in " ".join(volcano.validation_errors({**job()["spec"], **changed}))
 
 
 def test_what_admission_fills_in():

@@ -11,17 +11,17 @@ from turnout.simulator.processes.pod_lifecycle import (
     TERM,
     ContainerState,
     Part,
-    at_rest,
     begin_end,
+    is_at_rest,
+    is_over,
     new_lifecycle,
-    next_look_s,
-    over,
+    next_due_s,
     phase,
     record_end,
     record_signal,
     record_start,
-    to_start,
-    to_stop,
+    signals_due,
+    starts_due,
 )
 
 
@@ -31,7 +31,7 @@ def pod(policy="Always", mains=("m",), inits=()):
 
 
 def start_all(life, now_s=0.0):
-    for name in to_start(life, now_s):
+    for name in starts_due(life, now_s):
         life = record_start(life, name, now_s)
     return life
 
@@ -40,7 +40,7 @@ def test_init_containers_start_one_after_another_and_then_all_others():
     life = new_lifecycle(pod(inits=("i1", "side", "i2"), mains=("a", "b")))
     seen = []
     for _ in range(4):
-        due = to_start(life, 0)
+        due = starts_due(life, 0)
         seen.append(due)
         life = start_all(life)
         for name in due:
@@ -64,22 +64,22 @@ def test_init_containers_start_one_after_another_and_then_all_others():
 def test_the_restart_policy_says_what_an_end_means(policy, code, word, again):
     life = record_end(start_all(new_lifecycle(pod(policy))), "m", code, 1)
     assert phase(life) == word
-    assert bool(to_start(life, 1)) is again
-    assert over(life) is not again
+    assert bool(starts_due(life, 1)) is again
+    assert is_over(life) is not again
 
 
 def test_a_failed_init_container_fails_a_pod_that_never_restarts():
     life = record_end(start_all(new_lifecycle(pod("Never", inits=("i",)))), "i", 1, 1)
-    assert (phase(life), to_start(life, 99)) == ("Failed", [])
+    assert (phase(life), starts_due(life, 99)) == ("Failed", [])
     again = record_end(start_all(new_lifecycle(pod("OnFailure", inits=("i",)))), "i", 1, 1)
-    assert to_start(again, 1) == ["i"]
+    assert starts_due(again, 1) == ["i"]
 
 
 def test_the_first_restart_is_at_once_and_later_pauses_double():
     life, now_s, pauses = start_all(new_lifecycle(pod(), (10.0, 60.0))), 0.0, []
     for _ in range(6):
         life = record_end(life, "m", 1, now_s)
-        pauses.append((next_look_s(life, now_s) or now_s) - now_s)
+        pauses.append((next_due_s(life, now_s) or now_s) - now_s)
         now_s += pauses[-1]
         life = start_all(life, now_s)
     assert pauses == [0, 10, 20, 40, 60, 60]
@@ -90,45 +90,45 @@ def test_one_that_has_run_for_long_starts_afresh():
     life = record_end(start_all(new_lifecycle(pod())), "m", 1, 1)
     life = record_end(start_all(life, 1), "m", 1, 2)
     life = record_end(start_all(life, 700), "m", 1, 1400)
-    assert to_start(life, 1400) == ["m"]
+    assert starts_due(life, 1400) == ["m"]
 
 
 def test_a_pod_that_leaves_is_asked_first_and_killed_after_its_grace():
     life = begin_end(start_all(new_lifecycle(pod(mains=("a", "b")))), 100, 30)
-    assert to_stop(life, 100) == [("a", TERM), ("b", TERM)]
+    assert signals_due(life, 100) == [("a", TERM), ("b", TERM)]
     life = record_end(record_signal(record_signal(life, "a", TERM), "b", TERM), "a", 143, 101)
-    assert to_stop(life, 129) == []
-    assert to_start(life, 129) == []
-    assert next_look_s(life, 129) == 130
-    assert to_stop(life, 130) == [("b", KILL)]
+    assert signals_due(life, 129) == []
+    assert starts_due(life, 129) == []
+    assert next_due_s(life, 129) == 130
+    assert signals_due(life, 130) == [("b", KILL)]
     life = record_signal(life, "b", KILL)
-    assert to_stop(life, 131) == []
-    assert at_rest(record_end(life, "b", 137, 131))
+    assert signals_due(life, 131) == []
+    assert is_at_rest(record_end(life, "b", 137, 131))
 
 
 def test_a_second_deletion_only_shortens_the_grace():
     life = begin_end(start_all(new_lifecycle(pod())), 100, 30)
-    assert next_look_s(begin_end(life, 110, 60), 110) == 130
-    assert next_look_s(begin_end(life, 110, 5), 110) == 115
+    assert next_due_s(begin_end(life, 110, 60), 110) == 130
+    assert next_due_s(begin_end(life, 110, 5), 110) == 115
 
 
 def test_sidecars_go_last():
     life = start_all(start_all(new_lifecycle(pod("Never", inits=("side",)))))
     gone = record_end(life, "m", 0, 5)
-    assert to_stop(gone, 5) == [("side", TERM)]
+    assert signals_due(gone, 5) == [("side", TERM)]
     assert phase(gone) == "Running"
     assert phase(record_end(record_signal(gone, "side", TERM), "side", 143, 6)) == "Succeeded"
     leaving = begin_end(life, 5, 30)
-    assert to_stop(leaving, 5) == [("m", TERM)]
-    assert to_stop(record_end(leaving, "m", 143, 6), 6) == [("side", TERM)]
+    assert signals_due(leaving, 5) == [("m", TERM)]
+    assert signals_due(record_end(leaving, "m", 143, 6), 6) == [("side", TERM)]
 
 
 def test_what_could_not_be_started_is_tried_again_after_a_pause():
     life = lifecycles.record_failed_start(
         new_lifecycle(pod(), (10.0, 60.0)), "m", "CreateContainerConfigError", "no secret", 0
     )
-    assert to_start(life, 9) == []
-    assert to_start(life, 10) == ["m"]
+    assert starts_due(life, 9) == []
+    assert starts_due(life, 10) == ["m"]
 
 
 @settings(max_examples=scaled(300))
@@ -139,20 +139,20 @@ def test_whatever_happens_nothing_runs_twice_and_everything_ends(data):
     inits = data.draw(st.lists(st.sampled_from(["i1", "i2", "side1", "side2"]), unique=True, max_size=3))
     life, now_s = new_lifecycle(pod(policy, ("a", "b"), inits), (1.0, 8.0)), 0.0
     for _ in range(data.draw(st.integers(0, 25))):
-        for name in to_start(life, now_s):
+        for name in starts_due(life, now_s):
             assert life.named(name).state is not ContainerState.RUNNING
             life = record_start(life, name, now_s)
-        for name, signal in to_stop(life, now_s):
+        for name, signal in signals_due(life, now_s):
             life = record_signal(life, name, signal)
         running = [each.name for each in life.containers if each.state is ContainerState.RUNNING]
         if running and data.draw(st.booleans()):
             life = record_end(life, data.draw(st.sampled_from(running)), data.draw(st.sampled_from([0, 1])), now_s)
         now_s += data.draw(st.sampled_from([0.0, 1.0, 20.0]))
         mains_begun = any(each.began_s or each.state is not ContainerState.WAITING for each in life.of(Part.MAIN))
-        assert not mains_begun or lifecycles.initialized(life)
+        assert not mains_begun or lifecycles.is_initialized(life)
     life = begin_end(life, now_s, 5.0)
     for _ in range(3):
-        assert to_start(life, now_s) == []
-        for name, signal in to_stop(life, now_s + 5.0):
+        assert starts_due(life, now_s) == []
+        for name, signal in signals_due(life, now_s + 5.0):
             life = record_end(record_signal(life, name, signal), name, 137, now_s + 5.0)
-    assert at_rest(life)
+    assert is_at_rest(life)

@@ -1,0 +1,206 @@
+"""The status of a ColossalAIJob in the terms of the T9k operator: a phase, six conditions, tasks and an aggregate.
+
+`colossalaijob.py` decides on the pods. Source: docs/facts/job-kinds.md 1.3; CA-43 to CA-59, SD-10, SD-11
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from turnout.controllers import conditions
+from turnout.controllers.model import (
+    ControlledJob,
+    Object,
+    OwnedObjects,
+    PodPhase,
+    PodState,
+    Reason,
+    StatusContext,
+    StatusVocabulary,
+)
+from turnout.jobs.kinds.colossalaijob import LAUNCHER, WORKER
+from turnout.kube.times import rfc3339
+
+NORMAL, NO_REASON = "All pods are running normally.", "-"
+_TYPES = (LAUNCHER, WORKER)
+# Type of a condition of T9k -> type in the core status.
+_CORE_TYPES = {
+    "Initialized": Reason.CREATED,
+    "Running": Reason.RUNNING,
+    "Completed": Reason.SUCCEEDED,
+    "Failed": Reason.FAILED,
+    "Paused": Reason.SUSPENDED,
+}
+_ORDER = ("Initialized", "Running", "ReplicaFailure", "Completed", "Failed", "Paused")
+_FAILED = "The job exited with an error code."
+
+
+def _to_core_status(status: Object) -> Object:
+    """Return the core status: the conditions that `reconcile` reads, and the times."""
+    core_conditions = []
+    for each in conditions.valid_conditions(status):
+        type_ = each.get("type")
+        if (core_type := _CORE_TYPES.get(type_) if isinstance(type_, str) else None) is None:
+            continue
+        if core_type in (Reason.SUCCEEDED, Reason.FAILED) and each.get("status") != "True":
+            continue
+        time = each.get("lastTransitionTime")
+        time = time if isinstance(time, str) else rfc3339(0.0)
+        status_word = each.get("status") if core_type is not Reason.CREATED else "True"
+        core_conditions.append(
+            {
+                "type": core_type.value,
+                "status": status_word,
+                "reason": _core_reason(core_type, status_word),
+                "message": each.get("message"),
+                "lastTransitionTime": time,
+            }
+        )
+    return {
+        **{name: status[name] for name in ("startTime", "completionTime") if name in status},
+        "conditions": core_conditions,
+    }
+
+
+def _core_reason(word: Reason, status: Any) -> str:
+    """Return the reason of a condition in the core status. status: of the condition."""
+    if word is Reason.SUSPENDED and status != "True":
+        return f"ColossalAIJob{Reason.RESUMED.value}"
+    return f"ColossalAIJob{word.value}"
+
+
+def _to_t9k_status(status: Object, job: ControlledJob | None, known: OwnedObjects, moment: StatusContext) -> Object:
+    """Return the status in the terms of the T9k operator.
+
+    status: the core status. job: None for a refused object. moment: the status before, and the time.
+    """
+    core_conditions: Sequence[Object] = status["conditions"]
+    before = {str(each.get("type")): each for each in conditions.valid_conditions(moment.before)}
+    converted = [
+        _condition(type_, *values, before.get(type_), moment.now_s)
+        for type_, values in _conditions(core_conditions, job, known, before)
+    ]
+    converted.sort(key=lambda each: _ORDER.index(each["type"]))
+    times = {name: status[name] for name in ("startTime", "completionTime") if name in status}
+    return {
+        **times,
+        "phase": _phase(core_conditions, job, known),
+        "conditions": converted,
+        "tasks": [_task(type_, known.pods) for type_ in _TYPES],
+        "aggregate": _aggregate(job, known.pods),
+    }
+
+
+def _conditions(
+    core_conditions: Sequence[Object], job: ControlledJob | None, known: OwnedObjects, before: Mapping[Any, Object]
+) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Yield the type of each condition, with (is it true, reason, message).
+
+    core_conditions: of the core status. job: None for a refused object. before: the stored conditions by type.
+    """
+    is_complete = job is not None and len(known.pods) >= job.gang.min_member
+    if is_complete or (before.get("Initialized") or {}).get("status") == "True":
+        yield "Initialized", (True, NO_REASON, "The job has been initialized successfully.")
+    else:
+        yield "Initialized", (False, NO_REASON, "The job's pods are being made.")
+    yield from _running_conditions(core_conditions)
+    failed = [pod.name for pod in known.pods if pod.phase is PodPhase.FAILED]
+    message = f"{', '.join(failed)} failed." if failed else NORMAL
+    yield "ReplicaFailure", (bool(failed), "Failed" if failed else NO_REASON, message)
+    yield from _end_conditions(core_conditions)
+
+
+def _running_conditions(core_conditions: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Yield the conditions Running and Paused, if the job ever ran or was paused, as `_conditions` does."""
+    is_paused = conditions.is_true(core_conditions, Reason.SUSPENDED)
+    if running_conditions := [each for each in core_conditions if each.get("type") == Reason.RUNNING.value]:
+        is_running = not is_paused and (
+            conditions.has_ended(core_conditions) or running_conditions[0].get("status") == "True"
+        )
+        yield "Running", (is_running, NO_REASON, NORMAL if is_running else "The job is paused.")
+    if is_paused or any(each.get("type") == Reason.SUSPENDED.value for each in core_conditions):
+        yield (
+            "Paused",
+            (is_paused, NO_REASON, "All replicas are deleted." if is_paused else "The job has been resumed."),
+        )
+
+
+def _end_conditions(core_conditions: Sequence[Object]) -> Iterator[tuple[str, tuple[bool, str, str]]]:
+    """Yield the conditions Completed and Failed, as `_conditions` does."""
+    if conditions.is_true(core_conditions, Reason.FAILED):
+        text = next(
+            (str(each.get("message")) for each in core_conditions if each.get("type") == Reason.FAILED.value), _FAILED
+        )
+        yield "Completed", (False, "Failed", text)
+        yield "Failed", (True, "Failed", text)
+        return
+    is_completed = conditions.is_true(core_conditions, Reason.SUCCEEDED)
+    yield "Completed", (is_completed, NO_REASON, "The job has succeeded." if is_completed else "The job has not ended.")
+    yield "Failed", (False, NO_REASON, "The job has not failed.")
+
+
+def _condition(type_: str, on: bool, reason: str, text: str, before: Object | None, now_s: float) -> dict[str, Any]:
+    """Return a condition. Its time changes only with its status. before: the stored condition, None for none."""
+    status = "True" if on else "False"
+    time_before = before.get("lastTransitionTime") if before is not None and before.get("status") == status else None
+    time = time_before if isinstance(time_before, str) else rfc3339(now_s)
+    return {"type": type_, "status": status, "reason": reason, "message": text, "lastTransitionTime": time}
+
+
+_DECIDED_PHASES = {Reason.FAILED: "Failed", Reason.SUCCEEDED: "Succeeded", Reason.SUSPENDED: "Paused"}
+
+
+def _phase(core_conditions: Sequence[Object], job: ControlledJob | None, known: OwnedObjects) -> str:
+    """Return the phase of a job. core_conditions: of the core status. job: None for a refused object."""
+    for condition, phase in _DECIDED_PHASES.items():
+        if conditions.is_true(core_conditions, condition):
+            return phase
+    if known.unread or any(pod.phase is PodPhase.UNKNOWN for pod in known.pods):
+        return "Unknown"
+    if job is not None and _running_pods(known) >= job.gang.min_member:
+        return "Running"
+    if any(each.get("type") == Reason.SUSPENDED.value for each in core_conditions):
+        return "Resuming"
+    return "Running" if conditions.is_true(core_conditions, Reason.RUNNING) else "Pending"
+
+
+def _running_pods(known: OwnedObjects) -> int:
+    """Return the number of pods that run and do not terminate."""
+    return sum(pod.phase is PodPhase.RUNNING and not pod.deleting for pod in known.pods)
+
+
+def _task(type_: str, pods: Sequence[PodState]) -> Object:
+    """Return the status of the pods of one role, under both names that the manuals have for the list."""
+    role_pods = sorted((pod for pod in pods if pod.role == type_), key=lambda pod: pod.index)
+    replicas = [_replica(pod) for pod in role_pods]
+    return {
+        "type": type_,
+        "restartCount": sum(pod.restarts for pod in role_pods),
+        "status": replicas,
+        "replicas": replicas,
+    }
+
+
+def _replica(pod: PodState) -> Object:
+    """Return the status of one pod, with its scheduler's message while it has no node. Source: CA-14"""
+    fields = {"phase": pod.phase.value, "name": pod.name, "uid": pod.uid, "containers": list(pod.containers)}
+    return {**fields, "message": pod.scheduler_message} if pod.scheduler_message else fields
+
+
+def _aggregate(job: ControlledJob | None, pods: Sequence[PodState]) -> Object:
+    """Return how many pods are in each phase. Pods that are being deleted count as deleted."""
+    counts = dict.fromkeys(("creating", "pending", "running", "succeeded", "failed", "deleted", "unknown"), 0)
+    for pod in pods:
+        if pod.deleting:
+            counts["deleted"] += 1
+        elif pod.phase is PodPhase.PENDING:
+            counts["creating" if pod.node else "pending"] += 1
+        else:
+            counts[pod.phase.value.lower()] += 1
+    return counts
+
+
+VOCABULARY = StatusVocabulary(
+    ("phase", "conditions", "tasks", "aggregate", "startTime", "completionTime"), _to_core_status, _to_t9k_status
+)
