@@ -159,7 +159,7 @@ class HolderRow:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
+class QueueUsageRow:
     """The use of one queue, in all or on one day. All amounts but returned_gpus are GPU-hours."""
 
     queue: str
@@ -212,22 +212,22 @@ def _sum_holders(usage: Usage, key_of: Callable[[str, str, str], tuple[str, str,
     return sorted(rows, key=lambda row: (-row.gpu_hours, row.queue, row.user, row.job))
 
 
-def rows_by_queue(usage: Usage) -> list[QueueRow]:
+def rows_by_queue(usage: Usage) -> list[QueueUsageRow]:
     """Return a row for each queue, by name."""
     return _sum_queues((line, "") for line in usage.lines)
 
 
-def rows_by_day(usage: Usage) -> list[QueueRow]:
+def rows_by_day(usage: Usage) -> list[QueueUsageRow]:
     """Return a row for each queue and day, oldest first."""
     return _sum_queues((line, day_of(line)) for line in usage.lines)
 
 
-def _sum_queues(lines: Iterable[tuple[UsageLine, str]]) -> list[QueueRow]:
+def _sum_queues(lines: Iterable[tuple[UsageLine, str]]) -> list[QueueUsageRow]:
     """Sum up the use of queues. lines: each with the day under which it counts."""
-    rows: dict[tuple[str, str], QueueRow] = {}
+    rows: dict[tuple[str, str], QueueUsageRow] = {}
 
-    def row(day: str, queue: str) -> QueueRow:
-        return rows.setdefault((day, queue), QueueRow(queue, day))
+    def row(day: str, queue: str) -> QueueUsageRow:
+        return rows.setdefault((day, queue), QueueUsageRow(queue, day))
 
     for line, day in lines:
         old = row(day, line.queue)
@@ -263,7 +263,7 @@ def rows_by_pair(usage: Usage) -> list[PairRow]:
 
 # -- output
 
-Row = HolderRow | QueueRow | PairRow
+Row = HolderRow | QueueUsageRow | PairRow
 REPORTS: Mapping[str, Callable[[Usage], Sequence[Row]]] = {
     "user": rows_by_user,
     "job": rows_by_job,
@@ -276,7 +276,7 @@ _FIELDS: Mapping[str, Sequence[str]] = {
     "job": ("job", "user", "queue", "gpu_hours", "elastic_gpu_hours"),
     "lending": ("day", "lender", "borrower", "gpu_hours", "returned_gpus"),
 }
-_OF_QUEUE = tuple(QueueRow.__dataclass_fields__)[2:-1]
+_OF_QUEUE = tuple(QueueUsageRow.__dataclass_fields__)[2:-1]
 _DECIMALS = 6  # of GPU-hours in CSV and JSON: 0.0036 GPU-seconds
 
 
@@ -298,7 +298,7 @@ def values(report: str, row: Row) -> dict[str, Any]:
     found = asdict(row)
     if isinstance(row, PairRow):
         found["lender"] = row.source
-    if isinstance(row, QueueRow):
+    if isinstance(row, QueueUsageRow):
         idle = row.idle_gpu_hours
         found |= {f"idle_{reason.value}_gpu_hours": idle.get(reason.value, 0.0) for reason in IdleReason}
     return {

@@ -79,7 +79,7 @@ def cheapest_hosts(
     combination is tried while moves are left, so that the loss is the least. For many gangs, or without moves, the loss
     is near the least.
     """
-    search = _Search(need, wants, free, victims, losses, moves or MoveBudget())
+    search = _VictimSearch(need, wants, free, victims, losses, moves or MoveBudget())
     everybody = np.ones(len(search.gang), np.bool_)
     if search.count_pods(everybody) < need:
         return None
@@ -88,7 +88,7 @@ def cheapest_hosts(
     return PreemptionCost(search.price(best), {host: pods for host, pods in zip(free, fits, strict=True) if pods})
 
 
-class _Search:
+class _VictimSearch:
     """Victims and gangs as rows of tables, the first to leave of equals first. A set of victims is a mask of them."""
 
     def __init__(

@@ -58,7 +58,7 @@ class _Pod:
 
 
 @dataclass(slots=True)
-class _Search:
+class _PlaceSearch:
     """The state of a search: the pods that have a host so far, and what they use."""
 
     fabric: Fabric
@@ -262,7 +262,7 @@ def search_places(
         return None
     own_work = Work(min(SEARCH_STEPS, max(0, work.steps_left)))
     shapes = list(dict.fromkeys(batch.shape for batch in batches))
-    search = _Search(fabric, request, batches, room_of, own_work, needed_pods, shapes)
+    search = _PlaceSearch(fabric, request, batches, room_of, own_work, needed_pods, shapes)
     ranks, bases = ranks_of([*request.waiting, *(member for member, _ in request.placed_members)])
     search.pods = _pods(request, batches, ranks, shapes, fabric.tiers)
     search.keys_from = [
@@ -281,7 +281,7 @@ def search_places(
     return finished_plan(fabric, request, progress, ranks, bases)
 
 
-def _hosts_of_domains(search: _Search, rooms: Sequence[NDArray[np.int32]]) -> Iterator[list[int]]:
+def _hosts_of_domains(search: _PlaceSearch, rooms: Sequence[NDArray[np.int32]]) -> Iterator[list[int]]:
     """Yield the hosts with room in each domain that is small enough to be searched."""
     usable = np.logical_or.reduce([room > 0 for room in rooms])
     for first, end in _domains(search, rooms):
@@ -310,7 +310,7 @@ def _pods(
     return sorted(found, key=lambda pod: (order[pod.group], *(key[2] for key in pod.keys if key[0] == _RUN), pod.shape))
 
 
-def _put_placed_members(search: _Search, ranks: dict[str, int]) -> None:
+def _put_placed_members(search: _PlaceSearch, ranks: dict[str, int]) -> None:
     """Let the members that hold a host fix the switch of their group and of their run."""
     request, fabric = search.request, search.fabric
     group_of = request.gang.groups_by_uid()
@@ -329,7 +329,7 @@ def _put_placed_members(search: _Search, ranks: dict[str, int]) -> None:
             ).append(host)
 
 
-def _domains(search: _Search, rooms: Sequence[NDArray[np.int32]]) -> Iterator[tuple[int, int]]:
+def _domains(search: _PlaceSearch, rooms: Sequence[NDArray[np.int32]]) -> Iterator[tuple[int, int]]:
     """Yield the host ids [first, end) of the domains to search: those of the gang's level; without a level the lowest
     first, then all hosts.
     """
@@ -344,7 +344,7 @@ def _domains(search: _Search, rooms: Sequence[NDArray[np.int32]]) -> Iterator[tu
     yield 0, len(fabric.hosts)
 
 
-def _seat(search: _Search, progress: Progress) -> None:
+def _seat(search: _PlaceSearch, progress: Progress) -> None:
     """Add the places that the search has found to `progress`."""
     for pod, host in zip(search.pods, search.chosen, strict=True):
         if host is None:
