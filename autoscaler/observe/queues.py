@@ -130,7 +130,7 @@ class Shares:
         return queues
 
     def _update_namespaces(self) -> bool:
-        before, self.of_namespace = self.of_namespace, koordinator.by_namespace(self._specs.values())
+        before, self.of_namespace = self.of_namespace, koordinator.quota_of_namespace(self._specs.values())
         return before != self.of_namespace
 
 
