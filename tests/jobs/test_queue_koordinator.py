@@ -226,7 +226,9 @@ def test_a_pod_that_names_no_quota_is_paid_for_by_that_of_its_namespace():
     assert koordinator.quota_of_namespace([lists]) == {"team": "shared", "x": "shared"}
     assert koordinator.quota_of_namespace([mine, lists]) == {"team": "team", "x": "shared"}
     assert koordinator.quota_of_namespace([quota("other", 1, 2)]) == {}
-    assert koordinator.quota_of_namespace([replace(lists, name=name) for name in "bac"])["x"] == "a"  # the first by name
+    assert (
+        koordinator.quota_of_namespace([replace(lists, name=name) for name in "bac"])["x"] == "a"
+    )  # the first by name
     assert koordinator.read({"spec": {}}).namespaces == ()
     both = quota("team", 1, 2, notes={f"{LABEL}namespaces": '["x", "team"]'})
     assert both.namespaces == ("team", "x")
