@@ -125,7 +125,7 @@ def context_namespace(args: argparse.Namespace) -> str:
 
     path = plain_kubeconfig.kubeconfig_path(args.kubeconfig)
     found = (
-        None if path is None else plain_kubeconfig.namespace_in(plain_kubeconfig.read_kubeconfig(path), args.context)
+        None if path is None else plain_kubeconfig.context_namespace(plain_kubeconfig.read_kubeconfig(path), args.context)
     )
     return found or _namespace_by_library(args)
 
@@ -135,11 +135,11 @@ def _namespace_by_library(args: argparse.Namespace) -> str:
 
     "default" if it names none or cannot be read.
     """
-    from turnout.kube.client.api_client import find_kubeconfig
+    from turnout.kube.client.api_client import check_kubeconfig_exists
     from turnout.kube.errors import NoCluster
 
     try:
-        find_kubeconfig(args.kubeconfig)
+        check_kubeconfig_exists(args.kubeconfig)
     except NoCluster:  # opening a client reports it
         return "default"
     from kubernetes.aio.config import ConfigException, list_kube_config_contexts

@@ -1,6 +1,7 @@
-"""Calls to the API server whose writes ask first whether the Lease is still ours.
+"""Calls to the API server that check the Lease before each write.
 
-A term is cancelled when it ends, but a process that was paused may wake up in the middle of its writes.
+The work of a leader is cancelled when its term ends. But a process that was paused may continue in the middle of its
+writes, after another leader has started.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class LeasedCalls:
     """Calls for the holder of a Lease. Each write raises NotLeading instead when another replica may hold it."""
 
     def __init__(self, calls: Calls, leads: Callable[[], bool]) -> None:
-        """leads: True while the Lease is ours, asked immediately before each write."""
+        """Take the calls, and a function that returns True while the Lease is ours. It is called before each write."""
         self._calls, self._leads = calls, leads
 
     async def get(self, path: str) -> bytes:
@@ -55,5 +56,6 @@ class LeasedCalls:
         return await self._calls.delete(path, uid=uid, params=params)
 
     def _check(self, method: str, path: str) -> None:
+        """Raise NotLeading if the Lease is not ours."""
         if not self._leads():
             raise NotLeading(method, path, 0, "not sent: another replica may hold the Lease")
