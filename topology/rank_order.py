@@ -93,22 +93,22 @@ def fill_gaps(
     if not fixed_places or len(pool) < 2:
         return dict(zip(ranks_to_place, pool, strict=False))
     ranks_to_place, free_places = ranks_to_place[: len(pool)], list(pool)
-    placed = dict(fixed_places)
+    place_of = dict(fixed_places)
     gaps = _gaps(ranks_to_place, fixed_places)
     for tier in range(len(rows[free_places[0]])):
         places_under: dict[int, deque[int]] = {}
         for place in free_places:
             places_under.setdefault(rows[place][tier], deque()).append(place)
         for completely in (True, False):
-            for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, max(tier, 1), rows, placed)):
-                _fill(gap, tier, completely, places_under, rows, placed)
+            for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, max(tier, 1), rows, place_of)):
+                _fill(gap, tier, completely, places_under, rows, place_of)
         free_places = [place for switch in places_under.values() for place in switch]
         gaps = [gap for gap in gaps if gap.free]
         if not gaps:
             break
     if len(ranks_to_place) <= _MAX_SWAP_RANKS:
-        _swap_pairs(ranks_to_place, rows, placed)
-    return {rank: placed[rank] for rank in ranks_to_place}
+        _swap_pairs(ranks_to_place, rows, place_of)
+    return {rank: place_of[rank] for rank in ranks_to_place}
 
 
 def leaves_of_neighbours(
@@ -122,13 +122,13 @@ def leaves_of_neighbours(
     """
     rows = {leaf: (leaf, leaf) for leaf in {*fixed_places.values(), *room}}
     places_under = {leaf: deque([leaf] * min(pods, len(free))) for leaf, pods in sorted(room.items())}
-    members, placed = Counter(fixed_places.values()), dict(fixed_places)
+    members, place_of = Counter(fixed_places.values()), dict(fixed_places)
     gaps = _gaps(free, fixed_places)
     for completely in (True, False):
-        for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, 1, rows, placed)):
-            left, right = ((-members[leaf], room.get(leaf, 0)) for leaf in (placed[gap.left], placed[gap.right]))
-            _fill(gap, 1, completely, places_under, rows, placed, left_first=left <= right)
-    return {rank: placed[rank] for rank in free if rank in placed}
+        for gap in sorted(gaps, key=lambda gap: _gap_sort_key(gap, 1, rows, place_of)):
+            left, right = ((-members[leaf], room.get(leaf, 0)) for leaf in (place_of[gap.left], place_of[gap.right]))
+            _fill(gap, 1, completely, places_under, rows, place_of, left_first=left <= right)
+    return {rank: place_of[rank] for rank in free if rank in place_of}
 
 
 class _Gap:
@@ -156,13 +156,13 @@ def _gaps(ranks_to_place: Sequence[int], fixed_places: Mapping[int, int]) -> lis
 
 
 def _gap_sort_key(
-    gap: _Gap, tier: int, rows: Mapping[int, tuple[int, ...]], placed: Mapping[int, int]
+    gap: _Gap, tier: int, rows: Mapping[int, tuple[int, ...]], place_of: Mapping[int, int]
 ) -> tuple[bool, int, tuple[int, ...]]:
     """Return the sort key of a gap: first gaps whose two ends are under one switch of the tier, then short gaps.
 
-    rows: place -> its switch of each tier. placed: rank -> place.
+    rows: place -> its switch of each tier. place_of: rank -> place.
     """
-    left_row, right_row = rows[placed[gap.left]], rows[placed[gap.right]]
+    left_row, right_row = rows[place_of[gap.left]], rows[place_of[gap.right]]
     return left_row[tier] != right_row[tier], len(gap.free), tuple(islice(gap.free, 1))
 
 
@@ -172,58 +172,59 @@ def _fill(
     completely: bool,
     places_under: Mapping[int, deque[int]],
     rows: Mapping[int, tuple[int, ...]],
-    placed: dict[int, int],
+    place_of: dict[int, int],
     left_first: bool = True,
 ) -> None:
     """Give ranks of a gap to places near its ends, first near one end, then near the other.
 
     A place is near an end if it is under the same switch of `tier` as the member at that end. completely: fill the gap
     only if it can be filled completely. places_under: switch of `tier` -> its unused places, which are taken from it.
-    rows: place -> its switch of each tier. placed: rank -> place, to which the ranks are added. left_first: begin at
+    rows: place -> its switch of each tier. place_of: rank -> place, to which the ranks are added. left_first: begin at
     the left end.
     """
     for from_left in (left_first, not left_first):
         if not gap.free:
             return
-        nearest = places_under.get(rows[placed[gap.left if from_left else gap.right]][tier], deque[int]())
+        nearest = places_under.get(rows[place_of[gap.left if from_left else gap.right]][tier], deque[int]())
         if completely and len(nearest) < len(gap.free):
             continue
         while nearest and gap.free:
             rank = gap.free.popleft() if from_left else gap.free.pop()
-            placed[rank] = nearest.popleft()
+            place_of[rank] = nearest.popleft()
             if from_left:
                 gap.left = rank
             else:
                 gap.right = rank
 
 
-def _swap_pairs(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...]], placed: dict[int, int]) -> None:
-    """Swap the places of pairs of free ranks while a swap makes the ring cheaper. Changes `placed`, rank -> place.
+def _swap_pairs(ranks_to_place: Sequence[int], rows: Mapping[int, tuple[int, ...]], place_of: dict[int, int]) -> None:
+    """Swap the places of pairs of free ranks while a swap makes the ring cheaper. Changes `place_of`, rank -> place.
 
     Every swap saves a crossing, so the loop ends.
     """
-    ring = sorted(placed)
+    ring = sorted(place_of)
     position_of = {rank: position for position, rank in enumerate(ring)}
 
     def around(*ranks_: int) -> int:
         """Return the switch crossings of the ring's edges at these ranks."""
         edges = {(position_of[rank] + step) % len(ring) for rank in ranks_ for step in (-1, 0)}
         return sum(
-            _crossings(rows[placed[ring[edge]]], rows[placed[ring[(edge + 1) % len(ring)]]]) for edge in sorted(edges)
+            _crossings(rows[place_of[ring[edge]]], rows[place_of[ring[(edge + 1) % len(ring)]]])
+            for edge in sorted(edges)
         )
 
     is_cheaper = True
     while is_cheaper:
         is_cheaper = False
         for first_rank, second_rank in combinations(ranks_to_place, 2):
-            if placed[first_rank] == placed[second_rank]:
+            if place_of[first_rank] == place_of[second_rank]:
                 continue
             before = around(first_rank, second_rank)
-            placed[first_rank], placed[second_rank] = placed[second_rank], placed[first_rank]
+            place_of[first_rank], place_of[second_rank] = place_of[second_rank], place_of[first_rank]
             if around(first_rank, second_rank) < before:
                 is_cheaper = True
             else:
-                placed[first_rank], placed[second_rank] = placed[second_rank], placed[first_rank]
+                place_of[first_rank], place_of[second_rank] = place_of[second_rank], place_of[first_rank]
 
 
 def _crossings(row: tuple[int, ...], other_row: tuple[int, ...]) -> int:

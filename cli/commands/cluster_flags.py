@@ -124,10 +124,8 @@ def context_namespace(args: argparse.Namespace) -> str:
     from turnout.kube.client import plain_kubeconfig
 
     path = plain_kubeconfig.kubeconfig_path(args.kubeconfig)
-    found = (
-        None if path is None else plain_kubeconfig.context_namespace(plain_kubeconfig.read_kubeconfig(path), args.context)
-    )
-    return found or _namespace_by_library(args)
+    config = None if path is None else plain_kubeconfig.read_kubeconfig(path)
+    return plain_kubeconfig.read_namespace(config, args.context) or _namespace_by_library(args)
 
 
 def _namespace_by_library(args: argparse.Namespace) -> str:

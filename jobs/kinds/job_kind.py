@@ -324,8 +324,7 @@ def build_job(
     bounds = job_annotations.bounds(notes, sized.least, sized.most, sizes, sized.fixed_field)
     other_pods = sum(count for _, count in own.get("other_roles", ()))
     own["refused"] = own.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, bounds.least + other_pods)
-    if head.is_deleted:
-        own["life"] = Life.DONE  # a job that is being deleted gets no more pods
+    own |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
     return Job(
         head.key,
         head.uid,

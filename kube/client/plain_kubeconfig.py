@@ -61,7 +61,7 @@ def read_kubeconfig(path: Path) -> Any:
         return None
 
 
-def context_namespace(config: Any, context: str | None) -> str | None:
+def read_namespace(config: Any, context: str | None) -> str | None:
     """Return the namespace of a context, "default" if it names none; None if the context does not exist.
 
     config: the content of the kubeconfig. context: its name, None for the current context.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.kube.client.plain_kubeconfig import Access, read_access, kubeconfig_path, context_namespace
+from turnout.kube.client.plain_kubeconfig import Access, kubeconfig_path, read_access, read_namespace
 
 FOLDER = Path("/home/ana/.kube")
 PEM = base64.b64encode(b"-----BEGIN-----").decode()
@@ -109,7 +109,7 @@ def test_a_proxy_is_left_to_the_library_except_for_this_machine(monkeypatch):
     ],
 )
 def test_the_namespace_is_the_context_s(context, namespace):
-    assert context_namespace(config(), context) == namespace
+    assert read_namespace(config(), context) == namespace
 
 
 def test_several_files_and_a_pod_are_left_to_the_library(monkeypatch):
