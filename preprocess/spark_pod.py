@@ -43,9 +43,10 @@ def command(arguments: Sequence[str], environment: Mapping[str, str], spark_home
 
 
 def _executor_command(environment: Mapping[str, str], spark_home: str) -> list[str]:
-    """Return the command line of a Spark executor. environment: the variables that Spark sets in its pods.
+    """Return the command line of a Spark executor.
 
-    Raises KeyError for a missing variable.
+    environment: the variables that Spark sets in its pods. spark_home: the folder of Spark. Raises KeyError for a
+    missing variable.
     """
     numbers = sorted(int(name.removeprefix(JAVA_OPTION)) for name in environment if name.startswith(JAVA_OPTION))
     memory = environment["SPARK_EXECUTOR_MEMORY"]

@@ -116,7 +116,7 @@ def parse_yaml(text: str) -> Node | None:
 
 
 def _events(text: str) -> Iterator[yaml.Event]:
-    """Yield the events of a YAML text. Raises BadYaml with the line of the fault."""
+    """Yield the events of a YAML text, such as the start of a mapping. Raises BadYaml with the line of the fault."""
     try:
         yield from yaml.parse(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:

@@ -183,7 +183,10 @@ def hosts_of(placement: Placement) -> list[int]:
 
 
 def _layout_requests(mesh: Mesh, ranks_a_pod: int, pods: int, on_host: int, tiers: int) -> Iterator[tuple[int, Layers]]:
-    """Yield the layouts of the mesh as it is, then with the axes of most traffic innermost, each layout once."""
+    """Yield the layouts of the mesh as it is, then with the axes of most traffic innermost, each layout once.
+
+    The arguments and results are those of layouts().
+    """
     orders = dict.fromkeys((tuple(range(len(mesh))), heaviest_innermost(mesh, ranks_a_pod)))
     each = (layouts([mesh[axis] for axis in order], ranks_a_pod, pods, on_host, tiers) for order in orders)
     yield from dict.fromkeys(way for ways in each for way in ways)

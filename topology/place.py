@@ -136,8 +136,8 @@ def _search(
 def _place_all(room_by_tier: RoomByTier, pods: int, most: int, widest: int, anchors: list[int]) -> Slots | None:
     """Return (host id, units) for all units in the lowest domain that holds them; None if no domain does.
 
-    most: units that the gang may grow to, which decides between equal domains. widest: the highest tier tried. anchors:
-    host ids of placed members, which the domain has to contain.
+    pods: the units to place. most: units that the gang may grow to, which decides between equal domains. widest: the
+    highest tier tried. anchors: host ids of placed members, which the domain has to contain.
     """
     if anchors:
         return _place_near_anchors(room_by_tier, pods, widest, anchors)
@@ -155,7 +155,8 @@ def _place_all(room_by_tier: RoomByTier, pods: int, most: int, widest: int, anch
 def _place_near_anchors(room_by_tier: RoomByTier, pods: int, widest: int, anchors: list[int]) -> Slots | None:
     """Return (host id, units) under the lowest switch that covers all anchors and has room.
 
-    None if no switch up to tier `widest` has room. anchors: host ids of placed members, at least one.
+    pods: the units to place. None if no switch up to tier `widest` has room. anchors: host ids of placed members, at
+    least one.
     """
     fabric = room_by_tier.fabric
     for tier in range(common_tier(fabric, anchors), widest + 1):
@@ -168,8 +169,9 @@ def _place_near_anchors(room_by_tier: RoomByTier, pods: int, widest: int, anchor
 def _place_on_unmapped_hosts(room_by_tier: RoomByTier, pods: int, most: int, anchors: list[int]) -> Slots | None:
     """Return (host id, units) for all units on any hosts, also those off the map; None if the room is too small.
 
-    One host takes all units if it can; with anchors it must be their only host. Otherwise the map's hosts take all that
-    they hold, and the fewest hosts off the map take the rest, the anchors' hosts first.
+    pods: the units to place. most: units that the gang may grow to. anchors: host ids of placed members. One host takes
+    all units if it can; with anchors it must be their only host. Otherwise the map's hosts take all that they hold, and
+    the fewest hosts off the map take the rest, the anchors' hosts first.
     """
     fabric, mapped_count = room_by_tier.fabric, room_by_tier.fabric.mapped_count
     room = room_by_tier.at_tier(0)
@@ -424,7 +426,7 @@ def _shares(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placement, most_le
     shares = [share for share in range(1, largest) if share % unit in (0, ask.pods % unit)]
 
     def is_possible(share: int) -> bool:
-        """Return True if some domain holds all pods on so many leaves, each with this share at most."""
+        """Return True if some domain holds all pods on `new_leaves` further leaves, none with more than this share."""
         limited = np.minimum(free, (share - anchored).clip(0))
         for switch in np.unique(switch_of_leaf).tolist() if anchor_switch is None else [anchor_switch]:
             own = switch_of_leaf == switch
@@ -438,9 +440,10 @@ def _shares(fabric: Fabric, room: Room, ask: Ask, unbalanced: Placement, most_le
 
 
 def _limit_leaves(fabric: Fabric, room: Room, ask: Ask, share: int) -> Room:
-    """Return the room in which no leaf has more pods of the gang than a share, its anchors included.
+    """Return the room in which no leaf can get more pods of the gang than `share`, the pods of its anchors included.
 
-    The room of each host is whole multiples. If the share allows, one host of each leaf also has room for the rest.
+    room: as for plan(). In the result the room of each host is whole multiples. If the share allows, one host of each
+    leaf also has room for the rest.
     """
     unit, rest, leaf_of = ask.multiple, ask.pods % ask.multiple, fabric.switch_of[1]
     anchored = np.add.reduceat(_pods_by_host(len(room), ask.anchors), fabric.starts[1])

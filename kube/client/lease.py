@@ -193,9 +193,9 @@ class Elector:
             await self._clock.sleep(self._retry_s())
 
     async def _try_to_acquire(self) -> bool:
-        """Take the Lease if it is free.
+        """Take the Lease if it is free, and return True. Return False if another candidate holds it.
 
-        Return False if another candidate holds it. Raises Conflict if one takes it in the meantime.
+        Raises CallError: Conflict if another candidate takes it in the meantime.
         """
         try:
             async with self._clock.timeout(self._settings.call_s):

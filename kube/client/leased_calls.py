@@ -41,17 +41,17 @@ class LeasedCalls:
         return await self._calls.get(path)
 
     async def create(self, path: str, body: Any) -> bytes:
-        """Return the object as created. Raises Conflict when it exists, NotLeading."""
+        """Create an object and return it as JSON. Raises Conflict if it exists, NotLeading."""
         self._check("POST", path)
         return await self._calls.create(path, body)
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE, field_manager: str | None = None) -> bytes:
-        """Return the object as patched. Raises Conflict when its version or uid is not the body's, NotLeading."""
+        """Patch an object and return it as JSON. Raises Conflict if its version or uid is another, NotLeading."""
         self._check("PATCH", path)
         return await self._calls.patch(path, body, content_type, field_manager)
 
     async def delete(self, path: str, *, uid: str | None = None, params: Mapping[str, str] | None = None) -> bytes:
-        """Delete the object if it still has that uid. Raises NotFound, Conflict, NotLeading."""
+        """Delete an object. uid: only if it still has this uid; None for any. Raises NotFound, Conflict, NotLeading."""
         self._check("DELETE", path)
         return await self._calls.delete(path, uid=uid, params=params)
 

@@ -117,7 +117,8 @@ def _settings_of_tokenizer(tokenizer: Any, content: bytes) -> EncoderSettings:
 def _read_vocabulary_and_merges(path: str, merge_file: str | None, read: ReadBytes) -> EncoderSettings:
     """Return the settings of a byte-level BPE like GPT-2's, built from vocab.json and merges.txt.
 
-    path: of vocab.json. merge_file: the path of merges.txt. Raises BadOption if one is missing or wrong.
+    path: of vocab.json. merge_file: the path of merges.txt. read: returns the content of a file. Raises BadOption if
+    one is missing or wrong.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
