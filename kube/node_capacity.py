@@ -210,7 +210,10 @@ class ClusterSnapshot:
         return self._count_room(shape, self._allocatable)
 
     def room_at(self, row: int, shape: PodShape) -> int:
-        """Return how many more pods of this shape one row has room for, without computing the whole table."""
+        """Return how many more pods of this shape one row has room for, without computing the whole table.
+
+        row: as in `row_of`. A new resource of the shape becomes a column.
+        """
         self._add_columns(shape)
         if not self.admitted(shape)[row] or not self._has_columns(shape):
             return 0

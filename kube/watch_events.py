@@ -141,12 +141,15 @@ class KindDecoder(Generic[T]):
         try:
             page = self._page_decoder.decode(raw)
         except UNREADABLE:
-            return self._page_one_by_one(raw)
+            return self._decode_page_by_object(raw)
         items = page.items or []
         return ListPage(page.metadata.resource_version, items)
 
-    def _page_one_by_one(self, raw: bytes) -> ListPage[T]:
-        """Return a page that is decoded object by object. Objects that cannot be decoded are counted."""
+    def _decode_page_by_object(self, raw: bytes) -> ListPage[T]:
+        """Return a page of a list that is decoded object by object. Objects that cannot be decoded are counted.
+
+        Raises one of UNREADABLE if the page is no list.
+        """
         page = self._raw_page_decoder.decode(raw)
         items: list[T] = []
         unreadable: list[Key] = []

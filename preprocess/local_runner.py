@@ -17,7 +17,7 @@ from turnout.preprocess.model import ShardRecord, TextChunk
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import ProgressLine
 from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
-from turnout.preprocess.shards import ShardSettings, process
+from turnout.preprocess.shards import ShardSettings, make_shard
 from turnout.preprocess.tokenizers.encoders import encoder
 
 log = logging.getLogger("turnout.preprocess")
@@ -126,7 +126,7 @@ def _prepare_worker(settings: ShardSettings) -> None:
 def _process(chunk: TextChunk) -> ShardRecord:
     """Process a chunk in a worker process, with the settings of _prepare_worker()."""
     assert _settings is not None
-    return process(_settings, chunk)
+    return make_shard(_settings, chunk)
 
 
 def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:

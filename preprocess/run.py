@@ -39,7 +39,7 @@ from turnout.preprocess.shards import (
     ShardSettings,
     has_whole_shard,
     input_digests,
-    process,
+    make_shard,
     record_path,
     shard_path,
 )
@@ -287,8 +287,8 @@ def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> Shard
     try:
         record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
     except msgspec.MsgspecError:
-        return process(settings, chunk)
-    return record if has_whole_shard(settings, record) else process(settings, chunk)
+        return make_shard(settings, chunk)
+    return record if has_whole_shard(settings, record) else make_shard(settings, chunk)
 
 
 def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:

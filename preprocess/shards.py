@@ -71,7 +71,7 @@ def tokens_path(folder: str, index: int, key: int) -> str:
     return shard_path(folder, index, f"{key}.tokens")
 
 
-def process(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
+def make_shard(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
     """Write the shard of one chunk and return its record.
 
     Raises BadDocument at the first fault if `on_error` is STOP, OSError if storage fails.

@@ -30,7 +30,7 @@ from turnout.preprocess.model import ShardRecord, TextChunk, shard_record_decode
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import ProgressLine
 from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
-from turnout.preprocess.shards import ShardSettings, process, record_path
+from turnout.preprocess.shards import ShardSettings, make_shard, record_path
 
 log = logging.getLogger("turnout.preprocess")
 
@@ -60,7 +60,7 @@ def process_chunks(
     settings: ShardSettings,
     chunks: Iterable[TextChunk],
     note: Callable[[list[Result]], None],
-    process_one: Callable[[ShardSettings, TextChunk], ShardRecord] = process,
+    process_one: Callable[[ShardSettings, TextChunk], ShardRecord] = make_shard,
 ) -> Iterator[Result]:
     """Process the chunks of a partition, and yield the record of each. After the first failure, yield it and stop.
 

@@ -327,7 +327,10 @@ class DomainPacker:
         return [slot for child, pods in shares for slot in self.fill(tier - 1, child, pods)]
 
     def _shares(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
-        """Return (child, pods) under a leaf or a spine, where every child has the same price."""
+        """Return (child, pods) for `need` pods under a leaf or a spine, where every child has the same price.
+
+        tier, switch: the tier, 1 or 2, and the number of the switch, which has room for the pods.
+        """
         first, end = self._room.children(tier, switch)
         room = self._room.at_tier(tier - 1)[first:end]
         if need == int(room.sum()):
@@ -405,9 +408,10 @@ class DomainPacker:
         return (rooms > 0).sum(axis=1), ((rooms > 0) & (np.cumsum(rooms, axis=1) <= free_rest)).sum(axis=1)
 
     def _shares_by_price(self, tier: int, switch: int, need: int) -> list[tuple[int, int]]:
-        """Return (child, pods) for a switch above the spines, so that the pods use the fewest switches.
+        """Return (child, pods) for `need` pods under a switch above the spines, on the fewest switches.
 
-        The prices and pods of each child come from `_table`; a child that holds anchors costs nothing itself.
+        tier, switch: the tier, 3 or more, and the number of the switch. The prices and pods of each child come from
+        `_table`; a child that holds anchors costs nothing itself.
         """
         price = self._price(tier, switch, need)
         table = self._table(tier, switch, price)

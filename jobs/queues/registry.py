@@ -46,7 +46,10 @@ def _drop_foreign_parents(by_name: dict[str, Queue]) -> dict[str, Queue]:
 
 
 def _with_ancestor_faults(by_name: dict[str, Queue]) -> dict[str, Queue]:
-    """Return the shares with the faults of all ancestors, because an unreadable limit affects the whole subtree."""
+    """Return the shares with the faults of all ancestors, because an unreadable limit affects the whole subtree.
+
+    by_name: the shares of all queues by name.
+    """
     complete: dict[str, Queue] = {}
     for name, share in by_name.items():
         faults, ancestor, visited = list(share.faults), share.parent, {name}

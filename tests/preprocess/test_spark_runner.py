@@ -24,7 +24,7 @@ from turnout.preprocess.errors import BadDocument, BadOption, LostWorker
 from turnout.preprocess.model import KeyTotals, Piece, ShardRecord, TextChunk
 from turnout.preprocess.options import OnError
 from turnout.preprocess.run import prepare_run, shards_folder
-from turnout.preprocess.shards import process
+from turnout.preprocess.shards import make_shard
 from turnout.preprocess.spark_runner import (
     Failure,
     ResultLists,
@@ -169,7 +169,7 @@ def test_a_task_that_spark_runs_twice_changes_nothing(folder):
 def test_only_the_chunks_that_are_missing_become_tasks(folder):
     of, context = options(folder, "good.jsonl"), Context()
     with prepare_run(of) as first:
-        done = [process(first.settings, chunk) for chunk in first.pending[:10]]
+        done = [make_shard(first.settings, chunk) for chunk in first.pending[:10]]
     on_spark(of, context)
     asked = sorted(chunk.index for partition in context.partitions for chunk in partition)
     assert asked == list(range(len(done), len(first.chunks)))
