@@ -13,7 +13,7 @@ import yaml
 
 from turnout.topology import names
 from turnout.topology.fabric import build
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 from turnout.topology.model import BadFabric, Reading
 
 

@@ -14,23 +14,26 @@ from turnout.jobs.wishes.model import by_name
 from turnout.kube import labels
 from turnout.kube.times import unix_s
 
-Notes = Mapping[str, str]
+Notes = Mapping[str, str]  # the annotations of an object, by name
 
 _DURATION = re.compile(r"(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s?)?")
 _MOMENT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{5,20}(?:Z|[+-][0-9]{2}:[0-9]{2})")
 _NUMBER = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?")
-_MAX_POINTS = 64
+_MAX_POINTS = 64  # of a scaling curve
 _MAX_UNKNOWN_NAMES, _MAX_NAME_CHARS = 5, 80  # unknown names in one report, characters of each
-DOUBLING = "powers-of-two"
+DOUBLING = "powers-of-two"  # the value of the annotation `unit` for sizes 1, 2, 4, 8 …
 
 
 def unknown_names(notes: Notes) -> tuple[str, ...]:
-    """Return the annotations with our prefix that no program reads, sorted."""
+    """Return the names of annotations that have our prefix and that no program reads, sorted."""
     return tuple(sorted(key for key in notes if key.startswith(f"{labels.PREFIX}/") and key not in labels.NAMES))
 
 
 def unknown_names_text(names: tuple[str, ...]) -> str:
-    """Return a sentence about such names, with a similar known name for each."""
+    """Return a sentence about unknown names of annotations, with a similar known name where there is one.
+
+    The sentence shows the first few names and counts the others. names: at least one.
+    """
     known_names = {each.partition("/")[2]: each for each in labels.NAMES}  # the prefix is alike in all of them
     descriptions = []
     for name in names[:_MAX_UNKNOWN_NAMES]:
@@ -41,7 +44,7 @@ def unknown_names_text(names: tuple[str, ...]) -> str:
 
 
 def count(notes: Notes, key: str) -> int | None:
-    """Return a number of workers, None if the annotation is absent. Raises BadJob."""
+    """Return the number of workers in an annotation, 1 to 999999; None if it is absent. Raises BadJob."""
     text = notes.get(key)
     if text is None:
         return None
@@ -51,34 +54,37 @@ def count(notes: Notes, key: str) -> int | None:
 
 
 def duration_s(notes: Notes, *keys: str) -> float | None:
-    """Return the first of these annotations that is set: a Go duration or seconds. Raises BadJob."""
+    """Return the duration, in seconds, in the first of these annotations that is set; None if none is set.
+
+    The value is a Go duration such as 10m, or a number of seconds. Raises BadJob.
+    """
     key = next((key for key in keys if notes.get(key) is not None), None)
     if key is None:
         return None
     text = notes[key]
-    found = _DURATION.fullmatch(text)
-    if not text or found is None:
+    match = _DURATION.fullmatch(text)
+    if not text or match is None:
         raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a duration such as 600s or 10m")
-    hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + seconds
 
 
 def moment_s(notes: Notes, key: str) -> float | None:
-    """Return a time in seconds since 1970, None if the annotation is absent. Raises BadJob."""
+    """Return the time in an annotation, in seconds since 1970; None if it is absent. Raises BadJob."""
     text = notes.get(key)
     if text is None:
         return None
-    found = unix_s(text) if _MOMENT.fullmatch(text) else None
-    if found is None:
+    time_s = unix_s(text) if _MOMENT.fullmatch(text) else None
+    if time_s is None:
         raise BadJob(f"annotation {key} is {text[:40]!r}: it must be a moment such as 2026-01-31T18:00:00Z")
-    return found
+    return time_s
 
 
 def bounds(notes: Notes, least: int, most: int, sizes: Sizes = ANY_SIZE, fixed_field: str = "") -> Bounds:
-    """Return the bounds of a job: those of its fields, or those of its annotations. Raises BadJob.
+    """Return the bounds of a job. Each bound is the one in its annotation, else the one in its fields. Raises BadJob.
 
-    least, most: the bounds of its fields, in workers. fixed_field: the field that sets them, if annotations may only
-    narrow them; else "".
+    least, most: the bounds in its fields, in workers. sizes: the sizes that the job can have; the min must be one of
+    them. fixed_field: the field that sets the bounds, if annotations may only narrow them; else "".
     """
     low, high = count(notes, labels.MIN_WORKERS) or least, count(notes, labels.MAX_WORKERS) or most
     if fixed_field and not least <= low <= high <= most:
@@ -92,7 +98,7 @@ def bounds(notes: Notes, least: int, most: int, sizes: Sizes = ANY_SIZE, fixed_f
 
 
 def sizes(notes: Notes) -> Sizes:
-    """Return the sizes that the job can have. Raises BadJob."""
+    """Return the sizes that the annotation `unit` allows, any size without it. Raises BadJob."""
     text = notes.get(labels.UNIT)
     if text is None:
         return ANY_SIZE
@@ -104,10 +110,11 @@ def sizes(notes: Notes) -> Sizes:
 
 
 def manual_size(notes: Notes, replicas: int) -> int | None:
-    """Return the size that a person set by hand, None if nobody did since the job was created.
+    """Return the size that a person set by hand, in workers; None if nobody did since the job was created.
 
     A size that we did not write was set by hand, except the submitted size: GitOps applies the unchanged object again
-    every few minutes. An earlier manual size is remembered in an annotation. Raises BadJob.
+    every few minutes. An earlier manual size is remembered in an annotation. replicas: the size in the job's object
+    now. Raises BadJob.
     """
     written_size, submitted_size = count(notes, labels.WROTE_WORKERS), count(notes, labels.SUBMITTED_WORKERS)
     if written_size is not None and replicas > 0 and replicas not in (written_size, submitted_size):
@@ -116,15 +123,18 @@ def manual_size(notes: Notes, replicas: int) -> int | None:
 
 
 def reapplied_size(notes: Notes, replicas: int) -> int | None:
-    """Return the size that we wrote last if the object was applied again with its submitted size, else None."""
+    """Return the size that we wrote last if the object was applied again with its submitted size, else None.
+
+    replicas: the size in the job's object now, in workers. Raises BadJob.
+    """
     written_size, submitted_size = count(notes, labels.WROTE_WORKERS), count(notes, labels.SUBMITTED_WORKERS)
     return written_size if replicas == submitted_size and written_size != replicas else None
 
 
 def pause(notes: Notes) -> tuple[Pause, float | None]:
-    """Return which changes the owner has forbidden, and when the pause ends. Raises BadJob.
+    """Return which changes of size the owner has forbidden, and until when. Raises BadJob.
 
-    An end without a kind of pause forbids all changes.
+    The end is in seconds since 1970, None for no end. An end without a kind of pause forbids all changes.
     """
     text, ends_s = notes.get(labels.PAUSED), moment_s(notes, labels.PAUSED_UNTIL)
     pauses = {"false": Pause.NONE, "true": Pause.BOTH, "grow": Pause.GROW, "shrink": Pause.SHRINK}
@@ -136,7 +146,11 @@ def pause(notes: Notes) -> tuple[Pause, float | None]:
 
 
 def order(notes: Notes, priority: Any = None) -> Order:
-    """Return a job's place in the order: by our annotation, else by the priority of its kind. Raises BadJob."""
+    """Return a job's place in the order, by our annotations. Raises BadJob.
+
+    priority: the priority in a field of its kind, 0 to 100, which counts if our annotation is absent; None for 0. It
+    may have any type. The value of the PriorityClass is not known here.
+    """
     text = notes.get(labels.PRIORITY)
     source = f"annotation {labels.PRIORITY}" if text is not None else "the job's priority"
     priority_text = str(0 if priority is None else priority) if text is None else text
@@ -146,7 +160,10 @@ def order(notes: Notes, priority: Any = None) -> Order:
 
 
 def resize_budget(notes: Notes) -> ResizeBudget:
-    """Return our own annotations about the last change of size. An unreadable one counts as absent."""
+    """Return what our own annotations state about the last change of size. An unreadable number counts as absent.
+
+    Raises BadJob if the cost of a restart, which the owner may set, is unreadable.
+    """
     text, sign = notes.get(labels.GAINED, ""), 1.0
     if text.startswith("-"):
         text, sign = text[1:], -1.0
@@ -158,21 +175,25 @@ def resize_budget(notes: Notes) -> ResizeBudget:
 
 
 def curve(notes: Notes) -> tuple[tuple[int, float], ...]:
-    """Return the scaling curve that the owner gave, else the one that the pods reported. Raises BadJob.
+    """Return the scaling curve that the owner wrote, else the one that the pods measured, else ().
 
-    A measured curve is capped at perfect scaling, a curve of the owner at the default curve.
+    A curve is (workers, speed) ascending by workers. A measured curve is capped at perfect scaling, a curve of the
+    owner at the default curve. Raises BadJob if the owner's curve is unreadable.
     """
     if (owner_text := notes.get(labels.CURVE)) is not None:
         return capped(points(owner_text, f"annotation {labels.CURVE}"), DEFAULT_POWER)
     try:
         seconds = points(notes.get(labels.MEASURED, ""), "")
     except BadJob:
-        return ()  # our own note, which somebody has changed: it is learnt afresh
+        return ()  # somebody changed the annotation that we wrote: the curve is measured again
     return capped(tuple((workers, 1.0 / each) for workers, each in seconds), 1.0)
 
 
 def points(text: str, source: str) -> tuple[tuple[int, float], ...]:
-    """Return pairs of workers and number from a text such as `2:1.9,4:3.4`, ascending by workers. Raises BadJob."""
+    """Return pairs (workers, number > 0) from a text such as `2:1.9,4:3.4`, ascending by workers. Raises BadJob.
+
+    source: the name of the text for the error message, such as "annotation NAME". () for an empty text.
+    """
     values: dict[int, float] = {}
     parts = [part.strip() for part in text.split(",") if part.strip()]
     for part in parts[: _MAX_POINTS + 1]:
@@ -187,9 +208,10 @@ def points(text: str, source: str) -> tuple[tuple[int, float], ...]:
 
 
 def spread(notes: Notes) -> Spread:
-    """Return how far the pods may be spread, in any dialect. Unreadable terms count as absent.
+    """Return how far the pods may be spread, from the annotations of a pod in any dialect.
 
-    A level is recognised by its number or name. Only the extender reads the labels of nodes.
+    Unreadable terms count as absent. A level is recognised by its number or name. Only the extender reads the labels
+    of nodes.
     """
     terms = wish_of(notes, [])
     return Spread(min(map(by_name, terms.levels), default=None), terms.multiple)

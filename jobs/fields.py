@@ -36,26 +36,36 @@ Word = TypeVar("Word", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class ObjectPart:
-    """A part of an object. A wrong field raises BadJob, or adds a sentence to `faults` and counts as absent."""
+    """A part of an object. A wrong field raises BadJob, or adds a sentence to `faults` and counts as absent.
 
-    value: Mapping[str, Any]
+    A method that reads a field takes its name in this part as `key`.
+    """
+
+    value: Mapping[str, Any]  # the JSON object
     where: str = ""  # its path, as in `spec.tasks[0]`; "" for the object itself
-    faults: list[str] | None = None  # of the whole object; None to raise BadJob
+    faults: list[str] | None = None  # a list that all parts of the object append to; None to raise BadJob
 
     @classmethod
     def lenient(cls, value: Any, where: str = "", faults: list[str] | None = None) -> ObjectPart:
-        """Return a part that collects the faults of its fields. value: may be of any type."""
+        """Return a part that collects the faults of its fields instead of raising BadJob.
+
+        value: may be of any type; one that is no object is a fault, and the part is empty. faults: the list to append
+        to, None for a new one.
+        """
         part = cls(value if isinstance(value, Mapping) else {}, where, [] if faults is None else faults)
         if value is not None and not isinstance(value, Mapping):
             part.fault("", value, "it must be an object")
         return part
 
     def at(self, key: str) -> str:
-        """Return the path of a field of this part."""
+        """Return the path of a field of this part, as in `spec.tasks[0].name`. key: "" for the part itself."""
         return f"{self.where}.{key}" if self.where and key else self.where or key
 
     def fault(self, key: str, value: Any, why: str) -> None:
-        """Report a wrong field. Raises BadJob unless this part collects faults, each once."""
+        """Report a wrong field: raise BadJob, or append a sentence to `faults`, each sentence once.
+
+        value: the wrong value, of any type. why: the rule that it breaks.
+        """
         shown = repr(value[:40]) if isinstance(value, str) else f"{value!r:.40}"
         sentence = f"{self.at(key)} is {shown}: {why}"
         if self.faults is None:
@@ -64,36 +74,36 @@ class ObjectPart:
             self.faults.append(sentence)
 
     def has(self, key: str) -> bool:
-        """Return True if the field is set."""
+        """Return True if the field is set and not null."""
         return self.value.get(key) is not None
 
     def part(self, key: str) -> ObjectPart:
-        """Return the object in a field, an empty one if it is absent."""
+        """Return the object in a field as a part, an empty part if the field is absent or wrong."""
         return ObjectPart(self._typed(key, Mapping, "an object") or {}, self.at(key), self.faults)
 
     def parts(self, key: str) -> tuple[ObjectPart, ...]:
-        """Return the objects of a list, none if it is absent."""
-        found = []
+        """Return the objects of a list in their order, () if the list is absent. Items of other types are left out."""
+        parts = []
         for number, each in enumerate(self._typed(key, list, "a list") or ()):
             name = f"{key}[{number}]"
             if isinstance(each, Mapping):
-                found.append(ObjectPart(each, self.at(name), self.faults))
+                parts.append(ObjectPart(each, self.at(name), self.faults))
             else:
                 self.fault(name, each, "it must be an object")
-        return tuple(found)
+        return tuple(parts)
 
     def by_name(self, key: str) -> dict[str, ObjectPart]:
-        """Return the objects of an object by name."""
+        """Return the objects that the object in a field contains, by name; {} if the field is absent."""
         inner = self.part(key)
         return {name: inner.part(name) for name in inner.value if inner.has(name)}
 
     def text(self, key: str, default: str = "") -> str:
-        """Return a text, the default if it is absent or empty."""
-        found: str = self._typed(key, str, "a text") or default
-        return found
+        """Return a text, the default if it is absent, empty or wrong."""
+        text: str = self._typed(key, str, "a text") or default
+        return text
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return the texts of a list."""
+        """Return the texts of a list, () if it is absent. Items of other types are left out."""
         listed = self._typed(key, list, "a list of texts") or ()
         texts = tuple(each for each in listed if isinstance(each, str))
         if len(texts) < len(listed):
@@ -101,16 +111,16 @@ class ObjectPart:
         return texts
 
     def words(self, key: str) -> dict[str, str]:
-        """Return an object of texts, such as labels."""
+        """Return an object of texts, such as labels; {} if it is absent. Values of other types become ""."""
         inner = self.part(key)
         return {name: inner.text(name) for name in inner.value if inner.has(name)}
 
     def flag(self, key: str) -> bool:
-        """Return a boolean, False if it is absent."""
+        """Return a boolean, False if it is absent or wrong."""
         return bool(self._typed(key, bool, "true or false"))
 
     def word(self, key: str, words: type[Word], default: Word) -> Word:
-        """Return the member of an Enum that a field names, the default if it is absent or empty."""
+        """Return the member of an Enum that a field names, the default if it is absent, empty or wrong."""
         text = self.text(key)
         if not text or text in _words(words):
             return words(text) if text else default
@@ -118,7 +128,7 @@ class ObjectPart:
         return default
 
     def count(self, key: str, default: int, least: int = 0, most: int = MAX_PODS) -> int:
-        """Return a whole number from `least` to `most`."""
+        """Return a whole number from `least` to `most`, both included; the default if it is absent or wrong."""
         value = self.value.get(key)
         if value is None:
             return default
@@ -128,7 +138,10 @@ class ObjectPart:
         return default
 
     def count_in_text(self, key: str, default: int) -> int:
-        """Return a whole number >= 0 that is written as a text of up to nine digits, as in an annotation."""
+        """Return a whole number, 0 to 999999999, that is written as a text, as in an annotation.
+
+        default: the result for a field that is absent or wrong.
+        """
         text = self.text(key)
         if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:
             return int(text)
@@ -137,7 +150,10 @@ class ObjectPart:
         return default
 
     def quantity(self, key: str, resource: str) -> int | None:
-        """Return an amount of a resource; None if it is absent or wrong."""
+        """Return an amount of a resource, in the unit of turnout.kube.pod_shape.amount; None if it is absent or wrong.
+
+        resource: the name that decides the unit, such as cpu.
+        """
         value = self.value.get(key)
         if value is None:
             return None
@@ -150,13 +166,13 @@ class ObjectPart:
         return None
 
     def amounts(self, key: str) -> dict[str, int]:
-        """Return the amounts in a field by resource."""
+        """Return the amounts in a field by resource. An amount that is null or wrong is left out."""
         part = self.part(key)
-        sizes = {str(what): part.quantity(what, str(what)) for what in part.value}
-        return {what: size for what, size in sizes.items() if size is not None}
+        sizes = {str(resource): part.quantity(resource, str(resource)) for resource in part.value}
+        return {resource: size for resource, size in sizes.items() if size is not None}
 
     def json(self, key: str) -> Any:
-        """Return the JSON value of a text; None if it is absent or wrong."""
+        """Return the JSON value that a text contains, of any type; None if the text is absent or no JSON."""
         text = self.text(key)
         try:
             return json.loads(text) if text else None
@@ -165,9 +181,9 @@ class ObjectPart:
             return None
 
     def _typed(self, key: str, kind: type, expected: str) -> Any:
-        """Return the value of a key if it has this type.
+        """Return the value of a key if it has the type `kind`, else None. A value of another type is a fault.
 
-        A value of another type is a fault. None for that, and for a missing key.
+        expected: the type in words, for the sentence of the fault.
         """
         value = self.value.get(key)
         if value is None or isinstance(value, kind):
@@ -177,9 +193,9 @@ class ObjectPart:
 
 
 def decode(type_: type[Fields], part: ObjectPart) -> Fields:
-    """Return the declared fields of a part. A null, and an empty text instead of a word of an Enum, count as absent.
+    """Return the fields of a part as a struct. A null, and an empty text in a field of an Enum, count as absent.
 
-    Raises BadJob, which names the first wrong field by its full path.
+    Raises BadJob, which names the first wrong field by its full path, also if the part collects faults.
     """
     try:
         return msgspec.convert(part.value, type_)
@@ -196,6 +212,7 @@ def decode(type_: type[Fields], part: ObjectPart) -> Fields:
 
 @cache
 def _type_info(type_: type[FieldStruct]) -> inspect.Type:
+    """Return msgspec's description of a struct, computed once for each struct."""
     return inspect.type_info(type_)
 
 
@@ -211,7 +228,10 @@ def bare_type(info: inspect.Type) -> inspect.Type:
 
 
 def _without_absent(info: inspect.Type, value: Any) -> Any:
-    """Return a value without the fields that count as absent, as deep as its type is declared."""
+    """Return a copy of a value without its absent fields, at every depth that its type declares.
+
+    A field that the type does not declare is left out, too.
+    """
     match bare_type(info), value:
         case inspect.StructType(fields=fields), dict():
             present = ((each.type, each.encode_name, value.get(each.encode_name)) for each in fields)
@@ -224,11 +244,12 @@ def _without_absent(info: inspect.Type, value: Any) -> Any:
 
 
 def _is_absent(info: inspect.Type, value: Any) -> bool:
+    """Return True for a null, and for an empty text where the type is an Enum."""
     return value is None or (value == "" and isinstance(bare_type(info), inspect.EnumType))
 
 
 def _faults(info: inspect.Type, value: Any, where: str) -> Iterator[str]:
-    """Yield a sentence for each wrong value, in the order of the declared fields."""
+    """Yield a sentence for each wrong value, in the order of the declared fields. where: the path of `value`."""
     info = bare_type(info)
     if not _fits(info, value):
         yield f"{where} is {value!r:.40}: it must be {_expected(info)}"
@@ -258,7 +279,7 @@ _PYTHON_TYPES: Mapping[type[inspect.Type], type] = {
 
 
 def _fits(info: inspect.Type, value: Any) -> bool:
-    """Return True if a value is of a type, whatever the values inside it are."""
+    """Return True if a value has a type and keeps its bounds. Values inside an object or a list are not checked."""
     match info:
         case inspect.ListType(max_length=most):
             return isinstance(value, list) and (most is None or len(value) <= most)
@@ -270,15 +291,17 @@ def _fits(info: inspect.Type, value: Any) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
+    """Return True for an int. A bool is none."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _words(cls: type[Enum]) -> list[str]:
+    """Return the values of an Enum of texts."""
     return [each.value for each in cls]
 
 
 def _expected(info: inspect.Type) -> str:
-    """Return the values that a type allows, for an error message."""
+    """Return a phrase about the values that a type allows, such as "one of A, B", for an error message."""
     match info:
         case inspect.IntType(ge=least, le=most):
             return f"a whole number from {least} to {most}"
@@ -295,12 +318,15 @@ def _expected(info: inspect.Type) -> str:
 
 # Values of annotations. Each value that cannot be read adds a sentence to a list of faults.
 
-_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_LEVEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_LEVEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
 
 
 def annotation_count(notes: Mapping[str, str], key: str, faults: list[str]) -> int | None:
-    """Return an integer from 1 to 999999; None if it is absent or unreadable."""
+    """Return the whole number, 1 to 999999, in an annotation; None if it is absent or unreadable.
+
+    notes: the annotations of an object. faults: receives a sentence if the value is unreadable.
+    """
     text = notes.get(key)
     if text is None:
         return None
@@ -311,13 +337,16 @@ def annotation_count(notes: Mapping[str, str], key: str, faults: list[str]) -> i
 
 
 def annotation_level(notes: Mapping[str, str], key: str, faults: list[str]) -> int | str | None:
-    """Return a tier number, a label's key or a tier word; None if it is absent or unreadable."""
+    """Return the tier number, node label's key or tier word in an annotation; None if it is absent or unreadable.
+
+    A number has at most two digits. faults: receives a sentence if the value is unreadable.
+    """
     text = notes.get(key)
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,2}", text):
         return int(text)
-    if text[:1].isdigit() or not _LEVEL.fullmatch(text):
+    if text[:1].isdigit() or not _LEVEL_NAME.fullmatch(text):
         expected = "a tier (0 a host, 1 a leaf), a node label's key or a word for one"
         faults.append(f"{key} is {text[:40]!r}: it must be {expected}")
         return None
@@ -325,20 +354,27 @@ def annotation_level(notes: Mapping[str, str], key: str, faults: list[str]) -> i
 
 
 def annotation_word(notes: Mapping[str, str], key: str, faults: list[str]) -> str:
-    """Return a value that Kubernetes' labels allow; "" if it is absent or unreadable."""
+    """Return the value of an annotation that a label could have, too; "" if it is absent or unreadable.
+
+    faults: receives a sentence if the value is unreadable.
+    """
     text = notes.get(key, "")
-    if text and not _WORD.fullmatch(text):
+    if text and not _LABEL_VALUE.fullmatch(text):
         faults.append(f"{key} is {text[:40]!r}: it must be a name of up to 63 letters, digits, dots and dashes")
         return ""
     return text
 
 
-def annotation_set(notes: Mapping[str, str], key: str, most: int, faults: list[str]) -> tuple[str, int]:
-    """Return the name and the number of a set from "name" or "name/3"; 0 for no number; ("", 0) if unreadable."""
+def annotation_set(notes: Mapping[str, str], key: str, max_gangs: int, faults: list[str]) -> tuple[str, int]:
+    """Return the name of a set of gangs, and how many gangs share the name, from "name" or "name/3".
+
+    The number is 2 to `max_gangs`, 0 if the annotation states none. ("", 0) if it is absent or unreadable. faults:
+    receives a sentence if the value is unreadable.
+    """
     text, slash, number = notes.get(key, "").partition("/")
-    number_is_valid = not slash or (re.fullmatch(r"[1-9][0-9]?", number) is not None and 2 <= int(number) <= most)
-    if notes.get(key) and not (_WORD.fullmatch(text) and number_is_valid):
-        expected = f"a name of up to 63 letters, digits, dots and dashes, or name/N with N from 2 to {most}"
+    number_is_valid = not slash or (re.fullmatch(r"[1-9][0-9]?", number) is not None and 2 <= int(number) <= max_gangs)
+    if notes.get(key) and not (_LABEL_VALUE.fullmatch(text) and number_is_valid):
+        expected = f"a name of up to 63 letters, digits, dots and dashes, or name/N with N from 2 to {max_gangs}"
         faults.append(f"{key} is {notes[key][:40]!r}: it must be {expected}")
         return "", 0
     return text, int(number) if slash else 0

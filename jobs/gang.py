@@ -20,8 +20,8 @@ from turnout.kube.labels import GPU_RESOURCES, PLACEMENT_GATE
 from turnout.kube.objects import OwnerReference, Pod
 from turnout.kube.pod_shape import shape_of
 
-_MAX_LABELS = 32
-LEADER_WORKER_SET = "LeaderWorkerSet/"  # the names of the gangs of its groups begin so
+_MAX_LABELS = 32  # labels of one pod that may divide its gang into groups
+LEADER_WORKER_SET = "LeaderWorkerSet/"  # the prefix of the names of gangs that are groups of a LeaderWorkerSet
 
 
 class Dialect(Enum):
@@ -56,9 +56,9 @@ POD_GROUP_PATHS = {dialect: f"/apis/{version}/podgroups" for dialect, version in
 class GangKey:
     """The identity of a gang."""
 
-    namespace: str
-    name: str  # of the PodGroup, else kind/name of the owner, else the name of the single pod
-    dialect: str
+    namespace: str  # of its pods
+    name: str  # the name of the PodGroup, else kind/name of the owner, else the name of the single pod
+    dialect: str  # the value of a Dialect
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -68,15 +68,15 @@ class GangKey:
 class Membership:
     """The description of a gang by one of its pods. A field that cannot be read counts as absent."""
 
-    key: GangKey
-    rank: int | None = None  # its index among the members, >= 0; None if unknown
-    role: str = ""  # "" for a master or for the only role
-    min_members: int | None = None  # pods that start together; None if the pod does not tell
-    total: int | None = None  # pods of the gang; None if the pod does not tell
-    max_size: int | None = None  # the largest size that the job may grow to, in pods; None if the pod does not tell
+    key: GangKey  # the identity of the gang
+    rank: int | None = None  # the pod's index among the members, >= 0; None if unknown
+    role: str = ""  # the pod's role, such as worker; "" for a master or for the only role
+    min_members: int | None = None  # pods that start together, >= 1; None if the pod does not state it
+    total: int | None = None  # pods of the gang, >= 1; None if the pod does not state it
+    max_size: int | None = None  # the largest size that the job may grow to, in pods; None if the pod does not state it
     wish: Wish = NOTHING  # the placement terms of its gang
     queue: str = ""  # the queue in which it waits, "" if the pod names none
-    repair: Repair | None = None  # the remedy below its min; None if the pod does not tell
+    repair: Repair | None = None  # the remedy for a gang below its min; None if the pod does not state one
     parent_set: str = ""  # the JobSet or LeaderWorkerSet that its gang belongs to, "" for none
     faults: tuple[str, ...] = ()  # a sentence for each unreadable field
     marks: tuple[tuple[str, str], ...] = ()  # labels that may divide its gang into groups
@@ -84,32 +84,35 @@ class Membership:
 
 
 def membership(pod: Pod) -> Membership:
-    """Return the gang of a pod. A pod without a gang is a gang of its own."""
+    """Return the gang of a pod as the pod itself describes it. A pod without a gang is a gang of one.
+
+    Raises nothing: unreadable fields are listed in `faults` of the result.
+    """
     faults: list[str] = []
     notes = pod.metadata.annotations or {}
     key = _key(pod)
-    koord = key.dialect == Dialect.KOORDINATOR.value
-    least = annotation_count(notes, labels.KOORD_MIN, faults) if koord else None
-    total = annotation_count(notes, labels.KOORD_TOTAL, faults) if koord else None
-    if least is None:
-        least = annotation_count(notes, labels.MIN_WORKERS, faults)
-    most = annotation_count(notes, labels.MAX_WORKERS, faults)
+    is_koordinator = key.dialect == Dialect.KOORDINATOR.value
+    min_members = annotation_count(notes, labels.KOORD_MIN, faults) if is_koordinator else None
+    total = annotation_count(notes, labels.KOORD_TOTAL, faults) if is_koordinator else None
+    if min_members is None:
+        min_members = annotation_count(notes, labels.MIN_WORKERS, faults)
+    max_size = annotation_count(notes, labels.MAX_WORKERS, faults)
     if key.dialect == Dialect.OWNER.value:
-        env_least, env_total, env_most = _sizes_in_env(pod)
+        env_min, env_total, env_max = _sizes_in_env(pod)
         total = annotation_count(notes, labels.LWS_SIZE, faults)
-        least, total, most = least or env_least, total or env_total, most or env_most
+        min_members, total, max_size = min_members or env_min, total or env_total, max_size or env_max
     wish = wish_of(notes, faults)
     return Membership(
         key=key,
         rank=_rank(pod),
         role=_role(pod, key),
-        min_members=least,
+        min_members=min_members,
         total=total,
-        max_size=most,
+        max_size=max_size,
         wish=wish,
         queue=_queue(pod),
         repair=repair_of(notes, faults),
-        parent_set=_kin(pod),
+        parent_set=_parent_set(pod),
         faults=tuple(faults),
         marks=_marks(pod, key),
         names_pod_group=_names_pod_group(pod, key),
@@ -117,7 +120,11 @@ def membership(pod: Pod) -> Membership:
 
 
 def _names_pod_group(pod: Pod, key: GangKey) -> bool:
-    """Return True if a PodGroup must exist. koordinator makes it where the annotations of the pods state the min."""
+    """Return True if a PodGroup with terms for the gang must exist.
+
+    False if the gang's dialect has no PodGroups, and for a koordinator gang whose pods themselves state the name and
+    the min.
+    """
     notes = pod.metadata.annotations or {}
     if key.dialect == Dialect.KOORDINATOR.value and notes.get(labels.KOORD_NAME) and notes.get(labels.KOORD_MIN):
         return False
@@ -125,13 +132,14 @@ def _names_pod_group(pod: Pod, key: GangKey) -> bool:
 
 
 def _key(pod: Pod) -> GangKey:
+    """Return the identity of a pod's gang: by the first dialect that names it, else the pod alone."""
     own_gang = (pod.metadata.name, Dialect.ALONE)
     name, dialect = next(((name, dialect) for name, dialect in _gang_names(pod) if name), own_gang)
     return GangKey(pod.metadata.namespace, name, dialect.value)
 
 
 def _gang_names(pod: Pod) -> Iterator[tuple[str | None, Dialect]]:
-    """Yield the name of the pod's gang in each dialect, "" or None for none, in the order in which they count.
+    """Yield the name of the pod's gang in each dialect, "" or None for none. The first name counts.
 
     KAI comes after the others, because its pod-grouper annotates every pod that it handles, under a key without a
     domain. Owners come last, because they are implicit: no field names the gang.
@@ -151,18 +159,20 @@ def _gang_names(pod: Pod) -> Iterator[tuple[str | None, Dialect]]:
 
 
 def _queue(pod: Pod) -> str:
+    """Return the queue that a pod names, in the dialect that comes first; "" for none."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     queue_names = (marks.get(labels.KUEUE_QUEUE), notes.get(labels.VOLCANO_QUEUE), marks.get(labels.KOORD_QUOTA))
     return next((name for name in (*queue_names, marks.get(labels.KAI_QUEUE), notes.get(labels.QUEUE)) if name), "")
 
 
-def _kin(pod: Pod) -> str:
+def _parent_set(pod: Pod) -> str:
+    """Return the name of the JobSet or LeaderWorkerSet of a pod, "" for none."""
     marks = pod.metadata.labels or {}
     return marks.get(labels.JOBSET_NAME) or marks.get(labels.LWS_NAME) or ""
 
 
 def _indexed_owner(pod: Pod) -> OwnerReference | None:
-    """Return the controller of a pod that has an index. Pods without an index (of a Deployment) are no gang."""
+    """Return the controller of a pod that has an index; None for other pods, such as those of a Deployment."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     indexed = any(k in marks for k in (labels.JOB_INDEX, labels.STATEFUL_INDEX, labels.TRAINING_INDEX))
     if not indexed and labels.JOB_INDEX not in notes:
@@ -182,10 +192,7 @@ _INDEX_LABELS = (
 
 
 def _rank(pod: Pod) -> int | None:
-    """Return a pod's index in its job: from a label or annotation, else from the end of its name.
-
-    None if it has none.
-    """
+    """Return a pod's index in its job: from a label or annotation, else from the end of its name; None without one."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     for key in _INDEX_LABELS:
         text = marks.get(key) or notes.get(key)
@@ -196,7 +203,7 @@ def _rank(pod: Pod) -> int | None:
 
 
 def _role(pod: Pod, key: GangKey) -> str:
-    """Return the task of a pod in its job, such as worker; "" for a master, which has rank 0."""
+    """Return the role of a pod in its job, such as worker; "" for a master, which has rank 0, or without a role."""
     marks, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     if key.dialect == Dialect.KAI.value and marks.get(kai.SUBGROUP):
         return subgroup_role(marks[kai.SUBGROUP])
@@ -205,17 +212,23 @@ def _role(pod: Pod, key: GangKey) -> str:
 
 
 def role_of(task: str) -> str:
-    """Return the role of a task's pods: "" for masters, which come first."""
+    """Return the role of the pods of a task: the task itself, "" for master, launcher and chief.
+
+    "" sorts before all other roles, so that masters get the first ranks.
+    """
     return "" if task.lower() in ("master", "launcher", "chief") else task
 
 
 def subgroup_role(name: str) -> str:
     """Return the role of a KAI subgroup's pods, padded so that worker-2 sorts before worker-10."""
-    return role_of(re.sub(r"[0-9]{1,9}$", lambda found: found[0].zfill(9), name))
+    return role_of(re.sub(r"[0-9]{1,9}$", lambda match: match[0].zfill(9), name))
 
 
 def _marks(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
-    """Return the labels by which the gang may be divided into groups: any label for Volcano, else known ones."""
+    """Return the labels of a pod that may divide its gang into groups.
+
+    For Volcano these are the first 32 labels by name, for other dialects the labels of subgroups only.
+    """
     marks = pod.metadata.labels or {}
     if key.dialect == Dialect.VOLCANO.value:
         return tuple(sorted(marks.items())[:_MAX_LABELS])
@@ -223,7 +236,7 @@ def _marks(pod: Pod, key: GangKey) -> tuple[tuple[str, str], ...]:
 
 
 def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
-    """Return (min, total, max) from the environment that training-operator sets; None for each that is unknown.
+    """Return (min, total, max) in pods from the environment that training-operator sets; None for an unknown one.
 
     PET_NNODES is "2:4" or "4"; older versions set only WORLD_SIZE. The current size of an elastic job is not in it.
     """
@@ -240,9 +253,10 @@ def _sizes_in_env(pod: Pod) -> tuple[int | None, int | None, int | None]:
 
 
 def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool:
-    """Return True if a pod lacks our gate, requests an accelerator and belongs to a gang.
+    """Return True if a pod has no placement gate of ours yet, requests an accelerator and belongs to a gang.
 
-    False for a pod that cannot be read: the API server rejects it with its own message.
+    gpu_resources: the names of resources that are accelerators. False for a pod that cannot be read: the API server
+    rejects it with its own message.
     """
     if any(each.get("name") == PLACEMENT_GATE for each in pod.spec.scheduling_gates or ()):
         return False
@@ -252,8 +266,8 @@ def wants_gate(pod: Pod, gpu_resources: Collection[str] = GPU_RESOURCES) -> bool
         return False
 
 
-DEFAULT_AFTER_S = 120
-MIN_AFTER_S, MAX_AFTER_S = 10, 86_400
+DEFAULT_AFTER_S = 120  # the delay of a repair whose annotation states none, in seconds
+MIN_AFTER_S, MAX_AFTER_S = 10, 86_400  # bounds of the delay, in seconds
 
 
 class Remedy(Enum):
@@ -261,18 +275,18 @@ class Remedy(Enum):
 
     WAIT = "wait"  # its members stay until room becomes free near them
     MOVE = "move"  # its members are evicted when the whole gang fits elsewhere
-    GIVE_UP = "give-up"  # its members are evicted, so that others get their nodes; the whole gang waits again
+    GIVE_UP = "give-up"  # its members are evicted, so that other gangs get the nodes; the whole gang waits again
 
 
-_ORDER = tuple(Remedy)
+_ORDER = tuple(Remedy)  # the most patient first
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A remedy and its delay."""
+    """A remedy for a gang below its min, and its delay."""
 
     remedy: Remedy = Remedy.WAIT
-    after_s: int = DEFAULT_AFTER_S  # seconds below the min, MIN_AFTER_S to MAX_AFTER_S
+    after_s: int = DEFAULT_AFTER_S  # seconds that the gang has to be below its min, MIN_AFTER_S to MAX_AFTER_S
 
     def __str__(self) -> str:
         return self.remedy.value if self.remedy is Remedy.WAIT else f"{self.remedy.value} after {self.after_s} s"
@@ -282,13 +296,16 @@ WAIT = Repair()
 
 
 def repair_of(notes: Mapping[str, str], faults: list[str]) -> Repair | None:
-    """Return the repair of a pod's annotation, such as "move" or "move/300"; None if it is absent or unreadable."""
+    """Return the repair in a pod's annotation, such as "move" or "move/300"; None if it is absent or unreadable.
+
+    notes: the annotations of the pod. faults: receives a sentence if the value is unreadable.
+    """
     text = notes.get(labels.REPAIR)
     if text is None:
         return None
     name, slash, number = text.partition("/")
-    after = re.fullmatch(r"[1-9][0-9]{0,5}", number) is not None and MIN_AFTER_S <= int(number) <= MAX_AFTER_S
-    if name not in {each.value for each in _ORDER} or (slash and not after):
+    delay_is_valid = re.fullmatch(r"[1-9][0-9]{0,5}", number) is not None and MIN_AFTER_S <= int(number) <= MAX_AFTER_S
+    if name not in {each.value for each in _ORDER} or (slash and not delay_is_valid):
         words = ", ".join(each.value for each in _ORDER[:-1])
         expected = (
             f"{words} or {_ORDER[-1].value}, or one with seconds from {MIN_AFTER_S} to {MAX_AFTER_S}, as move/300"
@@ -299,5 +316,8 @@ def repair_of(notes: Mapping[str, str], faults: list[str]) -> Repair | None:
 
 
 def most_patient(repairs: Iterable[Repair]) -> Repair:
-    """Return the repair for a gang whose members disagree: the most patient remedy, after the longest delay."""
+    """Return the repair for a gang whose members disagree: the most patient remedy, of these the longest delay.
+
+    Returns WAIT for no repairs.
+    """
     return min(repairs, key=lambda each: (_ORDER.index(each.remedy), -each.after_s), default=WAIT)

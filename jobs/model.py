@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from turnout.kube.pod_shape import PodShape
 
-Object = Mapping[str, Any]
+Object = Mapping[str, Any]  # a Kubernetes object as JSON
 
 
 class Life(Enum):
     """The state of a job by its own object. Its pods show whether it waits or runs."""
 
-    LIVE = "live"
-    SUSPENDED = "suspended"
-    DONE = "done"
+    LIVE = "live"  # it waits or runs
+    SUSPENDED = "suspended"  # it has no pods by the wish of its owner, and may continue
+    DONE = "done"  # it succeeded, failed or is being deleted
 
 
 class Pause(Enum):
@@ -32,9 +32,9 @@ class Pause(Enum):
 class JobKey(NamedTuple):
     """The name of a job: kind, namespace and name."""
 
-    kind: str  # the name that separates kinds of different groups
-    namespace: str
-    name: str
+    kind: str  # the kind; where several API groups share it, a longer name that only one of them has
+    namespace: str  # of its object
+    name: str  # of its object
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.namespace}/{self.name}"
@@ -60,16 +60,16 @@ class Sizes:
     doubles: bool = False  # only unit, 2 * unit, 4 * unit …
 
     def larger(self, size: int) -> int:
-        """Return the next larger size."""
+        """Return the smallest size that is larger than `size` workers."""
         if not self.doubles:
             return (size // self.unit + 1) * self.unit
-        found = self.unit
-        while found <= size:
-            found *= 2
-        return found
+        larger_size = self.unit
+        while larger_size <= size:
+            larger_size *= 2
+        return larger_size
 
     def smaller(self, size: int) -> int:
-        """Return the next smaller size, 0 below the smallest."""
+        """Return the largest size that is smaller than `size` workers, 0 if there is none."""
         return self.round_down(size - 1)
 
     def round_down(self, size: int) -> int:
@@ -78,10 +78,10 @@ class Sizes:
             return 0
         if not self.doubles:
             return size // self.unit * self.unit
-        found = self.unit
-        while found * 2 <= size:
-            found *= 2
-        return found
+        allowed_size = self.unit
+        while allowed_size * 2 <= size:
+            allowed_size *= 2
+        return allowed_size
 
     def allows(self, size: int) -> bool:
         """Return True if a job may have this size."""
@@ -97,9 +97,9 @@ class Order:
     the earlier deadline. Contract: XD-08, VE-33.
     """
 
-    class_value: int = 0  # of its PriorityClass, which admins assign
+    class_value: int = 0  # the value of its PriorityClass, which admins assign
     priority: int = 0  # 0 to 100
-    deadline_s: float | None = None  # since 1970; None without a deadline
+    deadline_s: float | None = None  # seconds since 1970; None without a deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,9 @@ class ResizeBudget:
     """The time that changes of size have gained and cost a job, in seconds. Source: docs/facts/autoscaling.md M5"""
 
     gained_s: float = 0.0  # the net gain at the last change of size, after the cost of restarts
-    resized_s: float = 0.0  # the time of that change, since 1970; 0 for never
-    restart_s: float | None = None  # the cost of a change of size; None for the default
-    at_start: bool = False  # that change was made when the job started
+    resized_s: float = 0.0  # the time of the last change, in seconds since 1970; 0 for never
+    restart_s: float | None = None  # the cost of one change of size, in seconds; None for the default
+    at_start: bool = False  # True if the last change was made when the job started
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,47 +124,47 @@ class Spread:
 class Job:
     """A training job of any kind."""
 
-    key: JobKey
-    uid: str
+    key: JobKey  # its kind, namespace and name
+    uid: str  # the UID of its object
     version: str  # the resourceVersion of its object; a change is valid only for this version
-    queue: str
+    queue: str  # the name of the queue that it asks for, "" for none
     replicas: int  # workers that its object requests now, >= 0
-    bounds: Bounds
+    bounds: Bounds  # its min and its max
     shape: PodShape  # of one worker
-    order: Order = Order()
-    created: str = ""  # the creation time of its object
+    order: Order = Order()  # its place in the order of jobs
+    created: str = ""  # the creationTimestamp of its object, RFC 3339
     sizes: Sizes = ANY_SIZE  # the sizes that it can have
     role: str = ""  # the role of its workers among its pods, "" if it has no other role
     wish: int | None = None  # the size that a person set by hand, in workers; None without one
     reapplied_size: int | None = None  # the size that we wrote last, if the submitted object was applied again since
-    other_roles: tuple[tuple[PodShape, int], ...] = ()  # (shape, pods) of the other roles, which its min includes
-    life: Life = Life.LIVE
+    other_roles: tuple[tuple[PodShape, int], ...] = ()  # (shape of a pod, number of pods) of each other role
+    life: Life = Life.LIVE  # whether it is live, suspended or done
     pause: Pause = Pause.NONE  # the changes that its owner has forbidden
-    pause_ends_s: float | None = None  # since 1970; None for never
-    cooldown_s: float | None = None  # between two changes of its size; None for the default
-    resize_budget: ResizeBudget = ResizeBudget()
+    pause_ends_s: float | None = None  # seconds since 1970; None for never
+    cooldown_s: float | None = None  # seconds between two changes of its size; None for the default
+    resize_budget: ResizeBudget = ResizeBudget()  # the time that changes of its size have gained and cost
     curve: tuple[tuple[int, float], ...] = ()  # (workers, speed), ascending by workers
-    curve_measured: bool = True  # the pods reported the curve; else its owner wrote it
-    spread: Spread = Spread()
-    priority_class: str = ""  # the name of its PriorityClass
+    curve_measured: bool = True  # True if the pods measured the curve, False if its owner wrote it
+    spread: Spread = Spread()  # how far its pods may be spread
+    priority_class: str = ""  # the name of its PriorityClass, "" for none
     refused: str = ""  # why it cannot be resized, "" if it can; it counts in its queue in both cases
-    kueue_boosted: bool = False  # Kueue's priority boost places it above other jobs
-    foreign: bool = False  # pods or a PodGroup of an unknown kind: it waits, but nobody resizes it
-    part_of: str = ""  # the uid of the object that created it; if that is a job, it counts for both
-    selector: tuple[tuple[str, str], ...] = ()  # labels of its pods, if its object tells them
+    kueue_boosted: bool = False  # True if Kueue's priority boost places it above other jobs
+    foreign: bool = False  # True for pods or a PodGroup of an unknown kind, which may wait but are never resized
+    part_of: str = ""  # the UID of its owner, "" for none; the pods of a job whose owner is a job belong to both
+    selector: tuple[tuple[str, str], ...] = ()  # labels of its pods, () if its object does not state them
 
     @property
     def elastic(self) -> bool:
-        """True if the size of the job may be changed: not for a suspended or ended job."""
+        """True if the autoscaler may change the size: a live job with min < max that is not refused."""
         return not self.refused and self.bounds.least < self.bounds.most and self.life is Life.LIVE
 
     @property
     def most(self) -> int:
-        """Return the largest size that is wanted now, in workers."""
+        """Return the largest size that the job should have now: its max, or the size that a person set, in bounds."""
         return self.bounds.most if self.wish is None else max(self.bounds.least, min(self.wish, self.bounds.most))
 
     def paused(self, now_s: float) -> Pause:
-        """Return the changes that are forbidden at this time."""
+        """Return the changes that are forbidden now. now_s: seconds since 1970."""
         return Pause.NONE if self.pause_ends_s is not None and now_s >= self.pause_ends_s else self.pause
 
 
@@ -172,9 +172,9 @@ class Job:
 class Change:
     """One write to the API server."""
 
-    method: str  # of HTTP
-    path: str
-    body: Any  # JSON values
+    method: str  # the HTTP method
+    path: str  # the URL path of the object, or of the list in which to create one
+    body: Any  # JSON value
     form: str = "application/merge-patch+json"  # the media type of the body
     then: Change | None = None  # written after a success; its object has a fixed name, so a repetition has no effect
 

@@ -20,9 +20,9 @@ from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube.times import rfc3339, rfc3339_micro, unix_s
 
 CONFIGMAP = "turnout-system/turnout-reservations"  # where the chart has it
-MAX_RESERVATION_S = 3600  # one that states more ends so long after it is read
-MAX_RESERVATIONS = 1_024  # in the ConfigMap, and those that bar others at a time: a question looks at each
-MAX_BYTES = 400_000  # of one value; an API server takes 1 MiB for all of a ConfigMap
+MAX_RESERVATION_S = 3600  # seconds from reading a reservation to its end, at most, whatever end it states
+MAX_RESERVATIONS = 1_024  # in the ConfigMap, and in effect at a time, because each question examines all of them
+MAX_BYTES = 400_000  # of one value; an API server accepts 1 MiB for a whole ConfigMap
 
 
 class ReservationReason(StrEnum):
@@ -42,23 +42,24 @@ class BadReservation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes on which a gang may place its pods, and others may not."""
+    """Nodes on which one gang, the holder, may place its pods, and gangs of no higher priority may not."""
 
-    holder: GangKey
+    holder: GangKey  # the gang for which the nodes are reserved
     nodes: tuple[str, ...]  # names, each once
     reason: ReservationReason
-    priority: int = 0  # of the holder: a gang of a higher priority may use the nodes
-    until_s: float = math.inf  # seconds since 1970; inf: until the program that computes it says otherwise
-    place: str = ""  # where the nodes are, for a sentence; "" to count them
+    priority: int = 0  # the priority of the holder; a gang of a higher priority may use the nodes
+    until_s: float = math.inf  # its end, in seconds since 1970; inf: until the program that computes it removes it
+    place: str = ""  # where the nodes are, for the sentence about strict order; "" for other reasons
 
     def bars(self, key: GangKey, priority: int) -> bool:
-        """Return True if a gang with this priority may not use the nodes."""
+        """Return True if a gang may not use the nodes. key, priority: of that gang."""
         return self.holder != key and self.priority >= priority
 
     def text_for(self, namespace: str) -> str:
-        """Return a sentence for the owner of a gang that is kept off. Who holds nodes in other namespaces is private.
+        """Return a sentence for the owner of a gang that may not use the nodes. namespace: of that gang.
 
-        namespace: of that gang. In a queue of strict order all gangs wait for the oldest one, so it is named.
+        The holder is named if it is in the same namespace, or if it is the oldest gang of the same strict queue.
+        Holders in other namespaces are private.
         """
         if self.reason is ReservationReason.STRICT_ORDER:
             return f"room {self.place} is kept for {self.holder}, the oldest that waits in this queue"
@@ -68,13 +69,15 @@ class Reservation:
 
 
 class _Holder(msgspec.Struct, frozen=True):
+    """The JSON fields of a GangKey."""
+
     namespace: str
     name: str
     dialect: Dialect
 
 
-class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value of the ConfigMap."""
+class _ReservationFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON fields of one value of the ConfigMap."""
 
     holder: _Holder
     nodes: tuple[str, ...]
@@ -83,20 +86,26 @@ class _Text(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     priority: int = 0
 
 
-_decoder = msgspec.json.Decoder(_Text)
+_decoder = msgspec.json.Decoder(_ReservationFields)
 
 
 def data_key(holder: GangKey) -> str:
-    """Return the key of a holder. It ends in a digest, because a gang's name may hold what no key may."""
+    """Return the key of a holder in the ConfigMap.
+
+    It ends in a digest of the holder, because a gang's name may contain characters that a key must not have.
+    """
     text = "/".join((holder.dialect, holder.namespace, holder.name))
     return f"gang-{hashlib.sha256(text.encode()).hexdigest()[:20]}"
 
 
 def reservation_text(reservation: Reservation) -> str | None:
-    """Return the value of a reservation; None if it names too many nodes. The reservation must end by itself."""
+    """Return a reservation as a value of the ConfigMap; None if the value would be longer than MAX_BYTES.
+
+    Its `until_s` must be finite.
+    """
     holder = reservation.holder
     text = msgspec.json.encode(
-        _Text(
+        _ReservationFields(
             _Holder(holder.namespace, holder.name, Dialect(holder.dialect)),
             reservation.nodes,
             reservation.reason,
@@ -108,7 +117,10 @@ def reservation_text(reservation: Reservation) -> str | None:
 
 
 def read_reservation(key: str, text: str, now_s: float) -> Reservation:
-    """Return the reservation of a key. Raises BadReservation. now_s: seconds since 1970."""
+    """Return the reservation that one key and its value in the ConfigMap state. Raises BadReservation.
+
+    text: the value. now_s: seconds since 1970. The reservation ends at most MAX_RESERVATION_S later.
+    """
     if len(text) > MAX_BYTES:
         raise BadReservation(f"it has {len(text)} characters, at most {MAX_BYTES} are read")
     try:
@@ -127,7 +139,7 @@ def read_reservation(key: str, text: str, now_s: float) -> Reservation:
 
 
 def read_reservations(data: Mapping[str, str], now_s: float) -> tuple[dict[str, Reservation], dict[str, str]]:
-    """Read the ConfigMap. Returns the reservations by key, and why each other key cannot be read.
+    """Return the reservations in the data of the ConfigMap by key, and why each other key cannot be read.
 
     Of more than MAX_RESERVATIONS keys only the first are read, by their order as text. now_s: seconds since 1970.
     """

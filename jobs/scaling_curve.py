@@ -10,9 +10,11 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-Curve = tuple[tuple[int, float], ...]
-_MAX_POWER = 20.0  # of the workers: with any curve of an owner, the speed stays finite and above 0
-DEFAULT_POWER = 0.9  # of the workers: the speed of a job without a curve. Source: docs/facts/autoscaling.md 7.1
+Curve = tuple[tuple[int, float], ...]  # (workers >= 1, speed > 0), ascending by workers
+_MAX_POWER = 20.0  # the largest exponent of the workers, so that the speed of any curve stays finite and above 0
+DEFAULT_POWER = (
+    0.9  # the exponent of the workers in the speed of a job without a curve. Source: docs/facts/autoscaling.md 7.1
+)
 
 
 class Gain(NamedTuple):
@@ -24,10 +26,10 @@ class Gain(NamedTuple):
 
 @lru_cache(maxsize=65_536)
 def speed(curve: Curve, workers: int) -> float:
-    """Return the speed at a number of workers: interpolated between points and extrapolated beyond them, as powers.
+    """Return the speed at a number of workers: between and beyond the points the speed is a power of the workers.
 
     Beyond the last point the speed never grows faster than the default curve. A single point continues as the default
-    curve.
+    curve. workers: less than 1 counts as 1.
     """
     workers = max(1, workers)
     if not curve:
@@ -35,37 +37,38 @@ def speed(curve: Curve, workers: int) -> float:
     for (low, slow), (high, fast) in pairwise(curve):
         if low <= workers <= high:
             return slow * float((workers / low) ** _power(low, slow, high, fast))
-    known = len(curve) > 1
+    has_slope = len(curve) > 1
     if workers < curve[0][0]:
         base_workers, base_speed = curve[0]
-        power = _power(*curve[0], *curve[1]) if known else DEFAULT_POWER
+        power = _power(*curve[0], *curve[1]) if has_slope else DEFAULT_POWER
     else:
         base_workers, base_speed = curve[-1]
-        power = min(DEFAULT_POWER, _power(*curve[-2], *curve[-1])) if known else DEFAULT_POWER
+        power = min(DEFAULT_POWER, _power(*curve[-2], *curve[-1])) if has_slope else DEFAULT_POWER
     return base_speed * float((workers / base_workers) ** power)
 
 
 def capped(curve: Curve, power: float) -> Curve:
-    """Return the curve with limited growth: from one point to the next, the speed may grow at most by the ratio of
-    their workers to this power.
+    """Return the curve with limited growth: between two points, speed grows at most by (ratio of workers) ** power.
 
-    Each step starts from the point before it, as limited. A power of 1.0 is perfect scaling.
+    Each point is compared with the limited point before it. power: 1.0 is perfect scaling.
     """
-    found: list[tuple[int, float]] = []
+    limited: list[tuple[int, float]] = []
     for workers, fast in curve:
-        if found:
-            last_workers, last_speed = found[-1]
+        if limited:
+            last_workers, last_speed = limited[-1]
             fast = min(fast, last_speed * float((workers / last_workers) ** power))
-        found.append((workers, fast))
-    return tuple(found)
+        limited.append((workers, fast))
+    return tuple(limited)
 
 
 def _power(low: int, slow: float, high: int, fast: float) -> float:
+    """Return the exponent with which the speed grows from `slow` at `low` workers to `fast` at `high` workers."""
     return max(-_MAX_POWER, min(math.log(fast / slow) / math.log(high / low), _MAX_POWER))
 
 
 @lru_cache(maxsize=65_536)
 def gain(curve: Curve, least: int, size: int, larger: int) -> Gain:
-    """Return the worth of growing from `size` to `larger` for a job with a min of `least`."""
-    each, now, then = speed(curve, least) / least, speed(curve, size), speed(curve, larger)
-    return Gain(then / now - 1, (then - now) / (larger - size) / each if larger > size else 0.0)
+    """Return the worth of growing from `size` to `larger` workers. least: the min of the job, in workers, >= 1."""
+    min_worker_speed, speed_now, larger_speed = speed(curve, least) / least, speed(curve, size), speed(curve, larger)
+    per_worker = (larger_speed - speed_now) / (larger - size) / min_worker_speed if larger > size else 0.0
+    return Gain(larger_speed / speed_now - 1, per_worker)

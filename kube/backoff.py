@@ -14,16 +14,16 @@ V = TypeVar("V")
 class Backoff:
     """The back-off of client-go's reflectors. Source: docs/facts/ecosystem.md 1.6"""
 
-    first_s: float = 0.8  # before the first retry, times a random number
-    max_s: float = 30.0
-    factor: float = 2.0  # per failure
-    max_retry_after_s: float = 300.0  # a longer Retry-After is shortened to this
+    first_s: float = 0.8  # the longest wait before the first retry, in seconds
+    max_s: float = 30.0  # the longest wait before any retry, in seconds
+    factor: float = 2.0  # by which each failure increases the longest wait
+    max_retry_after_s: float = 300.0  # seconds; a longer Retry-After is shortened to this
 
     def wait_s(self, failures: int, draw: float, retry_after_s: float = 0.0) -> float:
         """Return the seconds to wait before the next retry.
 
-        failures: consecutive failures, >= 1. draw: uniform in [0, 1). retry_after_s: the server's Retry-After, 0 if the
-        server sent none.
+        failures: consecutive failures, >= 1. draw: a random number, uniform in [0, 1); 1.0 for the longest wait.
+        retry_after_s: the server's Retry-After, 0 if the server sent none.
         """
         ceiling_s = min(self.max_s, self.first_s * self.factor ** min(failures - 1, 32))
         return max(draw * ceiling_s, min(retry_after_s, self.max_retry_after_s))
@@ -31,14 +31,17 @@ class Backoff:
 
 @dataclass(slots=True)
 class _Pause:
-    failures: int  # in a row, >= 1
-    until_s: float  # nothing is tried before
+    """The pause of one key."""
+
+    failures: int  # consecutive failures, >= 1
+    until_s: float  # the end of the pause, on the clock of the caller
 
 
 class RetryPauses(Generic[K]):
-    """The pauses of several keys: after each failure of a key in a row a longer one, without jitter."""
+    """The pauses of several keys: each consecutive failure of a key makes its pause longer, without jitter."""
 
     def __init__(self, backoff: Backoff) -> None:
+        """Start without pauses. backoff: decides their lengths."""
         self._backoff = backoff
         self._pauses: dict[K, _Pause] = {}
 
@@ -47,14 +50,15 @@ class RetryPauses(Generic[K]):
         return key in self._pauses
 
     def may_try(self, key: K, now_s: float) -> bool:
-        """Return True unless a key pauses. now_s: on the clock of `note_failure`, seconds."""
+        """Return True if the pause of a key is over, or if it has none. now_s: on the clock of `note_failure`."""
         pause = self._pauses.get(key)
         return pause is None or now_s >= pause.until_s
 
     def note_failure(self, key: K, now_s: float, retry_after_s: float = 0.0) -> bool:
-        """Pause a key. False if it pauses already: of several writes that fail together the first counts.
+        """Begin a pause of a key, and return True. Return False, and change nothing, if the key is in a pause already.
 
-        retry_after_s: the server's Retry-After, 0 if the server sent none.
+        So of several writes that fail together only the first counts. now_s: seconds on any clock. retry_after_s: the
+        server's Retry-After, 0 if the server sent none.
         """
         if not self.may_try(key, now_s):
             return False
@@ -63,42 +67,43 @@ class RetryPauses(Generic[K]):
         return True
 
     def note_success(self, key: K) -> None:
-        """Forget the failures of a key."""
+        """End the pause of a key, and forget its failures."""
         self._pauses.pop(key, None)
 
     def forget(self, is_gone: Callable[[K], bool]) -> None:
-        """Forget the keys that no longer exist."""
+        """Forget the keys for which `is_gone` returns True, because their objects no longer exist."""
         for key in [key for key in self._pauses if is_gone(key)]:
             del self._pauses[key]
 
     def forget_old(self, now_s: float) -> None:
-        """Forget the keys that have not been tried for the longest pause after the end of theirs."""
+        """Forget the keys whose pause ended longer ago than the longest pause takes."""
         for key in [key for key, pause in self._pauses.items() if pause.until_s + self._backoff.max_s < now_s]:
             del self._pauses[key]
 
     def clear(self) -> None:
-        """Forget all keys, as at the beginning of a term."""
+        """Forget all keys, as a new leader does."""
         self._pauses.clear()
 
 
 class UnshownWrites(Generic[K, V]):
-    """The newest write of each key, which is not repeated until the watch shows it or it is old."""
+    """The newest write of each key. It is not repeated before the watch shows its value or some time has passed."""
 
     def __init__(self, repeat_after_s: float) -> None:
+        """Start without writes. repeat_after_s: after this time a write that the watch does not show is repeated."""
         self._repeat_after_s = repeat_after_s
-        self._writes: dict[K, tuple[V, float]] = {}  # the value, and when it was written
+        self._writes: dict[K, tuple[V, float]] = {}  # (value, time of the write) by key
 
     def note(self, key: K, value: V, now_s: float) -> None:
-        """Note a write that begins. now_s: on the clock of `is_unshown`, seconds."""
+        """Note that a write of a value begins. now_s: on the clock of `is_unshown`, seconds."""
         self._writes[key] = value, now_s
 
     def is_unshown(self, key: K, value: V, now_s: float) -> bool:
-        """Return True if this value was written a short time ago and is not shown yet."""
+        """Return True if this value was written less than `repeat_after_s` ago and the watch has not shown it yet."""
         write = self._writes.get(key)
         return write is not None and write[0] == value and now_s - write[1] < self._repeat_after_s
 
     def note_shown(self, key: K, value: V) -> bool:
-        """Forget a write that the watch shows. True if it was ours."""
+        """Forget the write of a key if the watch shows its value. Return True if it does."""
         if (write := self._writes.get(key)) is None or write[0] != value:
             return False
         del self._writes[key]

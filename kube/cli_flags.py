@@ -1,6 +1,4 @@
-"""Command-line flags of our programs: they are validated when the settings are constructed, and an error names the
-flag.
-"""
+"""Command-line flags of our programs. They are validated when the settings are constructed; an error names the flag."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ class BadSetting(ValueError):
 
 
 def parse_address(text: str, flag: str) -> tuple[str, int]:
-    """Return host and port of "host:port"; IPv6 hosts are in brackets. Raises BadSetting."""
+    """Return (host, port) of "host:port"; IPv6 hosts are in brackets. flag: for the message. Raises BadSetting."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:
         raise BadSetting(f"{flag} is {text!r}: it must be host:port")
@@ -25,19 +23,19 @@ def parse_address(text: str, flag: str) -> tuple[str, int]:
 
 
 def check_name(text: str, flag: str) -> None:
-    """Check that a text is namespace/name. Raises BadSetting."""
+    """Raise BadSetting if a text is not namespace/name. flag: for the message."""
     if text.count("/") != 1 or not all(text.split("/")):
         raise BadSetting(f"{flag} is {text!r}: it must be namespace/name")
 
 
 def check_url(text: str, flag: str) -> None:
-    """Check that a text is empty or an http or https URL. Raises BadSetting."""
+    """Raise BadSetting if a text is neither empty nor an http or https URL. flag: for the message."""
     if text and not re.fullmatch(r"https?://[^\s\"<>]{1,200}", text):
         raise BadSetting(f"{flag} is {text!r}: it must be an http or https address, of 200 characters at most")
 
 
 def add_reporting(parser: argparse.ArgumentParser) -> None:
-    """Add the flags for the log level and for the URL of the docs."""
+    """Add the flags --log-level and --docs-base-url."""
     parser.add_argument(
         "--docs-base-url",
         default="",
@@ -53,7 +51,10 @@ def add_reporting(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_settings(parser: argparse.ArgumentParser, kind: type[T], argv: Sequence[str] | None) -> T:
-    """Return the settings of a command line. Exits with code 2 if the command line is invalid."""
+    """Return the settings of a command line. Exits with code 2 if the command line is invalid.
+
+    kind: the class of the settings. argv: the arguments, None for those of the process.
+    """
     values = vars(parser.parse_args(argv))
     for key in [key for key, value in values.items() if isinstance(value, list)]:
         values[key] = tuple(values[key])

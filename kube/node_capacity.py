@@ -28,11 +28,12 @@ from turnout.kube.pod_shape import (
     same_offer,
 )
 
-Rows = NDArray[np.int32]
+Rows = NDArray[np.int32]  # a number of pods for each row
 MAX_ROOM = 1_000_000  # pods: the room of a node for a pod without requests
-ACCELERATOR_SIZE = 1 << 14  # of one free accelerator in a free size: more than of all other resources of a node
-_RESOURCE_SIZE = 1_000  # of one free resource in a free size, on the node that offers most of it
-_MAX_SIZED_AMOUNT = 1 << 48  # of a resource in a free size; products stay below 64 bits
+# A free size is one number for all free resources of a node.
+ACCELERATOR_SIZE = 1 << 14  # the part of one free accelerator: more than the parts of all other resources together
+_RESOURCE_SIZE = 1_000  # the part of another resource that is completely free, on the node that offers most of it
+_MAX_SIZED_AMOUNT = 1 << 48  # an amount counts up to this bound, so that products stay below 64 bits
 MAX_CACHED_SHAPES = 64  # room tables in the cache
 _NO_UIDS: frozenset[str] = frozenset()
 
@@ -41,9 +42,9 @@ _NO_UIDS: frozenset[str] = frozenset()
 class Charge:
     """A pod that uses room on a node."""
 
-    node: str
-    shape: PodShape
-    priority: int  # of the pod; a pod of a higher priority may preempt it
+    node: str  # the name of the node
+    shape: PodShape  # the shape of the pod
+    priority: int  # the priority of the pod; a pod of a higher priority may preempt it
 
 
 class ClusterSnapshot:
@@ -53,10 +54,11 @@ class ClusterSnapshot:
     """
 
     def __init__(self, gpu_resources: tuple[str, ...] = labels.GPU_RESOURCES) -> None:
-        self.order: tuple[str, ...] = ()
-        self.row_of: dict[str, int] = {}
-        self.nodes: dict[str, Node] = {}
-        self.charges: dict[str, Charge] = {}
+        """Start without nodes. gpu_resources: the resources that count as accelerators in free sizes."""
+        self.order: tuple[str, ...] = ()  # the names of the nodes by row
+        self.row_of: dict[str, int] = {}  # the row of each name in `order`
+        self.nodes: dict[str, Node] = {}  # by name
+        self.charges: dict[str, Charge] = {}  # by the uid of the pod
         self.changed_rows: set[int] = set()  # rows whose free room changed since the caller cleared this set
         self.gain_version = 0  # increases when room may have become free anywhere
         self.offer_version = 0  # increases when a node changes in more than its heartbeat
@@ -86,7 +88,7 @@ class ClusterSnapshot:
         self.gain_version += 1
 
     def put_node(self, node: Node) -> bool:
-        """Add or update a node. Return False if it has no row yet: then call `set_row_order` before other methods."""
+        """Add or update a node. Return False if `order` does not have its name: then call `set_row_order` next."""
         name = node.metadata.name
         old = self.nodes.get(name)
         self.nodes[name] = node
@@ -157,7 +159,10 @@ class ClusterSnapshot:
         return self._uids_on_node.get(node, _NO_UIDS)
 
     def room(self, shape: PodShape) -> Rows:
-        """Return how many more pods of this shape fit each row: int32[rows]. Read only; valid until the next change."""
+        """Return how many more pods of this shape each row has room for: int32[rows].
+
+        The result is read only and valid until the next change. A new resource of the shape becomes a column.
+        """
         cached = self._rooms.get(shape)
         if cached is None:
             while len(self._rooms) >= MAX_CACHED_SHAPES:
@@ -167,9 +172,9 @@ class ClusterSnapshot:
         return cached
 
     def fits_at(self, rows: NDArray[np.intp], shape: PodShape, additional_use: NDArray[np.int64]) -> Rows:
-        """Return how many pods of this shape the given rows hold by their resources alone.
+        """Return how many pods of this shape the given rows hold by their resources alone: int32[len(rows)].
 
-        additional_use: int64[rows, resources], subtracted from the free amounts first.
+        additional_use: int64[len(rows), resources] in the order of `columns`, subtracted from the free amounts first.
         """
         if not shape.requests:
             return np.full(len(rows), MAX_ROOM, np.int32)
@@ -184,8 +189,8 @@ class ClusterSnapshot:
     def room_above(self, shape: PodShape, priority: int, other_pods: Sequence[tuple[int, PodShape]] = ()) -> Rows:
         """Return the room as if every pod of a lower priority were deleted: the room that preemption could make.
 
-        other_pods: (row, shape) of pods that use room as well. Host ports count as they are used now. The caller owns
-        the result.
+        shape, priority: of the pod that would preempt. other_pods: (row, shape) of pods that use room in addition. Host
+        ports stay in use. The result is int32[rows] and may be changed.
         """
         self._add_columns(shape)
         free, vectors = self.free(), dict[PodShape, NDArray[np.int64]]()
@@ -200,12 +205,15 @@ class ClusterSnapshot:
         return self._count_room(shape, free)
 
     def capacity(self, shape: PodShape) -> Rows:
-        """Return the room as if every node were empty. The caller owns the result."""
+        """Return the room as if every node were empty, but host ports stay in use. The result may be changed."""
         self._add_columns(shape)
         return self._count_room(shape, self._allocatable)
 
     def room_at(self, row: int, shape: PodShape) -> int:
-        """Return the room of one row, without computing the whole table."""
+        """Return how many more pods of this shape one row has room for, without computing the whole table.
+
+        row: as in `row_of`. A new resource of the shape becomes a column.
+        """
         self._add_columns(shape)
         if not self.admitted(shape)[row] or not self._has_columns(shape):
             return 0
@@ -216,7 +224,7 @@ class ClusterSnapshot:
         return self._limit_by_ports(row, shape, max(0, min(fits, MAX_ROOM)))
 
     def port_holders(self, ports: Collection[HostPort]) -> dict[int, Counter[HostPort]]:
-        """Return by row how many pods use each of these host ports. Rows without such pods are left out."""
+        """Return how many pods use each of these host ports, by row. Rows without such pods are left out."""
         holders: dict[int, Counter[HostPort]] = {}
         for port in ports:
             for uid in self._port_uids.get(port, ()):
@@ -234,10 +242,10 @@ class ClusterSnapshot:
         return self._allocatable
 
     def free_sizes(self) -> NDArray[np.int64]:
-        """Return how much each row has free, in one number: int64[rows], 0 or more. Read only.
+        """Return the free size of each row: int64[rows], 0 or more. Read only; valid until the next change.
 
-        Free accelerators count first. All other resources together count less than one accelerator, each by its share
-        of what the largest node offers.
+        A free size is one number for all free resources. Free accelerators count most. All other resources together
+        count less than one accelerator, each by its share of the largest amount that a node offers.
         """
         if self._free_sizes is None:
             self._free_sizes = self._sizes(self.free())
@@ -248,22 +256,25 @@ class ClusterSnapshot:
         return self._sizes(self._allocatable[rows] - self._used[rows] - additional_use)
 
     def free_at(self, row: int) -> NDArray[np.int64]:
-        """Return one row of `free`."""
+        """Return the free amounts of one row, in the order of `columns`. Negative where too much is charged."""
         free: NDArray[np.int64] = self._allocatable[row] - self._used[row]
         return free
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the resources in the order of a vector's columns."""
+        """Return the names of the known resources, in the order of the columns of all tables."""
         return tuple(self._column_of)
 
     @property
     def width(self) -> int:
-        """Return the number of known resources, which is the length of a vector."""
+        """Return the number of known resources, which is the length of a vector of amounts."""
         return len(self._column_of)
 
     def vector(self, shape: PodShape) -> NDArray[np.int64]:
-        """Return the amounts that one pod of this shape uses, in the order of `columns`."""
+        """Return the amounts that one pod of this shape uses, in the order of `columns`: int64[resources].
+
+        Adds the resources that the shape requests and nodes offer as columns first, so older vectors may be shorter.
+        """
         self._add_columns(shape)
         vector = np.zeros(len(self._column_of), np.int64)
         for name, requested in shape.requests:
@@ -272,7 +283,7 @@ class ClusterSnapshot:
         return vector
 
     def admitted(self, shape: PodShape) -> NDArray[np.bool_]:
-        """Return which rows hold a node that admits this shape, whatever its free room: bool[rows]."""
+        """Return which rows have a node that admits this shape, without regard to its free room: bool[rows]."""
         cached = self._admitted.get(key := _admission_shape(shape))
         if cached is None:
             while len(self._admitted) >= MAX_CACHED_SHAPES:
@@ -283,7 +294,7 @@ class ClusterSnapshot:
     # Internal tables.
 
     def _add_columns(self, shape: PodShape) -> None:
-        """Add the resources that a shape requests and nodes offer as columns of the table."""
+        """Add the resources that a shape requests and some node has offered as columns of all tables."""
         new = [name for name, _ in shape.requests if name not in self._column_of and name in self._offered]
         if not new:
             return
@@ -292,7 +303,7 @@ class ClusterSnapshot:
         self._rebuild()
 
     def _sizes(self, free: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the free size of each row. free: by row and resource."""
+        """Return the free size of each row. free: int64[rows, resources]."""
         factors, divisors = self._scale_of_sizes()
         sizes: NDArray[np.int64] = (free.clip(0, _MAX_SIZED_AMOUNT) * factors // divisors).sum(axis=1)
         return sizes
@@ -341,15 +352,16 @@ class ClusterSnapshot:
                         self._used[row, column] += requested
 
     def _fill_node(self, row: int, node: Node) -> None:
+        """Set the allocatable amounts of a node's row."""
         self._forget_sizes()
         offered = _offered_amounts(node)
         for resource, column in self._column_of.items():
             self._allocatable[row, column] = amount_or_zero(resource, offered)
 
     def _change_use(self, charge: Charge, sign: int) -> None:
-        """Add a pod's requests to its node's use, or subtract them.
+        """Add a pod's requests to the use of its node, or subtract them. sign: +1 or -1.
 
-        sign: +1 or -1. A node that is unknown changes nothing.
+        A pod on a node without a row changes nothing.
         """
         row = self.row_of.get(charge.node)
         if row is None:
@@ -360,6 +372,7 @@ class ClusterSnapshot:
         self._update_rooms(row)
 
     def _update_rooms(self, row: int) -> None:
+        """Compute one row of all cached tables again, and note that it has changed."""
         self.changed_rows.add(row)
         if self._free_sizes is not None:
             self._free_sizes[row] = self._size_of(row)
@@ -367,7 +380,7 @@ class ClusterSnapshot:
             room[row] = self.room_at(row, shape)
 
     def _count_room(self, shape: PodShape, free: NDArray[np.int64]) -> Rows:
-        """Return how many pods of a shape each row holds. free: by row and resource, in base units."""
+        """Return how many pods of a shape each row holds. free: int64[rows, resources], as pod_shape counts amounts."""
         admitted = self.admitted(shape)
         if not shape.requests:
             return np.where(admitted, MAX_ROOM, 0).astype(np.int32)
@@ -385,7 +398,7 @@ class ClusterSnapshot:
         return room
 
     def _limit_by_ports(self, row: int, shape: PodShape, fits: int) -> int:
-        """Return at most one pod for a shape with host ports, and none if another pod uses one of them."""
+        """Return `fits` limited by host ports: 1 at most for a shape with host ports, 0 if one is in use on the row."""
         if not shape.host_ports or not fits:
             return fits
         used_ports = {
@@ -394,7 +407,7 @@ class ClusterSnapshot:
         return 0 if used_ports.intersection(shape.host_ports) else 1
 
     def _find_admitting_rows(self, shape: PodShape) -> NDArray[np.bool_]:
-        """Return the rows that admit the shape. Nodes with equal views are checked once, which is much faster."""
+        """Return which rows have a node that admits the shape. Nodes with equal views are checked once, for speed."""
         keys = sorted({k for k, _ in shape.selector} | set(label_keys(shape)))
         by_name = shape.terms is not None and any(on_fields for _, on_fields in shape.terms)
         admitted_by_view: dict[object, bool] = {}
@@ -412,6 +425,7 @@ class ClusterSnapshot:
 
 
 def _offered_amounts(node: Node) -> Mapping[str, str | int | float]:
+    """Return the quantities that a node offers to pods, by resource; its capacity if it states no allocatable."""
     return node.status.allocatable or node.status.capacity or {}
 
 

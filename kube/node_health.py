@@ -15,7 +15,7 @@ import msgspec
 
 from turnout.kube.errors import KubeError
 
-MAX_REPORT_BYTES = 16 << 10  # more than any verdict within the bounds below has, whatever JSON makes of its letters
+MAX_REPORT_BYTES = 16 << 10  # of the JSON; a report within the bounds below is shorter, however JSON escapes it
 TAINT_EFFECT = "NoSchedule"  # pods that run on the node stay
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
@@ -28,21 +28,21 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 class CheckResult(StrEnum):
     """The result of a node's check."""
 
-    FINE = "fine"
+    FINE = "fine"  # the node is as fast as others
     FAULTY = "faulty"  # its own computation, its network, or the links of its switchbox
-    SLOW = "slow"
+    SLOW = "slow"  # the node works, but is slower than others
     LINK = "link"  # two nodes are slow together and each is good with other nodes: neither node is at fault
 
 
 class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The report of one check of a node."""
 
-    kind: CheckResult
+    kind: CheckResult  # the result of the check
     at: Moment  # when the report was written, by the clock of the node
     round: Count  # the rendezvous round before which the check ran
-    by: Name  # the member that judged
-    members: Count = 0  # members that measured together
-    run: Name = ""  # the run of that member
+    by: Name  # the member that judged the measurements
+    members: Count = 0  # the number of members that measured together
+    run: Name = ""  # the run of the member in `by`
     node: Name = ""  # the node on which the writer believes to run, "" if unknown
     cause: Name = ""  # what was measured
     why: Text = ""  # the measurement and its bound
@@ -63,20 +63,20 @@ _decoder = msgspec.json.Decoder(NodeReport)
 
 
 def decode_report(text: str) -> NodeReport:
-    """Return the report of an annotation. Raises BadNodeReport if it is too long or does not match the schema."""
+    """Return the report in the text of an annotation. Raises BadNodeReport if it is too long or breaks the schema."""
     raw = text.encode("utf-8", "replace")
     if len(raw) > MAX_REPORT_BYTES:
         raise BadNodeReport(f"it has {len(raw)} bytes: {MAX_REPORT_BYTES} at most")
     try:
         report = _decoder.decode(raw)
-        report.at_s  # noqa: B018  (a year that no clock has is none)
+        report.at_s  # noqa: B018  (raises for a year that cannot be converted)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         raise BadNodeReport(str(error)[:200]) from error
     return report
 
 
 def encode_report(report: NodeReport) -> str:
-    """Return the text of the annotation, below MAX_REPORT_BYTES."""
+    """Return a report as the text of an annotation, below MAX_REPORT_BYTES."""
     return msgspec.json.encode(report).decode()
 
 
@@ -86,30 +86,32 @@ def utc_datetime(wall_s: float) -> datetime:
 
 
 def has_taint(node: Mapping[str, Any], key: str) -> bool:
-    """Return True if this raw node has a taint of that key, whatever its effect."""
+    """Return True if a node has a taint with this key and any effect. node: the JSON object."""
     return any(taint.get("key") == key for taint in _taints(node))
 
 
 def with_taint(node: Mapping[str, Any], key: str, value: str) -> list[dict[str, Any]]:
-    """Return the node's taints with exactly one taint of this key."""
+    """Return the node's taints with one taint of this key, which replaces earlier ones. node: the JSON object."""
     return [*without_taint(node, key), {"key": key, "value": value, "effect": TAINT_EFFECT}]
 
 
 def without_taint(node: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Return the node's taints except those of this key."""
+    """Return the node's taints except those of this key. node: the JSON object."""
     return [dict(taint) for taint in _taints(node) if taint.get("key") != key]
 
 
 def node_patch(
     node: Mapping[str, Any], annotations: Mapping[str, str | None], taints: list[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
-    """Return the merge patch that sets annotations and taints, valid only for this version of the raw node.
+    """Return the merge patch that sets annotations and taints, valid only for this version of the node.
 
-    annotations: None as a value removes one. taints: the complete list; None leaves the taints unchanged.
+    node: the JSON object. annotations: the value None removes an annotation. taints: the complete list; None leaves the
+    taints unchanged.
     """
     meta = {"resourceVersion": node["metadata"]["resourceVersion"], "annotations": dict(annotations)}
     return {"metadata": meta, **({} if taints is None else {"spec": {"taints": taints or None}})}
 
 
 def _taints(node: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the taints of a node, [] for none."""
     return (node.get("spec") or {}).get("taints") or []

@@ -15,8 +15,8 @@ from turnout.kube.errors import BadQuantity, TooComplex
 from turnout.kube.objects import Container, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
 
 Requirement = tuple[str, str, tuple[str, ...]]  # key, operator, values
-Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # on labels, on fields
-_LookupRequirement = tuple[str, str, Collection[str]]  # with a set of values where they are looked up
+Term = tuple[tuple[Requirement, ...], tuple[Requirement, ...]]  # requirements on labels, requirements on fields
+_LookupRequirement = tuple[str, str, Collection[str]]  # a Requirement with a set of values for In and NotIn
 _LookupTerm = tuple[tuple[_LookupRequirement, ...], tuple[_LookupRequirement, ...]]
 
 MAX_AMOUNT = 1 << 52  # 4 PiB: more than any node has; sums over a node's pods do not overflow 64 bits
@@ -31,7 +31,7 @@ HostPort = tuple[str, int]  # protocol and number
 
 @dataclass(frozen=True)
 class PodShape:
-    """The shape of a pod. A pod that asks only for resources has empty tuples elsewhere."""
+    """The shape of a pod. If a pod requests only resources, the other fields have their defaults."""
 
     requests: tuple[tuple[str, int], ...]  # (resource, amount), sorted; milli-CPU or base units; "pods" is always 1
     selector: tuple[tuple[str, str], ...] = ()  # the nodeSelector, sorted
@@ -41,6 +41,7 @@ class PodShape:
 
     @cached_property
     def _hash(self) -> int:
+        """Return the hash of all fields."""
         return hash((self.requests, self.selector, self.terms, self.tolerations, self.host_ports))
 
     @cached_property
@@ -58,7 +59,7 @@ class PodShape:
         return self._hash
 
     def gpus(self, resources: tuple[str, ...] = labels.GPU_RESOURCES) -> int:
-        """Return the number of accelerators that one pod requests, over all resources that count as one (DL-20)."""
+        """Return the number of accelerators that one pod requests, the sum over `resources` (DL-20)."""
         return sum(amount for name, amount in self.requests if name in resources)
 
 
@@ -81,10 +82,10 @@ def shape_of(pod: Pod) -> PodShape:
         host_ports=tuple(ports),
     )
     if (fault := _complexity_error(shape)) is None:
-        return _interned(shape)
+        return _intern(shape)
     if not spec.node_name:
         raise fault
-    return _interned(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_RULES]))
+    return _intern(PodShape(shape.requests, host_ports=shape.host_ports[:MAX_RULES]))
 
 
 def _complexity_error(shape: PodShape) -> TooComplex | None:
@@ -98,7 +99,7 @@ def _complexity_error(shape: PodShape) -> TooComplex | None:
         ("resources", len(shape.requests), MAX_RULES),
         ("host ports", len(shape.host_ports), MAX_RULES),
     )
-    return next((TooComplex(what, count, most) for what, count, most in counts if count > most), None)
+    return next((TooComplex(noun, count, max_count) for noun, count, max_count in counts if count > max_count), None)
 
 
 def _count_rules(terms: Iterable[Term]) -> tuple[int, int]:
@@ -111,13 +112,15 @@ def _count_rules(terms: Iterable[Term]) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=4096)
-def _interned(shape: PodShape) -> PodShape:
+def _intern(shape: PodShape) -> PodShape:
     """Return one object for equal shapes: thousands of pods share few shapes, and identical objects compare quickly."""
     return shape
 
 
 def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
-    """Return what a pod uses on a node: the larger of its containers' sum and its init containers' peak.
+    """Return the sorted (resource, amount) that a pod uses on a node, without zeros. Raises BadQuantity.
+
+    That is the larger of its containers' sum and its init containers' peak. Each pod also uses one "pods".
 
     Sidecars (init containers that always restart) count with the containers, and with the init containers that start
     after them. Overhead is added. Pod-level CPU and memory replace the sum (KEP-2837).
@@ -146,7 +149,7 @@ def requests_of(pod: Pod) -> tuple[tuple[str, int], ...]:
 
 
 def container_requests(container: Container) -> dict[str, int]:
-    """Return a container's requests. A limit is the default of an absent request, as in the API server."""
+    """Return a container's requests by resource; {} without any. A limit is the default of an absent request."""
     if container.resources is None:
         return {}
     return {**_amounts(container.resources.limits), **_amounts(container.resources.requests)}
@@ -158,31 +161,35 @@ def amount(resource: str, quantity: str | int | float) -> int:
 
 
 def _amounts(quantities: Mapping[str, str | int | float] | None) -> dict[str, int]:
+    """Return quantities by resource as amounts. Raises BadQuantity."""
     return {name: amount(name, quantity) for name, quantity in (quantities or {}).items()}
 
 
 def _add(total: dict[str, int], amounts: Mapping[str, int]) -> None:
+    """Add amounts to `total`, by resource."""
     for name, value in amounts.items():
         total[name] = total.get(name, 0) + value
 
 
 def _term(term: NodeSelectorTerm) -> Term:
+    """Return a term of node affinity as tuples."""
     return _requirements(term.match_expressions), _requirements(term.match_fields)
 
 
 def _requirements(requirements: list[NodeSelectorRequirement] | None) -> tuple[Requirement, ...]:
+    """Return requirements of node affinity as tuples (key, operator, values)."""
     return tuple((r.key, r.operator, tuple(r.values or ())) for r in requirements or ())
 
 
 def _toleration(toleration: Toleration) -> tuple[str, str, str, str]:
+    """Return a toleration as (key, operator, value, effect). The default operator is Equal."""
     return toleration.key, toleration.operator or "Equal", toleration.value, toleration.effect
 
 
 def admits(node: Node, shape: PodShape) -> bool:
-    """Return True if this node admits pods of this shape by readiness, cordon, taints, selector and affinity.
+    """Return True if a node admits pods of a shape by readiness, cordon, taints, selector and node affinity.
 
-    Room is not
-    checked.
+    Free room and host ports are not checked.
     """
     if not _is_ready(node):
         return False
@@ -208,9 +215,11 @@ def admits(node: Node, shape: PodShape) -> bool:
 def preference(
     node: Node, tolerations: tuple[tuple[str, str, str, str], ...], preferred_terms: Iterable[tuple[int, Term]]
 ) -> int:
-    """Return a score of a node for a pod, 0 for neutral, from preferred node affinity and PreferNoSchedule taints.
+    """Return a score of a node for a pod from preferred node affinity and PreferNoSchedule taints; higher is better.
 
-    preferred_terms: weights and terms. One PreferNoSchedule taint that is not tolerated outweighs all of them.
+    tolerations: (key, operator, value, effect). preferred_terms: (weight, term); the weights of the terms that match
+    are added. Each PreferNoSchedule taint that is not tolerated subtracts 10,000, more than all weights. 0 if nothing
+    applies.
     """
     node_labels, fields = node.metadata.labels or {}, {"metadata.name": node.metadata.name}
     score = sum(
@@ -225,7 +234,7 @@ def preference(
 
 
 def soft_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
-    """Return the preferred node affinity of a pod: weights from 1 to 100 and terms, at most 16.
+    """Return the preferred node affinity of a pod: at most 16 pairs (weight, 0 to 100; term).
 
     Preferences are optional: if they have too many expressions or values, none is returned.
     """
@@ -237,13 +246,14 @@ def soft_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
 
 
 def _is_ready(node: Node) -> bool:
-    """Return True unless the node's Ready condition says otherwise. Fake and new nodes have no such condition."""
+    """Return True if the node's Ready condition is True, or if it has none, as fake and new nodes."""
     return all(c.status == "True" for c in node.status.conditions or () if c.type == "Ready")
 
 
 def _is_tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ...]) -> bool:
-    """Return True if a toleration (key, operator, value, effect) matches the taint. Operators other than Exists compare
-    values.
+    """Return True if one of the tolerations (key, operator, value, effect) matches the taint.
+
+    Operators other than Exists compare values.
     """
     for key, operator, value, effect in tolerations:
         if effect and effect != taint.effect:
@@ -258,7 +268,7 @@ def _is_tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ..
 
 
 def _with_value_sets(requirements: tuple[Requirement, ...]) -> tuple[_LookupRequirement, ...]:
-    """Return the requirements with their values as sets where a linear search would run on every node."""
+    """Return the requirements with the values of In and NotIn as sets, which are faster to search on every node."""
     return tuple(
         (key, operator, frozenset(values) if operator in ("In", "NotIn") else values)
         for key, operator, values in requirements
@@ -266,7 +276,10 @@ def _with_value_sets(requirements: tuple[Requirement, ...]) -> tuple[_LookupRequ
 
 
 def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> bool:
-    """Return True if labels or fields meet one requirement of a node selector. False for an unknown operator."""
+    """Return True if a node meets one requirement (key, operator, values) of a node selector.
+
+    attributes: its labels, or its fields such as metadata.name. False for an unknown operator.
+    """
     key, operator, values = requirement
     value = attributes.get(key)
     match operator:
@@ -279,14 +292,14 @@ def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> b
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            return _is_beyond(value, operator, values)
+            return _compare_numbers(value, operator, values)
     return False
 
 
-def _is_beyond(value: str | None, operator: str, values: Collection[str]) -> bool:
-    """Return True if a label's number is greater (Gt) or less (Lt) than the bound.
+def _compare_numbers(value: str | None, operator: str, values: Collection[str]) -> bool:
+    """Return True if a label's number is greater (Gt) or less (Lt) than the only one of `values`.
 
-    False if one of them is no number.
+    value: of the label, None without it. False if one of the two is no integer, or if there are several values.
     """
     number, bound = _integer(value), _integer(next(iter(values)) if len(values) == 1 else None)
     if number is None or bound is None:
@@ -296,11 +309,12 @@ def _is_beyond(value: str | None, operator: str, values: Collection[str]) -> boo
 
 @lru_cache(maxsize=4096)
 def _integer(text: str | None) -> int | None:
+    """Return the integer in a text of up to 19 digits; None for any other text and for None."""
     return int(text) if text is not None and _INTEGER.fullmatch(text) else None
 
 
 def same_offer(first: Node, second: Node) -> bool:
-    """Return True if two versions of a node differ in nothing that a placement reads. Heartbeats are not read."""
+    """Return True if two versions of a node are equal in all fields that a placement reads, as after a heartbeat."""
     return (
         first.status.allocatable == second.status.allocatable
         and first.spec == second.spec
@@ -316,7 +330,10 @@ def label_keys(shape: PodShape) -> Iterable[str]:
 
 
 def admission_view(node: Node, keys: Sequence[str], by_name: bool) -> object:
-    """Return the part of a node that `admits` reads for these label keys. Equal views give equal admission."""
+    """Return the part of a node that `admits` reads. Nodes with equal views are admitted or refused alike.
+
+    keys: the label keys that the shape reads. by_name: True if the shape reads the name of the node.
+    """
     node_labels = node.metadata.labels or {}
     taints = tuple((t.key, t.value, t.effect) for t in node.spec.taints or ())
     ready = tuple(c.status for c in node.status.conditions or () if c.type == "Ready")
@@ -325,7 +342,7 @@ def admission_view(node: Node, keys: Sequence[str], by_name: bool) -> object:
 
 
 def amount_text(resource: str, amount: int) -> str:
-    """Return an amount of a shape as text: 500m cpu, 64Gi memory."""
+    """Return an amount of a shape as a text such as "500m cpu" or "64Gi memory"."""
     if resource == "cpu":
         return f"{amount // 1000} cpu" if amount % 1000 == 0 else f"{amount}m cpu"
     for unit, size in (("Ti", 1 << 40), ("Gi", 1 << 30), ("Mi", 1 << 20)):
@@ -334,8 +351,8 @@ def amount_text(resource: str, amount: int) -> str:
     return f"{amount} {resource}"
 
 
-_MAX_QUANTITY = 2**63 - 1  # Kubernetes caps every quantity here, in base units
-_MAX_TEXT_CHARS = 128  # characters; the longest quantity that the API server writes is far shorter
+_MAX_QUANTITY = 2**63 - 1  # in base units, as in Kubernetes; a larger quantity counts as this
+_MAX_TEXT_CHARS = 128  # characters of a quantity; the longest that the API server writes is far shorter
 _MAX_EXPONENT = 256  # past it a text of _MAX_TEXT_CHARS digits is above the cap or below a nano in any case
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
@@ -359,7 +376,10 @@ def base_units(q: str | int | float) -> int:
 
 
 def _scale(q: str | int | float, factor: int) -> int:
-    """Return a quantity times `factor`, computed in integers because floats are not exact."""
+    """Return a quantity times `factor`, rounded away from zero. Raises BadQuantity.
+
+    It is computed in integers, because floats are not exact.
+    """
     text = q if isinstance(q, str) else repr(q)
     match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_TEXT_CHARS else None
     if match is None or isinstance(q, bool):

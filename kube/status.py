@@ -27,7 +27,7 @@ _BY_CODE: dict[int, type[CallError]] = {
     410: Gone,
     429: TooManyRequests,
 }
-_LEAST_WAIT_S = 1.0  # after a 429 that names no time
+_MIN_WAIT_S = 1.0  # seconds to wait after a 429 without Retry-After
 
 
 class StatusDetails(msgspec.Struct, rename="camel"):
@@ -50,7 +50,11 @@ _decoder = msgspec.json.Decoder(Status)
 
 
 def error_of_response(method: str, path: str, code: int, body: bytes, retry_after: str) -> CallError:
-    """Return the error of an HTTP answer. retry_after: the header, "" if absent; a date in it is ignored."""
+    """Return the error that an HTTP answer stands for.
+
+    body: a Status as JSON, or any other text, of which the beginning becomes the message. retry_after: the value of the
+    header, "" if absent; a date in it is ignored.
+    """
     try:
         status = _decoder.decode(body)
     except msgspec.DecodeError:  # a proxy's page, or plain text
@@ -62,10 +66,10 @@ def error_of_response(method: str, path: str, code: int, body: bytes, retry_afte
 
 
 def error_of_status(method: str, path: str, status: Status) -> CallError:
-    """Return the error of a Status, which is an answer or an event of a watch."""
+    """Return the error that a Status stands for. method, path: of the call that got it as answer or watch event."""
     code = status.code
     wait_s = float(status.details.retry_after_seconds) if status.details else 0.0
     kind = _BY_CODE.get(code) or (Rejected if 400 <= code < 500 else ServerFault if code >= 500 else BadResponse)
     if kind is TooManyRequests:
-        wait_s = max(wait_s, _LEAST_WAIT_S)
+        wait_s = max(wait_s, _MIN_WAIT_S)
     return kind(method, path, code, status.message, reason=status.reason, retry_after_s=wait_s)

@@ -7,17 +7,17 @@ from typing import Any
 
 
 def rfc3339(wall_s: float) -> str:
-    """Return a Kubernetes Time: whole seconds, UTC."""
+    """Return seconds since 1970 as a Kubernetes Time: whole seconds, UTC."""
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(wall_s: float) -> str:
-    """Return a Kubernetes MicroTime: microseconds, UTC."""
+    """Return seconds since 1970 as a Kubernetes MicroTime: microseconds, UTC."""
     return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def unix_s(text: Any) -> float | None:
-    """Return a Time or MicroTime in seconds since 1970; None if it cannot be read."""
+    """Return a Time or MicroTime in seconds since 1970; None for any other value. text: may have any type."""
     try:
         return datetime.fromisoformat(str(text)).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):

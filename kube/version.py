@@ -21,8 +21,8 @@ class Build:
 
 
 def installed_build(package: str = "turnout") -> Build:
-    """Return the installed build. Without an installation, as with a checkout on PYTHONPATH, it is "0+unknown"."""
-    from importlib.metadata import PackageNotFoundError, distribution  # as slow as a third of a command's start
+    """Return the installed build of a package; "0+unknown" if it is not installed, as in a checkout on PYTHONPATH."""
+    from importlib.metadata import PackageNotFoundError, distribution  # imported late: it is slow
 
     try:
         installed = distribution(package)
@@ -45,8 +45,9 @@ def commit_of(direct_url: str | None) -> str:
 class _PrintVersion(argparse.Action):
     """The action of --version, which reads the build only when it is requested."""
 
-    def __init__(self, option_strings: Sequence[str], dest: str, **more: Any) -> None:
-        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **more)
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        """Make an action without arguments. options: further options of argparse."""
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, **options)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(f"{parser.prog} {installed_build()}")
@@ -54,5 +55,5 @@ class _PrintVersion(argparse.Action):
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:
-    """Add --version, which prints one line and exits with 0."""
+    """Add the flag --version, which prints one line and exits with 0."""
     parser.add_argument("--version", action=_PrintVersion, help="print the version, and exit")

@@ -1,4 +1,4 @@
-"""Decodes list pages and watch lines, and passes changes to a sink so that it never misses one.
+"""Decoders of list pages and watch lines, and the table of known objects, by which a sink never misses a change.
 
 An object that cannot be decoded affects no other object. This module does not know where the bytes come from, or when.
 """
@@ -22,9 +22,7 @@ class Named(Protocol):
 
     @property
     def metadata(self) -> Any:
-        """Return the metadata, which has the fields of `Key` and a resource version. Structs are invariant in their
-        fields.
-        """
+        """Return the metadata, which has the fields of `Key` and a resource version."""
 
 
 T = TypeVar("T", bound=Named)
@@ -55,8 +53,8 @@ class Sink(Protocol[T_in]):
 class WatchAction(Enum):
     """The meaning of one watch line."""
 
-    PUT = "put"
-    DROP = "drop"
+    PUT = "put"  # an object was added or modified
+    DROP = "drop"  # an object was deleted
     MARK = "mark"  # a BOOKMARK: only the version is new
     FAULT = "fault"  # an ERROR with a Status
     SKIP = "skip"  # it cannot be read
@@ -71,6 +69,8 @@ _ACTIONS = {
 
 
 class _Meta(msgspec.Struct, rename="camel"):
+    """The metadata of an object, as far as they identify it and its version."""
+
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -84,15 +84,21 @@ class _MetadataOnly(msgspec.Struct):
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
+    """The metadata of a list."""
+
     resource_version: str = ""
 
 
 class _Items(msgspec.Struct, Generic[T]):
+    """A page of a list."""
+
     items: list[T] | None  # Go writes null for none
     metadata: _ListMeta
 
 
 class _Event(msgspec.Struct, Generic[T]):
+    """A line of a watch."""
+
     type: str
     object: T
 
@@ -102,9 +108,9 @@ class WatchLine(NamedTuple, Generic[T]):
 
     action: WatchAction
     version: str = ""  # the version to continue from, "" if it could not be read
-    obj: T | None = None
-    key: Key | None = None  # None if the line has no object
-    status: Status | None = None  # only of a FAULT
+    obj: T | None = None  # the object; None if it cannot be decoded or the line has none
+    key: Key | None = None  # the identity of the object; None if the line has no object
+    status: Status | None = None  # the Status of a FAULT, else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +118,16 @@ class ListPage(Generic[T]):
     """One page of a list."""
 
     version: str  # the resourceVersion of the list
-    items: list[T]
+    items: list[T]  # the objects that can be decoded
     unreadable: tuple[Key, ...] = ()  # objects that exist but cannot be decoded
-    skipped_count: int = 0  # their number, including objects without a name
+    skipped_count: int = 0  # the number of objects that cannot be decoded, including those without a name
 
 
 class KindDecoder(Generic[T]):
-    """The decoders of one kind: fast ones for whole pages and lines, and slow ones for pages and lines that these
-    reject.
-    """
+    """The decoders of one kind: fast decoders, and slow ones for pages and lines that the fast decoders reject."""
 
     def __init__(self, kind: type[T]) -> None:
+        """Make the decoders. kind: the struct of the objects."""
         self._object_decoder = msgspec.json.Decoder(kind)
         self._page_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Items[kind])  # type: ignore[valid-type]
         self._line_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(_Event[kind])  # type: ignore[valid-type]
@@ -132,19 +137,22 @@ class KindDecoder(Generic[T]):
         self._status_decoder = msgspec.json.Decoder(Status)
 
     def page(self, raw: bytes) -> ListPage[T]:
-        """Return the page. Raises one of UNREADABLE only if the whole page is not a list."""
+        """Return a page of a list. Raises one of UNREADABLE only if it is no list at all."""
         try:
             page = self._page_decoder.decode(raw)
         except UNREADABLE:
-            return self._page_one_by_one(raw)
+            return self._decode_page_by_object(raw)
         items = page.items or []
         return ListPage(page.metadata.resource_version, items)
 
-    def _page_one_by_one(self, raw: bytes) -> ListPage[T]:
-        """Decode a page object by object. Unreadable ones are counted; their keys do not count as deleted."""
+    def _decode_page_by_object(self, raw: bytes) -> ListPage[T]:
+        """Return a page of a list that is decoded object by object. Objects that cannot be decoded are counted.
+
+        Raises one of UNREADABLE if the page is no list.
+        """
         page = self._raw_page_decoder.decode(raw)
         items: list[T] = []
-        unread: list[Key] = []
+        unreadable: list[Key] = []
         skipped = 0
         for raw_object in page.items or []:
             try:
@@ -152,11 +160,11 @@ class KindDecoder(Generic[T]):
             except UNREADABLE:
                 skipped += 1
                 if key := self._identify(raw_object)[0]:
-                    unread.append(key)
-        return ListPage(page.metadata.resource_version, items, tuple(unread), skipped)
+                    unreadable.append(key)
+        return ListPage(page.metadata.resource_version, items, tuple(unreadable), skipped)
 
     def line(self, raw: bytes) -> WatchLine[T]:
-        """Return the line. Raises nothing. A line that cannot be read is a SKIP, unless it deletes an object."""
+        """Return a line of a watch. Raises nothing: an unreadable line is a SKIP, unless it deletes an object."""
         try:
             event = self._line_decoder.decode(raw)
         except UNREADABLE:
@@ -179,15 +187,12 @@ class KindDecoder(Generic[T]):
         action = _ACTIONS.get(event.type)
         if action is WatchAction.MARK and version:
             return WatchLine(action, version)
-        if action is WatchAction.DROP and key:  # who is gone is all that matters
+        if action is WatchAction.DROP and key:  # a deletion needs only the key
             return WatchLine(action, version, key=key)
         return WatchLine(WatchAction.SKIP, version if action else "")
 
     def _identify(self, raw: msgspec.Raw) -> tuple[Key | None, str]:
-        """Return the key and resourceVersion of an object that cannot be decoded as a whole.
-
-        The key is None if it cannot be read either.
-        """
+        """Return (key, resourceVersion) of an object that cannot be decoded as a whole; None and "" if unreadable."""
         try:
             meta = self._metadata_decoder.decode(raw).metadata
         except UNREADABLE:
@@ -196,30 +201,30 @@ class KindDecoder(Generic[T]):
 
 
 class KnownObjects(Generic[T]):
-    """The identities and versions of the objects that the sink has, so that it learns of deletions during a broken
-    watch.
-    """
+    """The identities and versions of the objects that a sink has, by which it learns of deletions between watches."""
 
     def __init__(self, sink: Sink[T]) -> None:
+        """Start without objects. sink: receives the changes."""
         self._sink = sink
-        self._versions: dict[tuple[str, str], tuple[str, str]] = {}
-        self._listed: set[tuple[str, str]] = set()
-        self.refused_count = 0  # objects that the receiver could not use
+        self._versions: dict[tuple[str, str], tuple[str, str]] = {}  # (namespace, name) -> (uid, resourceVersion)
+        self._listed: set[tuple[str, str]] = set()  # (namespace, name) of the objects in the current list
+        self.refused_count = 0  # objects that the sink could not use
 
     def __len__(self) -> int:
         return len(self._versions)
 
     def put(self, obj: T) -> None:
-        """Pass an object to the sink, unless it has this version. An object with the same name and another uid is
-        dropped first.
+        """Pass an object to the sink, unless the sink has this version already.
+
+        A known object with the same name and another uid is dropped first.
         """
         meta = obj.metadata
         name, version = (meta.namespace, meta.name), (meta.uid, meta.resource_version)
-        known = self._versions.get(name)
-        if known == version and version[1]:
+        known_version = self._versions.get(name)
+        if known_version == version and version[1]:
             return
-        if known is not None and known[0] != meta.uid:
-            self._sink.drop(Key(*name, known[0]))
+        if known_version is not None and known_version[0] != meta.uid:
+            self._sink.drop(Key(*name, known_version[0]))
         self._versions[name] = version
         try:
             self._sink.put(obj)
@@ -228,29 +233,30 @@ class KnownObjects(Generic[T]):
 
     def drop(self, key: Key) -> None:
         """Pass a deletion to the sink, unless the object is unknown or was re-created."""
-        known = self._versions.get(key[:2])
-        if known is not None and (not key.uid or known[0] == key.uid):
+        known_version = self._versions.get(key[:2])
+        if known_version is not None and (not key.uid or known_version[0] == key.uid):
             del self._versions[key[:2]]
-            self._sink.drop(Key(key.namespace, key.name, known[0]))
+            self._sink.drop(Key(key.namespace, key.name, known_version[0]))
 
     def begin_list(self) -> None:
-        """Note that a list begins."""
+        """Begin a list: all objects that are not put before `end_list` will be dropped."""
         self._listed.clear()
 
     def put_page(self, page: ListPage[T]) -> None:
-        """Pass one page of a list to the sink. The sink keeps the last readable version of an object that is now
-        unreadable.
+        """Pass one page of a list to the sink.
+
+        Of a known object that is now unreadable, the sink keeps the last readable version.
         """
         for obj in page.items:
             self._listed.add((obj.metadata.namespace, obj.metadata.name))
             self.put(obj)
         for key in page.unreadable:
-            known = self._versions.get(key[:2])
-            if known is not None and known[0] == key.uid:
+            known_version = self._versions.get(key[:2])
+            if known_version is not None and known_version[0] == key.uid:
                 self._listed.add(key[:2])
 
     def end_list(self, version: str = "") -> None:
-        """Drop the objects that the complete list did not contain. version: the version of the list."""
+        """Drop the objects that the complete list did not contain. version: of the list, "" if unknown."""
         for name in [name for name in self._versions if name not in self._listed]:
             self.drop(Key(*name, ""))
         self._listed.clear()

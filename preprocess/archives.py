@@ -1,7 +1,7 @@
-"""Documents of archives, streamed: never a whole archive in memory, never more output than its size allows.
+"""The documents of archives, read as a stream, with bounds on memory and on the decompressed size.
 
-A block is either whole lines of JSON or one text. An archive that breaks ends with ArchiveFault after the blocks that
-came before. Source of the formats: lm_dataformat 0.0.20, `Reader`
+A reader yields blocks: either whole lines of JSON, or one text. If an archive is damaged, the blocks before the damage
+are yielded, then ArchiveFault is raised. Source of the formats: lm_dataformat 0.0.20, `Reader`
 """
 
 from __future__ import annotations
@@ -17,45 +17,48 @@ import msgspec
 
 from turnout.preprocess.model import FaultReason, Form
 
-# Compressed bytes that are decompressed at once: a block of 4 bytes may hold 128 kB, so these hold 128 MiB at most.
+# Zstandard bytes that are decompressed at once. 4 bytes may become 128 kB, so these become 128 MiB at most.
 FEED_BYTES = 4096
-FREE_EXPANSION_BYTES = 64 << 20  # the limit of an archive's growth holds beyond this output
-MAX_ZSTD_WINDOW_BYTES = 1 << 27  # what the reference decompressor allows
-DAT_LENGTH_DIGITS = 16
-READ_BYTES = 1 << 20
-GZIP_FEED_BYTES = 1 << 16
+FREE_EXPANSION_BYTES = 64 << 20  # decompressed bytes that every archive may have, whatever its size
+MAX_ZSTD_WINDOW_BYTES = 1 << 27  # of a frame, as in the reference decompressor
+DAT_LENGTH_DIGITS = 16  # decimal digits of a length in a .dat.zst file
+READ_BYTES = 1 << 20  # decompressed bytes that are read at once
+GZIP_FEED_BYTES = 1 << 16  # gzip bytes that are read at once
 
 
 class ArchiveLimits(NamedTuple):
-    """The bounds of what one archive may cost."""
+    """The bounds for reading one archive."""
 
-    block_bytes: int  # lines that are read at once, >= 1
-    max_document_bytes: int  # >= 1
+    block_bytes: int  # bytes of the lines of one block, about, >= 1
+    max_document_bytes: int  # bytes of one document, >= 1
     max_expansion: int  # decompressed bytes for each compressed byte, >= 1
 
 
 class Block(NamedTuple):
-    """Some of an archive's documents."""
+    """One or several documents of an archive."""
 
-    raw: bytes
-    is_text: bool  # one document as it stands; else lines of JSON
+    raw: bytes  # decompressed bytes
+    is_text: bool  # True for one document that is the text itself, False for whole lines of JSON
 
 
 class ArchiveFault(Exception):
-    """An archive cannot be read from here on. The blocks before it are good."""
+    """The rest of an archive cannot be read. The blocks before are good."""
 
     def __init__(self, reason: FaultReason, detail: str) -> None:
+        """Take the reason, and a sentence for a person."""
         super().__init__(detail)
         self.reason = reason
 
 
-class _Bounded(io.RawIOBase):
-    """Decompressed bytes with a limit of what an archive of this size may grow to."""
+class _BoundedStream(io.RawIOBase):
+    """A stream of decompressed bytes that raises ArchiveFault above a limit."""
 
     def __init__(self, source: Iterator[bytes], limit: int) -> None:
+        """Take the decompressed bytes, and the largest number of them."""
         self._source, self._limit, self._total, self._rest = source, limit, 0, b""
 
     def readable(self) -> bool:
+        """Return True: the stream can be read."""
         return True
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
@@ -76,7 +79,10 @@ class _Bounded(io.RawIOBase):
 
 
 def blocks(file: IO[bytes], form: Form, size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the documents of an archive in its order. Raises ArchiveFault where it breaks."""
+    """Yield the documents of an archive in their order. Raises ArchiveFault where the archive cannot be read.
+
+    file: the open archive. form: its format. size_bytes: its size, by which the decompressed size is limited.
+    """
     try:
         yield from _READERS[form](file, size_bytes, limits)
     except (EOFError, tarfile.ReadError) as error:
@@ -86,15 +92,17 @@ def blocks(file: IO[bytes], form: Form, size_bytes: int, limits: ArchiveLimits) 
 
 
 def _gzip_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield the blocks of whole lines in a gzip file."""
     return _lines(_gunzip(file, size_bytes, limits), limits)
 
 
 def _zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield the blocks of whole lines in a Zstandard file."""
     return _lines(_unzstd(file, size_bytes, limits), limits)
 
 
 def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the texts of a zstd file that holds one JSON array of texts."""
+    """Yield the texts of a Zstandard file with one JSON array of texts, which has to fit max_document_bytes."""
     raw = _read_at_most(_unzstd(file, size_bytes, limits), limits.max_document_bytes)
     try:
         texts = msgspec.json.decode(raw, type=list[str])
@@ -105,7 +113,7 @@ def _zstd_array(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iter
 
 
 def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the blocks of whole lines in a tar of zstd files of JSON lines."""
+    """Yield the blocks of whole lines in a tar of Zstandard files."""
     with tarfile.open(fileobj=file, mode="r|") as archive:
         for member in archive:
             if member.isreg() and (content := archive.extractfile(member)) is not None:
@@ -113,15 +121,16 @@ def _tar_of_zstd_lines(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) 
 
 
 def _text(file: IO[bytes], _size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
+    """Yield a plain text file as one text."""
     yield Block(_read_at_most(file, limits.max_document_bytes), is_text=True)
 
 
 def _zip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
     """Yield each file of a zip as one text.
 
-    Raises ArchiveFault for an encrypted file, a text above the limit, or too much growth.
+    Raises ArchiveFault for an encrypted file, a text above the limit, or too many decompressed bytes.
     """
-    total, limit = 0, _growth_limit(size_bytes, limits)
+    total, limit = 0, _max_decompressed_bytes(size_bytes, limits)
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
             if member.is_dir():
@@ -149,7 +158,7 @@ def _tar_gzip_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> 
 
 
 def _zstd_texts(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield the texts of a zstd file in which each text follows its length in decimal digits."""
+    """Yield the texts of a Zstandard file in which each text follows its length in DAT_LENGTH_DIGITS digits."""
     stream = _unzstd(file, size_bytes, limits)
     while head := stream.read(DAT_LENGTH_DIGITS):
         if len(head) < DAT_LENGTH_DIGITS:
@@ -177,11 +186,11 @@ _READERS: dict[Form, Callable[[IO[bytes], int, ArchiveLimits], Iterator[Block]]]
 
 
 def _lines(stream: io.BufferedReader, limits: ArchiveLimits) -> Iterator[Block]:
-    """Yield blocks of whole lines. A line beyond the limit of a document ends the archive.
+    """Yield blocks of whole lines. Raises ArchiveFault for a line above max_document_bytes.
 
-    What came before a break of the archive is yielded first, but not its last line, which is not whole.
+    If reading fails, the whole lines before the failure are yielded first.
     """
-    rest, complete_bytes = bytearray(), 0  # bytes that are not yielded yet, and how many of them are whole lines
+    rest, complete_bytes = bytearray(), 0  # bytes that are not yielded yet, and the number of them that are whole lines
     while True:
         try:
             output = stream.read1(min(READ_BYTES, limits.block_bytes))
@@ -214,22 +223,26 @@ def _read_at_most(stream: IO[bytes], limit: int) -> bytes:
     return raw
 
 
-def _growth_limit(size_bytes: int, limits: ArchiveLimits) -> int:
+def _max_decompressed_bytes(size_bytes: int, limits: ArchiveLimits) -> int:
+    """Return the largest number of decompressed bytes of an archive of this size."""
     return max(FREE_EXPANSION_BYTES, size_bytes * limits.max_expansion)
 
 
-def _bounded(source: Iterator[bytes], size_bytes: int, limits: ArchiveLimits) -> io.BufferedReader:
-    return io.BufferedReader(_Bounded(source, _growth_limit(size_bytes, limits)), READ_BYTES)
+def _bounded_stream(source: Iterator[bytes], size_bytes: int, limits: ArchiveLimits) -> io.BufferedReader:
+    """Return decompressed bytes as a stream that raises ArchiveFault if there are too many of them."""
+    return io.BufferedReader(_BoundedStream(source, _max_decompressed_bytes(size_bytes, limits)), READ_BYTES)
 
 
 def _gunzip(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> io.BufferedReader:
-    return _bounded(_gzip_output(file), size_bytes, limits)
+    """Return the decompressed bytes of a gzip file as a stream."""
+    return _bounded_stream(_gzip_output(file), size_bytes, limits)
 
 
 def _gzip_output(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield what the members of a gzip file hold. Raises EOFError in the middle of one, after all that came before.
+    """Yield the decompressed bytes of all members of a gzip file.
 
-    GzipFile would keep back what it read before it met the end.
+    If the file ends within a member, the bytes before the end are yielded, then EOFError is raised. Python's GzipFile
+    would not return these bytes.
     """
     member, feed, is_first = None, b"", True
     while feed := feed or file.read(GZIP_FEED_BYTES):
@@ -244,18 +257,22 @@ def _gzip_output(file: IO[bytes]) -> Iterator[bytes]:
             feed, member = member.unused_data, None
         if output:
             yield output
-    while member is not None and (output := member.decompress(b"", READ_BYTES)):  # what the bound kept back
+    while member is not None and (output := member.decompress(b"", READ_BYTES)):  # output beyond READ_BYTES
         yield output
     if member is not None and not member.eof:
         raise EOFError("the archive ends within a gzip member")
 
 
 def _unzstd(file: IO[bytes], size_bytes: int, limits: ArchiveLimits) -> io.BufferedReader:
-    return _bounded(_zstd_output(file), size_bytes, limits)
+    """Return the decompressed bytes of a Zstandard file as a stream."""
+    return _bounded_stream(_zstd_output(file), size_bytes, limits)
 
 
 def _zstd_output(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield what Zstandard frames hold. Raises EOFError in the middle of a frame, which its stream reader does not."""
+    """Yield the decompressed bytes of all frames of a Zstandard file. Raises EOFError if it ends within a frame.
+
+    The stream reader of the library would not report such an end.
+    """
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES)

@@ -7,6 +7,6 @@ from collections.abc import Sequence
 
 def repair(texts: Sequence[str]) -> list[str]:
     """Return the texts with mojibake, control characters and odd quotes repaired by ftfy."""
-    import ftfy  # a fifth of a second, for few runs
+    import ftfy  # its import takes a fifth of a second, which few runs need
 
     return [ftfy.fix_text(text) for text in texts]

@@ -18,7 +18,7 @@ from turnout.preprocess.options import Options
 if TYPE_CHECKING:  # numpy and msgspec take a tenth of a second, which a help does not need
     from turnout.preprocess.run import Totals
 
-Runner = Callable[[Options], "Totals | None"]
+Runner = Callable[[Options], "Totals | None"]  # makes a dataset; None if another process will complete it
 
 DESCRIPTION = "Turn text into Megatron's indexed datasets, <prefix>_<key>_document.bin and .idx."
 CHECK_EPILOG = """examples:
@@ -29,7 +29,7 @@ EPILOG = "A run that was ended goes on from its finished shards when the same co
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `python -m turnout.preprocess`."""
+    """Run `python -m turnout.preprocess` and return its exit code. argv: None for the arguments of the process."""
     program = "python -m turnout.preprocess"
     parser = argparse.ArgumentParser(prog=program, allow_abbrev=False, description=DESCRIPTION, epilog=EPILOG)
     add_arguments(parser)
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a run, and the command that checks a dataset."""
+    """Add the options of a run, and the command `check`, which verifies a dataset."""
     options.add_arguments(parser, required=False)
     actions = parser.add_subparsers(dest="action", metavar="check")
     check = actions.add_parser(
@@ -54,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, program: str) -> int:
-    """Make a dataset on this machine or check one, as a parser with these arguments has read."""
+    """Make a dataset on this machine or check one, and return the exit code.
+
+    arguments: of a parser that add_arguments() has filled. program: the name of the program, for messages.
+    """
     if arguments.action == "check":
         return _check(arguments.prefix, arguments.output, f"{program} check")
     from turnout.preprocess.local_runner import run_local
@@ -63,30 +66,31 @@ def run(arguments: argparse.Namespace, program: str) -> int:
 
 
 def make_dataset(arguments: argparse.Namespace, program: str, runner: Runner) -> int:
-    """Create the dataset that a command line describes, and print a summary.
+    """Make the dataset that a command line describes, print a summary, and return the exit code.
 
-    Return the exit code. runner: works on one machine or on Spark.
+    program: the name of the program, for messages. runner: makes the dataset, on one machine or on Spark.
     """
     try:
         run_options = options.read_options(arguments)
         with _logs_on_stderr():
             totals = runner(run_options)
     except BadOption as error:
-        return _failed(program, str(error), 2)
+        return _report_failure(program, str(error), 2)
     except ModuleNotFoundError as error:
         extra = "spark" if error.name == "pyspark" else "preprocess"
-        return _failed(program, f"{error.name} is missing: pip install 'turnout[{extra}]'", 2)
+        return _report_failure(program, f"{error.name} is missing: pip install 'turnout[{extra}]'", 2)
     except BadDocument as error:
-        return _failed(program, f"{error}; repair it, or leave it out with --on-error skip or quarantine", 1)
+        return _report_failure(program, f"{error}; repair it, or leave it out with --on-error skip or quarantine", 1)
     except (PreprocessError, OSError) as error:
-        return _failed(program, str(error), 1)
+        return _report_failure(program, str(error), 1)
     except KeyboardInterrupt:
-        return _failed(program, "ended; the same command goes on from the finished shards", 130)
+        return _report_failure(program, "ended; the same command goes on from the finished shards", 130)
     print(_summary(run_options, totals))
     return 0
 
 
-def _failed(program: str, message: str, status: int) -> int:
+def _report_failure(program: str, message: str, status: int) -> int:
+    """Print a message to stderr, and return the status."""
     print(f"{program}: {message}", file=sys.stderr)
     return status
 
@@ -105,25 +109,27 @@ def _summary(run_options: Options, totals: Totals | None) -> str:
 
 
 def _check(prefix: str, form: str, program: str) -> int:
-    """Check a dataset and print its summary."""
+    """Check a dataset, print its summary or its first fault, and return the exit code. form: text or json."""
     from turnout.preprocess import dataset
 
     try:
         summary = dataset.check(prefix)
     except (BrokenDataset, OSError) as error:
-        return _failed(program, str(error), 1)
+        return _report_failure(program, str(error), 1)
     print(summary.text() if form == "text" else json.dumps(dataclasses.asdict(summary)))
     return 0
 
 
-class _Line(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     """A log line of an event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the message of a log record, then its extra fields as name=value."""
-        known = logging.makeLogRecord({}).__dict__
+        standard_fields = logging.makeLogRecord({}).__dict__
         fields = " ".join(
-            f"{name}={value}" for name, value in record.__dict__.items() if name not in known and name != "message"
+            f"{name}={value}"
+            for name, value in record.__dict__.items()
+            if name not in standard_fields and name != "message"
         )
         return f"{record.getMessage()} {fields}".rstrip()
 
@@ -132,7 +138,7 @@ class _Line(logging.Formatter):
 def _logs_on_stderr() -> Iterator[None]:
     """Write log lines to stderr while the block runs."""
     logger, handler = logging.getLogger("turnout.preprocess"), logging.StreamHandler()
-    handler.setFormatter(_Line())
+    handler.setFormatter(_LineFormatter())
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     propagates, logger.propagate = logger.propagate, False

@@ -13,14 +13,14 @@ from turnout.preprocess import storage
 from turnout.preprocess.errors import BrokenDataset
 from turnout.preprocess.indexed_dataset import HEADER_BYTES, Header, read_header
 
-BATCH_ENTRIES = 1 << 20
+BATCH_ENTRIES = 1 << 20  # entries of an index that are read at once
 
 
 class Dataset:
-    """An indexed dataset that another program or ours wrote. Only what is asked for is read."""
+    """An indexed dataset of any program. The index and the tokens are read only when they are used."""
 
     def __init__(self, prefix: str) -> None:
-        """prefix: the path of `.bin` and `.idx` without these. Raises BrokenDataset, OSError."""
+        """Read the header. prefix: the path of `.bin` and `.idx` without suffix. Raises BrokenDataset, OSError."""
         self.bin_path, self.idx_path = f"{prefix}.bin", f"{prefix}.idx"
         for path in (self.idx_path, self.bin_path):
             if not storage.exists(path):
@@ -35,48 +35,56 @@ class Dataset:
             )
 
     def __len__(self) -> int:
+        """Return the number of sequences."""
         return self.header.sequences
 
     def __getitem__(self, sequence: int) -> NDArray[Any]:
-        """Return the token ids of one sequence."""
-        (length,) = self._entries(HEADER_BYTES + 4 * sequence, 1, "<i4")
-        (start,) = self._entries(self.header.pointers_at + 8 * sequence, 1, "<i8")
+        """Return the token ids of one sequence. sequence: its index, >= 0."""
+        (length,) = self._read_entries(HEADER_BYTES + 4 * sequence, 1, "<i4")
+        (start,) = self._read_entries(self.header.pointers_at + 8 * sequence, 1, "<i8")
         raw = storage.read_range(self.bin_path, int(start), int(start) + int(length) * self.header.dtype.itemsize)
         return np.frombuffer(raw, self.header.dtype)
 
     def batches(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-        """Yield lengths and pointers of all sequences, a bounded number at once."""
+        """Yield (lengths, pointers) of all sequences, BATCH_ENTRIES sequences at once.
+
+        Lengths are numbers of tokens; pointers are byte offsets in `.bin`.
+        """
         for first in range(0, self.header.sequences, BATCH_ENTRIES):
             count = min(BATCH_ENTRIES, self.header.sequences - first)
             yield (
-                self._entries(HEADER_BYTES + 4 * first, count, "<i4"),
-                self._entries(self.header.pointers_at + 8 * first, count, "<i8"),
+                self._read_entries(HEADER_BYTES + 4 * first, count, "<i4"),
+                self._read_entries(self.header.pointers_at + 8 * first, count, "<i8"),
             )
 
     def document_entries(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the documents' entries: 0, and the number of sequences after each document."""
+        """Yield the entries of the documents, BATCH_ENTRIES at once.
+
+        The first entry is 0, then each document has the number of sequences up to its end.
+        """
         for first in range(0, self.header.documents + 1, BATCH_ENTRIES):
             count = min(BATCH_ENTRIES, self.header.documents + 1 - first)
-            yield self._entries(self.header.documents_at + 8 * first, count, "<i8")
+            yield self._read_entries(self.header.documents_at + 8 * first, count, "<i8")
 
-    def _entries(self, at: int, count: int, dtype: str) -> NDArray[Any]:
+    def _read_entries(self, offset: int, count: int, dtype: str) -> NDArray[Any]:
+        """Return an array of the index file. offset: of its first byte. count: of its entries."""
         width = np.dtype(dtype).itemsize
-        return np.frombuffer(storage.read_range(self.idx_path, at, at + count * width), dtype)
+        return np.frombuffer(storage.read_range(self.idx_path, offset, offset + count * width), dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """The facts that a check gives about a good dataset."""
+class DatasetSummary:
+    """The counts of a dataset that has passed a check."""
 
-    prefix: str
-    dtype: str
+    prefix: str  # the path of `.bin` and `.idx` without these suffixes
+    dtype: str  # the numpy name of the type of token ids
     sequences: int
     documents: int
     tokens: int
-    shortest: int  # tokens of the shortest sequence, 0 without any
-    longest: int
-    highest_id: int  # -1 without tokens
-    last_document: tuple[int, ...]  # the first and last of its ids, at most LAST_IDS
+    shortest: int  # tokens of the shortest sequence, 0 without sequences
+    longest: int  # tokens of the longest sequence, 0 without sequences
+    highest_id: int  # the highest token id, -1 without tokens
+    last_document: tuple[int, ...]  # the last ids of the last sequence, at most LAST_IDS
 
     def text(self) -> str:
         """Return the summary for people, a fact in each line."""
@@ -92,35 +100,38 @@ class Summary:
         )
 
 
-LAST_IDS = 8
+LAST_IDS = 8  # token ids that a summary shows
 
 
-def check(prefix: str) -> Summary:
-    """Read a whole dataset and return its summary. Raises BrokenDataset with the first thing that does not fit."""
+def check(prefix: str) -> DatasetSummary:
+    """Read and verify a whole dataset, and return its summary. Raises BrokenDataset with the first fault, OSError.
+
+    prefix: the path of `.bin` and `.idx` without these suffixes.
+    """
     dataset = Dataset(prefix)
-    itemsize, at = dataset.header.dtype.itemsize, 0
+    itemsize, bin_offset = dataset.header.dtype.itemsize, 0
     shortest, longest = (1 << 62), 0
     for lengths, starts in dataset.batches():
         if int(lengths.min()) < 0:
             raise BrokenDataset(f"{dataset.idx_path}: a sequence has a negative length")
-        expected_offsets = at + np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64)]) * itemsize
+        expected_offsets = bin_offset + np.concatenate([[0], np.cumsum(lengths[:-1], dtype=np.int64)]) * itemsize
         if (wrong := np.flatnonzero(starts != expected_offsets)).size:
             raise BrokenDataset(
                 f"{dataset.idx_path}: a sequence begins at byte {int(starts[wrong[0]])} of {dataset.bin_path}, the ones"
                 f" before it end at {int(expected_offsets[wrong[0]])}"
             )
-        at += int(lengths.sum(dtype=np.int64)) * itemsize
+        bin_offset += int(lengths.sum(dtype=np.int64)) * itemsize
         shortest, longest = min(shortest, int(lengths.min())), max(longest, int(lengths.max()))
-    if at != dataset.bin_bytes:
-        raise BrokenDataset(f"{dataset.bin_path}: {dataset.bin_bytes} bytes, its index describes {at}")
+    if bin_offset != dataset.bin_bytes:
+        raise BrokenDataset(f"{dataset.bin_path}: {dataset.bin_bytes} bytes, its index describes {bin_offset}")
     _check_documents(dataset)
     last = dataset[len(dataset) - 1] if len(dataset) else np.empty(0, np.int64)
-    return Summary(
+    return DatasetSummary(
         prefix=prefix,
         dtype=dataset.header.dtype.name,
         sequences=dataset.header.sequences,
         documents=dataset.header.documents,
-        tokens=at // itemsize,
+        tokens=bin_offset // itemsize,
         shortest=shortest if len(dataset) else 0,
         longest=longest,
         highest_id=_highest_id(dataset),
@@ -133,21 +144,21 @@ def _check_documents(dataset: Dataset) -> None:
 
     They begin at 0, never decrease, and end at the number of sequences.
     """
-    before = 0
+    previous_entry = 0
     for position, entries in enumerate(dataset.document_entries()):
         if not position and int(entries[0]) != 0:
             raise BrokenDataset(f"{dataset.idx_path}: the first document begins at sequence {int(entries[0])}, not 0")
-        if int(np.diff(entries, prepend=before).min()) < 0:
+        if int(np.diff(entries, prepend=previous_entry).min()) < 0:
             raise BrokenDataset(f"{dataset.idx_path}: the documents' entries go back")
-        before = int(entries[-1])
-    if before != dataset.header.sequences:
+        previous_entry = int(entries[-1])
+    if previous_entry != dataset.header.sequences:
         raise BrokenDataset(
-            f"{dataset.idx_path}: the last document ends at sequence {before} of {dataset.header.sequences}"
+            f"{dataset.idx_path}: the last document ends at sequence {previous_entry} of {dataset.header.sequences}"
         )
 
 
 def _highest_id(dataset: Dataset) -> int:
-    """Return the highest token id of a dataset, -1 if it is empty. Raises BrokenDataset for a negative id."""
+    """Return the highest token id of a dataset, -1 if it has no tokens. Raises BrokenDataset for a negative id."""
     highest, step = -1, storage.COPY_BYTES
     for start in range(0, dataset.bin_bytes, step):
         raw = storage.read_range(dataset.bin_path, start, min(dataset.bin_bytes, start + step))

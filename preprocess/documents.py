@@ -1,7 +1,7 @@
-"""Documents of JSON lines: the texts of the asked keys, and every line that holds none with its fault.
+"""The documents in JSON lines: the texts of the requested keys, and a fault for every line without them.
 
-A fast reader takes a whole block of lines. If it refuses the block, a slow one takes it line by line, so that a fault
-gets its line. Both accept what Python's `json` accepts, since that is what Megatron's own scripts read with.
+A fast reader decodes a whole block of lines. If it refuses the block, a slow reader decodes line by line, so that only
+the faulty lines are rejected. Both accept what Python's `json` accepts, because Megatron's own scripts use it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from turnout.preprocess.model import DocumentFault, FaultReason, RejectedDocument
 
-PARAGRAPH_BREAK = "\n\n"  # joins a list of texts. Source: lm_dataformat 0.0.20, `handle_jsonl`
-MAX_DETAIL_CHARACTERS = 200
+PARAGRAPH_BREAK = "\n\n"  # between the texts of a list. Source: lm_dataformat 0.0.20, `handle_jsonl`
+MAX_DETAIL_CHARACTERS = 200  # of the detail of a fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,16 @@ class Documents:
     """The documents of one block of input."""
 
     texts: tuple[Sequence[str], ...]  # for each key the texts of all documents, in order; equal lengths
-    rejected: tuple[RejectedDocument, ...]
+    rejected: tuple[RejectedDocument, ...]  # the faulty documents
     lines: int  # lines in the block, empty ones included, >= 0
-    line_numbers: Sequence[int]  # of each document within its piece, from 1
+    line_numbers: Sequence[int]  # the line of each document within its piece, from 1
 
 
 class LineReader:
     """A reader of JSON lines for fixed keys."""
 
     def __init__(self, keys: Sequence[str], max_document_bytes: int) -> None:
+        """Make a reader. keys: the fields to read. max_document_bytes: a longer line is a fault."""
         fields: list[Any] = [
             (f"text_{position}", str | list[str], msgspec.field(name=key)) for position, key in enumerate(keys)
         ]
@@ -44,10 +45,10 @@ class LineReader:
     def read(self, raw: bytes, piece: int = 0, lines_before: int = 0) -> Documents:
         """Return the documents of whole lines.
 
-        raw: lines, the last with or without its newline. piece, lines_before: where a fault is reported.
-        Empty lines are no documents and no faults. Raises nothing.
+        raw: lines, the last with or without its newline. piece: the index of the piece in its chunk, for faults.
+        lines_before: the number of lines of the piece before `raw`. Empty lines are ignored. Raises nothing.
         """
-        lines = _newlines(raw) + (not raw.endswith(b"\n") and bool(raw))
+        lines = _count_newlines(raw) + (not raw.endswith(b"\n") and bool(raw))
         if len(raw) <= self._max_document_bytes:
             try:
                 records = self._decoder.decode_lines(raw)
@@ -55,16 +56,16 @@ class LineReader:
                 pass
             else:
                 columns = tuple(
-                    [_joined(getattr(record, f"text_{position}")) for record in records]
+                    [_join_paragraphs(getattr(record, f"text_{position}")) for record in records]
                     for position in range(len(self._keys))
                 )
                 return Documents(columns, (), lines, _line_numbers(raw, lines, len(records), lines_before))
         return self._read_line_by_line(raw, piece, lines_before, lines)
 
     def _read_line_by_line(self, raw: bytes, piece: int, lines_before: int, lines: int) -> Documents:
-        """Read each line by itself, so that a bad line is rejected alone.
+        """Return the documents of lines that are decoded one by one, so that only faulty lines are rejected.
 
-        piece: number of the piece of input. lines_before: lines of the piece before `raw`. lines: lines in `raw`.
+        piece, lines_before: as for read(). lines: the number of lines in `raw`.
         """
         columns: tuple[list[str], ...] = tuple([] for _ in self._keys)
         rejected, numbers = [], []
@@ -88,13 +89,13 @@ class LineReader:
         try:
             record = self._decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return self._read_as_python_does(line, str(error))
-        return tuple(_joined(getattr(record, f"text_{position}")) for position in range(len(self._keys)))
+            return self._read_with_json_module(line, str(error))
+        return tuple(_join_paragraphs(getattr(record, f"text_{position}")) for position in range(len(self._keys)))
 
-    def _read_as_python_does(self, line: bytes, refusal: str) -> tuple[str, ...] | DocumentFault:
-        """Say what is wrong with a line, or take it: `json` also reads NaN.
+    def _read_with_json_module(self, line: bytes, refusal: str) -> tuple[str, ...] | DocumentFault:
+        """Return the texts of a line that Python's `json` accepts, such as one with NaN, or its fault.
 
-        refusal: of the fast reader, which names the byte at fault.
+        refusal: the error text of the fast decoder, which names the byte at fault.
         """
         try:
             value = json.loads(line.decode())
@@ -120,7 +121,7 @@ class LineReader:
 
 
 def read_text(raw: bytes, piece: int, number: int) -> Documents:
-    """Return a whole block as one document. number: of the document within its piece, from 1."""
+    """Return a whole block as one document. piece: as for LineReader.read(). number: of the document, from 1."""
     try:
         return Documents(([raw.decode()],), (), 1, (number,))
     except UnicodeDecodeError as error:
@@ -129,7 +130,7 @@ def read_text(raw: bytes, piece: int, number: int) -> Documents:
 
 
 def has_half_surrogate(text: str) -> bool:
-    """Return True if a text cannot be written as UTF-8."""
+    """Return True if a text has half of a surrogate pair, so that it cannot be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -137,21 +138,23 @@ def has_half_surrogate(text: str) -> bool:
     return False
 
 
-def _newlines(raw: bytes) -> int:
-    """Return the number of newlines, four times as fast as `bytes.count`."""
+def _count_newlines(raw: bytes) -> int:
+    """Return the number of newlines. This is four times as fast as `bytes.count`."""
     return int(np.count_nonzero(np.frombuffer(raw, np.uint8) == ord("\n"))) if raw else 0
 
 
 def _line_numbers(raw: bytes, lines: int, documents: int, lines_before: int) -> Sequence[int]:
-    """Return the line of each document of a block without faults. Empty lines hold none."""
+    """Return the line number of each document of a block without faults. Empty lines have no document."""
     if documents == lines:
         return range(lines_before + 1, lines_before + lines + 1)
     return [number for number, line in enumerate(raw.split(b"\n"), lines_before + 1) if line.strip()]
 
 
-def _joined(text: str | list[str]) -> str:
+def _join_paragraphs(text: str | list[str]) -> str:
+    """Return a text unchanged, and a list of texts joined by PARAGRAPH_BREAK."""
     return text if type(text) is str else PARAGRAPH_BREAK.join(text)
 
 
 def _fault(reason: FaultReason, detail: str) -> DocumentFault:
+    """Return a fault without its place, which the caller adds."""
     return DocumentFault(reason, 0, 1, detail[:MAX_DETAIL_CHARACTERS])

@@ -1,13 +1,13 @@
 """Errors that end a run of preprocessing: one class for each action that the caller can take.
 
-A fault in one document is not an error but a value (`Fault` in model.py), unless the run was told to stop at it.
+A fault in one document is not an error but a value (`DocumentFault` in model.py), unless `--on-error stop` is set.
 """
 
 from __future__ import annotations
 
 
 class PreprocessError(Exception):
-    """A run of preprocessing cannot go on. Finished shards are kept unless a subclass says otherwise."""
+    """A run of preprocessing cannot continue. Finished shards stay."""
 
 
 class BadOption(PreprocessError):
@@ -15,7 +15,7 @@ class BadOption(PreprocessError):
 
 
 class BadDocument(PreprocessError):
-    """A document has a fault and the run is to stop at faults. Repair the line, or choose another `--on-error`."""
+    """A document has a fault and `--on-error` is stop. Repair the line, or choose another `--on-error`."""
 
 
 class RunInProgress(PreprocessError):
@@ -31,7 +31,7 @@ class OutputExists(PreprocessError):
 
 
 class LostWorker(PreprocessError):
-    """A worker process ended without an answer each time that it had this chunk, often for want of memory."""
+    """A worker process ended without a result each time that it had this chunk, often because of too little memory."""
 
 
 class BrokenDataset(PreprocessError):

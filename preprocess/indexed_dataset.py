@@ -1,4 +1,4 @@
-"""Megatron's indexed dataset as bytes: `.bin` holds token ids back to back, `.idx` says where each sequence lies.
+"""Megatron's indexed dataset as bytes: `.bin` has the token ids of all sequences, `.idx` the place of each sequence.
 
 Everything is little-endian. `.idx` is: magic, version, code of the dtype, sequences S, entries D of the documents;
 then int32 lengths[S], int64 byte offsets[S], int64 documents[D]. The documents begin with 0 and then hold the number
@@ -18,10 +18,10 @@ from turnout.preprocess.errors import BrokenDataset
 
 MAGIC = b"MMIDIDX\x00\x00"
 OLD_MAGIC = b"TNTIDX\x00\x00"
-VERSION = 1
-HEADER_BYTES = 34
+VERSION = 1  # of the format
+HEADER_BYTES = 34  # the fixed part of `.idx`
 _HEADER = struct.Struct("<9sQBQQ")
-# The codes of the two kinds of ids that the choice of the dtype can give, and of those that others write.
+# The dtype of each code. We write 8 and 4; other programs also write the rest.
 DTYPES: dict[int, np.dtype[Any]] = {
     1: np.dtype("<u1"),
     2: np.dtype("<i1"),
@@ -36,30 +36,30 @@ MAX_SEQUENCE_TOKENS = (1 << 31) - 1  # a length is an int32
 
 
 def dtype_for(vocabulary: int) -> np.dtype[Any]:
-    """Return the dtype of token ids below `vocabulary`. Source: DL-77"""
+    """Return the dtype of token ids. vocabulary: one more than the highest id. Source: DL-77"""
     return DTYPES[8] if vocabulary < SMALL_VOCABULARY else DTYPES[4]
 
 
 class Header(NamedTuple):
     """The fixed part of an `.idx` file."""
 
-    dtype: np.dtype[Any]
-    sequences: int  # >= 0
-    documents: int  # >= 0
+    dtype: np.dtype[Any]  # of the token ids
+    sequences: int  # the number of sequences, >= 0
+    documents: int  # the number of documents, >= 0
 
     @property
     def pointers_at(self) -> int:
-        """The place in the file where the byte offsets begin."""
+        """The offset in the file of the first pointer."""
         return HEADER_BYTES + 4 * self.sequences
 
     @property
     def documents_at(self) -> int:
-        """The place in the file where the documents' entries begin."""
+        """The offset in the file of the first entry of the documents."""
         return HEADER_BYTES + 12 * self.sequences
 
     @property
     def size_bytes(self) -> int:
-        """Size of the whole `.idx` file."""
+        """The size of the whole `.idx` file."""
         return self.documents_at + 8 * (self.documents + 1)
 
     def pack(self) -> bytes:
@@ -68,7 +68,7 @@ class Header(NamedTuple):
 
 
 def read_header(raw: bytes, path: str) -> Header:
-    """Return what the first HEADER_BYTES of an `.idx` file say. Raises BrokenDataset."""
+    """Return the header in the first HEADER_BYTES of an `.idx` file. path: for the message. Raises BrokenDataset."""
     if raw[: len(OLD_MAGIC)] == OLD_MAGIC:
         raise BrokenDataset(f"{path}: an old dataset (magic TNTIDX, --dataset-impl lazy or cached); only mmap is read")
     if len(raw) < HEADER_BYTES:
@@ -86,7 +86,10 @@ def read_header(raw: bytes, path: str) -> Header:
 
 
 def pointers(lengths: NDArray[np.int32], start: int, itemsize: int) -> NDArray[np.int64]:
-    """Return where each sequence begins in `.bin`, in bytes, if the first begins at `start`."""
+    """Return the byte offset in `.bin` of each sequence.
+
+    lengths: tokens of each sequence. start: the offset of the first sequence. itemsize: bytes of a token.
+    """
     ends = np.cumsum(lengths, dtype=np.int64) * itemsize
     result = np.empty(len(lengths), dtype="<i8")
     result[:1] = 0

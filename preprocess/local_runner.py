@@ -1,4 +1,4 @@
-"""Run the stages in processes of this machine. A worker that dies takes no shard with it: its chunks are done again."""
+"""Run the stages in processes of this machine. If a worker process ends early, its chunks are processed again."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 
 from turnout.preprocess.errors import LostWorker
-from turnout.preprocess.model import ShardNote, TextChunk
+from turnout.preprocess.model import ShardRecord, TextChunk
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import ProgressLine
 from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
-from turnout.preprocess.shards import ShardSettings, process
+from turnout.preprocess.shards import ShardSettings, make_shard
 from turnout.preprocess.tokenizers.encoders import encoder
 
 log = logging.getLogger("turnout.preprocess")
 
-# Chunks that each worker has beside the one it works on, so that it never waits for the next.
-QUEUED_CHUNKS = 1
+QUEUED_CHUNKS = 1  # further chunks that each worker has, so that it never waits for the next one
 
-_settings: ShardSettings | None = None  # of this worker process
+_settings: ShardSettings | None = None  # the settings of this worker process
 
 
 def run_local(options: Options) -> Totals | None:
-    """Make the dataset that the options describe. Gives None while other processes of the same run are at work."""
+    """Make the dataset that the options describe, and return its totals.
+
+    None if other processes of the same run have not finished their shards. Raises the errors of prepare_run().
+    """
     with prepare_run(options) as run:
         if isinstance(run, Totals):
             log.info("already_complete", extra={"prefix": options.output_prefix})
@@ -37,8 +39,11 @@ def run_local(options: Options) -> Totals | None:
         return finish(run, work(run, _show))
 
 
-def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardNote]:
-    """Turn the pending chunks of a run into shards. report: takes lines of progress."""
+def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardRecord]:
+    """Turn the pending chunks of a run into shards, and return their records. report: receives lines of progress.
+
+    Raises LostWorker if the same chunk ends its worker process twice.
+    """
     progress = ProgressLine(
         total_bytes=sum(chunk.size_bytes for chunk in run.chunks),
         log_interval=run.options.log_interval,
@@ -46,9 +51,9 @@ def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardNote]:
         expected_documents=run.options.num_docs,
         done_bytes=sum(chunk.size_bytes for chunk in run.chunks if chunk.index in run.finished),
     )
-    records: list[ShardNote] = []
+    records: list[ShardRecord] = []
 
-    def take(chunk: TextChunk, record: ShardNote) -> None:
+    def take(chunk: TextChunk, record: ShardRecord) -> None:
         """Record a finished shard, and report progress when a line is due."""
         records.append(record)
         progress.add(chunk, record)
@@ -67,20 +72,21 @@ def work(run: PreprocessRun, report: Callable[[str], None]) -> list[ShardNote]:
 
 
 def _run_in_pool(
-    settings: ShardSettings, workers: int, todo: Sequence[TextChunk], take: Callable[[TextChunk, ShardNote], None]
+    settings: ShardSettings, workers: int, chunks: Sequence[TextChunk], take: Callable[[TextChunk, ShardRecord], None]
 ) -> tuple[list[TextChunk], list[TextChunk]]:
-    """Do chunks in a pool of processes until all are done or a worker ends.
+    """Process chunks in a pool of processes until all are finished or a worker process ends.
 
-    Returns the chunks that were under way when a worker ended, and those that had not begun.
+    take: receives each chunk and its record. Returns (chunks in progress when a worker ended, chunks that had not
+    begun), both empty if all chunks are finished.
     """
-    waiting = deque(todo)
-    running: dict[Future[ShardNote], TextChunk] = {}
+    queue = deque(chunks)
+    running: dict[Future[ShardRecord], TextChunk] = {}
     context = multiprocessing.get_context("spawn")  # threads of a tokenizer do not survive a fork
     with ProcessPoolExecutor(workers, context, _prepare_worker, (settings,)) as pool:
         try:
-            while waiting or running:
-                while waiting and len(running) < workers * (1 + QUEUED_CHUNKS):
-                    chunk = waiting.popleft()
+            while queue or running:
+                while queue and len(running) < workers * (1 + QUEUED_CHUNKS):
+                    chunk = queue.popleft()
                     running[pool.submit(_process, chunk)] = chunk
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     record = future.result()
@@ -90,23 +96,23 @@ def _run_in_pool(
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return _take_finished(running, take), list(waiting)
+    return _take_finished(running, take), list(queue)
 
 
 def _take_finished(
-    running: dict[Future[ShardNote], TextChunk], take: Callable[[TextChunk, ShardNote], None]
+    running: dict[Future[ShardRecord], TextChunk], take: Callable[[TextChunk, ShardRecord], None]
 ) -> list[TextChunk]:
-    """Pass on the results that were finished before a worker process ended.
+    """Pass on the records of chunks that were finished before a worker process ended, and return the other chunks.
 
-    Return the unfinished chunks, by index. running: the submitted chunks. take: receives a chunk and its note.
+    running: the submitted chunks. take: receives each finished chunk and its record. The result is sorted by index.
     """
-    lost = []
+    unfinished = []
     for future, chunk in running.items():
         if future.done() and not future.cancelled() and future.exception() is None:
             take(chunk, future.result())
         else:
-            lost.append(chunk)
-    return sorted(lost, key=lambda chunk: chunk.index)
+            unfinished.append(chunk)
+    return sorted(unfinished, key=lambda chunk: chunk.index)
 
 
 def _prepare_worker(settings: ShardSettings) -> None:
@@ -117,13 +123,14 @@ def _prepare_worker(settings: ShardSettings) -> None:
     encoder(settings.tokenizer)
 
 
-def _process(chunk: TextChunk) -> ShardNote:
+def _process(chunk: TextChunk) -> ShardRecord:
+    """Process a chunk in a worker process, with the settings of _prepare_worker()."""
     assert _settings is not None
-    return process(_settings, chunk)
+    return make_shard(_settings, chunk)
 
 
 def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
-    """Return the message about a chunk whose worker process ended each time: which bytes, and what to try."""
+    """Return the message about a chunk whose worker process ended twice: the bytes, and options to change."""
     piece = chunk.pieces[0]
     path = settings.sources[piece.source].path
     return (
@@ -133,4 +140,5 @@ def _lost_text(settings: ShardSettings, chunk: TextChunk) -> str:
 
 
 def _show(line: str) -> None:
+    """Print a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)

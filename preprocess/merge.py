@@ -1,6 +1,7 @@
 """Merge shards into one dataset in the order of the input, in constant memory.
 
-`.bin` is on the disk under its name before `.idx` is: a reader that finds an `.idx` finds the whole dataset.
+`.bin` is complete on the disk before `.idx` appears, so a reader that finds an `.idx` finds the whole dataset. In this
+module `shards` are chunks with their records, in the order of the input.
 """
 
 from __future__ import annotations
@@ -13,24 +14,24 @@ from numpy.typing import NDArray
 
 from turnout.preprocess import storage
 from turnout.preprocess.indexed_dataset import MAX_SEQUENCE_TOKENS, Header, dtype_for, pointers
-from turnout.preprocess.model import FaultReason, ShardNote, TextChunk
+from turnout.preprocess.model import FaultReason, ShardRecord, TextChunk
 from turnout.preprocess.shards import tokens_path
 
-# Sequences whose index entries are in memory at once: 20 bytes each.
-BATCH_SEQUENCES = 1 << 20
+BATCH_SEQUENCES = 1 << 20  # sequences whose index entries are in memory at once, 20 bytes each
 
 
 def dataset_path(prefix: str, key: str, suffix: str) -> str:
-    """Return the name of a dataset's file: `<prefix>_<key>_document.bin` or `.idx`. Source: DL-76"""
+    """Return the path of a dataset's file: `<prefix>_<key>_document.<suffix>`. Source: DL-76"""
     return f"{prefix}_{key}_document.{suffix}"
 
 
 def merge_key(
-    prefix: str, folder: str, key: int, name: str, vocabulary: int, shards: Sequence[tuple[TextChunk, ShardNote]]
+    prefix: str, folder: str, key: int, name: str, vocabulary: int, shards: Sequence[tuple[TextChunk, ShardRecord]]
 ) -> Header:
     """Write the dataset of one key from finished shards, in their order, and return its header.
 
-    folder: of the shards. key, name: the key's position and text. Raises OSError if storage fails.
+    folder: of the shards. key, name: the key's position and text. vocabulary: one more than the highest token id.
+    shards: without documents that are left out. Raises OSError if storage fails.
     """
     dtype = dtype_for(vocabulary)
     with storage.whole_file(dataset_path(prefix, name, "bin"), durable=True, staging=folder) as file:
@@ -46,11 +47,14 @@ def merge_key(
 
 
 def complete_documents(
-    shards: Sequence[tuple[TextChunk, ShardNote]],
-) -> list[tuple[TextChunk, ShardNote]]:
-    """Return the shards without those of long documents that have too many tokens or a part with a fault."""
-    result: list[tuple[TextChunk, ShardNote]] = []
-    group: list[tuple[TextChunk, ShardNote]] = []
+    shards: Sequence[tuple[TextChunk, ShardRecord]],
+) -> list[tuple[TextChunk, ShardRecord]]:
+    """Return the shards without the parts of long documents that are left out.
+
+    A long document is left out if one of its parts has a fault, or if it has too many tokens.
+    """
+    result: list[tuple[TextChunk, ShardRecord]] = []
+    group: list[tuple[TextChunk, ShardRecord]] = []
     for chunk, record in shards:
         if chunk.part is None:
             result.append((chunk, record))
@@ -63,50 +67,53 @@ def complete_documents(
     return result
 
 
-def is_complete(parts: Iterator[ShardNote]) -> bool:
-    """Return True if the parts of a long document make one sequence."""
+def is_complete(parts: Iterator[ShardRecord]) -> bool:
+    """Return True if the parts of a long document can become one sequence. parts: the records of all its parts."""
     records = list(parts)
     tokens = sum(record.keys[0].tokens for record in records)
     return not any(record.fault_counts for record in records) and tokens <= MAX_SEQUENCE_TOKENS
 
 
-def group_fault(records: Sequence[ShardNote]) -> str:
-    """Return the reason why a long document was left out."""
+def group_fault(records: Sequence[ShardRecord]) -> str:
+    """Return the FaultReason value of a long document that is not complete. records: of all its parts."""
     reasons = [reason for record in records for reason in record.fault_counts]
     return reasons[0] if reasons else FaultReason.DOCUMENT_TOO_LONG.value
 
 
-def _sequences_of(chunk: TextChunk, record: ShardNote, key: int) -> int:
-    """Return how many sequences of the dataset end in a shard. A part of a long document ends none but in the last."""
+def _sequences_of(chunk: TextChunk, record: ShardRecord, key: int) -> int:
+    """Return how many sequences of the dataset end in a shard. key: the position of the key.
+
+    A long document is one sequence, which ends in the shard of its last part.
+    """
     if chunk.part is None:
         return record.keys[key].sequences
     return int(chunk.part.is_last)
 
 
-def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[TextChunk, ShardNote]]) -> Iterator[Any]:
-    """Yield the lengths of the dataset's sequences in batches."""
-    open_document = 0
+def _lengths(folder: str, key: int, itemsize: int, shards: Sequence[tuple[TextChunk, ShardRecord]]) -> Iterator[Any]:
+    """Yield the numbers of tokens of the dataset's sequences, as int32 arrays. itemsize: bytes of a token."""
+    document_tokens = 0
     for chunk, record in shards:
         totals = record.keys[key]
         if chunk.part is not None:
-            open_document += totals.tokens
+            document_tokens += totals.tokens
             if chunk.part.is_last:
-                yield np.array([open_document], "<i4")
-                open_document = 0
+                yield np.array([document_tokens], "<i4")
+                document_tokens = 0
             continue
-        at = totals.tokens * itemsize
-        end = at + 4 * totals.sequences
+        offset = totals.tokens * itemsize
+        end = offset + 4 * totals.sequences
         path = tokens_path(folder, record.index, key)
-        while at < end:
-            batch_end = min(end, at + 4 * BATCH_SEQUENCES)
-            yield np.frombuffer(storage.read_range(path, at, batch_end), "<i4")
-            at = batch_end
+        while offset < end:
+            batch_end = min(end, offset + 4 * BATCH_SEQUENCES)
+            yield np.frombuffer(storage.read_range(path, offset, batch_end), "<i4")
+            offset = batch_end
 
 
 def _write_index(
-    file: IO[bytes], header: Header, folder: str, key: int, shards: Sequence[tuple[TextChunk, ShardNote]]
+    file: IO[bytes], header: Header, folder: str, key: int, shards: Sequence[tuple[TextChunk, ShardRecord]]
 ) -> None:
-    """Write an `.idx` file from front to back: lengths, then pointers from the same lengths, then the documents."""
+    """Write an `.idx` file from its beginning to its end: header, lengths, pointers, entries of the documents."""
     itemsize = header.dtype.itemsize
     storage.write_all(file, header.pack())
     for lengths in _lengths(folder, key, itemsize, shards):
@@ -120,4 +127,5 @@ def _write_index(
 
 
 def _range(first: int, last: int) -> NDArray[np.int64]:
+    """Return the numbers from `first` to before `last`, little-endian."""
     return np.arange(first, last, dtype="<i8")

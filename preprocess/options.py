@@ -1,6 +1,6 @@
-"""The options of a run of preprocessing: the guide's, and ours beside them.
+"""The options of a run of preprocessing: those of the source guide's script, and our own.
 
-Names and defaults of the first group are those of the source guide's script. Source: DL-69…79
+Names and defaults of the first ones are those of the script. Source: DL-69…79
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Engine(Enum):
     """The library that tokenizes."""
 
     AUTO = "auto"  # gigatoken if it can read the vocabulary and gives equal tokens on a sample of the input
-    GIGATOKEN = "gigatoken"
+    GIGATOKEN = "gigatoken"  # the library of this name
     REFERENCE = "reference"  # Hugging Face tokenizers, or tiktoken for its own vocabularies
 
 
@@ -38,9 +38,9 @@ class OnError(Enum):
     QUARANTINE = "quarantine"  # as skip, and its raw line is kept beside the output
 
 
-MIB = 1 << 20
-MAX_WORKERS = 1024
-MAX_PARTITIONS = 1_000_000
+MIB = 1 << 20  # bytes
+MAX_WORKERS = 1024  # processes
+MAX_PARTITIONS = 1_000_000  # of Spark
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,18 @@ class Options:
     inputs: tuple[str, ...]  # paths, globs or fsspec URLs, in the order of the output
     output_prefix: str  # a path or an fsspec URL
     tokenizer_type: TokenizerType
-    keys: tuple[str, ...] = ("text",)  # one dataset each
-    vocab_file: str | None = None
-    merge_file: str | None = None
+    keys: tuple[str, ...] = ("text",)  # fields that are read, one dataset each
+    vocab_file: str | None = None  # the file or folder of the vocabulary; None for a tokenizer without one
+    merge_file: str | None = None  # the merges.txt of a vocab.json, None without one
     tiktoken_pattern: str | None = None  # name of the split rule of a tiktoken vocabulary; None: by the file's name
-    append_eod: bool = False
-    ftfy: bool = False
-    dataset_impl: str = "mmap"
+    append_eod: bool = False  # end each document with the end-of-document token
+    ftfy: bool = False  # repair texts with ftfy first
+    dataset_impl: str = "mmap"  # the format of the output; only mmap is written
     workers: int = 1  # processes, 1 to MAX_WORKERS
     num_docs: int | None = None  # documents that the user expects, for the progress only, >= 1
     log_interval: int = 100  # documents between two lines of progress, >= 1
-    engine: Engine = Engine.AUTO
-    on_error: OnError = OnError.STOP
+    engine: Engine = Engine.AUTO  # the library that tokenizes
+    on_error: OnError = OnError.STOP  # the policy for faulty documents
     chunk_bytes: int = 16 * MIB  # input of one shard, >= 1
     max_document_bytes: int = 1024 * MIB  # raw bytes of one document, >= 1
     max_expansion: int = 200  # decompressed bytes for each compressed byte of an archive, >= 1
@@ -99,11 +99,12 @@ class Options:
 
 
 def _is_file_name(key: str) -> bool:
+    """Return True if a key can be a part of a file name."""
     return 0 < len(key) <= 100 and "/" not in key and "\\" not in key and key.isprintable() and key not in (".", "..")
 
 
 def add_arguments(result: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the options of a run to a parser. required: False where a command within it does without them."""
+    """Add the options of a run to a parser. required: False if the parser has a command that does not need them."""
     _add_guide_arguments(result, required)
     _add_own_arguments(result)
 
@@ -181,7 +182,7 @@ def _add_own_arguments(result: argparse.ArgumentParser) -> None:
 
 
 def read_options(arguments: argparse.Namespace) -> Options:
-    """Return the options that a parser of this module has read. Raises BadOption."""
+    """Return the options of a run. arguments: of a parser that add_arguments() has filled. Raises BadOption."""
     for name in ("input", "tokenizer_type", "output_prefix"):
         if getattr(arguments, name) is None:
             raise BadOption(f"--{name.replace('_', '-')} is required")

@@ -1,4 +1,4 @@
-"""Divide the inputs by bytes: into chunks of about equal size, whatever files and documents are large or small."""
+"""Divide the inputs into chunks of about equal size in bytes, whatever the sizes of files and documents are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from turnout.preprocess.errors import BadOption
 from turnout.preprocess.model import Form, InputFile, Piece, TextChunk, TextPart
 from turnout.preprocess.options import Options
 
-# The longest suffix that fits counts. Source: lm_dataformat 0.0.20, `Reader._stream_data`; `.jsonl.gz` is ours.
+# The format of each suffix; the first suffix that matches counts. `.jsonl.gz` is ours.
+# Source: lm_dataformat 0.0.20, `Reader._stream_data`
 FORMS = (
     (".jsonl.zst.tar", Form.TAR_ZSTD_JSON_LINES),
     (".jsonl.zst", Form.ZSTD_JSON_LINES),
@@ -27,16 +28,14 @@ FORMS = (
     (".txt", Form.TEXT),
     (".gz", Form.GZIP_JSON_LINES),
 )
-# How many bytes of text a compressed byte stands for when chunks are sized. It decides nothing else.
-ARCHIVE_EXPANSION = 4
-# A line beyond this many chunks is cut into parts, if its tokens allow it.
-LONG_LINE_CHUNKS = 2
-WINDOW_BYTES = 1 << 16
-MAX_SOURCES = 10_000_000
+ARCHIVE_EXPANSION = 4  # bytes of text that a compressed byte counts as in the size of a chunk
+LONG_LINE_CHUNKS = 2  # a line that is longer than this many chunks is cut into parts if its tokens allow it
+WINDOW_BYTES = 1 << 16  # bytes that are searched at once for the border of a line
+MAX_SOURCES = 10_000_000  # input files of a run
 
 
 def find_sources(options: Options) -> tuple[InputFile, ...]:
-    """Return the input files in the order of the output. Raises BadOption, which names the input at fault."""
+    """Return the input files that --input names, in the order of the output. Raises BadOption for a wrong input."""
     paths = [path for part in options.inputs for path in _paths(part)]
     if len(paths) > MAX_SOURCES:
         raise BadOption(f"--input names {len(paths)} files, at most {MAX_SOURCES} are read")
@@ -53,7 +52,7 @@ def _paths(part: str) -> list[str]:
     Raises BadOption if a folder or glob has no file.
     """
     if storage.is_folder(part):
-        # A .json file in a folder is more often a description than lines of JSON.
+        # A .json file in a folder usually describes the data, so only .jsonl files are read as lines of JSON.
         names = [name for name in storage.names_in(part) if _form(name) is not None and not name.endswith(".json")]
         if not names:
             raise BadOption(f"--input {part}: the folder holds no file of a known suffix")
@@ -77,22 +76,23 @@ def _source(path: str) -> InputFile:
 
 
 def _form(path: str) -> Form | None:
+    """Return the format that the suffix of a path stands for, None for an unknown suffix."""
     name = posixpath.basename(path)
     return next((form for suffix, form in FORMS if name.endswith(suffix)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How inputs are divided."""
+    """The rules by which inputs are divided."""
 
-    chunk_bytes: int  # about the size of a chunk, >= 1
-    max_document_bytes: int  # longer documents are not cut but refused
-    may_cut: bool  # a long document may be cut into parts
-    keys: tuple[str, ...]
+    chunk_bytes: int  # the approximate size of a chunk, >= 1
+    max_document_bytes: int  # a longer document is not cut, because it will be rejected
+    may_cut: bool  # True if a long document may be cut into parts
+    keys: tuple[str, ...]  # fields that are read
 
 
 def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk, ...]:
-    """Return the chunks of the inputs in their order. Small files share a chunk, large ones have many."""
+    """Return the chunks of the inputs in their order. Small files share a chunk; a large file has many chunks."""
     result: list[TextChunk] = []
     pieces: list[Piece] = []
     weight = 0
@@ -119,13 +119,13 @@ def chunks(sources: Sequence[InputFile], division: Division) -> tuple[TextChunk,
     return tuple(result)
 
 
-Parts = Sequence[tuple[Piece, TextPart]]
+Parts = Sequence[tuple[Piece, TextPart]]  # the parts of one long line with their bytes
 
 
 def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tuple[Piece, Parts]]:
-    """Yield the pieces of an input file, cut at ends of lines.
+    """Yield (piece, parts) for an input file. Pieces are cut at ends of lines.
 
-    A piece with one very long line comes with the parts into which its text may be split. number: of the file.
+    parts: of a piece with one very long line that is cut, else (). number: the index of the file.
     """
     if not source.size_bytes:
         return
@@ -145,48 +145,49 @@ def _pieces(number: int, source: InputFile, division: Division) -> Iterator[tupl
         start = end
 
 
-def _line_end(source: InputFile, at: int) -> int:
-    """Return where the line ends that holds the byte before `at`, its newline included."""
-    at -= 1
+def _line_end(source: InputFile, offset: int) -> int:
+    """Return the end of the line that contains the byte before `offset`: the offset after its newline."""
+    offset -= 1
     with storage.open_input(source.path) as file:
-        file.seek(at)
+        file.seek(offset)
         window_bytes = WINDOW_BYTES
-        while at < source.size_bytes and (window := file.read(window_bytes)):
+        while offset < source.size_bytes and (window := file.read(window_bytes)):
             if (newline := window.find(b"\n")) >= 0:
-                return at + newline + 1
-            at += len(window)
+                return offset + newline + 1
+            offset += len(window)
             window_bytes = min(2 * window_bytes, text_parts.WINDOW_BYTES)
     return source.size_bytes
 
 
-def _line_start(source: InputFile, at: int, least: int) -> int:
-    """Return where the line begins that holds the byte before `at`, or `least` if no newline lies between."""
-    end = at - 1
-    while end > least:
-        start = max(least, end - WINDOW_BYTES)
+def _line_start(source: InputFile, offset: int, lowest: int) -> int:
+    """Return the start of the line that contains the byte before `offset`; `lowest` if no newline is after it."""
+    end = offset - 1
+    while end > lowest:
+        start = max(lowest, end - WINDOW_BYTES)
         newline = storage.read_range(source.path, start, end).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         end = start
-    return least
+    return lowest
 
 
 def _parts(number: int, source: InputFile, start: int, end: int, division: Division) -> Parts:
-    """Return the parts of one long line, none if it has to stay whole."""
+    """Return the parts of one long line, () if it must not be cut. number: the index of the file."""
     if not division.may_cut or end - start > division.max_document_bytes:
         return ()
 
     def read(first: int, last: int) -> bytes:
+        """Return the bytes of the file from one offset to before another."""
         return storage.read_range(source.path, first, last)
 
-    place = text_parts.text_range(read, start, end, LineReader(division.keys, division.max_document_bytes))
-    if place is None:
+    text_range = text_parts.text_range(read, start, end, LineReader(division.keys, division.max_document_bytes))
+    if text_range is None:
         return ()
-    places = text_parts.cut_offsets(read, *place, division.chunk_bytes)
-    if not places:
+    offsets = text_parts.cut_offsets(read, *text_range, division.chunk_bytes)
+    if not offsets:
         return ()
-    borders = [start, *places, end]
+    borders = [start, *offsets, end]
     return [
-        (Piece(number, borders[position], borders[position + 1]), TextPart(position, len(borders) - 1, *place))
+        (Piece(number, borders[position], borders[position + 1]), TextPart(position, len(borders) - 1, *text_range))
         for position in range(len(borders) - 1)
     ]

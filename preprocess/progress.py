@@ -1,45 +1,45 @@
-"""How far a run is: documents and bytes for each second, and when it will end."""
+"""The progress of a run: its share, documents and bytes for each second, and the time that remains."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from turnout.preprocess.model import ShardNote, TextChunk
+from turnout.preprocess.model import ShardRecord, TextChunk
 
-LEAST_INTERVAL_S = 1.0  # between two lines, whatever --log-interval says
+MIN_INTERVAL_S = 1.0  # seconds between two lines at least, also with a small --log-interval
 
 
 @dataclass(slots=True)
 class ProgressLine:
-    """Counts of a run under way. Chunks that an earlier run did count as done, but not for the rates."""
+    """The counts of a run in progress. Chunks that an earlier run finished count for the share, not for the rates."""
 
-    total_bytes: int  # of all chunks, >= 0
+    total_bytes: int  # input of all chunks, >= 0
     log_interval: int  # documents between two lines, >= 1
-    started_s: float
-    expected_documents: int | None = None  # what the user expects in all, None if unknown
-    done_bytes: int = 0  # by an earlier run at the start
-    documents: int = 0  # of this run
-    fault_count: int = 0
+    started_s: float  # the start of the run, on the clock of now_s
+    expected_documents: int | None = None  # documents of the whole input that the user expects, None if unknown
+    done_bytes: int = 0  # input of the finished chunks; at the start of those that an earlier run finished
+    documents: int = 0  # documents of this run
+    fault_count: int = 0  # documents that this run left out
     _read_bytes: int = field(default=0, init=False)
     _reported_documents: int = field(default=0, init=False)
     _reported_s: float = field(default=float("-inf"), init=False)
 
-    def add(self, chunk: TextChunk, record: ShardNote) -> None:
-        """Count a chunk that is done."""
+    def add(self, chunk: TextChunk, record: ShardRecord) -> None:
+        """Count a finished chunk."""
         self.done_bytes += chunk.size_bytes
         self._read_bytes += chunk.size_bytes
         self.documents += record.documents
         self.fault_count += sum(record.fault_counts.values())
 
     def line(self, now_s: float) -> str | None:
-        """Return a line of progress if one is due."""
-        if self.documents - self._reported_documents < self.log_interval or now_s - self._reported_s < LEAST_INTERVAL_S:
+        """Return a line of progress if one is due, else None. now_s: seconds on a monotonic clock."""
+        if self.documents - self._reported_documents < self.log_interval or now_s - self._reported_s < MIN_INTERVAL_S:
             return None
         self._reported_documents, self._reported_s = self.documents, now_s
         return self.text(now_s)
 
     def text(self, now_s: float) -> str:
-        """Return where the run is, in one line."""
+        """Return a line about the progress. now_s: seconds on a monotonic clock."""
         seconds = max(now_s - self.started_s, 1e-9)
         rate = self._read_bytes / seconds
         fraction = self.done_bytes / self.total_bytes if self.total_bytes else 1.0
@@ -55,7 +55,7 @@ class ProgressLine:
 
 
 def clock_text(seconds: float) -> str:
-    """Return a duration as 59 s, 3 min 05 s or 2 h 03 min."""
+    """Return a duration as a text: 59 s, 3 min 05 s or 2 h 03 min."""
     whole_s = round(seconds)
     if whole_s < 60:
         return f"{whole_s} s"

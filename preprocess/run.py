@@ -1,9 +1,8 @@
-"""One run from its options to its dataset: plan or resume, hand out chunks, merge.
+"""One run from its options to its dataset: plan or resume, and merge. Runners carry the chunks to workers in between.
 
-Runners only carry chunks to workers.
-
-Beside the output lies `<prefix>.shards/` while a run is under way: plan, locks, shards. It goes when the dataset is
-whole. What a run leaves behind is the dataset, `<prefix>.preprocess.json`, and the lists of what was left out.
+While a run is in progress, the folder `<prefix>.shards/` has its plan, locks and shards. It is removed when the dataset
+is complete. The results of a run are the dataset, `<prefix>.preprocess.json`, and the lists of documents that were left
+out.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from turnout.preprocess import storage
 from turnout.preprocess.documents import LineReader
 from turnout.preprocess.errors import BadOption, OutputExists, ResumeRefused, RunInProgress
 from turnout.preprocess.merge import complete_documents, dataset_path, merge_key
-from turnout.preprocess.model import InputFile, ShardNote, TextChunk, shard_notes
+from turnout.preprocess.model import InputFile, ShardRecord, TextChunk, shard_record_decoder
 from turnout.preprocess.options import Engine, OnError, Options
 from turnout.preprocess.plan import Division, chunks, find_sources
 from turnout.preprocess.run_lock import run_lock
 from turnout.preprocess.run_record import (
     PADDING_MULTIPLE,
     RunIdentity,
-    difference,
     fault_counts,
+    first_difference,
     identity_of,
     input_entries,
     located_faults,
@@ -40,7 +39,7 @@ from turnout.preprocess.shards import (
     ShardSettings,
     has_whole_shard,
     input_digests,
-    process,
+    make_shard,
     record_path,
     shard_path,
 )
@@ -50,18 +49,19 @@ from turnout.preprocess.tokenizers.settings import EncoderSettings, is_splittabl
 
 log = logging.getLogger("turnout.preprocess")
 
-VERIFY_THREADS = 8
-# A large cache is faster: few processes have more of it each. All together stay within 512 MiB and 200 MiB a process.
+VERIFY_THREADS = 8  # threads that verify finished shards
+# The cache of words: the bytes that all processes of a machine share, and the bytes that each gets in addition. A large
+# cache is faster.
 SHARED_CACHE_BYTES, LEAST_CACHE_BYTES = 256 << 20, 64 << 20
 
 
 class RunPlan(msgspec.Struct, frozen=True):
     """The plan that all processes of a run follow. It is written before the first shard."""
 
-    identity: RunIdentity
-    engine: str
-    engine_reason: str
-    chunks: tuple[TextChunk, ...]
+    identity: RunIdentity  # everything that determines the output
+    engine: str  # the value of an Engine, not AUTO
+    engine_reason: str  # why this engine was chosen
+    chunks: tuple[TextChunk, ...]  # all chunks, in the order of the input
 
 
 _plans = msgspec.json.Decoder(RunPlan)
@@ -69,35 +69,35 @@ _plans = msgspec.json.Decoder(RunPlan)
 
 @dataclass(frozen=True, slots=True)
 class PreprocessRun:
-    """A run that is ready to work."""
+    """A run whose plan is made, and whose pending chunks can be processed."""
 
     options: Options
-    settings: ShardSettings
-    plan: RunPlan
-    chunks: tuple[TextChunk, ...]  # this process's share
-    finished: dict[int, ShardNote]  # shards of this share that an earlier run left, by the chunk's index
+    settings: ShardSettings  # for the workers
+    plan: RunPlan  # of all processes of the run
+    chunks: tuple[TextChunk, ...]  # the chunks of this process
+    finished: dict[int, ShardRecord]  # records of shards that an earlier run has finished, by the chunk's index
 
     @property
     def pending(self) -> tuple[TextChunk, ...]:
-        """The chunks that are still to be done."""
+        """The chunks of this process that have no finished shard."""
         return tuple(chunk for chunk in self.chunks if chunk.index not in self.finished)
 
 
 class Totals(msgspec.Struct, frozen=True):
     """The counts of a finished run."""
 
-    documents: int
-    tokens: int  # of all keys
-    faults: dict[str, int]  # documents that were left out, by reason
+    documents: int  # documents in the datasets
+    tokens: int  # tokens of all keys together
+    faults: dict[str, int]  # the number of documents that were left out, by reason
 
 
 def shards_folder(prefix: str) -> str:
-    """Return the folder of a run's shards."""
+    """Return the path of the folder of a run's shards. prefix: of the output."""
     return f"{prefix}.shards"
 
 
 def run_record_path(prefix: str) -> str:
-    """Return the name of the JSON file beside a dataset."""
+    """Return the path of the JSON record beside the datasets. prefix: of the output."""
     return f"{prefix}.preprocess.json"
 
 
@@ -115,19 +115,22 @@ def prepare_run(options: Options) -> Iterator[PreprocessRun | Totals]:
     identity = identity_of(options, sources, tokenizer)
     folder = shards_folder(options.output_prefix)
     if (totals := _complete_output(options, identity)) is not None:
-        storage.remove_folder(folder)  # which a run that was killed at its end may have left
+        storage.remove_folder(folder)  # left by a run that was killed at its end
         yield totals
         return
     storage.make_folder(folder)
     with run_lock(f"{folder}/run-{options.index}.lock"):
-        if (totals := _complete_output(options, identity)) is not None:  # another process has finished it meanwhile
+        if (totals := _complete_output(options, identity)) is not None:  # by another process
             yield totals
             return
         yield _resume_or_plan(options, sources, tokenizer, identity)
 
 
 def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
-    """Return the totals of an output that is whole and the same. Raises OutputExists if it is another one."""
+    """Return the totals of the output if it is complete and has this identity; None if there is no output.
+
+    Raises OutputExists if the output was made from other inputs or options, or by another program.
+    """
     path = run_record_path(options.output_prefix)
     if storage.exists(path):
         try:
@@ -136,9 +139,9 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
             totals = msgspec.convert(record["totals"], Totals)
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
             raise OutputExists(f"{path}: not a record of a run: {error}; remove it") from error
-        if (what := difference(made_from, identity)) is not None:
+        if (change := first_difference(made_from, identity)) is not None:
             raise OutputExists(
-                f"{path}: the dataset exists and is another one: {what}; remove it or choose another prefix"
+                f"{path}: the dataset exists and is another one: {change}; remove it or choose another prefix"
             )
         return totals
     if not storage.exists(_plan_path(options)):
@@ -152,22 +155,26 @@ def _complete_output(options: Options, identity: RunIdentity) -> Totals | None:
 
 
 def _plan_path(options: Options) -> str:
+    """Return the path of the plan of a run."""
     return f"{shards_folder(options.output_prefix)}/plan.json"
 
 
 def _resume_or_plan(
     options: Options, sources: tuple[InputFile, ...], tokenizer: EncoderSettings, identity: RunIdentity
 ) -> PreprocessRun:
-    """Read the plan of an earlier run, or make one, and find out which shards are finished."""
+    """Return the run with the plan of an earlier run, or with a new plan that is written, and its finished shards.
+
+    Raises ResumeRefused if the earlier run had other inputs or options.
+    """
     path = _plan_path(options)
     if storage.exists(path):
         try:
             plan = _plans.decode(storage.read_bytes(path))
         except msgspec.MsgspecError as error:
             raise ResumeRefused(f"{path}: not a plan: {error}; remove the folder") from error
-        if (what := difference(plan.identity, identity)) is not None:
+        if (change := first_difference(plan.identity, identity)) is not None:
             raise ResumeRefused(
-                f"{path}: an earlier run was another one: {what}; remove the folder, or choose another prefix"
+                f"{path}: an earlier run was another one: {change}; remove the folder, or choose another prefix"
             )
     else:
         plan = _new_plan(options, sources, tokenizer, identity)
@@ -192,16 +199,16 @@ def _resume_or_plan(
 
 
 def cache_bytes(workers: int) -> int:
-    """Return the memory that the cache of words may take in each of so many processes on one machine."""
+    """Return the bytes that the cache of words may use in each process. workers: processes on one machine, >= 1."""
     return SHARED_CACHE_BYTES // workers + LEAST_CACHE_BYTES
 
 
 def _new_plan(
     options: Options, sources: Sequence[InputFile], tokenizer: EncoderSettings, identity: RunIdentity
 ) -> RunPlan:
-    """Divide the input into chunks and choose the tokenizer engine.
+    """Return a new plan: the chunks of the input, and the engine.
 
-    The engine auto compares both engines on a sample of the input.
+    For the engine AUTO both engines are compared on a sample of the input.
     """
     may_cut = len(options.keys) == 1 and not options.ftfy and is_splittable(tokenizer)
     division = Division(options.chunk_bytes, options.max_document_bytes, may_cut, options.keys)
@@ -213,8 +220,11 @@ def _new_plan(
     return RunPlan(identity, choice.engine.value, choice.reason, all_chunks)
 
 
-def _finished(settings: ShardSettings, share: Sequence[TextChunk]) -> dict[int, ShardNote]:
-    """Return the records of shards that can be used. Raises ResumeRefused if their inputs have changed since."""
+def _finished(settings: ShardSettings, share: Sequence[TextChunk]) -> dict[int, ShardRecord]:
+    """Return the records of finished shards that can be used, by the chunk's index. share: chunks of this process.
+
+    Raises ResumeRefused if an input has changed since its shard was made.
+    """
     names = set(storage.names_in(settings.folder))
     candidates = [chunk for chunk in share if record_path("", chunk.index).lstrip("/") in names]
     with ThreadPoolExecutor(VERIFY_THREADS) as threads:
@@ -222,13 +232,13 @@ def _finished(settings: ShardSettings, share: Sequence[TextChunk]) -> dict[int, 
         return {record.index: record for record in records if record is not None}
 
 
-def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardNote | None:
-    """Return the note of a chunk that an earlier run has finished; None if it has to be done again.
+def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardRecord | None:
+    """Return the record of a chunk's finished shard; None if the shard has to be made again.
 
-    Raises ResumeRefused if its input has changed since.
+    Raises ResumeRefused if the input has changed since the shard was made.
     """
     try:
-        record = shard_notes.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
+        record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
     except msgspec.MsgspecError:
         return None
     try:
@@ -240,17 +250,18 @@ def _finished_record(settings: ShardSettings, chunk: TextChunk) -> ShardNote | N
         raise ResumeRefused(
             f"{paths}: changed since an earlier run read it; remove {settings.folder}, or restore the input"
         )
-    # Faults are handled as this run was told, which the earlier one may not have been.
+    # The earlier run may have handled faults by another --on-error than this run.
     is_usable = not record.fault_counts or (
         settings.on_error is not OnError.STOP and (settings.on_error is OnError.SKIP or record.has_rejected_lines)
     )
     return record if is_usable and has_whole_shard(settings, record) else None
 
 
-def finish(run: PreprocessRun, records: Sequence[ShardNote]) -> Totals | None:
-    """Merge all shards into the output and remove them. Gives None while shards of other processes are missing.
+def finish(run: PreprocessRun, records: Sequence[ShardRecord]) -> Totals | None:
+    """Merge all shards into the output, remove them, and return the totals.
 
-    records: of the chunks that this process has done now. Raises ResumeRefused if an input changed its size meanwhile.
+    None if shards of other processes are missing, or if another process merges now. records: of the shards that this
+    process has made now. Raises ResumeRefused if an input has changed its size during the run.
     """
     by_index = run.finished | {record.index: record for record in records}
     if run.options.indexes > 1:
@@ -268,33 +279,36 @@ def finish(run: PreprocessRun, records: Sequence[ShardNote]) -> Totals | None:
     return _merge(run, by_index)
 
 
-def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardNote:
-    """Return the record of a shard that another process finished. Make the shard again if a power cut has torn it."""
+def _record_of_another_share(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
+    """Return the record of a shard that another process has finished.
+
+    If the record or the files are incomplete, as after a power cut, the shard is made again.
+    """
     try:
-        record = shard_notes.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
+        record = shard_record_decoder.decode(storage.read_bytes(record_path(settings.folder, chunk.index)))
     except msgspec.MsgspecError:
-        return process(settings, chunk)
-    return record if has_whole_shard(settings, record) else process(settings, chunk)
+        return make_shard(settings, chunk)
+    return record if has_whole_shard(settings, record) else make_shard(settings, chunk)
 
 
-def _merge(run: PreprocessRun, by_index: dict[int, ShardNote]) -> Totals:
-    """Merge the shards into one dataset for each key, write the run's record, and remove the working folder.
+def _merge(run: PreprocessRun, by_index: dict[int, ShardRecord]) -> Totals:
+    """Merge the shards into one dataset for each key, write the run's record, and remove the folder of the shards.
 
-    by_index: note of each chunk. Raises ResumeRefused if an input has changed.
+    by_index: the record of every chunk of the run, by its index. Raises ResumeRefused if an input has changed its size.
     """
     options, settings = run.options, run.settings
     for source in settings.sources:
         if storage.size_of(source.path) != source.size_bytes:
             raise ResumeRefused(f"{source.path}: changed while it was read; remove {settings.folder} and start again")
     shards = [(chunk, by_index[chunk.index]) for chunk in run.plan.chunks]
-    good = complete_documents(shards)
+    complete_shards = complete_documents(shards)
     headers = [
-        merge_key(options.output_prefix, settings.folder, key, name, settings.tokenizer.size, good)
+        merge_key(options.output_prefix, settings.folder, key, name, settings.tokenizer.size, complete_shards)
         for key, name in enumerate(settings.keys)
     ]
     totals = Totals(
-        documents=sum(record.documents for _, record in good),
-        tokens=sum(totals.tokens for _, record in good for totals in record.keys),
+        documents=sum(record.documents for _, record in complete_shards),
+        tokens=sum(totals.tokens for _, record in complete_shards for totals in record.keys),
         faults=fault_counts(shards),
     )
     _write_left_out(run, shards)
@@ -308,11 +322,12 @@ def _merge(run: PreprocessRun, by_index: dict[int, ShardNote]) -> Totals:
 
 
 def _record(
-    run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardNote]], totals: Totals, sequences: dict[str, int]
+    run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardRecord]], totals: Totals, sequences: dict[str, int]
 ) -> dict[str, Any]:
-    """Return the record of a run: inputs, tokenizer, versions and totals.
+    """Return the record of a run as a JSON object: identity, totals, inputs, tokenizer and versions.
 
-    sequences: their number in the dataset of each key.
+    shards: all chunks in the order of the input, with their records. sequences: the number of sequences in each
+    dataset, by key.
     """
     tokenizer = run.settings.tokenizer
     padded = -(-tokenizer.size // PADDING_MULTIPLE) * PADDING_MULTIPLE
@@ -335,8 +350,11 @@ def _record(
     }
 
 
-def _write_left_out(run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardNote]]) -> None:
-    """Write the list of faults and, if asked for, the raw lines of faulty documents."""
+def _write_left_out(run: PreprocessRun, shards: Sequence[tuple[TextChunk, ShardRecord]]) -> None:
+    """Write the list of faults and, with --on-error quarantine, the raw lines of faulty documents.
+
+    shards: all chunks in the order of the input, with their records. Without faults nothing is written.
+    """
     prefix, settings = run.options.output_prefix, run.settings
     if any(record.faults for _, record in shards):
         with storage.whole_file(f"{prefix}.faults.jsonl", durable=True, staging=settings.folder) as file:

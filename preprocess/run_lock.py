@@ -1,7 +1,7 @@
-"""The right to write one output, which one run has at a time.
+"""The lock on one output, which one run holds at a time.
 
-On disk the kernel keeps it (flock), so it ends with the process. Object storage has no such lock: there the run writes
-its name and renews it, and a name that was not renewed for LOCK_LIFE_S counts no more.
+On a disk it is a lock of the kernel (flock), which ends with the process. Object storage has no such lock: there the
+run writes its name into a file and renews it. A lock that was not renewed for LOCK_LIFE_S is free.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from turnout.preprocess.errors import RunInProgress
 
 log = logging.getLogger("turnout.preprocess")
 
-LOCK_LIFE_S = 60.0
-RENEWAL_S = 15.0
+LOCK_LIFE_S = 60.0  # seconds after which a lock in object storage is free without a renewal
+RENEWAL_S = 15.0  # seconds between two renewals
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The run that has the right to write."""
+    """The process that holds a lock."""
 
-    host: str
+    host: str  # its host name
     process: int  # its process id on that host
     started: float  # Unix time in seconds
     renewed: float  # Unix time in seconds
 
     def name(self) -> str:
-        """Return the run's name for people."""
+        """Return a text about the process for people."""
         began = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.started))
         return f"process {self.process} on {self.host}, started {began}"
 
@@ -45,7 +45,10 @@ _holder = msgspec.json.Decoder(LockHolder)
 
 @contextmanager
 def run_lock(path: str) -> Iterator[None]:
-    """Hold the lock of this name while the block runs. Raises RunInProgress with the name of the run that holds it."""
+    """Hold the lock in this file while the block runs. Raises RunInProgress if another process holds it.
+
+    path: of the lock file, which is created; a path or a URL.
+    """
     now = time.time()
     holder = LockHolder(socket.gethostname(), os.getpid(), now, now)
     if storage.is_remote(path):
@@ -73,7 +76,7 @@ def _renewed_lock(path: str, holder: LockHolder) -> Iterator[None]:
     """
     if storage.exists(path):
         content = storage.read_bytes(path)
-        if holder.started - _renewed(content) < LOCK_LIFE_S:
+        if holder.started - _renewal_time(content) < LOCK_LIFE_S:
             raise RunInProgress(
                 f"{path}: held by {_holder_name(content)}; if that run is dead, start again in {LOCK_LIFE_S:.0f} s"
             )
@@ -81,6 +84,7 @@ def _renewed_lock(path: str, holder: LockHolder) -> Iterator[None]:
     ended = threading.Event()
 
     def keep() -> None:
+        """Renew the lock until the block ends."""
         while not ended.wait(RENEWAL_S):
             renew(path, msgspec.structs.replace(holder, renewed=time.time()))
 
@@ -95,7 +99,7 @@ def _renewed_lock(path: str, holder: LockHolder) -> Iterator[None]:
 
 
 def renew(path: str, holder: LockHolder) -> None:
-    """Write the name of the holder again. Log a failure: the next renewal may succeed before the lock ends."""
+    """Write the holder into the lock file again. A failure is logged, because the next renewal may still be in time."""
     try:
         _write_holder(path, holder)
     except Exception as error:  # each kind of storage has errors of its own
@@ -103,20 +107,21 @@ def renew(path: str, holder: LockHolder) -> None:
 
 
 def _write_holder(path: str, holder: LockHolder) -> None:
+    """Write the holder into the lock file."""
     with storage.whole_file(path) as file:
         storage.write_all(file, msgspec.json.encode(holder))
 
 
 def _holder_name(content: bytes) -> str:
-    """Return the name of the run in a lock file."""
+    """Return a text about the holder in the content of a lock file."""
     try:
         return _holder.decode(content).name()
     except msgspec.MsgspecError:
         return "a run that has not written its name yet"
 
 
-def _renewed(content: bytes) -> float:
-    """Return when a lock was last renewed, in seconds since 1970; 0 if its file cannot be read."""
+def _renewal_time(content: bytes) -> float:
+    """Return the time of the last renewal in the content of a lock file, in seconds since 1970; 0 if unreadable."""
     try:
         return _holder.decode(content).renewed
     except msgspec.MsgspecError:

@@ -1,4 +1,4 @@
-"""The record beside a dataset: where it came from, what made it, and what was left out."""
+"""The parts of the record beside a dataset: its inputs, the options and versions that made it, and the faults."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ import msgspec
 import xxhash
 
 from turnout.preprocess.merge import group_fault, is_complete
-from turnout.preprocess.model import DocumentFault, InputFile, ShardNote, TextChunk
+from turnout.preprocess.model import DocumentFault, InputFile, ShardRecord, TextChunk
 from turnout.preprocess.options import Options
 from turnout.preprocess.tokenizers.settings import EncoderSettings
 
+# Libraries whose versions are recorded.
 LIBRARIES = ("turnout", "gigatoken", "tokenizers", "tiktoken", "ftfy", "zstandard", "msgspec", "numpy")
-PADDING_MULTIPLE = 128  # of the vocabulary, as the guide's tokenizer constants have it. Source: DL-78
+PADDING_MULTIPLE = 128  # the padded size of a vocabulary is a multiple of this, as in the guide. Source: DL-78
 
 
 class RunIdentity(msgspec.Struct, frozen=True):
-    """All that an output depends on but the contents of its inputs, which shards' records hash."""
+    """Everything that determines an output, except for the contents of its inputs, which records of shards hash."""
 
-    inputs: tuple[tuple[str, str, int], ...]  # path, form and size in bytes
-    keys: tuple[str, ...]
-    tokenizer_type: str
-    vocabulary_xxh3: str
-    pattern: str | None
-    append_eod: bool
-    ftfy: bool
-    max_document_bytes: int
-    max_expansion: int
-    indexes: int
+    inputs: tuple[tuple[str, str, int], ...]  # (path, format, size in bytes)
+    keys: tuple[str, ...]  # fields that are read, one dataset each
+    tokenizer_type: str  # a value of TokenizerType
+    vocabulary_xxh3: str  # the XXH3-128 of the vocabulary, 32 hexadecimal digits
+    pattern: str | None  # the name of the split rule of a tiktoken vocabulary; None for other vocabularies
+    append_eod: bool  # True if each document ends with the end-of-document token
+    ftfy: bool  # True if texts are repaired
+    max_document_bytes: int  # raw bytes of one document
+    max_expansion: int  # decompressed bytes for each compressed byte of an archive
+    indexes: int  # processes that share the work
 
 
 def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: EncoderSettings) -> RunIdentity:
-    """Return the identity of a run's output."""
+    """Return the identity of a run's output. sources: the input files in their order."""
     return RunIdentity(
         inputs=tuple((source.path, source.form.value, source.size_bytes) for source in sources),
         keys=options.keys,
@@ -50,18 +51,22 @@ def identity_of(options: Options, sources: Sequence[InputFile], tokenizer: Encod
     )
 
 
-def difference(one: RunIdentity, other: RunIdentity) -> str | None:
-    """Say in what two runs differ first, None if in nothing."""
+def first_difference(earlier: RunIdentity, current: RunIdentity) -> str | None:
+    """Return a phrase about the first difference between two runs; None if they are equal.
+
+    earlier: the run that made the existing files. current: this run.
+    """
     for name in RunIdentity.__struct_fields__:
-        before, after = getattr(one, name), getattr(other, name)
-        if before == after:
+        earlier_value, current_value = getattr(earlier, name), getattr(current, name)
+        if earlier_value == current_value:
             continue
         if name != "inputs":
-            return f"{name} was {before}, is {after}"
-        for old, new in zip(before, after, strict=False):
-            if old != new:
-                return f"input {old[0]} of {old[2]} bytes is now {new[0]} of {new[2]} bytes"
-        return f"there were {len(before)} inputs, there are {len(after)}"
+            return f"{name} was {earlier_value}, is {current_value}"
+        for earlier_input, current_input in zip(earlier_value, current_value, strict=False):
+            if earlier_input != current_input:
+                (path, _, size), (new_path, _, new_size) = earlier_input, current_input
+                return f"input {path} of {size} bytes is now {new_path} of {new_size} bytes"
+        return f"there were {len(earlier_value)} inputs, there are {len(current_value)}"
     return None
 
 
@@ -76,32 +81,38 @@ def versions() -> dict[str, str]:
     return result
 
 
-def input_entries(sources: Sequence[InputFile], shards: Sequence[tuple[TextChunk, ShardNote]]) -> list[dict[str, Any]]:
-    """Return path, size and hash of every input.
+def input_entries(
+    sources: Sequence[InputFile], shards: Sequence[tuple[TextChunk, ShardRecord]]
+) -> list[dict[str, Any]]:
+    """Return path, size, number of pieces and hash of every input, as JSON objects.
 
-    The hash of an input that was read in one piece is the XXH3-128 of its bytes, otherwise that of the hashes of its
-    pieces in their order, 16 bytes each.
+    shards: all chunks of the run in the order of the input, with their records. The hash of an input that was read in
+    one piece is the XXH3-128 of its bytes, otherwise that of the hashes of its pieces in their order, 16 bytes each.
     """
     digests: list[list[str]] = [[] for _ in sources]
     for chunk, record in shards:
         for piece, digest in zip(chunk.pieces, record.input_xxh3, strict=True):
             digests[piece.source].append(digest)
     return [
-        {"path": source.path, "bytes": source.size_bytes, "pieces": len(parts), "xxh3_128": _combined(parts)}
+        {"path": source.path, "bytes": source.size_bytes, "pieces": len(parts), "xxh3_128": _combine_digests(parts)}
         for source, parts in zip(sources, digests, strict=True)
     ]
 
 
-def _combined(digests: Sequence[str]) -> str:
+def _combine_digests(digests: Sequence[str]) -> str:
+    """Return the digest of an input from the digests of its pieces."""
     if len(digests) == 1:
         return digests[0]
     return xxhash.xxh3_128_hexdigest(b"".join(map(bytes.fromhex, digests)))
 
 
-def fault_counts(shards: Sequence[tuple[TextChunk, ShardNote]]) -> dict[str, int]:
-    """Return how many documents were left out for each reason. A long document of several parts counts once."""
+def fault_counts(shards: Sequence[tuple[TextChunk, ShardRecord]]) -> dict[str, int]:
+    """Return how many documents were left out, by reason. A long document of several parts counts once.
+
+    shards: all chunks of the run in the order of the input, with their records.
+    """
     result: dict[str, int] = {}
-    parts: list[ShardNote] = []
+    parts: list[ShardRecord] = []
     for chunk, record in shards:
         if chunk.part is None:
             counts = record.fault_counts
@@ -117,14 +128,18 @@ def fault_counts(shards: Sequence[tuple[TextChunk, ShardNote]]) -> dict[str, int
 
 
 def located_faults(
-    sources: Sequence[InputFile], shards: Sequence[tuple[TextChunk, ShardNote]]
+    sources: Sequence[InputFile], shards: Sequence[tuple[TextChunk, ShardRecord]]
 ) -> Iterator[tuple[InputFile, int, DocumentFault]]:
-    """Yield the listed faults with their files and lines, in the order of the input."""
+    """Yield (input file, line in the file from 1, fault) for the faults that the records list.
+
+    sources: the input files. shards: all chunks of the run in the order of the input, with their records. The order is
+    necessary, because the lines of earlier chunks are added up.
+    """
     lines = [0] * len(sources)
     for chunk, record in shards:
-        before = [lines[piece.source] for piece in chunk.pieces]
+        lines_before = [lines[piece.source] for piece in chunk.pieces]
         for fault in record.faults:
             source = chunk.pieces[fault.piece].source
-            yield sources[source], before[fault.piece] + fault.line, fault
+            yield sources[source], lines_before[fault.piece] + fault.line, fault
         for piece, count in zip(chunk.pieces, record.lines, strict=True):
             lines[piece.source] += count

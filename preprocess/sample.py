@@ -1,4 +1,4 @@
-"""Documents from all over the input, for the comparison of two engines."""
+"""A sample of the documents of the input, for the comparison of two engines."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from turnout.preprocess import archives, storage
 from turnout.preprocess.documents import LineReader, read_text
 from turnout.preprocess.model import Form, InputFile, Piece, TextChunk
 
-PLACES = 64  # of the input, evenly spaced
-PLACE_BYTES = 1 << 18  # that are read at each place
+PLACES = 64  # places of the input, evenly spaced, from which documents are taken
+PLACE_BYTES = 1 << 18  # bytes that are read at each place
 ARCHIVE_LIMITS = archives.ArchiveLimits(block_bytes=PLACE_BYTES, max_document_bytes=1 << 24, max_expansion=1000)
 
 
-def sample_texts(sources: Sequence[InputFile], chunks: Sequence[TextChunk], reader: LineReader, most: int) -> list[str]:
-    """Return up to `most` texts of the input, all keys mixed. The same input gives the same sample.
+def sample_texts(
+    sources: Sequence[InputFile], chunks: Sequence[TextChunk], reader: LineReader, max_texts: int
+) -> list[str]:
+    """Return up to `max_texts` texts of the input. The same input gives the same sample.
 
-    Each place gives up to an even share; where documents are long the share of a place is what PLACE_BYTES hold.
+    The texts are those of the reader's first key. Each place gives an equal number of texts if it has enough of them
+    within PLACE_BYTES. sources: the input files. chunks: all chunks of the run.
     """
     pieces = [piece for chunk in chunks if chunk.part is None for piece in chunk.pieces]
     stride = max(PLACE_BYTES, sum(piece.end - piece.start for piece in pieces) // PLACES)
@@ -25,25 +28,25 @@ def sample_texts(sources: Sequence[InputFile], chunks: Sequence[TextChunk], read
         for piece in pieces
         for start in range(piece.start, piece.end if _has_lines(sources, piece) else piece.start + 1, stride)
     ]
-    chosen = places[:: max(1, len(places) // PLACES)]
-    return _evenly([_texts(sources, piece, start, reader) for piece, start in chosen], most)
+    selected = places[:: max(1, len(places) // PLACES)]
+    return _interleave([_texts_at(sources, piece, start, reader) for piece, start in selected], max_texts)
 
 
 def _has_lines(sources: Sequence[InputFile], piece: Piece) -> bool:
-    """Return True if reading may begin anywhere in a piece."""
+    """Return True if the piece is plain JSON lines, so that reading may begin at any byte of it."""
     return sources[piece.source].form is Form.JSON_LINES
 
 
-def _evenly(samples: Sequence[list[str]], most: int) -> list[str]:
-    """Return the first texts of all samples in turn, then their second ones, and so on."""
+def _interleave(samples: Sequence[list[str]], max_texts: int) -> list[str]:
+    """Return the first text of each sample, then the second text of each, and so on, up to `max_texts` texts."""
     longest = max(map(len, samples), default=0)
-    return [sample[rank] for rank in range(longest) for sample in samples if rank < len(sample)][:most]
+    return [sample[rank] for rank in range(longest) for sample in samples if rank < len(sample)][:max_texts]
 
 
-def _texts(sources: Sequence[InputFile], piece: Piece, start: int, reader: LineReader) -> list[str]:
-    """Return some texts of a piece as a sample.
+def _texts_at(sources: Sequence[InputFile], piece: Piece, start: int, reader: LineReader) -> list[str]:
+    """Return texts of a piece as the sample of one place.
 
-    start: byte from which whole lines are read. An archive is read from its beginning.
+    start: the offset from which whole lines are read. An archive is read from its beginning.
     """
     source = sources[piece.source]
     if _has_lines(sources, piece):
@@ -61,7 +64,7 @@ def _texts(sources: Sequence[InputFile], piece: Piece, start: int, reader: LineR
 
 
 def _archive_blocks(source: InputFile) -> Iterator[archives.Block]:
-    """Yield an archive's blocks as far as it can be read. What is wrong with it is found when it is processed."""
+    """Yield the blocks of an archive up to its first fault. The fault is reported when the archive is processed."""
     with storage.open_input(source.path) as file:
         try:
             yield from archives.blocks(file, source.form, source.size_bytes, ARCHIVE_LIMITS)

@@ -1,4 +1,4 @@
-"""Token ids of many documents as a shard holds them: without empty ones, each with its end-of-document token."""
+"""The token ids of many documents in the form of a shard: one array, without empty documents."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from turnout.preprocess.indexed_dataset import MAX_SEQUENCE_TOKENS
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Documents that follow each other, as token ids."""
+    """The token ids of consecutive documents."""
 
     tokens: NDArray[Any]  # of all documents, one after the other
     lengths: NDArray[np.int32]  # tokens of each document, >= 1
-    out_of_range: tuple[int, ...]  # positions of documents that were left out for an id beyond the vocabulary
-    too_long: tuple[int, ...]  # positions of documents of more than MAX_SEQUENCE_TOKENS
+    out_of_range: tuple[int, ...]  # positions of documents that were left out: an id is not below the vocabulary size
+    too_long: tuple[int, ...]  # positions of documents that were left out: more than MAX_SEQUENCE_TOKENS tokens
 
 
 def assemble(ids: Sequence[NDArray[np.uint32]], vocabulary: int, dtype: np.dtype[Any], eod: int | None) -> Sequences:
     """Return the documents as one array of `dtype`.
 
-    ids: one array for each document. eod: the token that ends each document, None for none.
-    A document without tokens is left out, as is one with an id that is not below `vocabulary`. Source: DL-74, DL-78
+    ids: one array for each document. vocabulary: one more than the highest valid id. eod: the token that ends each
+    document, None for none. Documents without tokens, with an invalid id or with too many tokens are left out.
+    Source: DL-74, DL-78
     """
     flat = np.concatenate(ids) if len(ids) else np.empty(0, np.uint32)
     out_of_range: tuple[int, ...] = ()

@@ -1,7 +1,7 @@
 """Turn one chunk into one shard: read, repair, tokenize, write. The same bytes always give the same shard.
 
-A shard is a file for each key, tokens first and then int32 lengths, and a record. The record is written last: a shard
-without one does not count. A process that ends on the way leaves at most files that nobody reads.
+A shard is a file for each key, which has all tokens and then the int32 lengths, and a record. The record is written
+last: a shard without a record does not count. If a process ends before, its files are ignored and replaced later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turnout.preprocess.model import (
     KeyTotals,
     Piece,
     RejectedDocument,
-    ShardNote,
+    ShardRecord,
     TextChunk,
     TextPart,
 )
@@ -38,55 +38,54 @@ from turnout.preprocess.tokenizers.encoders import Encoder, encoder
 from turnout.preprocess.tokenizers.settings import EncoderSettings
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-# Lines that are decoded, tokenized and written at once: few enough for the cache of a core, and for its memory.
-LINES_BYTES = 2 << 20
+LINES_BYTES = 2 << 20  # lines that are decoded, tokenized and written at once, so that they fit a core's cache
 
 
 class ShardSettings(msgspec.Struct, frozen=True):
-    """All that a worker needs besides the chunk: it can be sent to any machine that reaches inputs and storage."""
+    """Everything that a worker needs besides the chunk. Any machine that reaches inputs and storage can use it."""
 
-    folder: str  # of the shards, a path or a URL
-    sources: tuple[InputFile, ...]
-    keys: tuple[str, ...]
+    folder: str  # the folder of the shards, a path or a URL
+    sources: tuple[InputFile, ...]  # all input files, by their index
+    keys: tuple[str, ...]  # fields that are read, one dataset each
     tokenizer: EncoderSettings
-    append_eod: bool
-    ftfy: bool
-    on_error: OnError
-    block_bytes: int  # lines of an archive that are handled at once, >= 1
-    max_document_bytes: int
-    max_expansion: int
+    append_eod: bool  # True if each document ends with the end-of-document token
+    ftfy: bool  # True if texts are repaired first
+    on_error: OnError  # the policy for faulty documents
+    block_bytes: int  # bytes of lines of an archive that are handled at once, >= 1
+    max_document_bytes: int  # raw bytes of one document, >= 1
+    max_expansion: int  # decompressed bytes for each compressed byte of an archive, >= 1
 
 
 def shard_path(folder: str, index: int, suffix: str) -> str:
-    """Return the name of one file of a shard."""
+    """Return the path of one file of a shard. index: of its chunk. suffix: without the dot."""
     return f"{folder}/{index:08d}.{suffix}"
 
 
 def record_path(folder: str, index: int) -> str:
-    """Return the name of a shard's record."""
+    """Return the path of a shard's record. index: of its chunk."""
     return shard_path(folder, index, "json")
 
 
 def tokens_path(folder: str, index: int, key: int) -> str:
-    """Return the name of the file of one key, which is given by its position."""
+    """Return the path of a shard's file for one key. index: of its chunk. key: the position of the key."""
     return shard_path(folder, index, f"{key}.tokens")
 
 
-def process(settings: ShardSettings, chunk: TextChunk) -> ShardNote:
+def make_shard(settings: ShardSettings, chunk: TextChunk) -> ShardRecord:
     """Write the shard of one chunk and return its record.
 
-    Raises BadDocument at the first fault if the run is to stop at faults, OSError if storage fails.
+    Raises BadDocument at the first fault if `on_error` is STOP, OSError if storage fails.
     """
     return _Shard(settings, chunk).write()
 
 
 def input_digests(settings: ShardSettings, chunk: TextChunk) -> tuple[str, ...]:
-    """Return the hash of each piece of a chunk as the inputs are now. Raises OSError if one has become shorter."""
+    """Return the XXH3-128 of the current bytes of each piece of a chunk. Raises OSError if an input is shorter now."""
     return tuple(_digest(settings.sources[piece.source].path, piece.start, piece.end) for piece in chunk.pieces)
 
 
-def has_whole_shard(settings: ShardSettings, record: ShardNote) -> bool:
-    """Return True if the files of a finished shard hold what its record says. A power cut can tear them."""
+def has_whole_shard(settings: ShardSettings, record: ShardRecord) -> bool:
+    """Return True if the files of a finished shard agree with its record. After a power cut they may not."""
     itemsize = dtype_for(settings.tokenizer.size).itemsize
     for key, totals in enumerate(record.keys):
         path, size = tokens_path(settings.folder, record.index, key), totals.tokens * itemsize + 4 * totals.sequences
@@ -96,7 +95,7 @@ def has_whole_shard(settings: ShardSettings, record: ShardNote) -> bool:
 
 
 def _digest(path: str, start: int, end: int) -> str:
-    """Return the xxh3 digest of a byte range of a file, in hexadecimal."""
+    """Return the XXH3-128 of a byte range of a file, 32 hexadecimal digits."""
     digest = xxhash.xxh3_128()
     for content in _contents(path, start, end):
         digest.update(content)
@@ -104,7 +103,7 @@ def _digest(path: str, start: int, end: int) -> str:
 
 
 def _contents(path: str, start: int, end: int) -> Iterator[bytes]:
-    """Yield a range of a file, a bounded number of bytes at once."""
+    """Yield the bytes of a range of a file, a bounded number at once."""
     while start < end:
         content = storage.read_range(path, start, min(end, start + storage.COPY_BYTES))
         yield content
@@ -115,16 +114,19 @@ class _Output:
     """The file of one key while it is written."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        """Take the open file, which is empty."""
         self._file, self._digest = file, xxhash.xxh3_128()
         self._lengths: list[Any] = []
         self.tokens = 0
 
     def append(self, tokens: Any, lengths: Any) -> None:
+        """Write tokens of documents, and keep the numbers of tokens of these documents."""
         self.tokens += len(tokens)
         self._lengths.append(lengths)
         self._write(tokens)
 
     def finish(self) -> KeyTotals:
+        """Write the lengths after all tokens, and return the counts and the digest of the file."""
         lengths = np.concatenate(self._lengths) if self._lengths else np.empty(0, "<i4")
         self._write(lengths)
         return KeyTotals(len(lengths), self.tokens, self._digest.hexdigest())
@@ -138,9 +140,10 @@ class _Output:
 
 
 class _Shard:
-    """One chunk on its way to its shard."""
+    """The shard of one chunk while it is made."""
 
     def __init__(self, settings: ShardSettings, chunk: TextChunk) -> None:
+        """Load the tokenizer; nothing is read or written yet."""
         self._settings, self._chunk = settings, chunk
         self._encoder: Encoder = encoder(settings.tokenizer)
         self._reader = LineReader(settings.keys, settings.max_document_bytes)
@@ -152,11 +155,8 @@ class _Shard:
         self._rejected: list[bytes] = []
         self._outputs: list[_Output] = []
 
-    def write(self) -> ShardNote:
-        """Tokenize a chunk and write its shard.
-
-        The note is written last and returned; a shard without it is done again.
-        """
+    def write(self) -> ShardRecord:
+        """Tokenize the chunk, write its shard, and return the record, which is written last."""
         settings, chunk = self._settings, self._chunk
         with ExitStack() as files:
             for key in range(len(settings.keys)):
@@ -167,7 +167,7 @@ class _Shard:
         if self._rejected:
             with storage.whole_file(shard_path(settings.folder, chunk.index, "rejected")) as file:
                 storage.write_all(file, b"".join(self._rejected))
-        record = ShardNote(
+        record = ShardRecord(
             index=chunk.index,
             input_xxh3=tuple(self._digests),
             documents=self._documents,
@@ -183,7 +183,7 @@ class _Shard:
         return record
 
     def _append_piece(self, number: int, piece: Piece) -> int:
-        """Write a piece's documents, and return how many lines it has."""
+        """Write the documents of a piece, and return how many lines it has. number: the index of the piece."""
         source = self._settings.sources[piece.source]
         if source.form is not Form.JSON_LINES:
             return self._append_archive(number, piece, source)
@@ -202,9 +202,9 @@ class _Shard:
         return lines
 
     def _append_archive(self, number: int, piece: Piece, source: InputFile) -> int:
-        """Tokenize all documents of an archive and return its number of lines.
+        """Write the documents of an archive, and return its number of lines, or of documents without lines.
 
-        A fault in the archive rejects its rest. number: of the piece.
+        A fault in the archive rejects its rest. number: the index of the piece.
         """
         settings, lines = self._settings, 0
         limits = archives.ArchiveLimits(settings.block_bytes, settings.max_document_bytes, settings.max_expansion)
@@ -223,7 +223,7 @@ class _Shard:
         return lines
 
     def _append_documents(self, documents: Documents, piece: int) -> None:
-        """Tokenize documents and reject those that cannot be tokenized. piece: number of the piece they come from."""
+        """Tokenize documents for all keys, and reject those that cannot be tokenized. piece: the index of the piece."""
         self._reject(documents.rejected)
         eod = self._settings.tokenizer.eod if self._settings.append_eod else None
         left_out: dict[int, FaultReason] = {}
@@ -234,11 +234,14 @@ class _Shard:
             self._reject([RejectedDocument(DocumentFault(reason, piece, documents.line_numbers[position]), b"")])
 
     def _append(self, output: _Output, texts: Sequence[str], eod: int | None) -> dict[int, FaultReason]:
-        """Tokenize texts into the output, and return the positions of those that were left out, with the reason."""
+        """Tokenize texts and write them. Return position -> reason for the texts that were left out.
+
+        eod: the token that ends each text, None for none.
+        """
         if self._settings.ftfy:
             texts = clean.repair(texts)
         sequences = assemble(self._encoder.encode(texts), self._settings.tokenizer.size, self._dtype, eod)
-        # After the encoder: it leaves the UTF-8 of a text in the string, and a second encoding only copies it.
+        # The encoder has stored the UTF-8 of each text in its string, so encoding it again only copies it.
         self._text_bytes += sum(len(text) if text.isascii() else len(text.encode()) for text in texts)
         output.append(sequences.tokens, sequences.lengths)
         return dict.fromkeys(sequences.too_long, FaultReason.DOCUMENT_TOO_LONG) | dict.fromkeys(
@@ -246,7 +249,10 @@ class _Shard:
         )
 
     def _append_part(self, raw: bytes, piece: Piece, part: TextPart) -> None:
-        """Tokenize one part of a long document. Only the last part ends it, with the end-of-document token."""
+        """Tokenize and write one part of a long document. Only its last part gets the end-of-document token.
+
+        raw: the bytes of the piece.
+        """
         text = raw[max(0, part.text_start - piece.start) : max(0, part.text_end - piece.start)]
         try:
             value: str = msgspec.json.decode(b'"' + text + b'"', type=str)
@@ -261,7 +267,7 @@ class _Shard:
         return None
 
     def _reject(self, rejected: Sequence[RejectedDocument]) -> None:
-        """Handle faulty documents as --on-error says. Raises BadDocument if the run stops at the first one."""
+        """Count, list and keep faulty documents as --on-error requires. Raises BadDocument if it is `stop`."""
         for fault, raw in rejected:
             if self._settings.on_error is OnError.STOP:
                 raise BadDocument(describe(self._settings, self._chunk, fault))
@@ -273,7 +279,7 @@ class _Shard:
 
 
 def _blocks(raw: bytes) -> Iterator[bytes]:
-    """Yield the lines of a piece in blocks of about LINES_BYTES."""
+    """Yield the bytes of a piece in blocks of whole lines, about LINES_BYTES each."""
     start = 0
     while start < len(raw):
         end = raw.find(b"\n", start + LINES_BYTES) + 1 or len(raw)
@@ -282,7 +288,7 @@ def _blocks(raw: bytes) -> Iterator[bytes]:
 
 
 def describe(settings: ShardSettings, chunk: TextChunk, fault: DocumentFault) -> str:
-    """Say where a fault is and what it is: file, line, reason."""
+    """Return a text about a fault: file, line, reason and detail."""
     piece = chunk.pieces[fault.piece]
     source = settings.sources[piece.source]
     line = fault.line + _lines_before(source, piece.start)
@@ -291,4 +297,5 @@ def describe(settings: ShardSettings, chunk: TextChunk, fault: DocumentFault) ->
 
 
 def _lines_before(source: InputFile, offset: int) -> int:
+    """Return the number of lines of a file that end before a byte offset."""
     return sum(content.count(b"\n") for content in _contents(source.path, 0, offset))

@@ -1,4 +1,4 @@
-"""Start what Spark on Kubernetes asks an image for: `python -m turnout.preprocess.spark_pod driver …` or `… executor`.
+"""Start the Spark process of a pod: `python -m turnout.preprocess.spark_pod driver …` or `… executor`.
 
 This is the entry point of the image in examples/preprocess. Source: Spark 4.1, `BasicDriverFeatureStep` and
 `BasicExecutorFeatureStep`
@@ -29,20 +29,25 @@ JAVA_OPTION = "SPARK_JAVA_OPT_"  # followed by a number from 0
 def command(arguments: Sequence[str], environment: Mapping[str, str], spark_home: str) -> list[str]:
     """Return the command line of the container.
 
-    arguments: what Spark gives the image. Raises KeyError for a variable that Spark did not set, ValueError for
-    arguments that begin with neither `driver` nor `executor`.
+    arguments: those that Spark passes to the image. environment: the variables of the container. spark_home: the folder
+    of Spark. Raises KeyError for a missing variable, ValueError if the first argument is neither `driver` nor
+    `executor`.
     """
     match arguments:
         case ["driver", *rest]:
             address = f"spark.driver.bindAddress={environment['SPARK_DRIVER_BIND_ADDRESS']}"
             return [f"{spark_home}/bin/spark-submit", "--deploy-mode", "client", "--conf", address, *rest]
         case ["executor", *_]:
-            return _executor(environment, spark_home)
+            return _executor_command(environment, spark_home)
     raise ValueError(f"expected driver or executor, got {' '.join(arguments) or 'nothing'}")
 
 
-def _executor(environment: Mapping[str, str], spark_home: str) -> list[str]:
-    """Return the command line of a Spark executor, from the variables that Spark sets in its pods."""
+def _executor_command(environment: Mapping[str, str], spark_home: str) -> list[str]:
+    """Return the command line of a Spark executor.
+
+    environment: the variables that Spark sets in its pods. spark_home: the folder of Spark. Raises KeyError for a
+    missing variable.
+    """
     numbers = sorted(int(name.removeprefix(JAVA_OPTION)) for name in environment if name.startswith(JAVA_OPTION))
     memory = environment["SPARK_EXECUTOR_MEMORY"]
     places = [place for place in (environment.get("SPARK_CLASSPATH"), f"{spark_home}/jars/*") if place]
@@ -60,7 +65,7 @@ def _executor(environment: Mapping[str, str], spark_home: str) -> list[str]:
 
 
 def main() -> NoReturn:
-    """Replace this process by the container's command. Status 2 if Spark did not ask for one."""
+    """Replace this process by the container's command. Exits with 2 if arguments or variables are wrong."""
     home = os.environ.get("SPARK_HOME") or os.path.dirname(str(getattr(find_spec("pyspark"), "origin", "")))
     try:
         arguments = command(sys.argv[1:], os.environ, home)

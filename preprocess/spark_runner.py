@@ -1,4 +1,4 @@
-"""Run the stages as tasks of Spark. What a chunk is, and how it becomes a shard, is decided elsewhere.
+"""Run the stages as tasks of Spark. plan.py decides what a chunk is, and shards.py how it becomes a shard.
 
 The driver plans before the tasks and merges after them, as the runner of local processes does. A task writes shards to
 the storage that the driver and all executors share, so Spark may run a task twice: the same chunk gives the same shard.
@@ -26,47 +26,47 @@ import msgspec
 
 from turnout.preprocess import command, options, storage
 from turnout.preprocess.errors import LostWorker, PreprocessError
-from turnout.preprocess.model import ShardNote, TextChunk, shard_notes
+from turnout.preprocess.model import ShardRecord, TextChunk, shard_record_decoder
 from turnout.preprocess.options import Options
 from turnout.preprocess.progress import ProgressLine
 from turnout.preprocess.run import PreprocessRun, Totals, finish, prepare_run
-from turnout.preprocess.shards import ShardSettings, process, record_path
+from turnout.preprocess.shards import ShardSettings, make_shard, record_path
 
 log = logging.getLogger("turnout.preprocess")
 
 PROGRAM = "pyspark_preprocess.py"
-REPORT_S = 0.5  # between two looks at what the tasks have done
-MAX_NAMED_INPUTS = 3  # of a task that failed
-MAX_MESSAGE_CHARACTERS = 1000
+REPORT_S = 0.5  # seconds between two checks of the results of tasks
+MAX_NAMED_INPUTS = 3  # inputs of a failed task that a message names
+MAX_MESSAGE_CHARACTERS = 1000  # of a message about a failed task
 _PYTHON_ERROR = re.compile(r"\w*(Error|Exception): ")
 _TASK = re.compile(r"Task (\d+) in stage")
-# Used where spark-submit was given nothing else. A task's data reach Python 0.04 s earlier than by TCP, whose delayed
-# acknowledgements hold them up.
+# Settings that spark-submit may override. Over a Unix domain socket a task's data reach Python 0.04 s earlier than over
+# TCP, whose acknowledgements are delayed.
 SPARK_DEFAULTS = {"spark.python.unix.domain.socket.enabled": "true"}
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A chunk that ends the run: another try would fail in the same way."""
+    """A chunk whose error ends the run, because a retry would fail in the same way."""
 
-    index: int  # of the chunk
+    index: int  # the index of the chunk
     error: PreprocessError
 
 
-Result = ShardNote | Failure
-OpenSession = Callable[[], AbstractContextManager[Any]]  # gives a SparkSession
+Result = ShardRecord | Failure
+OpenSession = Callable[[], AbstractContextManager[Any]]  # returns a context with a SparkSession
 
 
 def process_chunks(
     settings: ShardSettings,
     chunks: Iterable[TextChunk],
     note: Callable[[list[Result]], None],
-    process_one: Callable[[ShardSettings, TextChunk], ShardNote] = process,
+    process_one: Callable[[ShardSettings, TextChunk], ShardRecord] = make_shard,
 ) -> Iterator[Result]:
-    """Yield what became of each chunk of a partition. A Failure is the last.
+    """Process the chunks of a partition, and yield the record of each. After the first failure, yield it and stop.
 
-    Records come without their lists of faults, which are in the records on the storage: Spark holds the results of all
-    tasks in the driver's memory. note: takes each result, for the progress. An OSError is raised: Spark tries the task
-    again, perhaps on another machine.
+    The records have no lists of faults, because Spark keeps the results of all tasks in the driver's memory; the lists
+    are in the records on the storage. note: receives each result, for the progress. process_one: makes the shard of a
+    chunk. An OSError is raised, so that Spark retries the task, perhaps on another machine.
     """
     for chunk in chunks:
         try:
@@ -88,18 +88,21 @@ class SparkTask:
     results: Any  # an accumulator of lists of Result
 
     def __call__(self, partition: Iterable[Sequence[TextChunk]]) -> Iterator[Result]:
-        """Do the chunks of a partition, whose only element they are. Spark's `mapPartitions` calls this."""
+        """Process the chunks of a partition, and yield the results. Spark's `mapPartitions` calls this.
+
+        partition: its only element is the sequence of the chunks.
+        """
         yield from process_chunks(self.settings.value, chain.from_iterable(partition), self.results.add)
         if os.environ.get("SPARK_REUSE_WORKER"):
-            skip_needless_work()
+            skip_spark_overhead()
 
 
 @cache
-def skip_needless_work() -> None:
-    """Switch off work that Spark does before and after every task in this process and that our tasks do not need.
+def skip_spark_overhead() -> None:
+    """Avoid work that Spark does before and after every task in this process, and that our tasks do not need.
 
-    Spark drops the caches of imports before a task: Python reads the directory of Spark's own zip archive 16 times, in
-    0.2 s. After a task Spark collects garbage in everything that was imported, in 0.05 s. Measured with Spark 4.1.4.
+    Before a task Spark clears the caches of imports, so that Python reads the directory of Spark's own zip archive 16
+    times, in 0.2 s. After a task Spark collects garbage in all imported modules, in 0.05 s. Measured with Spark 4.1.4.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter):
@@ -108,10 +111,10 @@ def skip_needless_work() -> None:
 
 
 class ResultLists:
-    """How Spark joins the lists of results that tasks have noted: an AccumulatorParam."""
+    """The rules by which Spark merges the lists of results of tasks: an AccumulatorParam."""
 
     def zero(self, _value: list[Result]) -> list[Result]:
-        """Return the list of a task that has noted nothing."""
+        """Return the empty list, with which each task begins."""
         return []
 
     def addInPlace(self, total: list[Result], more: list[Result]) -> list[Result]:  # noqa: N802  Spark's name
@@ -123,18 +126,19 @@ class ResultLists:
 def partitions(chunks: Sequence[TextChunk], count: int) -> list[tuple[TextChunk, ...]]:
     """Return the chunks of each partition: at most `count` partitions, none of them empty.
 
-    Neighbours in the input go to different partitions, so that a stretch of large archives is shared by all.
+    Neighbours in the input go to different partitions, so that a run of large archives is divided among all of them.
     """
     return [tuple(chunks[first::count]) for first in range(min(count, len(chunks)))]
 
 
-def for_executors(settings: ShardSettings, folder: str) -> ShardSettings:
-    """Return settings whose paths do not depend on the working folder, which is another one on each executor.
+def with_absolute_paths(settings: ShardSettings, folder: str) -> ShardSettings:
+    """Return the settings with absolute paths, because each executor has another working folder than the driver.
 
-    folder: the driver's working folder, absolute.
+    folder: the driver's working folder, absolute. URLs stay unchanged.
     """
 
     def absolute(path: str) -> str:
+        """Return a local path as an absolute one, and a URL unchanged."""
         return path if storage.is_remote(path) else os.path.join(folder, path)
 
     sources = tuple(msgspec.structs.replace(source, path=absolute(source.path)) for source in settings.sources)
@@ -142,15 +146,16 @@ def for_executors(settings: ShardSettings, folder: str) -> ShardSettings:
 
 
 def first_failure(results: Iterable[Result]) -> Failure | None:
-    """Return the failure that comes first in the input."""
+    """Return the failure whose chunk is first in the input, None without failures."""
     failures = (result for result in results if isinstance(result, Failure))
     return min(failures, key=lambda failure: failure.index, default=None)
 
 
 class SparkReport:
-    """Progress of the run on the driver, from what the accumulator holds."""
+    """The progress of a run on the driver, by the results in the accumulator."""
 
     def __init__(self, run: PreprocessRun, started_s: float) -> None:
+        """Start without results. started_s: on the monotonic clock."""
         self._chunks = {chunk.index: chunk for chunk in run.pending}
         self._counted_results = 0  # results of the accumulator that were counted
         self.progress = ProgressLine(
@@ -162,25 +167,28 @@ class SparkReport:
         )
 
     def take(self, results: Sequence[Result]) -> bool:
-        """Count results that are new. A task that Spark ran twice counts once. True if one of them is a failure."""
-        new = results[self._counted_results :]
-        self._counted_results += len(new)
-        for result in new:
-            if isinstance(result, ShardNote) and (chunk := self._chunks.pop(result.index, None)) is not None:
+        """Count the new results, and return True if one of them is a failure.
+
+        results: all results so far, in the order of their arrival. A chunk that Spark processed twice counts once.
+        """
+        new_results = results[self._counted_results :]
+        self._counted_results += len(new_results)
+        for result in new_results:
+            if isinstance(result, ShardRecord) and (chunk := self._chunks.pop(result.index, None)) is not None:
                 self.progress.add(chunk, result)
-        return first_failure(new) is not None
+        return first_failure(new_results) is not None
 
 
-def work(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[ShardNote]:
-    """Turn the pending chunks of a run into shards on Spark.
+def work(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[ShardRecord]:
+    """Turn the pending chunks of a run into shards on Spark, and return their records.
 
-    run: has one pending chunk or more. context: a SparkContext. show: takes lines of progress. Raises the first failure
-    in the order of the input among those that were found, and LostWorker if Spark gave up a task.
+    run: with at least one pending chunk. context: a SparkContext. show: receives lines of progress. Raises the error of
+    the first failure in the order of the input, and LostWorker if Spark gave up a task.
     """
     parts = partitions(run.pending, run.options.partitions)
     report = SparkReport(run, time.monotonic())
     accumulator = context.accumulator([], ResultLists())
-    broadcast = context.broadcast(for_executors(run.settings, os.getcwd()))
+    broadcast = context.broadcast(with_absolute_paths(run.settings, os.getcwd()))
     rdd = context.parallelize(parts, len(parts))
     try:
         with _show_progress(context, accumulator, report, show):
@@ -197,18 +205,24 @@ def work(run: PreprocessRun, context: Any, show: Callable[[str], None]) -> list[
         raise failure.error
     report.take(accumulator.value)
     show(report.progress.text(time.monotonic()))
-    return [with_faults(run.settings.folder, result) for result in results if isinstance(result, ShardNote)]
+    return [with_faults(run.settings.folder, result) for result in results if isinstance(result, ShardRecord)]
 
 
-def with_faults(folder: str, record: ShardNote) -> ShardNote:
-    """Return a record with the list of its faults, which is read from the folder of the shards."""
+def with_faults(folder: str, record: ShardRecord) -> ShardRecord:
+    """Return a record with its list of faults, which is read from the storage if there are any.
+
+    folder: of the shards. record: without the list.
+    """
     if not record.fault_counts:
         return record
-    return shard_notes.decode(storage.read_bytes(record_path(folder, record.index)))
+    return shard_record_decoder.decode(storage.read_bytes(record_path(folder, record.index)))
 
 
 def task_failure_text(message: str, run: PreprocessRun, parts: Sequence[Sequence[TextChunk]]) -> str:
-    """Return what a user has to know of Spark's message on a failed job: the inputs of the task, and the cause."""
+    """Return a message about a failed job for the user: the inputs of the failed task, and the cause.
+
+    message: of Spark, with many lines. parts: the chunks of each task.
+    """
     lines = [line.strip().lstrip(": ") for line in message.splitlines()]
     python = [line for line in lines if _PYTHON_ERROR.match(line)]
     java = [line for line in lines if line.startswith("org.apache.spark.")]
@@ -218,8 +232,8 @@ def task_failure_text(message: str, run: PreprocessRun, parts: Sequence[Sequence
     chunks = parts[int(task[1])] if task else ()
     sources = sorted({piece.source for chunk in chunks for piece in chunk.pieces})
     paths = ", ".join(run.settings.sources[source].path for source in sources[:MAX_NAMED_INPUTS])
-    more = f" and {len(sources) - MAX_NAMED_INPUTS} more inputs" if len(sources) > MAX_NAMED_INPUTS else ""
-    return f"Spark gave up the task of {paths}{more}: {cause}"[:MAX_MESSAGE_CHARACTERS]
+    further_inputs = f" and {len(sources) - MAX_NAMED_INPUTS} more inputs" if len(sources) > MAX_NAMED_INPUTS else ""
+    return f"Spark gave up the task of {paths}{further_inputs}: {cause}"[:MAX_MESSAGE_CHARACTERS]
 
 
 @contextmanager
@@ -249,12 +263,12 @@ def _show_progress(context: Any, accumulator: Any, report: SparkReport, show: Ca
 def session(master: str | None = None) -> Iterator[Any]:
     """Start a Spark session with the settings of spark-submit, and stop it when the block ends.
 
-    master: in place of the one that spark-submit was given.
+    master: the URL of the Spark master, None for the one of spark-submit.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    SparkContext._ensure_initialized()  # connects to the JVM: only then SparkConf knows what spark-submit was given
+    SparkContext._ensure_initialized()  # connects to the JVM, from which SparkConf gets the settings of spark-submit
     conf = SparkConf()
     for key, value in SPARK_DEFAULTS.items():
         conf.setIfMissing(key, value)
@@ -271,16 +285,16 @@ def session(master: str | None = None) -> Iterator[Any]:
 
 
 def run_spark(run_options: Options, open_session: OpenSession = session) -> Totals | None:
-    """Make the dataset that the options describe on Spark. Gives None where other processes are still at work.
+    """Make the dataset that the options describe on Spark, and return its totals.
 
-    The session is there only while tasks run: a wrong command starts none, and the merge keeps no executors waiting.
-    Source: DL-67, DL-79
+    None if other processes of the same run have not finished their shards. The session is open only while tasks run: a
+    wrong command starts no session, and executors do not wait for the merge. Source: DL-67, DL-79
     """
     with prepare_run(run_options) as run:
         if isinstance(run, Totals):
             log.info("already_complete", extra={"prefix": run_options.output_prefix})
             return run
-        records: list[ShardNote] = []
+        records: list[ShardRecord] = []
         if chunks := len(run.pending):
             with open_session() as spark:
                 context = spark.sparkContext
@@ -290,11 +304,15 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
 
 
 def _show(line: str) -> None:
+    """Print a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the script of the guide."""
+    """Run the script of the guide, pyspark_preprocess.py, on Spark, and return its exit code.
+
+    argv: None for the arguments of the process.
+    """
     parser = argparse.ArgumentParser(
         prog=PROGRAM, allow_abbrev=False, description=command.DESCRIPTION, epilog=command.EPILOG
     )

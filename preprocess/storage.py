@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-COPY_BYTES = 8 << 20
+COPY_BYTES = 8 << 20  # bytes that are read or copied at once
 
 
 def is_remote(path: str) -> bool:
@@ -19,7 +19,7 @@ def is_remote(path: str) -> bool:
 
 
 def open_input(path: str) -> IO[bytes]:
-    """Open a file for reading; it can be sought in."""
+    """Return a file that is open for reading and can seek. Raises OSError."""
     if is_remote(path):
         filesystem, name = _remote(path)
         remote_file: IO[bytes] = filesystem.open(name, "rb")
@@ -28,7 +28,7 @@ def open_input(path: str) -> IO[bytes]:
 
 
 def read_range(path: str, start: int, end: int) -> bytes:
-    """Return the bytes of a range. Raises OSError if the file is shorter."""
+    """Return the bytes from offset `start` to before offset `end`. Raises OSError if the file is shorter."""
     with open_input(path) as file:
         file.seek(start)
         parts, missing = [], end - start
@@ -41,7 +41,7 @@ def read_range(path: str, start: int, end: int) -> bytes:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return a whole file."""
+    """Return the bytes of a whole file. Raises OSError."""
     if is_remote(path):
         filesystem, name = _remote(path)
         content: bytes = filesystem.cat_file(name)
@@ -75,7 +75,7 @@ def is_folder(path: str) -> bool:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names of the files in a folder, sorted; none if there is no folder."""
+    """Return the names of the entries of a folder, sorted; [] if there is no folder."""
     if is_remote(folder):
         filesystem, name = _remote(folder)
         if not filesystem.isdir(name):
@@ -85,7 +85,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def matches(pattern: str) -> list[str]:
-    """Return the files that a glob names, sorted."""
+    """Return the paths of the files that match a glob, sorted; [] for none."""
     if is_remote(pattern):
         filesystem, name = _remote(pattern)
         return sorted(filesystem.unstrip_protocol(path) for path in filesystem.glob(name))
@@ -94,10 +94,10 @@ def matches(pattern: str) -> list[str]:
 
 @contextmanager
 def whole_file(path: str, *, durable: bool = False, staging: str | None = None) -> Iterator[IO[bytes]]:
-    """Open a file for writing that appears under its name when the block ends well, and never otherwise.
+    """Open a file for writing that appears at `path` only if the block ends without an exception.
 
-    durable: the bytes are on the disk before the name is, so that a power cut leaves no torn file under it.
-    staging: the folder, on the same disk, in which the file is written; None for the file's own.
+    durable: the bytes are on the disk before the name is, so that a power cut leaves no incomplete file at `path`.
+    staging: the folder, on the same disk, in which the file is written first; None for the folder of `path`.
     """
     if is_remote(path):
         filesystem, name = _remote(path)
@@ -107,7 +107,7 @@ def whole_file(path: str, *, durable: bool = False, staging: str | None = None) 
             file.close()
         except BaseException:
             file.discard()
-            if filesystem.exists(name):  # not every file system waits for the commit
+            if filesystem.exists(name):  # some file systems show the file before the commit
                 filesystem.rm_file(name)
             raise
         file.commit()
@@ -127,7 +127,7 @@ def whole_file(path: str, *, durable: bool = False, staging: str | None = None) 
 
 
 def write_all(file: IO[bytes], content: Any) -> None:
-    """Write the whole of a buffer: an unbuffered file may take a part of it."""
+    """Write a whole buffer. An unbuffered file may accept only a part of it at once."""
     rest = memoryview(content).cast("B")
     while len(rest):
         rest = rest[file.write(rest) :]
@@ -143,7 +143,7 @@ def make_folder(path: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a file if it is there."""
+    """Remove a file if it exists."""
     if is_remote(path):
         filesystem, name = _remote(path)
         if filesystem.exists(name):
@@ -153,7 +153,7 @@ def remove(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Remove a folder with everything in it."""
+    """Remove a folder and its content; do nothing if it does not exist."""
     if is_remote(path):
         filesystem, name = _remote(path)
         if filesystem.exists(name):
@@ -163,7 +163,10 @@ def remove_folder(path: str) -> None:
 
 
 def copy_start(path: str, size_bytes: int, target: IO[bytes]) -> None:
-    """Append the first bytes of a file to an open one; between local files the kernel copies."""
+    """Append the first `size_bytes` bytes of a file to an open file. Raises OSError if the file is shorter.
+
+    Between local files the kernel copies, which is fast.
+    """
     with open_input(path) as source:
         copied = size_bytes - _copy_by_kernel(source, target, size_bytes)
         while copied < size_bytes:
@@ -175,7 +178,7 @@ def copy_start(path: str, size_bytes: int, target: IO[bytes]) -> None:
 
 
 def _copy_by_kernel(source: IO[bytes], target: IO[bytes], size_bytes: int) -> int:
-    """Copy with copy_file_range as far as it goes, and return how many bytes are missing."""
+    """Copy with copy_file_range as many bytes as it can, and return how many of `size_bytes` are still missing."""
     try:
         source_number, target_number = source.fileno(), target.fileno()
     except (OSError, AttributeError):

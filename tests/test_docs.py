@@ -23,7 +23,7 @@ from turnout.kube import labels
 from turnout.kube.reasons import WORDS
 from turnout.simulator.cluster import kubelet
 from turnout.topology import names
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 from turnout.topology.names import CONFIRM
 
 ROOT = Path(__file__).resolve().parents[1]

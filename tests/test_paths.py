@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.topology.map_yaml import read_text
+from turnout.topology.map_formats import read_text
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +18,7 @@ def test_git_blames_the_lines_of_a_traceback():
     with pytest.raises(AttributeError) as error:
         read_text(None)
     paths = [Path(frame.filename) for frame in traceback.extract_tb(error.tb)]
-    assert ROOT / "topology" / "map_yaml.py" in paths
+    assert ROOT / "topology" / "map_formats.py" in paths
     for path in paths:
         subprocess.run(["git", "blame", "-s", "-L1,1", path], cwd=ROOT, check=True, capture_output=True)
 

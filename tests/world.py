@@ -19,7 +19,7 @@ from turnout.scheduler_ext.planner.answers import answer_filter, answer_prioriti
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.wire.extender_v1 import failures
 from turnout.topology.fabric import build
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 from turnout.topology.model import DistanceRule
 
 _uids = itertools.count(1)

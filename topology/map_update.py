@@ -1,8 +1,8 @@
-"""Decide whether a new text of the topology ConfigMap comes into use; until one does, the last good map stays.
+"""Decide whether a new text of the topology ConfigMap is applied; the last good map stays in use until a text is.
 
 The key of the ConfigMap decides which format is read. A text with faults, or a deleted ConfigMap, changes nothing. A
-change that moves many hosts is reported, and held back if the admin asked for that. Contract: CS-06, CS-07;
-docs/design.md 3.
+change that moves many hosts is reported, and waits for confirmation if the admin asked for that. Contract: CS-06,
+CS-07; docs/design.md 3.
 """
 
 from __future__ import annotations
@@ -13,45 +13,48 @@ from dataclasses import dataclass
 from enum import Enum
 
 from turnout.topology.fabric import Fabric, build, moved_share
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 from turnout.topology.model import BadFabric, Fault
 from turnout.topology.names import CONFIRM, TEXT_KEY, YAML_KEY
 
-LARGE_SHARE = 0.3  # of the mapped hosts
-MAX_FAULTS_SHOWN = 5  # in one Event; the metric has the number of all
+LARGE_SHARE = 0.3  # a change that moves a larger share of the mapped hosts is large
+MAX_FAULTS_SHOWN = 5  # in one Event; the metric has the number of all faults
 
 
 class MapOutcome(Enum):
-    """The result of a look at the ConfigMap. Log, metric, Event and test use the same word."""
+    """The outcome of a change of the ConfigMap. Log, metric, Event and test use the same word."""
 
-    APPLIED = "MapApplied"
+    APPLIED = "MapApplied"  # the new map is in use
     REJECTED = "MapRejected"  # faults in the ConfigMap; the last good map stays
-    MISSING = "MapMissing"  # the ConfigMap is gone; the last good map stays
-    CHANGED_MUCH = "MapChangedMuch"  # applied, but more hosts moved than is usual
-    HELD = "MapHeld"  # not applied until somebody confirms it
+    MISSING = "MapMissing"  # the ConfigMap was deleted; the last good map stays
+    CHANGED_MUCH = "MapChangedMuch"  # the new map is in use, and a large share of the hosts moved
+    HELD = "MapHeld"  # the new map is not in use until an admin confirms it
 
 
 @dataclass(frozen=True, slots=True)
 class MapDraft:
-    """The fabric of a text, or its faults."""
+    """The fabric that a ConfigMap describes, or the faults of its text."""
 
     fabric: Fabric | None  # None if the text has faults
-    faults: tuple[Fault, ...]
-    digest: str  # names the text, so that an admin can confirm it
+    faults: tuple[Fault, ...]  # () if the text has none
+    digest: str  # 12 hexadecimal digits of the text, by which an admin confirms it
 
 
 @dataclass(frozen=True, slots=True)
 class MapDecision:
     """The decision on a new text."""
 
-    fabric: Fabric | None  # to use from now on; None: go on with the old one
+    fabric: Fabric | None  # the fabric to use from now on; None: the old one stays in use
     outcome: MapOutcome
-    detail: str  # at most 500 characters
-    faults: int = 0  # how many the newest text has
+    detail: str  # a sentence for a person, at most 500 characters
+    faults: int = 0  # the number of faults of the new text
 
 
 def draft_map(data: Mapping[str, str]) -> MapDraft:
-    """Read a ConfigMap's data and build its fabric. This is the slow part; it is safe to run in a thread."""
+    """Read a ConfigMap's data and build its fabric. This takes long for a large map, and may run in a thread.
+
+    data: texts by key. Mistakes are faults of the result.
+    """
     texts = sorted((key, data[key]) for key in (TEXT_KEY, YAML_KEY) if key in data)
     digest = hashlib.sha256(repr(texts).encode()).hexdigest()[:12]
     reading = read_map(data)
@@ -63,50 +66,53 @@ def draft_map(data: Mapping[str, str]) -> MapDraft:
         return MapDraft(None, error.faults, digest)
 
 
-def decide(old: Fabric | None, drawn: MapDraft, confirmed: str, hold_large: bool) -> MapDecision:
-    """Decide on a new text.
+def decide(old: Fabric | None, draft: MapDraft, confirmed: str, hold_large: bool) -> MapDecision:
+    """Decide whether a new text is applied.
 
-    old: the map in use, None before the first. confirmed: the digest that the admin named.
+    old: the map in use, None before the first. draft: of the new text. confirmed: the digest that the admin confirmed,
+    "" for none. hold_large: True if a large change waits for its confirmation.
     """
-    if drawn.fabric is None:
+    if draft.fabric is None:
         fault_text = "; ".join(
-            f"line {f.line}: {f.text}" if f.line else f.text for f in drawn.faults[:MAX_FAULTS_SHOWN]
+            f"line {f.line}: {f.text}" if f.line else f.text for f in draft.faults[:MAX_FAULTS_SHOWN]
         )
-        more = len(drawn.faults) - MAX_FAULTS_SHOWN
-        detail = f"{fault_text}{f'; and {more} more' if more > 0 else ''}; the last good map stays"
-        return MapDecision(None, MapOutcome.REJECTED, detail[:500], len(drawn.faults))
-    hosts, switches = int(drawn.fabric.mapped_count), len(drawn.fabric.names[1]) if drawn.fabric.hosts else 0
+        hidden_faults = len(draft.faults) - MAX_FAULTS_SHOWN
+        detail = f"{fault_text}{f'; and {hidden_faults} more' if hidden_faults > 0 else ''}; the last good map stays"
+        return MapDecision(None, MapOutcome.REJECTED, detail[:500], len(draft.faults))
+    hosts, switches = int(draft.fabric.mapped_count), len(draft.fabric.names[1]) if draft.fabric.hosts else 0
     size = f"{hosts} hosts under {switches} leaf switches"
-    moved = moved_share(old, drawn.fabric) if old is not None else 0.0
+    moved = moved_share(old, draft.fabric) if old is not None else 0.0
     if moved <= LARGE_SHARE:
-        return MapDecision(drawn.fabric, MapOutcome.APPLIED, size)
-    large = f"{moved:.0%} of the mapped hosts move; {size}"
-    if hold_large and confirmed != drawn.digest:
-        how = f"to apply it, annotate the ConfigMap with {CONFIRM}={drawn.digest}"
-        return MapDecision(None, MapOutcome.HELD, f"{large}; {how}")
-    return MapDecision(drawn.fabric, MapOutcome.CHANGED_MUCH, large)
+        return MapDecision(draft.fabric, MapOutcome.APPLIED, size)
+    share_text = f"{moved:.0%} of the mapped hosts move; {size}"
+    if hold_large and confirmed != draft.digest:
+        instruction = f"to apply it, annotate the ConfigMap with {CONFIRM}={draft.digest}"
+        return MapDecision(None, MapOutcome.HELD, f"{share_text}; {instruction}")
+    return MapDecision(draft.fabric, MapOutcome.CHANGED_MUCH, share_text)
 
 
 class MapInUse:
-    """The map that a program uses now."""
+    """The map that a program uses now, and the rule by which a new text replaces it."""
 
     def __init__(self, hold_large: bool = False) -> None:
+        """Start without a map. hold_large: True if a large change waits for its confirmation."""
         self._hold_large = hold_large
         self._fabric: Fabric | None = None
         self._last_input: tuple[str, str] | None = None
 
-    def take(self, drawn: MapDraft | None, annotations: Mapping[str, str]) -> MapDecision | None:
-        """Decide on the ConfigMap as it is now, None when there is no ConfigMap.
+    def take(self, draft: MapDraft | None, annotations: Mapping[str, str]) -> MapDecision | None:
+        """Decide on the ConfigMap as it is now, and keep the map of the decision.
 
-        Returns None where neither its text nor its confirmation has changed: existing plans stay good.
+        draft: None if there is no ConfigMap. annotations: of the ConfigMap. Returns None if neither its text nor the
+        confirmed digest has changed since the last call.
         """
-        if drawn is None:
+        if draft is None:
             self._last_input = None
             return MapDecision(None, MapOutcome.MISSING, "the topology ConfigMap is gone; the last good map stays")
         confirmed = annotations.get(CONFIRM, "")
-        if (drawn.digest, confirmed) == self._last_input:
-            return None  # a label changed, or the list came again
-        self._last_input = drawn.digest, confirmed
-        verdict = decide(self._fabric, drawn, confirmed, self._hold_large)
-        self._fabric = verdict.fabric or self._fabric
-        return verdict
+        if (draft.digest, confirmed) == self._last_input:
+            return None  # only a label changed, or the watch listed the ConfigMap again
+        self._last_input = draft.digest, confirmed
+        decision = decide(self._fabric, draft, confirmed, self._hold_large)
+        self._fabric = decision.fabric or self._fabric
+        return decision

@@ -16,67 +16,65 @@ import numpy.typing as npt
 class RefusalReason(Enum):
     """A reason why a gang got no placement. Log, metric, Event and test use the same word."""
 
-    NO_MAP = "NoMap"  # a required tier was asked for and no host is on the map
-    NO_ROOM = "NoRoom"  # the fabric has not enough room for the least that must start together
-    TIER_TOO_NARROW = "TierTooNarrow"  # enough room in all, but in no domain of the widest tier allowed
-    PLAN_REJECTED = "PlanRejected"  # the plan that was made breaks a hard term: a fault of the planner
-    OFF_MAP = "OffMap"  # members already run on hosts that the map does not know or outside the tier allowed
+    NO_MAP = "NoMap"  # a tier is required and no host is on the map
+    NO_ROOM = "NoRoom"  # the fabric has too little room for the pods that must start together
+    TIER_TOO_NARROW = "TierTooNarrow"  # all hosts together have enough room, but no switch of the widest tier allowed
+    PLAN_REJECTED = "PlanRejected"  # the plan breaks a hard term: a fault of the planner
+    OFF_MAP = "OffMap"  # members already run on hosts that the map does not know, or under no switch that is allowed
 
 
 class DistanceRule(Enum):
     """The rule by which the distance of two hosts is computed."""
 
-    ALL_TIERS = "all-tiers"
+    ALL_TIERS = "all-tiers"  # the tier of the lowest switch above both hosts
     LEAF_ONLY = "leaf-only"  # only membership of the leaf switch counts (DL-104)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One host of a map text: its key (an IP or a node name) and its switches from the root down to the leaf."""
+    """One host of a map text, and the switches above it."""
 
-    host: str
-    path: tuple[str, ...]
-    line: int  # in the text, >= 1
+    host: str  # an IP or a node name
+    path: tuple[str, ...]  # the names of its switches, from the root down to the leaf (access switch)
+    line: int  # the line of the text, >= 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One mistake in a map text."""
 
-    line: int  # 1 or more; 0 when no line can be named
-    text: str
+    line: int  # the line of the text, >= 1; 0 if the fault is not in one line
+    text: str  # a sentence for a person
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The result of reading a map text: the readable entries, and every fault in line order.
+    """The result of reading a map text. A reading with faults is never applied; the last good map stays in use."""
 
-    A reading with faults is never applied; the last good map stays in use.
-    """
-
-    entries: tuple[Entry, ...]
-    faults: tuple[Fault, ...] = ()
+    entries: tuple[Entry, ...]  # the entries that can be read
+    faults: tuple[Fault, ...] = ()  # every mistake, in line order
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """The request of one gang, in pods of one shape."""
 
-    pods: int  # to place now, 1 or more
-    # how many of `pods` must find a host, else none is placed: 0..pods; 0 when the placed members reach the min
+    pods: int  # pods to place now, >= 1
+    # The smallest number of these pods that may be placed: if fewer find a host, none is placed. 0..pods; 0 if the
+    # members that are placed already reach the min.
     least: int
-    most: int  # how many the gang may have placed later, so that room to grow is preferred; >= pods
-    multiple: int = 1  # pods on one host come in multiples of this
-    # the highest tier whose switch may hold all members, 1 = leaf; None = only a preference
+    most: int  # pods that the gang may have placed later, >= pods: a domain with room for them is preferred
+    multiple: int = 1  # the number of pods on a host is a multiple of this, >= 1
+    # The highest tier whose switch may hold all members, 0 a host, 1 a leaf; None if no tier is required.
     widest_tier: int | None = None
-    # (host id, pods) of members already bound, nominated or assumed, in host order
+    # (host id, pods) of members that are already bound, nominated or assumed, in host order.
     anchors: tuple[tuple[int, int], ...] = ()
-    rule: DistanceRule = DistanceRule.ALL_TIERS  # how distances are computed
-    # (tier, pods) of runs of consecutive ranks that stay under one switch each; the outermost first, which holds the
-    # others: tiers fall, and each size divides the one before
+    rule: DistanceRule = DistanceRule.ALL_TIERS  # the rule by which distances are computed
+    # (tier, size in pods) of runs of consecutive ranks: each run stays under one switch of the tier. The outermost
+    # layer is first: tiers descend, and each size divides the size before it.
     layers: tuple[tuple[int, int], ...] = ()
-    # tables by host id that decide among equally good hosts and switches, the more important table first: the larger
-    # the better, summed over the hosts with room under a switch
+    # Tables by host id that decide among equally good hosts, the more important table first; a larger number is
+    # better. For switches, the numbers of the hosts with room are added.
     merits: tuple[npt.NDArray[np.signedinteger], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -89,26 +87,26 @@ class Placement:
     """The hosts of a gang's pods, in rank order, each host once."""
 
     slots: tuple[tuple[int, int], ...]  # (host id, pods)
-    tier: int  # of the lowest switch that holds all members, anchors included; 0 when one host holds them
-    pods: int  # pods in all: from the ask's `least` to its `pods`
+    tier: int  # the tier of the lowest switch that holds all members, anchors included; 0 if one host holds them
+    pods: int  # the number of placed pods: from the `least` to the `pods` of the Ask
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A "no" with its reason. Two refusals are equal if their reasons are: the numbers describe one moment only."""
+    """The reason why a gang got no placement. Two refusals are equal if their reasons are equal."""
 
     reason: Enum  # a RefusalReason, or a member of the caller's own enumeration
-    detail: str = field(default="", compare=False)  # numbers for a person, at most 200 characters
-    room: int = field(default=0, compare=False)  # how many pods found room in all
+    detail: str = field(default="", compare=False)  # a sentence with numbers for a person, at most 200 characters
+    room: int = field(default=0, compare=False)  # pods that all hosts together have room for
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The cost of a ring over a rank order."""
 
-    crossings: tuple[int, ...]  # by tier 1..T: how many ring edges leave a switch of that tier
-    switches: tuple[int, ...]  # by tier 1..T: how many switches of that tier hold members
-    total: int = field(default=0)  # the sum of crossings: an edge counts once for every tier that it climbs over
+    crossings: tuple[int, ...]  # by tier 1..T: the number of ring edges that leave a switch of that tier
+    switches: tuple[int, ...]  # by tier 1..T: the number of switches of that tier that hold members
+    total: int = field(default=0)  # the sum of `crossings`: an edge counts once for every tier whose switch it leaves
 
 
 class TopologyError(Exception):

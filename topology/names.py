@@ -10,15 +10,16 @@ import re
 from collections.abc import Iterator
 from itertools import product
 
-TEXT_KEY = "topology_config"  # DLRover's chart renders this key, empty by default
-YAML_KEY = "topology.yaml"
-CONFIRM = "turnout.dev/confirmed-map"  # annotation: the digest of a large change that the admin wants
+# Keys of the topology ConfigMap.
+TEXT_KEY = "topology_config"  # the lines of the DLRover guide; DLRover's chart renders this key, empty by default
+YAML_KEY = "topology.yaml"  # the key of our own YAML form
+CONFIRM = "turnout.dev/confirmed-map"  # annotation: the digest of a large change that an admin has confirmed
 
 
-MAX_TEXT_BYTES = 1 << 20  # what a ConfigMap holds
-MAX_HOSTS = 200_000  # four times the largest cluster we plan for
+MAX_TEXT_BYTES = 1 << 20  # of a map text, as of a whole ConfigMap
+MAX_HOSTS = 200_000  # of a map
 MAX_TIERS = 15  # of switches; Kueue allows 16 levels, hosts included
-MAX_NAME = 253  # a DNS subdomain, which is what Kubernetes takes for a node name
+MAX_NAME = 253  # characters of a name, as of a DNS subdomain, which a node name must be
 
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]*\Z")  # node names, IPv4, IPv6
 _GROUP = re.compile(r"\[([^\[\]]*)\]")
@@ -31,62 +32,68 @@ class BadRange(ValueError):
 
 
 def host_fault(name: str) -> str:
-    """Return why a host cannot have this name, or an empty text."""
+    """Return why a host cannot have this name, "" if it can."""
     if len(name) > MAX_NAME:
         return f"host name of {len(name)} characters, at most {MAX_NAME} are allowed"
-    return "" if _HOST.match(name) else f"{shown(name)} is neither a node name nor an IP"
+    return "" if _HOST.match(name) else f"{quote_text(name)} is neither a node name nor an IP"
 
 
 def switch_fault(name: str) -> str:
-    """Return why a switch cannot have this name, or an empty text."""
+    """Return why a switch cannot have this name, "" if it can."""
     if not name or len(name) > MAX_NAME:
         return f"switch name of {len(name)} characters, 1 to {MAX_NAME} are allowed"
-    return "" if name.isprintable() else f"switch name {shown(name)} holds characters that cannot be printed"
+    return "" if name.isprintable() else f"switch name {quote_text(name)} holds characters that cannot be printed"
 
 
-def shown(text: str) -> str:
-    """Return a text fit for a message: quoted, escaped, at most 60 characters."""
+def quote_text(text: str) -> str:
+    """Return a text as it is shown in a message: quoted, escaped, at most 60 characters of it."""
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-def words(text: str) -> list[str]:
-    """Split at blanks and commas that stand outside brackets."""
+def split_words(text: str) -> list[str]:
+    """Return the words of a text, which blanks and commas outside brackets separate."""
     return _WORD.findall(text)
 
 
 def count_names(word: str) -> int:
-    """Return how many names a word stands for. Raises BadRange, also where no expansion could be a valid name."""
+    """Return how many names a word stands for, 1 without ranges. Raises BadRange, also if the names are too long."""
     if len(_GROUP.sub("0", word)) > MAX_NAME:
-        raise BadRange(f"{shown(word)} stands for names longer than {MAX_NAME} characters")
+        raise BadRange(f"{quote_text(word)} stands for names longer than {MAX_NAME} characters")
     total = 1
     for group in _GROUP.findall(word):
         total *= sum(last - first + 1 for first, last, _ in _spans(word, group))
     if "[" in _GROUP.sub("", word) or "]" in _GROUP.sub("", word):
-        raise BadRange(f"{shown(word)} has a bracket without its partner")
+        raise BadRange(f"{quote_text(word)} has a bracket without its partner")
     return total
 
 
-def expand(word: str) -> Iterator[str]:
-    """Yield the names that a word stands for, in the order written. Call size() first. Raises BadRange."""
+def expand_range(word: str) -> Iterator[str]:
+    """Return the names that a word stands for, in the order written. Raises BadRange.
+
+    Call count_names() first, because a word may stand for too many names.
+    """
     pieces = _GROUP.split(word)  # text, group, text, group, ..., text
     choices = [
         [f"{number:0{width}d}" for first, last, width in _spans(word, piece) for number in range(first, last + 1)]
-        if at % 2
+        if position % 2
         else [piece]
-        for at, piece in enumerate(pieces)
+        for position, piece in enumerate(pieces)
     ]
     return ("".join(parts) for parts in product(*choices))
 
 
 def _spans(word: str, group: str) -> list[tuple[int, int, int]]:
-    """Return first number, last number and digits of each part of a range such as 1-8,12. Raises BadRange."""
+    """Return (first number, last number, least digits) of each part of a range. Raises BadRange.
+
+    word: for the message. group: the text between the brackets, such as 1-8,12.
+    """
     spans = []
     for part in group.split(","):
         match = _SPAN.match(part.strip())
         if match is None:
-            raise BadRange(f"{shown(word)}: {shown(part)} is no range; write [1-8] or [1-8,12]")
+            raise BadRange(f"{quote_text(word)}: {quote_text(part)} is no range; write [1-8] or [1-8,12]")
         first, last = match[1], match[2] or match[1]
         if int(last) < int(first):
-            raise BadRange(f"{shown(word)}: the range {shown(part)} runs backwards")
+            raise BadRange(f"{quote_text(word)}: the range {quote_text(part)} runs backwards")
         spans.append((int(first), int(last), len(first)))
     return spans

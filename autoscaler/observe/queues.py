@@ -150,7 +150,7 @@ class Shares:
 
     def _update_namespaces(self) -> bool:
         """Compute `queue_of_namespace` again. Return True if it has changed."""
-        before, self.queue_of_namespace = self.queue_of_namespace, koordinator.by_namespace(self._specs.values())
+        before, self.queue_of_namespace = self.queue_of_namespace, koordinator.quota_of_namespace(self._specs.values())
         return before != self.queue_of_namespace
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from turnout.kube.labels import GATES, GPU_RESOURCES
 from turnout.kube.times import unix_s
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 from turnout.topology.names import TEXT_KEY, YAML_KEY
 
 OLDEST, NEWEST = (1, 29), (1, 37)

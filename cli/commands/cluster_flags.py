@@ -124,10 +124,8 @@ def context_namespace(args: argparse.Namespace) -> str:
     from turnout.kube.client import plain_kubeconfig
 
     path = plain_kubeconfig.kubeconfig_path(args.kubeconfig)
-    found = (
-        None if path is None else plain_kubeconfig.namespace_in(plain_kubeconfig.read_kubeconfig(path), args.context)
-    )
-    return found or _namespace_by_library(args)
+    config = None if path is None else plain_kubeconfig.read_kubeconfig(path)
+    return plain_kubeconfig.read_namespace(config, args.context) or _namespace_by_library(args)
 
 
 def _namespace_by_library(args: argparse.Namespace) -> str:
@@ -135,11 +133,11 @@ def _namespace_by_library(args: argparse.Namespace) -> str:
 
     "default" if it names none or cannot be read.
     """
-    from turnout.kube.client.api_client import find_kubeconfig
+    from turnout.kube.client.api_client import check_kubeconfig_exists
     from turnout.kube.errors import NoCluster
 
     try:
-        find_kubeconfig(args.kubeconfig)
+        check_kubeconfig_exists(args.kubeconfig)
     except NoCluster:  # opening a client reports it
         return "default"
     from kubernetes.aio.config import ConfigException, list_kube_config_contexts

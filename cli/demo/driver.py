@@ -47,7 +47,7 @@ from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.cluster.scheduler import Chosen, Cursor, ExtenderSettings, Outcome, schedule_without_extender
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology.fabric import Fabric, build
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 from turnout.topology.names import TEXT_KEY
 
 _PACE = Pace(pull_s=0.02, stop_s=0.02)  # nobody came to see images pulled

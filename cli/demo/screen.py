@@ -28,7 +28,7 @@ from turnout.cli.demo.scenario import (
     Recabling,
     Scene,
 )
-from turnout.topology.fabric import Fabric, cost
+from turnout.topology.fabric import Fabric, ring_cost
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # letters tell the gangs apart; colours only help
 _OURS, _THEIRS = "with Turnout", "kube-scheduler alone"
@@ -251,7 +251,7 @@ def score(fabric: Fabric, play: Scene, gang: DemoGang, nodes: Mapping[int, str])
     if len(nodes) < gang.pods:
         return None
     ips = {place.name: place.ip for place in play.places}
-    spent = cost(fabric, [fabric.index[ips[nodes[index]]] for index in range(gang.pods)])
+    spent = ring_cost(fabric, [fabric.index[ips[nodes[index]]] for index in range(gang.pods)])
     return Score(leaves=spent.switches[0], crossings=spent.total)
 
 

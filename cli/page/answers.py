@@ -42,8 +42,8 @@ from turnout.cli.page.messages import (
 from turnout.cli.views.goodput import Totals, period, rows
 from turnout.cli.views.saves import LoggedSave
 from turnout.launcher.goodput.job_time import TimeKind
-from turnout.topology.fabric import cost
-from turnout.topology.switch_paths import heights, natural
+from turnout.topology.fabric import ring_cost
+from turnout.topology.switch_paths import natural_key, tiers_of_switches
 
 DEFAULT_LIMIT, MOST_LIMIT = 50, 200
 MOST_RANKS = 1_024
@@ -107,7 +107,7 @@ def _sort_key(value: object) -> tuple[int, object]:
     """Order numbers before texts before None."""
     if value is None:
         return 2, 0
-    return (1, natural(value)) if isinstance(value, str) else (0, value)
+    return (1, natural_key(value)) if isinstance(value, str) else (0, value)
 
 
 def summary(state: ClusterState) -> Summary:
@@ -144,9 +144,9 @@ def _used_by_node(pods: Iterable[PlacedPod]) -> Counter[str]:
 def fabric_tree(state: ClusterState) -> FabricTree:
     """Return the switches and the hosts under them. It changes only with the map and the nodes, not with pods."""
     paths = {each.node: each.path for each in state.hosts if each.path}
-    tier_of = heights(paths.values())
+    tier_of = tiers_of_switches(paths.values())
     switches = {path[:depth] for path in paths.values() for depth in range(1, len(path) + 1)}
-    ordered = sorted(switches, key=lambda path: [natural(name) for name in path])
+    ordered = sorted(switches, key=lambda path: [natural_key(name) for name in path])
     return FabricTree(
         observed_at_s=state.map_at_s,
         version=state.map_version,
@@ -225,7 +225,7 @@ def largest_gangs(state: ClusterState) -> LargestGangs:
         for depth in range(1, len(host.path) + 1):
             nodes[host.path[:depth]] += 1
             gpus[host.path[:depth]] += host.gpus
-    tier_of = heights([each.path for each in state.hosts if each.path])
+    tier_of = tiers_of_switches([each.path for each in state.hosts if each.path])
     best: dict[int, tuple[str, ...]] = {}
     for path in sorted(nodes, key=lambda each: (-gpus[each], each)):
         best.setdefault(tier_of[path], path)
@@ -367,7 +367,7 @@ def ring_of(state: ClusterState, job: str) -> Ring | None:
     known = [host for host in hosts if host is not None]
     if not known or len(known) < len(hosts):
         return None
-    found = cost(state.fabric, known)
+    found = ring_cost(state.fabric, known)
     return Ring(found.crossings, found.switches, _fewest_leaves(state, sum(pod.gpus for pod in pods)))
 
 

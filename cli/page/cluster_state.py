@@ -21,7 +21,7 @@ from turnout.kube.pod_shape import amount
 from turnout.kube.reasons import AUTOSCALER
 from turnout.kube.times import unix_s
 from turnout.topology.fabric import EMPTY, Fabric
-from turnout.topology.switch_paths import natural
+from turnout.topology.switch_paths import natural_key
 
 # Bounds of the GPUs that a pod, a node or a sum is shown with: what others write must fit into JSON and the picture.
 MOST_POD_GPUS, MOST_NODE_GPUS, MOST_SUM_GPUS = 1_000_000, 1_024, 10**12
@@ -139,7 +139,7 @@ def hosts_of(nodes: Iterable[Node], fabric: Fabric, gpus: Gpus) -> tuple[HostSta
                 name, fabric.paths[name], 0, "missing", "The map names it, and no node has this name.", host
             )
     in_map_order = [mapped[host] for host in sorted(mapped)]
-    return (*in_map_order, *sorted(unmapped, key=lambda each: natural(each.node)))
+    return (*in_map_order, *sorted(unmapped, key=lambda each: natural_key(each.node)))
 
 
 def _host_id(node: Node, fabric: Fabric) -> int | None:

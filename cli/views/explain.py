@@ -31,7 +31,7 @@ from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.planner.plans import Plans
 from turnout.scheduler_ext.planner.request import GangPlan
 from turnout.topology.fabric import Fabric
-from turnout.topology.switch_paths import natural
+from turnout.topology.switch_paths import natural_key
 
 MOST_PODS = 4_096
 _NAME = "turnout-explain"
@@ -212,7 +212,7 @@ def _landings(gang: AskedGang, plan: GangPlan, view: ClusterView, shape: PodShap
         )
         for host, ranks in by_host.items()
     ]
-    return tuple(sorted(found, key=lambda each: (each.ranks, natural(each.node))))
+    return tuple(sorted(found, key=lambda each: (each.ranks, natural_key(each.node))))
 
 
 def _path(fabric: Fabric, host: int) -> str:

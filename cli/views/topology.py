@@ -13,7 +13,7 @@ from turnout.cli.views.listing import Column, Listing
 from turnout.cli.views.top import closed
 from turnout.kube.objects import Node
 from turnout.kube.pod_shape import amount
-from turnout.topology.switch_paths import Path, heights, natural
+from turnout.topology.switch_paths import Path, natural_key, tiers_of_switches
 
 OFF_MAP = "(not on the map)"
 _NAMED = 3  # nodes that one line names
@@ -66,7 +66,7 @@ def tree_nodes(nodes: Iterable[Node], used: Mapping[str, int], gpus: Gpus) -> li
         offered = sum(amount(each, room[each]) for each in gpus if each in room)
         keys = frozenset([name, *(each.address for each in node.status.addresses or ())])
         found.append(TreeNode(name, keys, offered, used.get(name, 0), closed(node)))
-    return sorted(found, key=lambda each: natural(each.node))
+    return sorted(found, key=lambda each: natural_key(each.node))
 
 
 def rows(paths: Mapping[str, Path], nodes: Sequence[TreeNode], with_nodes: bool) -> list[Branch]:
@@ -75,11 +75,11 @@ def rows(paths: Mapping[str, Path], nodes: Sequence[TreeNode], with_nodes: bool)
     paths: of the map, host -> its switches from the root down. with_nodes: every node has a line.
     """
     by_key = {key: each for each in reversed(nodes) for key in each.keys}
-    tier_of, below = heights(paths.values()), _hosts_below(paths)
+    tier_of, below = tiers_of_switches(paths.values()), _hosts_below(paths)
     found = []
-    for path in sorted(below, key=lambda each: [natural(name) for name in each]):
+    for path in sorted(below, key=lambda each: [natural_key(name) for name in each]):
         found.append(_branch("/".join(path), len(path) - 1, tier_of[path], below[path], by_key))
-        direct = sorted((host for host in below[path] if with_nodes and paths[host] == path), key=natural)
+        direct = sorted((host for host in below[path] if with_nodes and paths[host] == path), key=natural_key)
         found += [_branch(_leaf(path, host, by_key), len(path), 0, [host], by_key) for host in direct]
     on_map = {by_key[host].node for host in paths if host in by_key}
     return found + _unmapped([each for each in nodes if each.node not in on_map and each.gpus], with_nodes)
@@ -114,7 +114,7 @@ def _branch(path: str, depth: int, tier: int, hosts: Sequence[str], by_key: Mapp
         depth,
         tier,
         len(hosts),
-        tuple(sorted((host for host in hosts if host not in by_key), key=natural)),
+        tuple(sorted((host for host in hosts if host not in by_key), key=natural_key)),
         sum(each.gpus for each in nodes),
         sum(each.used_gpus for each in nodes),
         sum(each.free_gpus for each in nodes),

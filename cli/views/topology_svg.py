@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from turnout.cli.views.topology import OFF_MAP, TreeNode
 from turnout.kube.client.logs import printable
-from turnout.topology.switch_paths import Path, natural
+from turnout.topology.switch_paths import Path, natural_key
 
 CELL = 12  # pixels of a GPU with the gap to the next
 PADDING = 8  # pixels between a box and what is in it, and between two boxes
@@ -101,7 +101,7 @@ def _colours(holders: Holders) -> tuple[dict[str, str], list[tuple[str, str]]]:
 def _tree(paths: Mapping[str, Path], nodes: Sequence[TreeNode], by_key: Mapping[str, TreeNode]) -> _Box:
     """Return the boxes of all switches. Nodes with GPUs that the map does not name are in a box of their own."""
     root, known = _Box(""), dict[Path, _Box]()
-    for host in sorted(paths, key=lambda each: ([natural(name) for name in paths[each]], natural(each))):
+    for host in sorted(paths, key=lambda each: ([natural_key(name) for name in paths[each]], natural_key(each))):
         parent = root
         for depth in range(1, len(paths[host]) + 1):
             path = paths[host][:depth]

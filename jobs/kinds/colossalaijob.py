@@ -28,7 +28,7 @@ from turnout.kube import labels
 
 KIND, PATH = "ColossalAIJob", "/apis/batch.tensorstack.dev/v1beta1/colossalaijobs"
 LAUNCHER, WORKER = "launcher", "worker"
-WHY = "colossalai run starts on the hosts of one list: another size is another start"
+REFUSAL = "colossalai run starts on the hosts of one list: another size is another start"
 
 _TEXT = {"type": "string"}
 _Texts = Annotated[list[str], Meta(max_length=1024)]
@@ -52,7 +52,7 @@ class ColossalWorkers(FieldStruct, frozen=True, kw_only=True):
     """The workers, and the script that they train."""
 
     replicas: _Workers = 1
-    proc_per_worker: Annotated[int, Meta(ge=1, extra_json_schema={"default": 1})] = 1
+    proc_per_worker: Annotated[int, Meta(ge=1, extra_json_schema={"default": 1})] = 1  # processes of one pod
     command: Annotated[_Texts, Meta(extra_json_schema={"minItems": 1})]  # a .py file or -m, and arguments
     torch_args: _Texts = []  # further options of torchrun
     template: PodTemplate
@@ -65,12 +65,12 @@ class ColossalRunPolicy(FieldStruct, frozen=True):
 
 
 class ReplicaOverride(FieldStruct, frozen=True, kw_only=True):
-    """The changes that a mode of the job makes in the pods of one role."""
+    """The changes that a mode of the job makes in the pods of one role. Empty fields change nothing."""
 
     type: str  # launcher or worker, in any case
-    skip_init_container: bool = False
-    command: _Texts = []
-    args: _Texts = []
+    skip_init_container: bool = False  # True if the pod has no init container
+    command: _Texts = []  # of the container, [] for no change
+    args: _Texts = []  # of the container, [] for no change
 
 
 _Overrides = Annotated[list[ReplicaOverride], Meta(max_length=8)]
@@ -111,7 +111,10 @@ class SchedulerSpec(FieldStruct, frozen=True):
 
 
 def _unchanged(*fields: str) -> tuple[str, str]:
-    """Return the rule that a field, once set, neither changes nor disappears with the fields around it."""
+    """Return a CEL rule and its message: a field of the spec, once set, is neither changed nor removed.
+
+    fields: the path of the field, as in ("runMode", "pause").
+    """
     paths = [".".join(fields[: depth + 1]) for depth in range(len(fields))]
     was_set, is_set = (" && ".join(f"has({each}.{path})" for path in paths) for each in ("oldSelf", "self"))
     path = paths[-1]
@@ -182,17 +185,17 @@ def read_spec(part: ObjectPart) -> ColossalAIJobSpec:
 
 
 def launcher_template(spec: ColossalAIJobSpec) -> ObjectPart:
-    """Return the template of the launcher's pod."""
+    """Return the pod template of the launcher."""
     return ObjectPart({"spec": {"containers": [{**spec.launcher, "name": LAUNCHER}]}}, "spec.launcher")
 
 
 def worker_template(spec: ColossalAIJobSpec) -> ObjectPart:
-    """Return the template of a worker's pod."""
+    """Return the pod template of the workers."""
     return ObjectPart(spec.worker.template, "spec.worker.template")
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Raises BadJob."""
+    """Return the job that a ColossalAIJob describes: its size is its min and its max. Raises BadJob."""
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
     queue, replicas = spec.scheduler.t9k_scheduler or T9kScheduler(), spec.worker.replicas
@@ -204,18 +207,19 @@ def read(raw: Object) -> Job:
         role=WORKER,
         other_roles=((job_kind.worker_shape(launcher_template(spec)), 1),),
         life=_life(head, spec),
-        refused=WHY,
+        refused=REFUSAL,
     )
 
 
 def _life(head: job_kind.JobHead, spec: ColossalAIJobSpec) -> Life:
+    """Return the state of a job by its phase; a live job whose pause mode is enabled counts as suspended."""
     if head.status.text("phase") in ("Succeeded", "Failed"):
         return Life.DONE
     return Life.SUSPENDED if spec.run_mode.pause.enabled else Life.LIVE
 
 
 def _role(values: PodValues, name: str) -> str:
-    """Return the role by the label of T9k's scheduler, else by the pod names of its manual."""
+    """Return the role of a pod, by the label of T9k's scheduler, else by the end of the pod's name."""
     return values.get("scheduler.tensorstack.dev/role") or (LAUNCHER if name.endswith("-launcher") else WORKER)
 
 
@@ -223,7 +227,7 @@ COLOSSALAI_JOB = JobKind(
     KIND,
     PATH,
     read,
-    job_kind.resize_refused(WHY),
+    job_kind.resize_refused(REFUSAL),
     pods=PodIdentity(role=_role),
     crd=Crd(
         ColossalAIJobSpec,

@@ -14,8 +14,8 @@ from msgspec import inspect
 
 from turnout.jobs.fields import FieldStruct
 
-Column = tuple[str, str, str]  # name, type and JSON path
-Rules = Sequence[tuple[str, str]]  # each a rule in CEL, and the message for who breaks it
+Column = tuple[str, str, str]  # header, type and JSON path of a column of kubectl get
+Rules = Sequence[tuple[str, str]]  # each a rule in CEL, and the message if an object breaks it
 AGE = ("Age", "date", ".metadata.creationTimestamp")
 TEXT = {"type": "string"}
 ANY_OBJECT: Mapping[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -23,19 +23,19 @@ ANY_OBJECT: Mapping[str, Any] = {"type": "object", "x-kubernetes-preserve-unknow
 
 @dataclass(frozen=True, slots=True)
 class Crd:
-    """The content of a definition, beside the names of its kind."""
+    """The content of a CustomResourceDefinition, without the names of its kind."""
 
     spec: type[FieldStruct]
     status: type[FieldStruct]
-    columns: tuple[Column, ...]  # that kubectl prints
+    columns: tuple[Column, ...]  # of kubectl get
     template: Mapping[str, Any] = field(default_factory=lambda: ANY_OBJECT)  # the schema of a role's pods
     scale: tuple[str, str] | None = None  # the paths of the workers in spec and status; None without a scale
-    max_name: int = 63  # characters of a job's name
+    max_name: int = 63  # largest number of characters of an object's name
     short_names: tuple[str, ...] = ()  # for kubectl
 
 
 def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
-    """Return the definition of a kind. path: lists the objects of one group."""
+    """Return the CustomResourceDefinition of a kind. path: `/apis/GROUP/VERSION/PLURAL`, which lists the objects."""
     group, version, plural = path.split("/")[2:]
     rule = (
         f"self.metadata.name.size() <= {crd.max_name}",
@@ -48,27 +48,34 @@ def definition(kind: str, path: str, crd: Crd) -> dict[str, Any]:
         "spec": schema(crd.spec, crd.template),
         "status": schema(crd.status),
     }
-    top = {"type": "object", "properties": properties, "required": ["spec"], "x-kubernetes-validations": rules([rule])}
+    object_schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["spec"],
+        "x-kubernetes-validations": rules([rule]),
+    }
     names: dict[str, Any] = {"kind": kind, "listKind": f"{kind}List", "plural": plural, "singular": kind.lower()}
     names |= {"shortNames": list(crd.short_names)} if crd.short_names else {}
-    one = {
+    version_entry = {
         "name": version,
         "served": True,
         "storage": True,
-        "schema": {"openAPIV3Schema": top},
+        "schema": {"openAPIV3Schema": object_schema},
         "subresources": {"status": {}, **({} if crd.scale is None else {"scale": _scale(*crd.scale)})},
-        "additionalPrinterColumns": [{"name": name, "type": type_, "jsonPath": at} for name, type_, at in crd.columns],
+        "additionalPrinterColumns": [
+            {"name": name, "type": type_, "jsonPath": json_path} for name, type_, json_path in crd.columns
+        ],
     }
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{plural}.{group}", "labels": {"app.kubernetes.io/part-of": "turnout"}},
-        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [one]},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version_entry]},
     }
 
 
 def _scale(spec: str, status: str) -> dict[str, str]:
-    """Return the scale subresource of a CRD. spec, status: paths of the objects that hold the counts."""
+    """Return the scale subresource of a definition. spec, status: the paths of the objects that hold the counts."""
     return {
         "specReplicasPath": f"{spec}.replicas",
         "statusReplicasPath": f"{status}.active",
@@ -77,16 +84,17 @@ def _scale(spec: str, status: str) -> dict[str, str]:
 
 
 def rules(pairs: Rules) -> list[dict[str, str]]:
-    """Return validations by CEL."""
+    """Return CEL rules in the form of `x-kubernetes-validations`."""
     return [{"rule": rule, "message": message} for rule, message in pairs]
 
 
 def pod_template(container: str, container_fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the schema of a role's template.
+    """Return the schema of a role's pod template.
 
-    container: the name of a container that must be there, "" for none. container_fields: further fields of containers.
+    container: the name of a container that is required, "" for none. container_fields: schemas of further fields of
+    containers, by name.
     """
-    one = {
+    container_schema = {
         "type": "object",
         "properties": {"name": {"type": "string", "maxLength": 63}, "image": TEXT, **(container_fields or {})},
         "x-kubernetes-preserve-unknown-fields": True,
@@ -95,7 +103,7 @@ def pod_template(container: str, container_fields: Mapping[str, Any] | None = No
         f"self.exists(each, has(each.name) && each.name == '{container}')",
         f"one container must be named {container}",
     )
-    containers = {"type": "array", "maxItems": 64, "items": one}
+    containers = {"type": "array", "maxItems": 64, "items": container_schema}
     containers |= {"x-kubernetes-validations": rules([rule])} if container else {}
     pod = {
         "type": "object",
@@ -108,12 +116,12 @@ def pod_template(container: str, container_fields: Mapping[str, Any] | None = No
 
 
 def schema(type_: type[FieldStruct], template: Mapping[str, Any] = ANY_OBJECT) -> dict[str, Any]:
-    """Return the schema of a struct. template: that of the pods' templates in it."""
+    """Return the OpenAPI schema of a struct. template: the schema of the pod templates in it."""
     return _schema(inspect.type_info(type_), template)
 
 
 def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type, with the additions that its annotation names."""
+    """Return the OpenAPI schema of a type, with the additions in its `Annotated[...]`."""
     if isinstance(info, inspect.Metadata):
         if (info.extra or {}).get("is_template"):
             return dict(template)
@@ -124,7 +132,7 @@ def _schema(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type without annotations."""
+    """Return the OpenAPI schema of a type inside `Annotated[...]`; {}, which allows any value, for other types."""
     match info:
         case inspect.StructType():
             return _struct_schema(info, template)
@@ -132,8 +140,8 @@ def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str
             return {"type": "object"}
         case inspect.DictType(value_type=inner):
             return {"type": "object", "additionalProperties": _schema(inner, template)}
-        case inspect.ListType(item_type=inner, max_length=most):
-            return {"type": "array", **_limits(maxItems=most), "items": _schema(inner, template)}
+        case inspect.ListType(item_type=inner, max_length=max_items):
+            return {"type": "array", **_limits(maxItems=max_items), "items": _schema(inner, template)}
         case inspect.IntType(ge=least):
             return {"type": "integer", "format": "int32", **_limits(minimum=least)}
         case inspect.EnumType(cls=cls):
@@ -146,11 +154,12 @@ def _schema_of_bare(info: inspect.Type, template: Mapping[str, Any]) -> dict[str
 
 
 def _limits(**limits: int | None) -> dict[str, int]:
+    """Return the limits that are not None."""
     return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def _struct_schema(info: inspect.StructType, template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a struct. Its class may hold rules in CEL, as RULES."""
+    """Return the OpenAPI schema of a struct. Its class may have rules in CEL, as RULES."""
     required = [each.encode_name for each in info.fields if each.required]
     properties = {each.encode_name: _schema(each.type, template) for each in info.fields}
     cel = rules(getattr(info.cls, "RULES", ()))

@@ -88,6 +88,7 @@ class ElasticRoles(FieldStruct, frozen=True, kw_only=True):
 
     worker: WorkerSpec
     dlrover_master: MasterSpec = field(name=MASTER, default=MasterSpec())
+    # Roles of other strategies, whose pods are counted but not made here.
     ps: AnyObject | None = None
     chief: AnyObject | None = None
     evaluator: AnyObject | None = None
@@ -125,8 +126,8 @@ class ElasticJobStatus(JobStatus, frozen=True):
 class ScalePlanRole(FieldStruct, frozen=True):
     """The size of one role."""
 
-    replicas: Count | None = None
-    resource: AnyObject | None = None
+    replicas: Count | None = None  # the new number of pods; None for no change
+    resource: AnyObject | None = None  # the new resources of a pod; None for no change
 
 
 class ScalePlanSpec(FieldStruct, frozen=True, kw_only=True):
@@ -156,19 +157,19 @@ def read_spec(part: ObjectPart) -> ElasticJobSpec:
 
 
 def worker_role(spec: ElasticJobSpec) -> NamedRole:
-    """Return the workers."""
+    """Return the role of the workers."""
     return NamedRole(WORKER, WORKER, f"{ROLES}.{WORKER}", spec.replica_specs.worker)
 
 
 def command_bounds(words: tuple[str, ...]) -> tuple[int, int] | None:
-    """Return the min and the max of workers by --nnodes on the command line, None without the flag."""
+    """Return (min, max) of the workers by --nnodes in the words of a command line; None without the flag."""
     return job_kind.number_range(job_kind.flag_value(words, "--nnodes"))
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Its size is the one that we wrote last; after our plan was carried out, its own replicas.
+    """Return the job that an ElasticJob describes. Raises BadJob.
 
-    Raises BadJob.
+    Its size is its replicas, or the size that we wrote last while our ScalePlan is not carried out yet.
     """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
@@ -182,11 +183,11 @@ def read(raw: Object) -> Job:
     unit = job_kind.number_range(job_kind.flag_value(words, "--node_unit", "--node-unit"))
     has_bounds = labels.MIN_WORKERS in head.annotations or labels.MAX_WORKERS in head.annotations
     size = max(1, worker.spec.replicas)
-    least, most = nnodes if nnodes is not None and has_bounds else (size, size)
+    min_workers, max_workers = nnodes if nnodes is not None and has_bounds else (size, size)
     return job_kind.build_job(
         head,
         job_kind.SizeFields(
-            replicas, least, most, worker.template, "--nnodes" if nnodes else "", unit[0] if unit else 1
+            replicas, min_workers, max_workers, worker.template, "--nnodes" if nnodes else "", unit[0] if unit else 1
         ),
         queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         role=WORKER,
@@ -196,7 +197,7 @@ def read(raw: Object) -> Job:
             if name != WORKER
         ),
         life=_life(head, spec.suspend or not replicas),
-        refused=_refused(spec, has_bounds),
+        refused=_resize_refusal(spec, has_bounds),
     )
 
 
@@ -210,7 +211,7 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def recreate(raw: Object) -> Change | None:
-    """Return the ScalePlan of our last change, None if it was carried out."""
+    """Return the creation of the ScalePlan of our last change; None if it was carried out or if there is none."""
     head = job_kind.read_head(raw, KIND)
     name, workers = (
         head.annotations.get(labels.SCALE_PLAN),
@@ -221,7 +222,10 @@ def recreate(raw: Object) -> Change | None:
 
 
 def _plan(head: job_kind.JobHead, name: str, workers: int) -> Change:
-    """Return the creation of a ScalePlan owned by the job. Both label names are set, because DLRover renamed them."""
+    """Return the creation of a ScalePlan that the job owns. Both label names are set, because DLRover renamed them.
+
+    name: of the ScalePlan. workers: the new size.
+    """
     body = {
         "apiVersion": GROUP,
         "kind": "ScalePlan",
@@ -242,13 +246,14 @@ def _plan(head: job_kind.JobHead, name: str, workers: int) -> Change:
 
 
 def _life(head: job_kind.JobHead, suspended: bool) -> Life:
+    """Return the state of a job by its phase."""
     if head.status.text("phase") in ("Succeeded", "Failed"):
         return Life.DONE
     return Life.SUSPENDED if suspended else Life.LIVE
 
 
-def _refused(spec: ElasticJobSpec, has_bounds: bool) -> str:
-    """Return why the autoscaler must not resize the job, "" if it may."""
+def _resize_refusal(spec: ElasticJobSpec, has_bounds: bool) -> str:
+    """Return why the autoscaler must not resize the job, "" if it may. has_bounds: annotations set its bounds."""
     strategy = spec.distribution_strategy
     if strategy != ALL_REDUCE:
         return f"spec.distributionStrategy is {strategy or 'not set'}: only the workers of {ALL_REDUCE} are alike"
@@ -260,11 +265,12 @@ def _refused(spec: ElasticJobSpec, has_bounds: bool) -> str:
 
 
 def _role(values: PodValues, _: str) -> str:
+    """Return the role of a pod, "" if no label states it."""
     return first_value(values, "elasticjob.dlrover/replica-type", "replica-type")
 
 
 def _index(values: PodValues, _: str) -> int:
-    """Return the pod's index. The master deletes the highest first; a replacement pod gets a new index."""
+    """Return the index of a pod, 0 without one. A master deletes the highest first; a replacement gets a new index."""
     return number_of(first_value(values, "elasticjob.dlrover/replica-index", "replica-index"))
 
 

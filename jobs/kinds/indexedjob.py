@@ -19,13 +19,13 @@ def read(raw: Object) -> Job:
     head = job_kind.read_head(raw, KIND)
     spec = head.spec
     size = spec.count("parallelism", 1)
-    own = max(1, size)
+    bound = max(1, size)
     return job_kind.build_job(
         head,
-        job_kind.SizeFields(size, own, own, spec.part("template")),
+        job_kind.SizeFields(size, bound, bound, spec.part("template")),
         queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         life=job_kind.life_by_conditions(head, spec.flag("suspend") or not size, ("Complete", "Failed")),
-        refused=_refused(head),
+        refused=_resize_refusal(head),
         selector=tuple(sorted(spec.part("selector").words("matchLabels").items())),
     )
 
@@ -38,21 +38,21 @@ def resize(raw: Object, workers: int) -> Change:
     )
 
 
-def _refused(head: job_kind.JobHead) -> str:
+def _resize_refusal(head: job_kind.JobHead) -> str:
     """Return why the autoscaler must not resize the job, "" if it may."""
     spec = head.spec
     if spec.text("completionMode") != "Indexed":
         return "spec.completionMode is not Indexed: which pods go is nobody's choice"
     if spec.count("completions", 0) != spec.count("parallelism", 1):
         return "completions and parallelism differ: only a job of which all indexes run at once can be resized"
-    if any(_of_many(rule) for rule in spec.part("successPolicy").parts("rules")):
+    if any(_needs_other_indexes(rule) for rule in spec.part("successPolicy").parts("rules")):
         return "spec.successPolicy names indexes that a smaller job would not have"
     if head.labels.get(labels.KUEUE_QUEUE) and head.annotations.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
-    return job_kind.managed_elsewhere(spec.text("managedBy"), "spec.managedBy", "kubernetes.io/job-controller")
+    return job_kind.manager_refusal(spec.text("managedBy"), "spec.managedBy", "kubernetes.io/job-controller")
 
 
-def _of_many(rule: ObjectPart) -> bool:
+def _needs_other_indexes(rule: ObjectPart) -> bool:
     """Return True if a rule's success needs more than index 0."""
     return rule.text("succeededIndexes") != "0" and (
         rule.has("succeededIndexes") or rule.count("succeededCount", 1) > 1

@@ -1,7 +1,7 @@
 """A kind of job: how its objects are read and resized, how it marks its pods, and the fields that kinds share.
 
-Each module beside this one specifies one kind. crd.py derives the CustomResourceDefinition of a kind from its structs.
-turnout.controllers.kinds makes the pods of the kinds that we run.
+Each module of this folder that is named after a kind specifies it. crd.py derives the CustomResourceDefinition of a
+kind from its structs. turnout.controllers.kinds makes the pods of the kinds that we run.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ BOUND_ANNOTATIONS = (labels.MIN_WORKERS, labels.MAX_WORKERS)
 SIZE_OWNERS = ("JobSet", "MPIJob", "RayJob", "RayService", "TrainJob")  # owners that restore the sizes of their jobs
 MAX_REPLICAS = 10_000  # of a role
 
+# Types of fields, with the bounds that the CustomResourceDefinition states, too.
 Count = Annotated[int, Meta(ge=0, le=MAX_INT32)]
 Pods = Annotated[int, Meta(ge=0, le=MAX_PODS)]
 Replicas = Annotated[int, Meta(ge=0, le=MAX_REPLICAS, extra_json_schema={"maximum": MAX_REPLICAS, "default": 1})]
-_OPEN = Meta(extra_json_schema={"x-kubernetes-preserve-unknown-fields": True})
-AnyObject = Annotated[dict[str, Any], _OPEN]
-AnyValue = Annotated[Any, _OPEN]
+_PRESERVE_UNKNOWN = Meta(extra_json_schema={"x-kubernetes-preserve-unknown-fields": True})
+AnyObject = Annotated[dict[str, Any], _PRESERVE_UNKNOWN]
+AnyValue = Annotated[Any, _PRESERVE_UNKNOWN]
 # Stays raw, because the controller copies fields that it does not know.
 PodTemplate = Annotated[dict[str, Any], Meta(extra={"is_template": True})]
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 _Seconds = Annotated[int, Meta(extra_json_schema={"format": "int64"})]  # since 1970
-_FIXED = {
+_IMMUTABLE = {
     "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "spec.runPolicy.managedBy never changes"}]
 }
 
@@ -86,7 +87,7 @@ class RunPolicySpec(FieldStruct, frozen=True):
     active_deadline_seconds: Count | None = None  # the longest that it may be active
     backoff_limit: Count | None = None  # restarts of containers, and failed pods
     suspend: bool = False
-    managed_by: Annotated[str, Meta(extra_json_schema=_FIXED)] = ""
+    managed_by: Annotated[str, Meta(extra_json_schema=_IMMUTABLE)] = ""
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
 
 
@@ -127,14 +128,14 @@ class JobStatus(FieldStruct, frozen=True):
 class NamedRole(NamedTuple):
     """A role of a job."""
 
-    name: str  # as its operator spells it
-    key: str  # as the object spells it
-    where: str  # its path
-    spec: ReplicaSpec
+    name: str  # in the spelling of its operator, such as Worker
+    key: str  # in the spelling of the object, such as worker
+    where: str  # its path, as in spec.msReplicaSpecs.worker
+    spec: ReplicaSpec  # its fields
 
     @property
     def template(self) -> ObjectPart:
-        """Return the template of its pods."""
+        """Return the pod template of the role."""
         return ObjectPart(self.spec.template, f"{self.where}.template")
 
     @property
@@ -146,7 +147,8 @@ class NamedRole(NamedTuple):
 def named_roles(specs: Mapping[str, ReplicaSpec], names: Sequence[str], where: str) -> dict[str, NamedRole]:
     """Return the roles by name, in the order of `names`. The object may spell names in any case.
 
-    where: the path of the roles. Raises BadJob for another name, and for a duplicate.
+    specs: the roles by the object's spelling. names: all names that are allowed. where: the path of the roles. Raises
+    BadJob for another name, and for a duplicate.
     """
     by_word = {name.lower(): name for name in names}
     roles: dict[str, NamedRole] = {}
@@ -159,46 +161,47 @@ def named_roles(specs: Mapping[str, ReplicaSpec], names: Sequence[str], where: s
     return {name: roles[name] for name in names if name in roles}
 
 
-PodValues = Mapping[str, str]  # labels and annotations of a pod
+PodValues = Mapping[str, str]  # labels and annotations of a pod, by key
 _ROLE_LABELS = (labels.TRAINING_TYPE, labels.VOLCANO_TASK_SPEC)
 _NUMBER = re.compile(r"[0-9]{1,9}")
 _INDEX_LABELS = (labels.VOLCANO_TASK_INDEX, labels.TRAINING_INDEX, labels.JOB_INDEX)
 
 
 def pod_role(values: PodValues, _: str) -> str:
-    """Return the role of a pod in its job, "" if no label tells it."""
+    """Return the role of a pod in its job, "" if no label or annotation states it."""
     return first_value(values, *_ROLE_LABELS)
 
 
 def pod_index(values: PodValues, name: str) -> int:
-    """Return the index of a pod in its job: from a label, else from the end of its name, else 0."""
+    """Return the index of a pod in its job: from a label or annotation, else from the end of its name, else 0."""
     tail = name.rpartition("-")[2]
     return number_of(first_value(values, *_INDEX_LABELS) or tail)
 
 
 def no_job_name(_: PodValues) -> str:
-    """Return "": the owner of the pod is the job."""
+    """Return "", the name of the job by labels for a kind whose pods name it as their owner instead."""
     return ""
 
 
 def first_value(values: PodValues, *keys: str) -> str:
-    """Return the first of these values that is set, "" for none."""
+    """Return the value of the first of these keys that is set and not empty, "" for none."""
     return next(filter(None, (values.get(key) for key in keys)), "")
 
 
 def number_of(text: str) -> int:
-    """Return the number in a text, 0 if it is not a number."""
+    """Return the whole number in a text of up to nine digits, 0 for any other text."""
     return int(text) if _NUMBER.fullmatch(text) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """How a kind marks its pods by labels, annotations and names."""
+    """The functions that find a pod's job, role and index, from its labels and annotations, and its name."""
 
-    job: Callable[[PodValues], str] = no_job_name  # the name of the pod's job, "" if its owner is the job
-    role: Callable[[PodValues, str], str] = pod_role
-    index: Callable[[PodValues, str], int] = pod_index  # the controller deletes the highest first
-    index_is_order: bool = False  # the indexes have gaps: only their order counts, ties by age, the oldest first
+    job: Callable[[PodValues], str] = no_job_name  # returns the name of the pod's job, "" if its owner is the job
+    role: Callable[[PodValues, str], str] = pod_role  # returns the role, "" for none
+    index: Callable[[PodValues, str], int] = pod_index  # returns the index; the highest is deleted first
+    # True if indexes have gaps, so that only their order counts; of equal indexes the oldest pod is first.
+    index_is_order: bool = False
 
 
 DEFAULT_IDENTITY = PodIdentity()
@@ -208,19 +211,20 @@ DEFAULT_IDENTITY = PodIdentity()
 class JobKind:
     """A kind of job: where its objects are, how to read one, and how to resize one."""
 
-    kind: str  # unique among all kinds
-    path: str  # lists the objects
-    read: Callable[[Object], Job]  # raises BadJob
-    resize: Callable[[Object, int], Change]  # called only for jobs that are not refused
-    # Resizes a job of which a shrink must name the pods that leave; None for other kinds.
+    kind: str  # a name that is unique among all kinds
+    path: str  # the path that lists the objects of all namespaces
+    read: Callable[[Object], Job]  # returns the job that an object describes; raises BadJob
+    # Returns the change to a number of workers. It is called only for jobs that are not refused.
+    resize: Callable[[Object, int], Change]
+    # Does the same for a kind of which a shrink must name the pods that leave; None for other kinds.
     resize_with_names: Callable[[Object, int, tuple[str, ...]], Change] | None = None
-    # Returns what may be lost after our last resize, to write it again; None if nothing is.
+    # Returns the second write of our last resize, in case it was lost; None if it was carried out.
     recreate: Callable[[Object], Change | None] | None = None
-    pods: PodIdentity = DEFAULT_IDENTITY  # how its pods tell their job, role and index
-    object_kind: str = ""  # the kind in the objects, if several groups share it; `kind` separates them
+    pods: PodIdentity = DEFAULT_IDENTITY  # how the job, role and index of its pods are found
+    object_kind: str = ""  # the kind in the objects, if several API groups share it; "" if it equals `kind`
     sizes: tuple[str, ...] | None = None  # fields that a resize may change; None for a kind that is never resized
-    creates: tuple[str, ...] = ()  # resources of which a resize creates an object
-    crd: Crd | None = None  # None for a kind that others define
+    creates: tuple[str, ...] = ()  # resources (plural names) of which a resize creates an object
+    crd: Crd | None = None  # its CustomResourceDefinition; None for a kind that others define
 
     @property
     def group(self) -> str:
@@ -238,7 +242,10 @@ class JobKind:
         return self.path.removeprefix("/apis/").rpartition("/")[0]
 
     def change(self, raw: Object, workers: int, leaving: tuple[str, ...] = ()) -> Change:
-        """Return the change to this number of workers. leaving: the names of the pods that should leave."""
+        """Return the write that changes the job to this number of workers.
+
+        raw: the job's object. leaving: the names of the pods that should leave; kinds that cannot name them ignore it.
+        """
         if self.resize_with_names is None:
             return self.resize(raw, workers)
         return self.resize_with_names(raw, workers, leaving)
@@ -246,40 +253,43 @@ class JobKind:
 
 @dataclass(frozen=True, slots=True)
 class JobHead:
-    """The metadata, spec and status of an object."""
+    """The metadata, spec and status of a job's object."""
 
     key: JobKey
     uid: str
     version: str  # the resourceVersion
-    created: str  # the creationTimestamp
-    annotations: Mapping[str, str]  # annotations
-    labels: Mapping[str, str]  # labels
-    spec: ObjectPart
-    status: ObjectPart
-    owner_kind: str = ""  # of its controller
-    owner_uid: str = ""  # of its controller
-    is_deleted: bool = False  # it has a deletionTimestamp
+    created: str  # the creationTimestamp, RFC 3339
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    spec: ObjectPart  # empty if it is absent
+    status: ObjectPart  # empty if it is absent
+    owner_kind: str = ""  # the kind of its controller owner, "" for none
+    owner_uid: str = ""  # the UID of its controller owner, "" for none
+    is_deleted: bool = False  # True if it has a deletionTimestamp
 
     def first_value(self, *keys: str) -> str:
-        """Return the first of these labels or annotations that is set, "" for none."""
-        found = (self.labels.get(key) or self.annotations.get(key) for key in keys)
-        return next(filter(None, found), "")
+        """Return the value of the first of these keys that a label, else an annotation, sets; "" for none."""
+        values = (self.labels.get(key) or self.annotations.get(key) for key in keys)
+        return next(filter(None, values), "")
 
 
 @dataclass(frozen=True, slots=True)
 class SizeFields:
     """The size and the bounds of a job by its own fields, in pods."""
 
-    replicas: int  # >= 0
-    least: int  # >= 1
-    most: int  # >= least
-    template: ObjectPart  # of a worker's pod
-    fixed_field: str = ""  # the field that bounds the job, if annotations may only narrow its bounds
-    unit: int = 1  # pods that are added or removed together
+    replicas: int  # the current size, >= 0
+    least: int  # the min, >= 1
+    most: int  # the max, >= least
+    template: ObjectPart  # the pod template of a worker
+    fixed_field: str = ""  # the field that sets the bounds, if annotations may only narrow them; else ""
+    unit: int = 1  # pods that are added or removed together, >= 1
 
 
 def read_head(raw: Object, kind: str) -> JobHead:
-    """Return the metadata, spec and status of an object. Raises BadJob."""
+    """Return the metadata, spec and status of a job's object. Raises BadJob.
+
+    kind: the unique name of its kind, JobKind.kind.
+    """
     object_part = ObjectPart(raw)
     meta = object_part.part("metadata")
     if not meta.text("name"):
@@ -305,7 +315,8 @@ def build_job(
 ) -> Job:
     """Return the job that the fields of its kind and our annotations describe. Raises BadJob.
 
-    priority: 0 to 100, from a field of the kind. own: fields of Job that only this kind sets.
+    queue: the name of its queue, "" for none. priority: 0 to 100, from a field of the kind; None for none.
+    priority_class: "" for the one in the pod template. own: fields of Job that only this kind sets.
     """
     notes, sizes = head.annotations, _sizes(head.annotations, sized.unit)
     pause, ends_s = job_annotations.pause(notes)
@@ -313,8 +324,7 @@ def build_job(
     bounds = job_annotations.bounds(notes, sized.least, sized.most, sizes, sized.fixed_field)
     other_pods = sum(count for _, count in own.get("other_roles", ()))
     own["refused"] = own.get("refused") or _owner_refusal(head) or _gang_refusal(pod_notes, bounds.least + other_pods)
-    if head.is_deleted:
-        own["life"] = Life.DONE  # it waits for nothing, whatever pods it lacks
+    own |= {"life": Life.DONE} if head.is_deleted else {}  # a job that is being deleted gets no more pods
     return Job(
         head.key,
         head.uid,
@@ -343,7 +353,7 @@ def build_job(
 
 
 def worker_shape(template: ObjectPart) -> PodShape:
-    """Return the shape of a pod of this template. Raises BadJob."""
+    """Return the shape of a pod of this pod template. Raises BadJob."""
     spec = template.part("spec").value
     try:
         return shape_of(msgspec.convert({"metadata": {}, "spec": spec}, Pod))
@@ -352,9 +362,9 @@ def worker_shape(template: ObjectPart) -> PodShape:
 
 
 def life_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, ...]) -> Life:
-    """Return a job's state by its conditions. Raises BadJob.
+    """Return a job's state by the conditions in its status. Raises BadJob.
 
-    final_types: the types of conditions that end the job when True.
+    suspended: its spec suspends it. final_types: the types of conditions that end the job when their status is True.
     """
     conditions = {each.text("type"): each.text("status") for each in head.status.parts("conditions")}
     if any(conditions.get(end) == "True" for end in final_types):
@@ -362,36 +372,38 @@ def life_by_conditions(head: JobHead, suspended: bool, final_types: tuple[str, .
     return Life.SUSPENDED if suspended else Life.LIVE
 
 
-def managed_elsewhere(manager: str, where: str, own: str) -> str:
-    """Return why a job that another controller manages must not be resized, "" if none does.
+def manager_refusal(manager: str, where: str, own: str) -> str:
+    """Return why a job that another controller manages must not be resized, "" if its own controller manages it.
 
-    manager: the value of managedBy. where: its path. own: the value of the job's own controller.
+    manager: the value of managedBy, "" if absent. where: the path of managedBy. own: the value that stands for the
+    kind's own controller.
     """
     return "" if manager in ("", own) else f"{where} is {manager}: its pods are made elsewhere"
 
 
-def with_gang_refusal(job: Job, gang: SchedulingPolicy, default: str) -> Job:
-    """Return the job, refused if its gang needs more or fewer pods than its min. default: of an absent minAvailable.
+def refuse_if_gang_differs(job: Job, gang: SchedulingPolicy, default: str) -> Job:
+    """Return the job, with a refusal if its gang needs more or fewer pods than the job's min.
 
-    A job without a schedulingPolicy is not checked.
+    gang: the schedulingPolicy of the job; an empty one is not checked. default: the pods that an absent minAvailable
+    stands for, in words, for the sentence. A job that is refused already is returned unchanged.
     """
     if job.refused or gang == SchedulingPolicy():
         return job
-    where, floor = "spec.runPolicy.schedulingPolicy.minAvailable", gang.min_available
+    where, min_available = "spec.runPolicy.schedulingPolicy.minAvailable", gang.min_available
     needed = job.bounds.least + sum(count for _, count in job.other_roles)
-    if floor is None:
+    if min_available is None:
         return replace(job, refused=f"{where} is not set, so its gang needs {default}: set it to {needed}")
-    if floor != needed:
-        return replace(job, refused=f"{where} is {floor} and its least pods are {needed}: they must agree")
+    if min_available != needed:
+        return replace(job, refused=f"{where} is {min_available} and its least pods are {needed}: they must agree")
     return job
 
 
-def resize_patch(job: Job, notes: Mapping[str, str], plural: str, workers: int, spec: Any, *kept_keys: str) -> Change:
+def resize_patch(job: Job, notes: Mapping[str, str], path: str, workers: int, spec: Any, *bound_keys: str) -> Change:
     """Return the merge patch that resizes a job, valid only for this version of it.
 
-    notes: the annotations that the job has now. plural: the path of the kind's objects. spec: the changed fields of the
-    spec, empty for none. kept_keys: annotations of the bounds to write, because only the replaced
-    size implied them.
+    notes: the annotations that the job has now. path: lists the kind's objects of all namespaces. spec: the changed
+    fields of the spec, None for none. bound_keys: annotations of bounds that are written if they are absent, because
+    until now only the size in the object implied these bounds.
     """
     new_annotations = {labels.WROTE_WORKERS: str(workers)}
     if labels.WROTE_WORKERS not in notes and job.replicas > 0:
@@ -399,17 +411,17 @@ def resize_patch(job: Job, notes: Mapping[str, str], plural: str, workers: int, 
     if job.wish is not None:
         new_annotations[labels.WISH_WORKERS] = str(job.wish)
     bound_values = {labels.MIN_WORKERS: str(job.bounds.least), labels.MAX_WORKERS: str(job.bounds.most)}
-    new_annotations |= {key: bound_values[key] for key in kept_keys if key not in notes}
+    new_annotations |= {key: bound_values[key] for key in bound_keys if key not in notes}
     body = {
         "metadata": {"resourceVersion": job.version, "annotations": new_annotations},
         **({"spec": spec} if spec else {}),
     }
-    group, _, name = plural.rpartition("/")
+    group, _, name = path.rpartition("/")
     return Change("PATCH", f"{group}/namespaces/{job.key.namespace}/{name}/{job.key.name}", body)
 
 
 def resize_refused(why: str) -> Callable[[Object, int], Change]:
-    """Return a resize function that always raises BadJob, for a kind whose jobs are all refused."""
+    """Return a resize function that always raises BadJob, for a kind whose jobs are all refused. why: the reason."""
 
     def resize(_: Object, workers: int) -> Change:
         raise BadJob(f"not to be given {workers} workers: {why}")
@@ -418,7 +430,10 @@ def resize_refused(why: str) -> Callable[[Object, int], Change]:
 
 
 def _sizes(notes: Mapping[str, str], unit: int) -> Sizes:
-    """Return the sizes that the owner and the kind allow together. Raises BadJob."""
+    """Return the sizes that the owner's annotation and the kind allow together. Raises BadJob.
+
+    unit: pods that the kind adds or removes together.
+    """
     chosen = job_annotations.sizes(notes)
     if chosen.doubles:
         return Sizes(unit, doubles=True)
@@ -428,29 +443,34 @@ def _sizes(notes: Mapping[str, str], unit: int) -> Sizes:
 
 
 def _owner_refusal(head: JobHead) -> str:
-    """Return why a job that another object created must not be resized, "" if it may be."""
+    """Return why a job must not be resized because its owner would restore the size; "" if no owner does."""
     return f"its {head.owner_kind} has made it and holds its size" if head.owner_kind in SIZE_OWNERS else ""
 
 
 def _gang_refusal(pod_notes: Mapping[str, str], least: int) -> str:
-    """Return why koordinator's gang does not allow fewer pods than it needs, "" if it does."""
-    floor = pod_notes.get(labels.KOORD_MIN, "")
-    if re.fullmatch(r"[0-9]{1,7}", floor) is None or int(floor) <= least:
+    """Return why a job must not be resized because its koordinator gang needs more pods than its min; "" if not.
+
+    pod_notes: annotations of the pod template. least: the min of the job with all roles, in pods.
+    """
+    gang_min = pod_notes.get(labels.KOORD_MIN, "")
+    if re.fullmatch(r"[0-9]{1,7}", gang_min) is None or int(gang_min) <= least:
         return ""
-    return (
-        f"{labels.KOORD_MIN} of its pods is {floor}, more than its least of {least}: what is left could not start anew"
-    )
+    floor_text = f"{labels.KOORD_MIN} of its pods is {gang_min}, more than its least of {least}"
+    return f"{floor_text}: what is left could not start anew"
 
 
 def command_words(template: ObjectPart) -> tuple[str, ...]:
-    """Return the words of the containers' commands and arguments, including those in a shell's text. Raises BadJob."""
+    """Return the words of all containers' commands and arguments, each text split at spaces. Raises BadJob."""
     containers = template.part("spec").parts("containers")
     texts = [text for each in containers for text in (*each.texts("command"), *each.texts("args"))]
     return tuple(word for text in texts for word in text.split())
 
 
 def flag_value(words: tuple[str, ...], *names: str) -> str:
-    """Return the value of the first of these flags, as `--name value` or `--name=value`; "" if none is set."""
+    """Return the value of the first of these flags in `words`, as `--name value` or `--name=value`; "" for none.
+
+    words: of a command line. names: with their dashes.
+    """
     for position, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in names:
@@ -459,6 +479,6 @@ def flag_value(words: tuple[str, ...], *names: str) -> str:
 
 
 def number_range(text: str) -> tuple[int, int] | None:
-    """Return the two numbers of torchrun's --nnodes, `2:8`, or one number twice; None for any other text."""
-    found = re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", text)
-    return None if found is None else (int(found[1]), int(found[2] or found[1]))
+    """Return (min, max) of a text such as torchrun's --nnodes: `2:8`, or `4` for (4, 4); None for any other text."""
+    match = re.fullmatch(r"([1-9][0-9]{0,5})(?::([1-9][0-9]{0,5}))?", text)
+    return None if match is None else (int(match[1]), int(match[2] or match[1]))

@@ -15,7 +15,11 @@ _LABEL_PREFIX = "leaderworkerset.sigs.k8s.io"
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Without our annotations, which count pods, its bounds are its size. Raises BadJob."""
+    """Return the job that a LeaderWorkerSet describes. Raises BadJob.
+
+    Its workers are all pods, but without the leaders if these request other resources. Without our annotations, which
+    count pods, its bounds are its size.
+    """
     head = job_kind.read_head(raw, KIND)
     template_part = head.spec.part("leaderWorkerTemplate")
     if not template_part.has("workerTemplate"):
@@ -36,12 +40,12 @@ def read(raw: Object) -> Job:
         queue=head.first_value(labels.KUEUE_QUEUE, labels.VOLCANO_QUEUE, labels.QUEUE),
         role="worker" if leader_differs else "",
         other_roles=((leader, groups),) if leader_differs and groups else (),
-        refused=_refused(head, leader_differs),
+        refused=_resize_refusal(head, leader_differs),
     )
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change to this number of pods, in whole groups."""
+    """Return the change to this number of pods. workers: a multiple of the group size."""
     head, job = job_kind.read_head(raw, KIND), read(raw)
     groups = workers // head.spec.part("leaderWorkerTemplate").count("size", 1, 1)
     return job_kind.resize_patch(
@@ -49,8 +53,8 @@ def resize(raw: Object, workers: int) -> Change:
     )
 
 
-def _refused(head: job_kind.JobHead, leader_differs: bool) -> str:
-    """Return why a LeaderWorkerSet cannot be resized; "" if it can.
+def _resize_refusal(head: job_kind.JobHead, leader_differs: bool) -> str:
+    """Return why the autoscaler must not resize a LeaderWorkerSet, "" if it may.
 
     leader_differs: leaders request other resources than workers.
     """
@@ -64,16 +68,17 @@ def _refused(head: job_kind.JobHead, leader_differs: bool) -> str:
 
 
 def _job(values: PodValues) -> str:
-    """Return the name of the LeaderWorkerSet: its pods are owned by StatefulSets, not by the set itself."""
+    """Return the name of a pod's LeaderWorkerSet by its label, because StatefulSets own the pods; "" for others."""
     return values.get(f"{_LABEL_PREFIX}/name", "")
 
 
 def _role(values: PodValues, _: str) -> str:
+    """Return "leader" for the first pod of a group, else "worker"."""
     return "leader" if values.get(f"{_LABEL_PREFIX}/worker-index") == "0" else "worker"
 
 
 def _index(values: PodValues, _: str) -> int:
-    """Return the pod's index over all groups."""
+    """Return the index of a pod over all groups, 0 without labels."""
     group = number_of(values.get(f"{_LABEL_PREFIX}/group-index", ""))
     worker = number_of(values.get(f"{_LABEL_PREFIX}/worker-index", ""))
     return group * number_of(values.get(f"{_LABEL_PREFIX}/size", "")) + worker

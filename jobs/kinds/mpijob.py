@@ -17,7 +17,10 @@ _STARTERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Visible --min-np and --max-np flags of horovodrun bound it, in slots. Raises BadJob."""
+    """Return the job that an MPIJob describes: the Workers, and the launcher as another role. Raises BadJob.
+
+    If its annotations make it elastic, the --min-np and --max-np flags of horovodrun bound it, in slots.
+    """
     head = job_kind.read_head(raw, KIND)
     roles, run = head.spec.by_name("mpiReplicaSpecs"), decode(RunPolicySpec, head.spec.part("runPolicy"))
     for name in ("Launcher", "Worker"):
@@ -45,9 +48,9 @@ def read(raw: Object) -> Job:
         role="worker",
         other_roles=((job_kind.worker_shape(launcher.part("template")), 1),),
         life=job_kind.life_by_conditions(head, run.suspend, ("Succeeded", "Failed")),
-        refused=_refused(head, run, words, has_bounds),
+        refused=_resize_refusal(head, run, words, has_bounds),
     )
-    return job_kind.with_gang_refusal(job, run.scheduling_policy, "all workers and the launcher")
+    return job_kind.refuse_if_gang_differs(job, run.scheduling_policy, "all workers and the launcher")
 
 
 def resize(raw: Object, workers: int) -> Change:
@@ -58,8 +61,11 @@ def resize(raw: Object, workers: int) -> Change:
     )
 
 
-def _refused(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
-    """Return why the autoscaler must not resize the job, "" if it may. words: the command of its launcher."""
+def _resize_refusal(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str, ...], has_bounds: bool) -> str:
+    """Return why the autoscaler must not resize the job, "" if it may.
+
+    words: the command line of its launcher. has_bounds: annotations set its bounds.
+    """
     if not has_bounds:
         return (
             "nothing says that its program reads discover_hosts.sh again and again, as elastic Horovod does: "
@@ -71,11 +77,11 @@ def _refused(head: job_kind.JobHead, run: RunPolicySpec, words: tuple[str, ...],
         return "spec.runLauncherAsWorker: rank 0 is then the launcher, and its workers are numbered from 1"
     if head.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no MPIJob: it would evict it whole"
-    return job_kind.managed_elsewhere(run.managed_by, "spec.runPolicy.managedBy", "kubeflow.org/mpi-operator")
+    return job_kind.manager_refusal(run.managed_by, "spec.runPolicy.managedBy", "kubeflow.org/mpi-operator")
 
 
 def _job(values: PodValues) -> str:
-    """Return the name of the job: its launcher is owned by a batch/v1 Job, its workers by the MPIJob."""
+    """Return the name of a pod's MPIJob by its labels, because a batch/v1 Job owns the launcher; "" for other pods."""
     return (
         values.get(labels.TRAINING_JOB, "")
         if values.get("training.kubeflow.org/operator-name") == "mpi-operator"
@@ -84,6 +90,7 @@ def _job(values: PodValues) -> str:
 
 
 def _role(values: PodValues, _: str) -> str:
+    """Return the role of a pod, "" if no label states it."""
     return first_value(values, "training.kubeflow.org/job-role")
 
 

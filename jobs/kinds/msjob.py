@@ -23,7 +23,7 @@ KIND, PATH, CONTAINER = "MSJob", "/apis/mindspore.gitee.com/v1/msjobs", "mindspo
 SCHEDULER, PS, WORKER = "Scheduler", "PS", "Worker"
 _ROLES = "spec.msReplicaSpecs"
 _WORKER = f".{_ROLES}.{WORKER}"
-WHY = "spec.enableDynamicWorker is not true: its Scheduler waits for the number of workers that it started with"
+REFUSAL = "spec.enableDynamicWorker is not true: its Scheduler waits for the number of workers that it started with"
 
 
 class SuccessPolicy(Enum):
@@ -65,35 +65,38 @@ def read_spec(part: ObjectPart) -> MSJobSpec:
 
 
 def roles(spec: MSJobSpec) -> dict[str, NamedRole]:
-    """Return the Scheduler, the parameter servers and the workers, as far as the job has them.
+    """Return the roles Scheduler, PS and Worker by name, in this order. A role that the job does not have is absent.
 
     Raises BadJob for another name, a duplicate, several Schedulers, and a job without workers.
     """
-    found = named_roles(spec.ms_replica_specs, (SCHEDULER, PS, WORKER), _ROLES)
-    if WORKER not in found:
+    by_name = named_roles(spec.ms_replica_specs, (SCHEDULER, PS, WORKER), _ROLES)
+    if WORKER not in by_name:
         raise BadJob(f"{_ROLES}.{WORKER} is missing: a job needs workers")
-    if SCHEDULER in found and (count := found[SCHEDULER].spec.replicas) != 1:
-        raise BadJob(f"{found[SCHEDULER].where}.replicas is {count}: a job has one Scheduler")
-    return found
+    if SCHEDULER in by_name and (count := by_name[SCHEDULER].spec.replicas) != 1:
+        raise BadJob(f"{by_name[SCHEDULER].where}.replicas is {count}: a job has one Scheduler")
+    return by_name
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Raises BadJob."""
+    """Return the job that an MSJob describes: the Workers, and the Scheduler and PS as other roles. Raises BadJob.
+
+    It is refused without dynamic workers. Without our annotations its size is its min and its max.
+    """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
-    found, gang = roles(spec), spec.run_policy.scheduling_policy
-    worker, replicas = found[WORKER], found[WORKER].spec.replicas
+    by_name, gang = roles(spec), spec.run_policy.scheduling_policy
+    worker, replicas = by_name[WORKER], by_name[WORKER].spec.replicas
     job = job_kind.build_job(
         head,
         job_kind.SizeFields(replicas, max(1, replicas), max(1, replicas), worker.template),
         queue=gang.queue or head.first_value(labels.QUEUE),
         priority_class=gang.priority_class,
         role=WORKER.lower(),
-        other_roles=tuple(role.pods for name, role in sorted(found.items()) if name != WORKER),
+        other_roles=tuple(role.pods for name, role in sorted(by_name.items()) if name != WORKER),
         life=job_kind.life_by_conditions(head, spec.run_policy.suspend or not replicas, ("Succeeded", "Failed")),
-        refused="" if spec.enable_dynamic_worker else WHY,
+        refused="" if spec.enable_dynamic_worker else REFUSAL,
     )
-    return job_kind.with_gang_refusal(job, gang, "all replicas")
+    return job_kind.refuse_if_gang_differs(job, gang, "all replicas")
 
 
 def resize(raw: Object, workers: int) -> Change:
@@ -101,7 +104,7 @@ def resize(raw: Object, workers: int) -> Change:
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
     if not spec.enable_dynamic_worker:
-        raise BadJob(f"not to be given {workers} workers: {WHY}")
+        raise BadJob(f"not to be given {workers} workers: {REFUSAL}")
     size = {"msReplicaSpecs": {roles(spec)[WORKER].key: {"replicas": workers}}}
     return job_kind.resize_patch(read(raw), head.annotations, PATH, workers, size, *job_kind.BOUND_ANNOTATIONS)
 

@@ -109,97 +109,104 @@ def read_spec(part: ObjectPart) -> PyTorchJobSpec:
 
 
 def roles(spec: PyTorchJobSpec) -> dict[str, NamedRole]:
-    """Return Master, then Worker, as far as the job has them.
+    """Return the roles Master and Worker by name, in this order. A role that the job does not have is absent.
 
     Raises BadJob for another name, a duplicate, several Masters, no role, and an elastic job without workers.
     """
-    found = named_roles(spec.pytorch_replica_specs, ("Master", "Worker"), _ROLES)
-    if "Master" in found and (count := found["Master"].spec.replicas) != 1:
-        raise BadJob(f"{found['Master'].where}.replicas is {count}: a job has one Master")
-    if not found:
+    by_name = named_roles(spec.pytorch_replica_specs, ("Master", "Worker"), _ROLES)
+    if "Master" in by_name and (count := by_name["Master"].spec.replicas) != 1:
+        raise BadJob(f"{by_name['Master'].where}.replicas is {count}: a job has one Master")
+    if not by_name:
         raise BadJob(f"{_ROLES} is missing: a Master or Workers are needed")
-    if spec.elastic_policy is not None and "Worker" not in found:
+    if spec.elastic_policy is not None and "Worker" not in by_name:
         raise BadJob(f"{_ROLES}.Worker is missing: {_POLICY} needs it")
-    return found
+    return by_name
 
 
 def bounds(spec: PyTorchJobSpec) -> tuple[int, int] | None:
-    """Return the min and the max of workers that PET_NNODES tells the pods; None for a job that is not elastic.
+    """Return (min, max) of the workers, which the pods get as PET_NNODES; None for a job without an elasticPolicy.
 
     An absent bound equals the other one. Without both, each is the number of workers. Raises BadJob if the min is
     above the max. Source: PE-26, VE-23
     """
-    found, policy = roles(spec), spec.elastic_policy
+    by_name, policy = roles(spec), spec.elastic_policy
     if policy is None:
         return None
-    workers = found["Worker"].spec.replicas
-    least, most = policy.min_replicas or policy.min, policy.max_replicas or policy.max
-    least, most = least or most or workers, most or least or workers
-    if least > most:
-        raise BadJob(f"{_POLICY}.minReplicas is {least}, above {_POLICY}.maxReplicas, which is {most}")
-    return least, most
+    workers = by_name["Worker"].spec.replicas
+    min_workers, max_workers = policy.min_replicas or policy.min, policy.max_replicas or policy.max
+    min_workers, max_workers = min_workers or max_workers or workers, max_workers or min_workers or workers
+    if min_workers > max_workers:
+        raise BadJob(f"{_POLICY}.minReplicas is {min_workers}, above {_POLICY}.maxReplicas, which is {max_workers}")
+    return min_workers, max_workers
 
 
 def read(kind: str, raw: Object) -> Job:
-    """Return the job. kind: the name that separates kinds of different groups. Raises BadJob.
+    """Return the job that a PyTorchJob describes. kind: the unique name of its kind. Raises BadJob.
 
     If it has an elasticPolicy, annotations may only narrow its bounds, because its pods know them as PET_NNODES. A job
     without workers has the size of its Master, and a job without any pods counts as suspended.
     """
     head = job_kind.read_head(raw, kind)
     spec = read_spec(head.spec)
-    found, run = roles(spec), spec.run_policy
-    resized, *others = [role for role in reversed(found.values()) if role.spec.replicas] or found.values()
-    sized, outside = _size(spec, resized)
+    by_name, run = roles(spec), spec.run_policy
+    resized, *other_roles = [role for role in reversed(by_name.values()) if role.spec.replicas] or by_name.values()
+    sized, size_refusal = _size(spec, resized)
     job = job_kind.build_job(
         head,
         sized,
         queue=run.scheduling_policy.queue or head.first_value(labels.KUEUE_QUEUE, labels.QUEUE),
         priority_class=run.scheduling_policy.priority_class,
         role=resized.name.lower(),
-        other_roles=tuple(role.pods for role in others),
+        other_roles=tuple(role.pods for role in other_roles),
         life=_life(head, run.suspend or not sized.replicas),
-        refused=outside or _refused(head, spec, spec.elastic_policy is not None and "Master" in found),
+        refused=size_refusal or _resize_refusal(head, spec, spec.elastic_policy is not None and "Master" in by_name),
     )
-    return job_kind.with_gang_refusal(job, run.scheduling_policy, "all replicas")
+    return job_kind.refuse_if_gang_differs(job, run.scheduling_policy, "all replicas")
 
 
 def _size(spec: PyTorchJobSpec, resized: NamedRole) -> tuple[job_kind.SizeFields, str]:
-    """Return the size and the bounds of a job, and why it must keep a size outside its bounds, "" for one within.
+    """Return the size and the bounds of a job, and why it must not be resized if its size is outside its bounds.
 
-    The pods of such a job know other bounds than its size, so a size within them would be one that nobody creates.
+    The reason is "" for a size within its bounds. A job outside its bounds gets its size as both bounds, because its
+    pods know the bounds of the elasticPolicy, and no controller creates a size within them. resized: its workers.
     """
     replicas, allowed = resized.spec.replicas, bounds(spec)
-    least, most = allowed or (replicas, replicas)
-    outside = "" if least <= replicas <= most else f"{replicas} workers, and {_POLICY} allows {least}..{most}"
-    if outside:
-        least = most = replicas
-    fixed = _POLICY if allowed is not None else "" if resized.name == "Worker" else resized.where
-    return job_kind.SizeFields(replicas, max(1, least), max(1, most), resized.template, fixed), outside
+    min_workers, max_workers = allowed or (replicas, replicas)
+    refusal = ""
+    if not min_workers <= replicas <= max_workers:
+        refusal = f"{replicas} workers, and {_POLICY} allows {min_workers}..{max_workers}"
+        min_workers = max_workers = replicas
+    fixed_field = _POLICY if allowed is not None else "" if resized.name == "Worker" else resized.where
+    size = job_kind.SizeFields(replicas, max(1, min_workers), max(1, max_workers), resized.template, fixed_field)
+    return size, refusal
 
 
 def _life(head: job_kind.JobHead, suspended: bool) -> Life:
+    """Return the state of a job by its conditions."""
     return job_kind.life_by_conditions(head, suspended, ("Succeeded", "Failed"))
 
 
 def resize(kind: str, path: str, raw: Object, workers: int) -> Change:
-    """Return the change to this number of workers. path: the path of the kind's objects."""
+    """Return the change to this number of workers. kind: the unique name of its kind. path: lists its objects."""
     head = job_kind.read_head(raw, kind)
     spec = read_spec(head.spec)
     size = {"pytorchReplicaSpecs": {roles(spec)["Worker"].key: {"replicas": workers}}}
-    kept_keys = job_kind.BOUND_ANNOTATIONS if spec.elastic_policy is None else ()
-    return job_kind.resize_patch(read(kind, raw), head.annotations, path, workers, size, *kept_keys)
+    bound_keys = job_kind.BOUND_ANNOTATIONS if spec.elastic_policy is None else ()
+    return job_kind.resize_patch(read(kind, raw), head.annotations, path, workers, size, *bound_keys)
 
 
-def _refused(head: job_kind.JobHead, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
-    """Return why a PyTorchJob cannot be resized; "" if it can. elastic_with_master: it is elastic and has a Master."""
+def _resize_refusal(head: job_kind.JobHead, spec: PyTorchJobSpec, elastic_with_master: bool) -> str:
+    """Return why the autoscaler must not resize the job, "" if it may.
+
+    elastic_with_master: it has an elasticPolicy and a Master.
+    """
     if spec.elastic_policy is not None and spec.elastic_policy.metrics:
         return f"{_POLICY}.metrics: its own HPA resizes it, and two hands on one size fight"
     if elastic_with_master:
         return "an elastic job with a Master: rank 0 is then no worker, and the Master's size is fixed"
     if head.labels.get(labels.KUEUE_QUEUE):
         return "Kueue holds it, and can resize no PyTorchJob: it would evict it whole"
-    return job_kind.managed_elsewhere(spec.run_policy.managed_by, "spec.runPolicy.managedBy", OPERATOR)
+    return job_kind.manager_refusal(spec.run_policy.managed_by, "spec.runPolicy.managedBy", OPERATOR)
 
 
 CRD = Crd(
@@ -212,7 +219,7 @@ CRD = Crd(
 
 
 def _kind(name: str, path: str) -> JobKind:
-    """Return the kind of one API group. name: unique among all kinds. path: of its objects."""
+    """Return the kind of PyTorchJobs of one API group. name: unique among all kinds. path: lists the objects."""
     return JobKind(
         name,
         path,

@@ -23,10 +23,10 @@ _GANG = (_QUEUE, "ray.io/gang-scheduling-enabled", "ray.io/scheduler-name")
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Raises BadJob.
+    """Return the job that a RayCluster describes: the pods of its elastic group are its workers. Raises BadJob.
 
     Its bounds are those of the group if they are set. KubeRay enforces them, so annotations, which count pods, may only
-    narrow them.
+    narrow them. A cluster without groups is its head pod, and is refused.
     """
     head = job_kind.read_head(raw, KIND)
     groups, head_template = _groups(head.spec), head.spec.part("headGroupSpec").part("template")
@@ -52,8 +52,8 @@ def read(raw: Object) -> Job:
             unit=hosts,
         ),
         role=group.text("groupName"),
-        other_roles=((job_kind.worker_shape(head_template), 1), *_others(groups, group)),
-        refused=_refused(head, groups),
+        other_roles=((job_kind.worker_shape(head_template), 1), *_other_groups(groups, group)),
+        refused=_resize_refusal(head, groups),
         **shared_fields,
     )
     if job.bounds.least < max(1, low) * hosts or (high and job.bounds.most > high * hosts):
@@ -63,12 +63,12 @@ def read(raw: Object) -> Job:
 
 
 def resize(raw: Object, workers: int) -> Change:
-    """Return the change to this number of pods in the group; KubeRay chooses the pods that leave."""
+    """Return the change to this number of pods in the elastic group; KubeRay chooses the pods that leave."""
     return resize_with_names(raw, workers, ())
 
 
 def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Change:
-    """Return the change to this number of pods in the group, with the names of the pods that leave."""
+    """Return the change to this number of pods in the elastic group. leaving: the names of the pods that leave."""
     head, job = job_kind.read_head(raw, KIND), read(raw)
     chosen = _groups(head.spec)[_elastic_group(_groups(head.spec))]
     low, _, high, hosts = _size(chosen)
@@ -83,11 +83,15 @@ def resize_with_names(raw: Object, workers: int, leaving: tuple[str, ...]) -> Ch
 
 
 def _groups(spec: ObjectPart) -> list[ObjectPart]:
+    """Return the worker groups that are not suspended, in their order."""
     return [group for group in spec.parts("workerGroupSpecs") if not group.flag("suspend")]
 
 
 def _size(group: ObjectPart) -> tuple[int, int, int, int]:
-    """Return (min, current, max, pods per replica) of a group, in replicas; min and max are 0 if absent."""
+    """Return (min, current size, max, pods per replica) of a group. The first three are in replicas.
+
+    The min and the max are 0 if absent; so is a max that is too large to be a limit.
+    """
     low, hosts = group.count("minReplicas", 0), group.count("numOfHosts", 1) or 1
     max_replicas = group.value.get("maxReplicas")
     high = 0 if isinstance(max_replicas, int) and max_replicas > MAX_PODS else group.count("maxReplicas", 0)
@@ -101,16 +105,17 @@ def _elastic_group(groups: Sequence[ObjectPart]) -> int:
     if named:
         return named[0]
     pods = [_size(each)[1] * _size(each)[3] for each in groups]
-    return max(range(len(groups)), key=lambda at: (pods[at], at))
+    return max(range(len(groups)), key=lambda index: (pods[index], index))
 
 
-def _others(groups: Sequence[ObjectPart], chosen: ObjectPart) -> list[tuple[Any, int]]:
+def _other_groups(groups: Sequence[ObjectPart], chosen: ObjectPart) -> list[tuple[Any, int]]:
+    """Return (shape of a pod, number of pods) of each group but the chosen one."""
     sized = ((each, _size(each)) for each in groups if each is not chosen)
-    return [(job_kind.worker_shape(each.part("template")), now * hosts) for each, (_, now, _, hosts) in sized]
+    return [(job_kind.worker_shape(each.part("template")), replicas * hosts) for each, (_, replicas, _, hosts) in sized]
 
 
-def _refused(head: job_kind.JobHead, groups: Sequence[ObjectPart]) -> str:
-    """Return why the autoscaler must not resize the cluster, "" if it may."""
+def _resize_refusal(head: job_kind.JobHead, groups: Sequence[ObjectPart]) -> str:
+    """Return why the autoscaler must not resize the cluster, "" if it may. groups: those that are not suspended."""
     spec = head.spec
     if spec.flag("enableInTreeAutoscaling"):
         return "spec.enableInTreeAutoscaling: Ray's own autoscaler resizes it, and two hands on one size fight"
@@ -123,15 +128,16 @@ def _refused(head: job_kind.JobHead, groups: Sequence[ObjectPart]) -> str:
         return "two of its groups have one name: nobody could tell their pods apart"
     if head.labels.get(labels.KUEUE_QUEUE) and head.annotations.get(labels.KUEUE_ELASTIC) != "true":
         return f"Kueue holds it and {labels.KUEUE_ELASTIC} is not true: a resize would evict it whole"
-    return job_kind.managed_elsewhere(spec.text("managedBy"), "spec.managedBy", "ray.io/kuberay-operator")
+    return job_kind.manager_refusal(spec.text("managedBy"), "spec.managedBy", "ray.io/kuberay-operator")
 
 
 def _role(values: PodValues, _: str) -> str:
+    """Return the name of a pod's group, "" without one."""
     return values.get("ray.io/group", "")
 
 
 def _index(values: PodValues, _: str) -> int:
-    """Return the pod's replica and host index as one number, 0 if KubeRay (before 1.5) does not label it."""
+    """Return the pod's replica index and host index as one number, 0 if KubeRay (before 1.5) does not label them."""
     replica = number_of(values.get("ray.io/worker-group-replica-index", ""))
     return replica * 1000 + number_of(values.get("ray.io/replica-host-index", ""))
 

@@ -16,6 +16,7 @@ from turnout.jobs.kinds.pytorchjob import CTYUN_PYTORCH_JOB, PYTORCH_JOB
 from turnout.jobs.kinds.raycluster import RAY_CLUSTER
 from turnout.jobs.kinds.volcanojob import VOLCANO_JOB
 
+# The kinds by their unique names.
 KINDS = {
     kind.kind: kind
     for kind in (
@@ -34,7 +35,7 @@ KINDS = {
 
 
 def definitions() -> Iterator[dict[str, Any]]:
-    """Yield the CustomResourceDefinition of each kind that has one in each group, then that of ScalePlans."""
+    """Yield the CustomResourceDefinitions of the kinds that we define, in the order of KINDS, then of ScalePlans."""
     for kind in KINDS.values():
         if kind.crd is not None:
             yield definition(kind.object_kind or kind.kind, kind.path, kind.crd)

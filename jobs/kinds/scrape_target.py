@@ -12,7 +12,7 @@ from turnout.kube import labels
 from turnout.kube.objects import Pod
 
 MPI_OPERATOR = "mpi-operator"
-_ELASTIC_JOB = ("elasticjob-name", "elasticjob.dlrover/name")
+_ELASTIC_JOB_LABELS = ("elasticjob-name", "elasticjob.dlrover/name")
 
 
 def scrape_key(pod: Pod) -> JobKey:
@@ -32,7 +32,7 @@ def scrape_key(pod: Pod) -> JobKey:
         kind, name = "LeaderWorkerSet", group_set
     if marks.get(labels.TRAINING_OPERATOR) == MPI_OPERATOR and (training := marks.get(labels.TRAINING_JOB)):
         kind, name = "MPIJob", training
-    elastic = next((marks[each] for each in _ELASTIC_JOB if marks.get(each)), "")
+    elastic = next((marks[each] for each in _ELASTIC_JOB_LABELS if marks.get(each)), "")
     if ref is None and elastic:  # DLRover's master does not declare itself the controller of its pods
         kind, name = "ElasticJob", elastic
     return JobKey(kind, meta.namespace, name)

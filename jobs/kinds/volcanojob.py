@@ -20,25 +20,29 @@ from turnout.jobs.model import BadJob, Change, Job, Life, Object
 from turnout.kube import labels
 
 KIND, PATH = "VolcanoJob", "/apis/batch.volcano.sh/v1alpha1/jobs"
+# The phases of a job.
 PENDING, RUNNING, RESTARTING = "Pending", "Running", "Restarting"
 ABORTING, ABORTED, TERMINATING, TERMINATED = "Aborting", "Aborted", "Terminating", "Terminated"
 COMPLETING, COMPLETED, FAILED = "Completing", "Completed", "Failed"
+# The phase that follows a phase in which pods are being deleted.
 NEXT = {ABORTING: ABORTED, TERMINATING: TERMINATED, COMPLETING: COMPLETED}
 ENDS = (ABORTED, TERMINATED, COMPLETED, FAILED)
 DEFAULT_QUEUE = "default"
-_EVICTION = ("PodEvicted", "*")
-_HARMLESS = ("", "SyncJob")
+_EVICTION = ("PodEvicted", "*")  # the events that an eviction of a pod raises
+_HARMLESS = ("", "SyncJob")  # the actions that neither restart nor end pods
 _FIXED_WORLDS = ("mpi", "pytorch", "tensorflow")  # plugins that set the world size when a pod is created
 # Of Volcano's schema; our controller acts on three of them and refuses the others.
 _EVENTS = ("*", "PodFailed", "PodEvicted", "PodPending", "Unknown", "TaskCompleted", "TaskFailed", "JobUpdated")
 _OTHER_EVENTS = ("PodRunning", "OutOfSync", "CommandIssued")
 
 
-def _one_of(*words: str, **more: Any) -> Meta:
-    return Meta(extra_json_schema={"enum": list(words), **more})
+def _one_of(*words: str) -> Meta:
+    """Return the constraint of a text to these words, for the schema only."""
+    return Meta(extra_json_schema={"enum": list(words)})
 
 
 def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    """Return the schema of an object. properties: schemas by field. required: names of fields."""
     return {"type": "object", "properties": properties, **({"required": list(required)} if required else {})}
 
 
@@ -75,7 +79,7 @@ _Volumes = list[Annotated[dict[str, Any], Meta(extra_json_schema=_VOLUME)]]
 
 
 class VolcanoPolicy(FieldStruct, frozen=True):
-    """The action that an event of a pod or a task brings about."""
+    """An event or an exit code, and the action that it causes."""
 
     action: str = ""
     event: _Event = ""
@@ -168,42 +172,47 @@ def read_spec(part: ObjectPart) -> VolcanoJobSpec:
 
 
 def task_name(task: VolcanoTask, number: int) -> str:
-    """Return the name of a task. number: its position, from 0."""
+    """Return the name of a task. number: its position in spec.tasks, from 0."""
     return task.name or f"default{number}"
 
 
 def template_of(task: VolcanoTask, number: int) -> ObjectPart:
-    """Return the template of a task's pods."""
+    """Return the pod template of a task. number: its position in spec.tasks, from 0."""
     return ObjectPart(task.template, f"spec.tasks[{number}].template")
 
 
 def read(raw: Object) -> Job:
-    """Return the job. Raises BadJob."""
+    """Return the job that a Volcano Job describes. Raises BadJob.
+
+    Its workers are the pods of one task. Its max is the replicas of the task, its min the share of the task in
+    spec.minAvailable.
+    """
     head = job_kind.read_head(raw, KIND)
     spec = read_spec(head.spec)
-    number = _elastic_task(spec.tasks)
-    task = spec.tasks[number]
+    index = _elastic_task(spec.tasks)
+    task = spec.tasks[index]
     replicas = task.replicas
-    others = sum(each.replicas for each in spec.tasks) - replicas
-    min_available = replicas + others if spec.min_available is None else spec.min_available
-    least = min(replicas, max(1, min_available - others))
+    other_pods = sum(each.replicas for each in spec.tasks) - replicas
+    min_available = replicas + other_pods if spec.min_available is None else spec.min_available
+    least = min(replicas, max(1, min_available - other_pods))
     return job_kind.build_job(
         head,
-        job_kind.SizeFields(replicas, max(1, least), max(1, replicas), template_of(task, number)),
+        job_kind.SizeFields(replicas, max(1, least), max(1, replicas), template_of(task, index)),
         queue=spec.queue or DEFAULT_QUEUE,
         priority_class=spec.priority_class_name,
-        role=task_name(task, number),
+        role=task_name(task, index),
         other_roles=tuple(
-            (job_kind.worker_shape(template_of(each, at)), each.replicas)
-            for at, each in enumerate(spec.tasks)
-            if at != number
+            (job_kind.worker_shape(template_of(each, position)), each.replicas)
+            for position, each in enumerate(spec.tasks)
+            if position != index
         ),
         life=_life(head, replicas),
-        refused=_refused(spec, task, least + others),
+        refused=_resize_refusal(spec, task, least + other_pods),
     )
 
 
 def _life(head: job_kind.JobHead, replicas: int) -> Life:
+    """Return the state of a job by its phase; a live job without replicas counts as suspended."""
     if head.status.part("state").text("phase") in ENDS:
         return Life.DONE
     return Life.LIVE if replicas else Life.SUSPENDED
@@ -220,7 +229,7 @@ def resize(raw: Object, workers: int) -> Change:
 
 
 def _own_least(task: VolcanoTask, job: Job) -> int:
-    """Return the task's min. An unset minAvailable means all replicas, so the job's min replaces it."""
+    """Return the min of a task, in pods: its minAvailable if that is less than its replicas, else the job's min."""
     least = job.bounds.least if task.min_available is None else task.min_available
     return least if least < task.replicas else job.bounds.least
 
@@ -231,8 +240,11 @@ def _elastic_task(tasks: list[VolcanoTask]) -> int:
     return named[0] if named else max(range(len(tasks)), key=lambda number: (tasks[number].replicas, number))
 
 
-def _refused(spec: VolcanoJobSpec, task: VolcanoTask, least_pods: int) -> str:
-    """Return why a change of size would have side effects, "" if it has none."""
+def _resize_refusal(spec: VolcanoJobSpec, task: VolcanoTask, least_pods: int) -> str:
+    """Return why the autoscaler must not resize the job, "" if it may.
+
+    task: the one that would be resized. least_pods: the min of the job with all tasks, in pods.
+    """
     for where, policies in (("spec", spec.policies), ("the task", task.policies)):
         for policy in policies:
             if {policy.event, *policy.events} & {*_EVICTION} and policy.action not in _HARMLESS:

@@ -20,7 +20,7 @@ from turnout.jobs.queues.model import NOTHING, Amounts
 
 
 class Bound(Protocol):
-    """The fields of a Share that this module reads."""
+    """The limits and the use of one queue at one moment: the fields of a Queue that this module reads."""
 
     @property
     def limit(self) -> Amounts:
@@ -43,60 +43,71 @@ class Bound(Protocol):
         """Return the name of the parent share, "" for none."""
 
 
-Shares = Mapping[str, Bound]
+Shares = Mapping[str, Bound]  # by the name of the queue, or of the cohort or pool above it
 
 
 def holds(
     shares: Shares, used: Mapping[str, Amounts], queue: str, needs: Iterable[tuple[str, int]], times: int = 1
 ) -> bool:
-    """Return True if `times` such requests fit in the queue and all its ancestors. used: by share."""
+    """Return True if `times` such requests fit in the queue and in all its ancestors.
+
+    used: the use of each share by its name, which replaces the use in `shares`. needs: (resource, amount) of one
+    request. A queue that is not in `shares` has no limit.
+    """
     for resource, amount in needs:
-        what, more, at, left = resource, amount * times, queue, 0
-        while more > 0 and (share := shares.get(at)) is not None:
-            now = used.get(at, NOTHING).get(what, 0)
-            limit = share.limit.get(what)
-            if limit is not None and more > left + limit - now:
+        name, extra, share_name, own_room = resource, amount * times, queue, 0
+        while extra > 0 and (share := shares.get(share_name)) is not None:
+            current_use = used.get(share_name, NOTHING).get(name, 0)
+            limit = share.limit.get(name)
+            if limit is not None and extra > own_room + limit - current_use:
                 return False
-            left += max(0, share.guaranteed.get(what, 0) - now)
-            what, at = share.parent_resources.get(what, what), share.parent
+            own_room += max(0, share.guaranteed.get(name, 0) - current_use)
+            name, share_name = share.parent_resources.get(name, name), share.parent
     return True
 
 
 def charge(
     shares: Shares, used: dict[str, dict[str, int]], queue: str, needs: Iterable[tuple[str, int]], times: int = 1
 ) -> None:
-    """Charge a queue and its ancestors `times` times; a negative number gives back. Changes `used`."""
+    """Charge a queue and its ancestors with `times` such requests; a negative `times` gives back. Changes `used`.
+
+    used: the use of each share by its name. needs: (resource, amount) of one request.
+    """
     for resource, amount in needs:
-        what, more, at = resource, amount * times, queue
-        while more and (share := shares.get(at)) is not None:
-            mine = used.setdefault(at, {})
-            before = mine.get(what, 0)
-            mine[what] = before + more
-            guaranteed = share.guaranteed.get(what, 0)
-            more = max(0, before + more - guaranteed) - max(0, before - guaranteed)
-            what, at = share.parent_resources.get(what, what), share.parent
+        name, extra, share_name = resource, amount * times, queue
+        while extra and (share := shares.get(share_name)) is not None:
+            share_used = used.setdefault(share_name, {})
+            before = share_used.get(name, 0)
+            share_used[name] = before + extra
+            guaranteed = share.guaranteed.get(name, 0)
+            extra = max(0, before + extra - guaranteed) - max(0, before - guaranteed)
+            name, share_name = share.parent_resources.get(name, name), share.parent
 
 
 def room(shares: Shares, queue: str, resource: str) -> int | None:
-    """Return how much more of a resource fits; negative if too much is used; None without a limit."""
-    what, at, left, found = resource, queue, 0, None
-    while (share := shares.get(at)) is not None:
-        used = share.used.get(what, 0)
-        if (limit := share.limit.get(what)) is not None:
-            remaining = left + limit - used
-            found = remaining if found is None else min(found, remaining)
-        left += max(0, share.guaranteed.get(what, 0) - used)
-        what, at = share.parent_resources.get(what, what), share.parent
-    return found
+    """Return how much more of a resource fits in a queue and its ancestors.
+
+    Negative if more is used than is allowed; None if no limit applies.
+    """
+    name, share_name, own_room, smallest_room = resource, queue, 0, None
+    while (share := shares.get(share_name)) is not None:
+        used = share.used.get(name, 0)
+        if (limit := share.limit.get(name)) is not None:
+            remaining = own_room + limit - used
+            smallest_room = remaining if smallest_room is None else min(smallest_room, remaining)
+        own_room += max(0, share.guaranteed.get(name, 0) - used)
+        name, share_name = share.parent_resources.get(name, name), share.parent
+    return smallest_room
 
 
-CIRCLE = "its parents go in a circle"
+CIRCLE = "its parents go in a circle"  # the fault of a queue that is its own ancestor
 
 
 def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
-    """Return the names with each parent before its children, and the names that belong to a cycle.
+    """Return the names with each parent before its children, and the names without such an order.
 
-    parents: by name; an unknown parent counts as none.
+    The second result contains the members of a cycle and all names below a cycle. parents: the parent of each name; a
+    parent that is not a name itself counts as none.
     """
     children: dict[str, list[str]] = {}
     order: list[str] = []
@@ -111,39 +122,44 @@ def top_down(parents: Mapping[str, str]) -> tuple[list[str], set[str]]:
 
 
 def sum_subtrees(order: Iterable[str], parents: Mapping[str, str], each: Mapping[str, Amounts]) -> dict[str, Amounts]:
-    """Return for each queue the sum of its own amounts and those of its subtree. order: each parent before its
-    children.
+    """Return for each queue the sum of its own amounts and of all amounts in its subtree.
+
+    order: the names, each parent before its children. parents: the parent of each name, any other text for none. each:
+    the queue's own amounts; an absent queue has none.
     """
     order = list(order)
-    found: dict[str, Amounts] = {name: each.get(name, NOTHING) for name in order}
-    own: dict[str, Counter[str]] = {}  # of those that have anybody below
+    totals: dict[str, Amounts] = {name: each.get(name, NOTHING) for name in order}
+    counters: dict[str, Counter[str]] = {}  # the entries of `totals` that have children
     for name in reversed(order):
         parent = parents[name]
-        if parent in found:
-            if parent not in own:
-                found[parent] = own[parent] = Counter(found[parent])
-            own[parent].update(found[name])
-    return found
+        if parent in totals:
+            if parent not in counters:
+                totals[parent] = counters[parent] = Counter(totals[parent])
+            counters[parent].update(totals[name])
+    return totals
 
 
 class QueueClaim(NamedTuple):
-    """A claim on a shared amount: at level L it has least + weight * (L - begins), from `begins` to `ends`."""
+    """A claim on a shared amount, by the water level of weighted sharing.
 
-    least: int  # granted at any level
-    weight: int  # >= 0
-    begins: float  # the level from which it grows
-    ends: float  # the level at which its request is satisfied
-    own: int  # the amount up to `begins` if it requests everything: least, and what it leaves to others now
+    Between the levels `begins` and `ends` the claim has least + weight * (level - begins).
+    """
+
+    least: int  # the amount at every level up to `begins`, >= 0
+    weight: int  # the amount that it gains with each unit of the level, >= 0
+    begins: float  # the level from which it grows, >= 0
+    ends: float  # the level at which its request is satisfied, >= begins
+    own: int  # the amount at `begins` if it requested everything: `least` and the part that it leaves to others now
 
     def at(self, level: float) -> float:
-        """Return the amount that the claim has at this level."""
+        """Return the amount that the claim has at this water level."""
         return self.least + self.weight * (min(max(level, self.begins), self.ends) - self.begins)
 
 
 def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int, int]]:
-    """Return for each claim its share, and its share if it alone requested everything.
+    """Return for each claim (its share, its share if it alone requested everything).
 
-    Each `least` is granted even if the total is smaller.
+    total: the amount to divide, >= 0. Each `least` is granted even if the total is smaller.
     """
     bends = sorted(
         [(0.0, 0)]
@@ -156,45 +172,54 @@ def share_by_weight(claims: Sequence[QueueClaim], total: int) -> list[tuple[int,
     for before, after, slope in zip(levels, levels[1:], slopes, strict=False):
         sums.append(sums[-1] + slope * (after - before))
     level = _level(levels, slopes, sums, total)
-    return [(_down(each.at(level)), _down(_most_of_claim(each, levels, slopes, sums, total, level))) for each in claims]
+    return [
+        (_round_down(each.at(level)), _round_down(_max_share(each, levels, slopes, sums, total, level)))
+        for each in claims
+    ]
 
 
 def _level(levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int) -> float:
-    """Return the level at which the total is used up."""
+    """Return the water level at which the total is used up, inf if all claims together request less.
+
+    levels: ascending levels at which some claim begins or ends to grow. slopes: the weight of the claims that grow
+    after each of these levels. sums: the amount of all claims at each of these levels.
+    """
     last = bisect_right(sums, total) - 1
     if last < 0:
         return 0.0
     return levels[last] + (total - sums[last]) / slopes[last] if slopes[last] > 0 else inf
 
 
-def _most_of_claim(
+def _max_share(
     claim: QueueClaim, levels: Sequence[float], slopes: Sequence[int], sums: Sequence[float], total: int, level: float
 ) -> float:
-    """Return what a claim would get if it requested everything and the others what they request now.
+    """Return the share of a claim if it requested everything and all others requested what they request now.
 
-    levels, slopes, sums: where the weighted sharing changes its slope. level: where the sharing ends.
+    levels: ascending levels at which some claim begins or ends to grow. slopes: the weight of the claims that grow
+    after each of these levels. sums: the amount of all claims at each of these levels. total: the amount to divide.
+    level: the level at which the total is used up.
     """
     least, weight, begins, ends, own = claim
     if level <= ends and own == least:
-        return claim.at(level)  # it asks for more than it can have as it is
-    dry = own - weight * begins
-    more = dry - least - weight * (ends - begins)  # beyond what it asked for, which it has in full from `ends` on
+        return claim.at(level)  # its request is not satisfied now, so a larger one changes nothing
+    offset = own - weight * begins
+    extra_at_0 = offset - least - weight * (ends - begins)  # from `ends` on it has all that it requests now
     first = low = bisect_left(levels, ends)
     high = len(levels)
     while low < high:
         middle = (low + high) // 2
-        if sums[middle] + more + weight * levels[middle] <= total:
+        if sums[middle] + extra_at_0 + weight * levels[middle] <= total:
             low = middle + 1
         else:
             high = middle
     last = low - 1
     if last < first or not weight:
         return own
-    left = total - (sums[last] + more + weight * levels[last])
-    return dry + weight * (levels[last] + left / (slopes[last] + weight))
+    rest = total - (sums[last] + extra_at_0 + weight * levels[last])
+    return offset + weight * (levels[last] + rest / (slopes[last] + weight))
 
 
-def _down(amount: float) -> int:
-    """Return the amount rounded down, but ignore floating-point errors. amount: >= 0."""
+def _round_down(amount: float) -> int:
+    """Return the amount rounded down to a whole number, but ignore floating-point errors. amount: >= 0."""
     nearest = round(amount)
     return nearest if isclose(nearest, amount, rel_tol=1e-9, abs_tol=1e-9) else floor(amount)

@@ -16,15 +16,19 @@ from turnout.jobs.fields import ObjectPart
 from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, share_by_weight, sum_subtrees, top_down
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 
-LABEL = "quota.scheduling.koordinator.sh/"
+LABEL = "quota.scheduling.koordinator.sh/"  # the prefix of labels and annotations
 NAME = f"{LABEL}name"  # of the quota that pays for a pod
+# Quotas that koordinator itself makes.
 ROOT, SYSTEM, DEFAULT = "koordinator-root-quota", "koordinator-system-quota", "koordinator-default-quota"
-_OUTSIDE_TREE = (SYSTEM, DEFAULT)  # the use of their pods reduces the total of the tree
-_AmountsByQueue = dict[str, dict[str, int]]
+_OUTSIDE_TREE = (SYSTEM, DEFAULT)  # no quota is their parent; the use of their pods reduces the total of the tree
+_AmountsByQueue = dict[str, dict[str, int]]  # by queue, by resource
 
 
 def read(raw: Object) -> QueueSpec:
-    """Return the queue of an ElasticQuota of scheduling.sigs.k8s.io/v1alpha1. Pods name it by its name."""
+    """Return the queue of an ElasticQuota of scheduling.sigs.k8s.io/v1alpha1. Pods use its name as the queue's name.
+
+    A field that cannot be read is reported in `faults` of the result.
+    """
     root = ObjectPart.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     labels_part, annotations = meta.part("labels"), meta.part("annotations")
@@ -50,61 +54,75 @@ def read(raw: Object) -> QueueSpec:
     )
 
 
-def by_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
-    """Return the quota of each namespace whose pods name none: its own quota, else one that lists it."""
-    ours = sorted(
+def quota_of_namespace(queues: Iterable[QueueSpec]) -> dict[str, str]:
+    """Return the quota that pays for the pods of each namespace that name no quota, by namespace.
+
+    That is the quota with the name of the namespace if it lists the namespace, else the first by name that lists it.
+    """
+    quotas = sorted(
         (q for q in queues if q.dialect is QueueDialect.KOORDINATOR), key=lambda queue: queue.name, reverse=True
     )
-    found = {namespace: queue.name for queue in ours for namespace in queue.namespaces}
-    return found | {queue.name: queue.name for queue in ours if queue.name in queue.namespaces}
+    first_quotas = {namespace: queue.name for queue in quotas for namespace in queue.namespaces}
+    return first_quotas | {queue.name: queue.name for queue in quotas if queue.name in queue.namespaces}
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
-    """Return the share of each quota. Quotas of an unknown parent share the sum of their mins."""
-    known = {queue.name: queue for queue in queues}
-    parents = {name: queue.parent for name, queue in known.items() if name not in (ROOT, *_OUTSIDE_TREE)}
+    """Return the share of each quota by name. Quotas of an unknown parent share the sum of their mins.
+
+    queues: all quotas of koordinator. The share of a quota in a cycle of parents is closed and has a fault.
+    """
+    specs = {queue.name: queue for queue in queues}
+    parents = {name: queue.parent for name, queue in specs.items() if name not in (ROOT, *_OUTSIDE_TREE)}
     order, circle = top_down(parents)
-    limit = _limits(order, parents, known, demand)
+    limit = _limits(order, parents, specs, demand)
     used = sum_subtrees(order, parents, demand.used)
-    found = {name: _share(known[name], limit, used[name]) for name in order}
-    for name in known.keys() & set(_OUTSIDE_TREE):
-        other_quota, mine = known[name], demand.used.get(name, NOTHING)
-        found[name] = Queue(
-            other_quota.capability, other_quota.deserved, mine, headroom=other_quota.headroom, faults=other_quota.faults
+    by_name = {name: _share(specs[name], limit, used[name]) for name in order}
+    for name in specs.keys() & set(_OUTSIDE_TREE):
+        other_quota, own_use = specs[name], demand.used.get(name, NOTHING)
+        by_name[name] = Queue(
+            other_quota.capability,
+            other_quota.deserved,
+            own_use,
+            headroom=other_quota.headroom,
+            faults=other_quota.faults,
         )
-    return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CIRCLE)) for name in circle}
 
 
 def _limits(
-    order: Sequence[str], parents: Mapping[str, str], known: Mapping[str, QueueSpec], demand: Demand
+    order: Sequence[str], parents: Mapping[str, str], specs: Mapping[str, QueueSpec], demand: Demand
 ) -> _AmountsByQueue:
-    """Return the limit of each quota. A parent's own group is shared out before its children's."""
-    request = _requests(order, parents, known, demand)
+    """Return the limit of each quota. Amounts of a parent are divided before those of its children.
+
+    order: the names, each parent before its children. parents: the parent of each name. specs: the quotas by name.
+    """
+    request = _requests(order, parents, specs, demand)
     groups: dict[str, list[QueueSpec]] = {}
     for name in order:
-        groups.setdefault(parents[name], []).append(known[name])
+        groups.setdefault(parents[name], []).append(specs[name])
     available = Counter(demand.total)
     for name in _OUTSIDE_TREE:
         available.subtract(demand.used.get(name, NOTHING))
     limit: _AmountsByQueue = {}
     for parent, group in groups.items():
-        for what in sorted({what for queue in group for what in _named(queue)}):
-            shared_amount = sum(queue.deserved.get(what, 0) for queue in group)
+        for resource in sorted({resource for queue in group for resource in _resource_names(queue)}):
+            shared_amount = sum(queue.deserved.get(resource, 0) for queue in group)
             if parent in limit:
-                shared_amount = limit[parent].get(what, shared_amount)
+                shared_amount = limit[parent].get(resource, shared_amount)
             elif parent == ROOT:
-                shared_amount = max(0, available[what])
-            _share_out(group, what, shared_amount, request, limit)
-        _bound(group, limit, limit.get(parent, NOTHING))
+                shared_amount = max(0, available[resource])
+            _divide_among(group, resource, shared_amount, request, limit)
+        _limit_by_parent(group, limit, limit.get(parent, NOTHING))
     return limit
 
 
-def _named(queue: QueueSpec) -> tuple[str, ...]:
+def _resource_names(queue: QueueSpec) -> tuple[str, ...]:
+    """Return the resources that a quota names, maybe several times."""
     return (*queue.capability, *queue.deserved, *(queue.pool or ()))
 
 
 def _share(queue: QueueSpec, limit: _AmountsByQueue, used: Amounts) -> Queue:
-    """Return the queue of an ElasticQuota with the limit that sharing has given it."""
+    """Return the share of a quota. limit: the limits of all quotas. used: by the pods of its subtree."""
     return Queue(
         limit.get(queue.name, NOTHING),
         queue.deserved,
@@ -116,74 +134,96 @@ def _share(queue: QueueSpec, limit: _AmountsByQueue, used: Amounts) -> Queue:
 
 
 def _requests(
-    order: Sequence[str], parents: Mapping[str, str], known: Mapping[str, QueueSpec], demand: Demand
+    order: Sequence[str], parents: Mapping[str, str], specs: Mapping[str, QueueSpec], demand: Demand
 ) -> dict[str, Counter[str]]:
-    """Return what each quota requests from its parent, by resource.
+    """Return the request of each quota to its parent, by resource.
 
     That is its own need plus the requests of its children, at most its max; at least its min if it does not lend.
+    order: the names, each parent before its children.
     """
-    found = {name: Counter(demand.need_of(name)) for name in order}
+    requests = {name: Counter(demand.need_of(name)) for name in order}
     for name in reversed(order):
-        queue, mine = known[name], found[name]
-        for what, most in queue.capability.items():
-            mine[what] = min(mine[what], most)
-        for what, own in queue.deserved.items():
-            mine[what] = mine[what] if queue.lends else max(mine[what], own)
-        if parents[name] in found:
-            found[parents[name]].update(mine)
-    return found
+        queue, request = specs[name], requests[name]
+        for resource, max_amount in queue.capability.items():
+            request[resource] = min(request[resource], max_amount)
+        for resource, min_amount in queue.deserved.items():
+            request[resource] = request[resource] if queue.lends else max(request[resource], min_amount)
+        if parents[name] in requests:
+            requests[parents[name]].update(request)
+    return requests
 
 
-def _share_out(
-    group: Sequence[QueueSpec], what: str, shared_amount: int, request: Mapping[str, Amounts], limit: _AmountsByQueue
+def _divide_among(
+    group: Sequence[QueueSpec],
+    resource: str,
+    shared_amount: int,
+    request: Mapping[str, Amounts],
+    limit: _AmountsByQueue,
 ) -> None:
-    """Divide an amount among the quotas of one group. A tree of its own has its pool, or its min, instead."""
-    sharing = [queue for queue in group if queue.pool is None]
-    claims = [_claim(queue, what, request[queue.name].get(what, 0)) for queue in sharing]
-    found = zip(sharing, share_by_weight(claims, shared_amount), strict=True)
-    most = {queue.name: amount for queue, (_, amount) in found}
-    for queue in group:
-        if queue.pool is not None and (what in queue.pool or what in queue.capability):
-            most[queue.name] = queue.pool.get(what, queue.deserved.get(what, 0))
-    for queue in group:
-        if queue.name in most and (what in queue.capability or what in queue.deserved or queue.pool is not None):
-            bound = queue.capability.get(what, most[queue.name])
-            limit.setdefault(queue.name, {})[what] = min(bound, most[queue.name])
+    """Divide an amount of a resource among the quotas of one parent, and add the result to `limit`.
 
-
-def _claim(queue: QueueSpec, what: str, requested: int) -> QueueClaim:
-    """Return what a quota claims of one resource: at least its min, and more by its weight.
-
-    requested: amount that its jobs ask for.
+    A quota with a tree of its own gets its pool, or its min without a pool, and takes no part in the division. request:
+    the amounts that each quota requests, by quota and resource.
     """
-    min_amount, weight = queue.deserved.get(what, 0), queue.weights.get(what, 0)
+    sharing = [queue for queue in group if queue.pool is None]
+    claims = [_claim(queue, resource, request[queue.name].get(resource, 0)) for queue in sharing]
+    divided = zip(sharing, share_by_weight(claims, shared_amount), strict=True)
+    max_share = {queue.name: amount for queue, (_, amount) in divided}
+    for queue in group:
+        if queue.pool is not None and (resource in queue.pool or resource in queue.capability):
+            max_share[queue.name] = queue.pool.get(resource, queue.deserved.get(resource, 0))
+    for queue in group:
+        if queue.name in max_share and (
+            resource in queue.capability or resource in queue.deserved or queue.pool is not None
+        ):
+            bound = queue.capability.get(resource, max_share[queue.name])
+            limit.setdefault(queue.name, {})[resource] = min(bound, max_share[queue.name])
+
+
+def _claim(queue: QueueSpec, resource: str, requested: int) -> QueueClaim:
+    """Return the claim of a quota on one resource: at least its min, and more by its weight.
+
+    requested: the amount that its jobs request.
+    """
+    min_amount, weight = queue.deserved.get(resource, 0), queue.weights.get(resource, 0)
     if requested <= min_amount:
         return QueueClaim(requested, weight, 0.0, 0.0, min_amount)
     return QueueClaim(min_amount, weight, 0.0, (requested - min_amount) / weight if weight else 0.0, min_amount)
 
 
-def _bound(group: Sequence[QueueSpec], limit: _AmountsByQueue, above: Amounts) -> None:
-    """Limit the children by their parent's limits, also for resources that they do not name."""
+def _limit_by_parent(group: Sequence[QueueSpec], limit: _AmountsByQueue, parent_limit: Amounts) -> None:
+    """Reduce `limit` of the children to their parent's limits, also for resources that the children do not name.
+
+    parent_limit: {} for a parent without a limit.
+    """
     for queue in group:
-        mine = limit.setdefault(queue.name, {})
-        for what, most in above.items():
-            mine[what] = min(mine.get(what, most), most)
+        own_limit = limit.setdefault(queue.name, {})
+        for resource, max_amount in parent_limit.items():
+            own_limit[resource] = min(own_limit.get(resource, max_amount), max_amount)
 
 
 def _namespaces(meta: ObjectPart, notes: ObjectPart) -> tuple[str, ...]:
-    """Return the namespaces whose pods the quota pays for: its own if it has the same name, and those that it lists."""
+    """Return the namespaces whose pods the quota pays for: its own if both have the same name, and those that it lists.
+
+    meta: its metadata. notes: its annotations. An annotation that is no list of texts is a fault.
+    """
     name, listed_names = meta.text("name"), notes.json(f"{LABEL}namespaces")
-    found = [name] if name and name == meta.text("namespace") else []
+    namespaces = [name] if name and name == meta.text("namespace") else []
     if listed_names is not None:
         listed: list[Any] = listed_names if isinstance(listed_names, list) else [None]
         if all(isinstance(each, str) for each in listed):
-            found += listed
+            namespaces += listed
         else:
             notes.fault(f"{LABEL}namespaces", listed_names, "it must be a list of names")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(namespaces))
 
 
-def _pool(notes: ObjectPart, most: Amounts, faults: list[str] | None) -> Amounts:
-    """Return the total of a tree of its own: the annotated total, else its max."""
+def _pool(notes: ObjectPart, max_amounts: Amounts, faults: list[str] | None) -> Amounts:
+    """Return the total that a tree of its own divides: the annotated total, else the max of its root quota.
+
+    notes: the annotations of the root quota. max_amounts: its max. faults: receives unreadable amounts.
+    """
     total = notes.json(f"{LABEL}total-resource")
-    return most if total is None else ObjectPart.lenient({"": total}, f"{LABEL}total-resource", faults).amounts("")
+    return (
+        max_amounts if total is None else ObjectPart.lenient({"": total}, f"{LABEL}total-resource", faults).amounts("")
+    )

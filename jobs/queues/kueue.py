@@ -18,12 +18,15 @@ from turnout.jobs.queues.model import COHORT, NOTHING, Demand, Flavor, Object, Q
 from turnout.kube import labels
 
 BOOST = labels.KUEUE_BOOST
-_NEVER, _NO_STOP = "Never", "None"
-_UNKNOWN = ""  # the name of a resource in the cohort if its flavor is unknown
+_NEVER, _NO_STOP = "Never", "None"  # the defaults of preemption policies and of stopPolicy
+_UNKNOWN_FLAVOR = ""  # the name of a resource in the cohort if its flavor is unknown
 
 
 def read(raw: Object) -> QueueSpec:
-    """Return the queue of a ClusterQueue of kueue.x-k8s.io, v1beta1 (`cohort`) or v1beta2 (`cohortName`)."""
+    """Return the queue of a ClusterQueue of kueue.x-k8s.io, v1beta1 (`cohort`) or v1beta2 (`cohortName`).
+
+    A field that cannot be read is reported in `faults` of the result.
+    """
     root = ObjectPart.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
     flavors, nominal, preemption = tuple(_flavors(spec)), Counter[str](), spec.part("preemption")
@@ -47,64 +50,67 @@ def read(raw: Object) -> QueueSpec:
 
 
 def read_cohort(raw: Object) -> QueueSpec:
-    """Return the queue of a Cohort of kueue.x-k8s.io: its own quota, and its parent cohort."""
+    """Return a Cohort of kueue.x-k8s.io as a queue that nobody may name: its own quota, and its parent cohort."""
     root = ObjectPart.lenient(raw)
     spec = root.part("spec")
     parent, flavors = spec.text("parentName"), tuple(_flavors(spec))
     name = COHORT + root.part("metadata").text("name")
-    above = COHORT + parent if parent else ""
+    parent_name = COHORT + parent if parent else ""
     return QueueSpec(
-        name, QueueDialect.KUEUE, parent=above, grants=(), flavors=flavors, faults=tuple(root.faults or ())
+        name, QueueDialect.KUEUE, parent=parent_name, grants=(), flavors=flavors, faults=tuple(root.faults or ())
     )
 
 
 def local_queue(raw: Object) -> tuple[str, str]:
-    """Return the name (namespace/name) of a LocalQueue and of its ClusterQueue."""
+    """Return (namespace/name of a LocalQueue, name of its ClusterQueue). raw: the LocalQueue. "" for an absent name."""
     root = ObjectPart.lenient(raw)
     meta = root.part("metadata")
     return f"{meta.text('namespace')}/{meta.text('name')}", root.part("spec").text("clusterQueue")
 
 
 def accepts_workloads(raw: Object) -> bool:
-    """Return True if a LocalQueue accepts workloads, so its stopPolicy is neither Hold nor HoldAndDrain."""
+    """Return True if a LocalQueue accepts workloads: its stopPolicy is neither Hold nor HoldAndDrain."""
     return ObjectPart.lenient(raw).part("spec").text("stopPolicy", _NO_STOP) == _NO_STOP
 
 
 @dataclass(slots=True)
 class _Node:
-    """A ClusterQueue or cohort during the computation. Amounts are by flavor and resource."""
+    """A ClusterQueue or cohort during the computation. The keys of amounts are Flavor.key, as in flavor/resource."""
 
     spec: QueueSpec
-    parent: str
-    subtree: dict[str, int] = field(default_factory=dict)  # its own quota, and what its children lend
-    local: dict[str, int] = field(default_factory=dict)  # the part of `subtree` that it does not lend
-    limit: dict[str, int] = field(default_factory=dict)  # the most that it may use
-    used: dict[str, int] = field(default_factory=dict)  # by its pods and its subtree
-    ambiguous: set[str] = field(default_factory=set)  # resources of which the node has several flavors
+    parent: str  # the name of its cohort, "" for none
+    subtree: dict[str, int] = field(default_factory=dict)  # its own quota plus the amounts that its children lend
+    local: dict[str, int] = field(default_factory=dict)  # the part of `subtree` that it does not lend; absent for 0
+    limit: dict[str, int] = field(default_factory=dict)  # the largest use that is allowed
+    used: dict[str, int] = field(default_factory=dict)  # the use of its pods and its subtree
+    ambiguous: set[str] = field(default_factory=set)  # resources of which it has several flavors
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
-    """Return the share of each ClusterQueue and of each cohort, also of cohorts without an object."""
-    known = {queue.name: queue for queue in queues}
+    """Return the share of each ClusterQueue and of each cohort by name, also of cohorts without an object.
+
+    queues: all ClusterQueues and Cohorts. The share of a member of a cycle is closed and has a fault.
+    """
+    specs = {queue.name: queue for queue in queues}
     for queue in queues:
-        if queue.parent and queue.parent not in known:
-            known[queue.parent] = QueueSpec(queue.parent, QueueDialect.KUEUE)
-    parents = {name: queue.parent for name, queue in known.items()}
+        if queue.parent and queue.parent not in specs:
+            specs[queue.parent] = QueueSpec(queue.parent, QueueDialect.KUEUE)
+    parents = {name: queue.parent for name, queue in specs.items()}
     order, circle = top_down(parents)
-    nodes = {name: _Node(known[name], parents[name]) for name in order}
-    _lend_upwards(order, nodes)
+    nodes = {name: _Node(specs[name], parents[name]) for name in order}
+    _compute_subtrees(order, nodes)
     for name in order:
         _set_limit(nodes[name], nodes)
-    _use_upwards(order, nodes, demand)
+    _compute_use(order, nodes, demand)
     exposed = _queues_exposed_to_eviction(order, nodes)
-    found = {name: _share(node, demand, name in exposed) for name, node in nodes.items()}
-    return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+    by_name = {name: _share(node, demand, name in exposed) for name, node in nodes.items()}
+    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CIRCLE)) for name in circle}
 
 
-def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
-    """Compute each node's quota with all below it, and add to its parent what it lends.
+def _compute_subtrees(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
+    """Set `subtree`, `local` and `ambiguous` of each node, and add the amounts that it lends to its parent's subtree.
 
-    order: parents before children.
+    order: the names, each parent before its children.
     """
     for name in reversed(order):
         node = nodes[name]
@@ -116,33 +122,34 @@ def _lend_upwards(order: Sequence[str], nodes: Mapping[str, _Node]) -> None:
             node.subtree[flavor.key] = node.subtree.get(flavor.key, 0) + flavor.nominal
             if flavor.lending is not None:
                 lending[flavor.key] = flavor.lending
-        node.local = {key: max(0, node.subtree[key] - most) for key, most in lending.items()}
+        node.local = {key: max(0, node.subtree[key] - lending_limit) for key, lending_limit in lending.items()}
         if node.parent in nodes:
-            above = nodes[node.parent].subtree
+            parent_subtree = nodes[node.parent].subtree
             for key, amount in node.subtree.items():
-                above[key] = above.get(key, 0) + amount - node.local.get(key, 0)
+                parent_subtree[key] = parent_subtree.get(key, 0) + amount - node.local.get(key, 0)
 
 
 def _set_limit(node: _Node, nodes: Mapping[str, _Node]) -> None:
-    """Set the limit of a node: what it could use if no other queue used anything. Its parent's limit is set first.
+    """Set the limit of a node: its largest use if no other queue used anything. Its parent's limit must be set already.
 
-    That is its own quota that is not lent plus the limit of its parent, at most its subtree plus its borrowing limit.
+    That is the quota that it does not lend plus the limit of its parent, at most its subtree plus its borrowing limit.
     """
     if node.parent not in nodes:
         node.limit = dict(node.subtree)
         return
-    above, mine = nodes[node.parent].limit, node.subtree  # what is mine has a name above, too
-    node.limit = {key: node.local.get(key, 0) + amount for key, amount in above.items()}
+    parent_limit, subtree = nodes[node.parent].limit, node.subtree  # the parent's limit has each key of the node
+    node.limit = {key: node.local.get(key, 0) + amount for key, amount in parent_limit.items()}
     for flavor in node.spec.flavors:
         if flavor.borrowing is not None:
             key = flavor.key
-            node.limit[key] = min(node.limit[key], mine[key] + flavor.borrowing)
+            node.limit[key] = min(node.limit[key], subtree[key] + flavor.borrowing)
 
 
-def _use_upwards(order: Sequence[str], nodes: Mapping[str, _Node], demand: Demand) -> None:
-    """Charge each node with its use, and its cohort with the use beyond the node's own part.
+def _compute_use(order: Sequence[str], nodes: Mapping[str, _Node], demand: Demand) -> None:
+    """Set `used` of each node: its own use, and the use of its children beyond their `local` parts.
 
-    If a resource may be of several flavors, each of them is charged with the whole use, up to its limit.
+    If a resource has several flavors, each flavor is charged with the whole use, up to the flavor's limit. order: the
+    names, each parent before its children. Limits must be set already.
     """
     for name in reversed(order):
         node = nodes[name]
@@ -150,16 +157,16 @@ def _use_upwards(order: Sequence[str], nodes: Mapping[str, _Node], demand: Deman
         for flavor in node.spec.flavors:
             if flavor.resource in used and not name.startswith(COHORT):
                 amount = used[flavor.resource]
-                unclear = flavor.resource in node.ambiguous
-                node.used[flavor.key] = min(amount, node.limit[flavor.key]) if unclear else amount
+                is_ambiguous = flavor.resource in node.ambiguous
+                node.used[flavor.key] = min(amount, node.limit[flavor.key]) if is_ambiguous else amount
         if node.parent in nodes:
-            above = nodes[node.parent].used
+            parent_used = nodes[node.parent].used
             for key, amount in node.used.items():
-                above[key] = above.get(key, 0) + max(0, amount - node.local.get(key, 0))
+                parent_used[key] = parent_used.get(key, 0) + max(0, amount - node.local.get(key, 0))
 
 
 def _queues_exposed_to_eviction(order: Sequence[str], nodes: Mapping[str, _Node]) -> set[str]:
-    """Return the queues from which another queue of the cohort tree may reclaim quota by evicting whole jobs."""
+    """Return the queues whose whole jobs Kueue may evict because another queue of the cohort tree reclaims quota."""
     root, reclaimers = dict[str, str](), Counter[str]()
     for name in order:
         root[name] = root.get(nodes[name].parent, name)
@@ -168,9 +175,9 @@ def _queues_exposed_to_eviction(order: Sequence[str], nodes: Mapping[str, _Node]
 
 
 def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
-    """Return the queue of a ClusterQueue or cohort.
+    """Return the share of a ClusterQueue or cohort, in amounts by resource.
 
-    exposed: its borrowed workers may be preempted with the whole job.
+    exposed: True if Kueue may evict its jobs to take borrowed quota back.
     """
     spec = node.spec
     if spec.name.startswith(COHORT):
@@ -178,15 +185,16 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
     limit, guaranteed, parent_resources = dict[str, int](), dict[str, int](), dict[str, str]()
     ambiguous = node.ambiguous
     for flavor in spec.flavors:
-        what = flavor.resource
-        limit[what] = limit.get(what, 0) + node.limit[flavor.key]
-        parent_resources[what] = _UNKNOWN if what in ambiguous else flavor.key
-        if flavor.key in node.local and what not in ambiguous:
-            guaranteed[what] = node.local[flavor.key]
-    free = dict(spec.headroom)
-    if exposed:  # what is borrowed could be taken back with the whole job: elastic workers stay within its own
-        for what in limit.keys() & set(labels.GPU_RESOURCES):
-            free[what] = free.get(what, 0) + max(0, limit[what] - spec.deserved[what])
+        resource = flavor.resource
+        limit[resource] = limit.get(resource, 0) + node.limit[flavor.key]
+        parent_resources[resource] = _UNKNOWN_FLAVOR if resource in ambiguous else flavor.key
+        if flavor.key in node.local and resource not in ambiguous:
+            guaranteed[resource] = node.local[flavor.key]
+    free_amounts = dict(spec.headroom)
+    if exposed:
+        # Kueue would evict the whole job to take borrowed quota back, so elastic workers use only the own quota.
+        for resource in limit.keys() & set(labels.GPU_RESOURCES):
+            free_amounts[resource] = free_amounts.get(resource, 0) + max(0, limit[resource] - spec.deserved[resource])
     return Queue(
         limit,
         spec.deserved,
@@ -195,22 +203,26 @@ def _share(node: _Node, demand: Demand, exposed: bool) -> Queue:
         guaranteed,
         parent_resources,
         spec.open,
-        free,
-        _no_flavor(spec, sorted(ambiguous)),
+        free_amounts,
+        _ambiguity_refusal(spec, sorted(ambiguous)),
         _eviction_risk(spec),
         spec.faults,
         spec.strict,
     )
 
 
-def _no_flavor(spec: QueueSpec, ambiguous: Sequence[str]) -> str:
+def _ambiguity_refusal(spec: QueueSpec, ambiguous: Sequence[str]) -> str:
+    """Return why no job of a ClusterQueue can be resized: it has several flavors of a resource. "" if it has not.
+
+    ambiguous: the resources with several flavors, sorted.
+    """
     if not ambiguous:
         return ""
     return f"ClusterQueue {spec.name} has several flavors of {ambiguous[0]}: which one a job was given is not known"
 
 
 def _eviction_risk(spec: QueueSpec) -> str:
-    """Return why Kueue might evict a job of this ClusterQueue as a whole; "" if it never does."""
+    """Return why Kueue might evict a job for another job of the same ClusterQueue; "" if it never does."""
     if not spec.preempts:
         return ""
     return (
@@ -220,16 +232,21 @@ def _eviction_risk(spec: QueueSpec) -> str:
 
 
 def _flavors(spec: ObjectPart) -> Iterator[Flavor]:
-    """Yield the flavors of a ClusterQueue. A resource that stands twice in a flavor, or has no name, is a fault."""
+    """Yield each quota for a resource of a flavor. spec: of a ClusterQueue or Cohort.
+
+    A resource without a name, or twice in one flavor, is a fault and is left out.
+    """
     known_pairs: set[tuple[str, str]] = set()
     for group in spec.parts("resourceGroups"):
         for flavor in group.parts("flavors"):
             for resource in flavor.parts("resources"):
-                name, what = flavor.text("name"), resource.text("name")
-                limits = (resource.quantity(key, what) for key in ("nominalQuota", "lendingLimit", "borrowingLimit"))
+                name, resource_name = flavor.text("name"), resource.text("name")
+                limits = (
+                    resource.quantity(key, resource_name) for key in ("nominalQuota", "lendingLimit", "borrowingLimit")
+                )
                 nominal, lending, borrowing = limits
-                if (name, what) in known_pairs or not what:
-                    resource.fault("name", what, "each resource has to be named, and once in a flavor")
+                if (name, resource_name) in known_pairs or not resource_name:
+                    resource.fault("name", resource_name, "each resource has to be named, and once in a flavor")
                     continue
-                known_pairs.add((name, what))
-                yield Flavor(name, what, nominal or 0, lending, borrowing)
+                known_pairs.add((name, resource_name))
+                yield Flavor(name, resource_name, nominal or 0, lending, borrowing)

@@ -11,7 +11,7 @@ from typing import Any
 from turnout.jobs.fields import ObjectPart
 from turnout.kube import labels
 
-Object = Mapping[str, Any]
+Object = Mapping[str, Any]  # a Kubernetes object as JSON
 Amounts = Mapping[str, int]  # by resource, as turnout.kube.pod_shape counts them
 NAMESPACE = "namespace/"  # prefix of the names of plain namespaces' queues
 COHORT = "cohort/"  # prefix of the names of Kueue's cohorts
@@ -20,7 +20,7 @@ NOTHING: Amounts = {}
 
 
 def bounds_several(name: str) -> bool:
-    """Return True if the name is of a limit on several queues together, which no job can name."""
+    """Return True if the name belongs to a cohort or pool, which limits several queues and which no job can name."""
     return name.startswith((COHORT, POOL))
 
 
@@ -37,39 +37,39 @@ class QueueDialect(Enum):
 class Flavor:
     """The quota of Kueue for one resource on one kind of node."""
 
-    name: str  # of the ResourceFlavor
-    resource: str
-    nominal: int = 0  # its own quota
-    lending: int | None = None  # the most that it lends; None for no limit
-    borrowing: int | None = None  # the most that it borrows; None for no limit
+    name: str  # the name of the ResourceFlavor
+    resource: str  # the name of the resource
+    nominal: int = 0  # nominalQuota: its own quota
+    lending: int | None = None  # lendingLimit: the part of its own quota that others may borrow; None for no limit
+    borrowing: int | None = None  # borrowingLimit: the amount that it may borrow; None for no limit
 
     @cached_property
     def key(self) -> str:
-        """Return the name of the resource in cohorts."""
+        """Return the name of the resource in cohorts, FLAVOR/RESOURCE."""
         return f"{self.name}/{self.resource}"
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """A queue as its owner wrote it. An absent amount is unspecified."""
+    """A queue as its owner wrote it. A resource that is absent from the amounts is unspecified."""
 
-    name: str
+    name: str  # unique in its dialect
     dialect: QueueDialect = QueueDialect.VOLCANO
     capability: Amounts = field(default_factory=dict)  # the limit of its use
     guarantee: Amounts = field(default_factory=dict)  # reserved for it alone
-    deserved: Amounts = field(default_factory=dict)  # its own; beyond it, it borrows
+    deserved: Amounts = field(default_factory=dict)  # its own amounts; use beyond them is borrowed
     parent: str = ""  # the parent queue, or the cohort of Kueue; "" for none
-    weight: int = 1  # its part of what others leave, for all resources
-    weights: Amounts = field(default_factory=dict)  # its part of what others leave, by resource
-    lends: bool = True  # others may use what it leaves of its own
-    open: bool = True  # it accepts new jobs
-    strict: bool = False  # no job starts before an older one
-    namespaces: tuple[str, ...] = ()  # whose pods it pays for if they name no queue
-    headroom: Amounts = field(default_factory=dict)  # kept free in it
-    flavors: tuple[Flavor, ...] = ()  # of Kueue
+    weight: int = 1  # Volcano's weight, by which queues divide the amounts of all resources, >= 1
+    weights: Amounts = field(default_factory=dict)  # koordinator's weights, by resource
+    lends: bool = True  # True if others may use the unused part of its own amounts
+    open: bool = True  # True if it accepts new jobs
+    strict: bool = False  # True if no job starts before an older one
+    namespaces: tuple[str, ...] = ()  # namespaces whose pods it pays for if they name no queue
+    headroom: Amounts = field(default_factory=dict)  # amounts that elastic workers leave free
+    flavors: tuple[Flavor, ...] = ()  # the quotas of a ClusterQueue or Cohort of Kueue
     preempts: str = ""  # Kueue's policy by which it evicts whole jobs inside the queue, "" for never
-    reclaims: bool = False  # Kueue may evict whole jobs of other queues for it
-    pool: Amounts | None = None  # the total that a tree of its own divides; None for other queues
+    reclaims: bool = False  # True if Kueue may evict whole jobs of other queues for it
+    pool: Amounts | None = None  # the total that its own tree or the ElasticQuotas together divide; None for others
     source: str = ""  # namespace/name of the object, for a queue that several objects define
     # Fields that could not be read. Their amounts are missing, and nothing in the queue changes until they are correct.
     faults: tuple[str, ...] = ()
@@ -81,40 +81,44 @@ class QueueSpec:
 class Queue:
     """The limits and the use of one queue at one moment, or of a parent or cohort that limits several queues."""
 
-    limit: Amounts = field(default_factory=dict)  # the most that its pods together may use
-    deserved: Amounts = field(default_factory=dict)  # its own
-    used: Amounts = field(default_factory=dict)  # by its pods and its subtree
+    limit: Amounts = field(default_factory=dict)  # the largest use of all its pods together; absent for no limit
+    deserved: Amounts = field(default_factory=dict)  # its own amounts; use beyond them is borrowed
+    used: Amounts = field(default_factory=dict)  # the use of its pods and its subtree
     parent: str = ""  # the parent share, in which use beyond `guaranteed` counts; "" for none
     guaranteed: Amounts = field(default_factory=dict)  # reserved for it alone
     parent_resources: Mapping[str, str] = field(default_factory=dict)  # the names of its resources in the parent share
-    open: bool = True
-    headroom: Amounts = field(default_factory=dict)  # room that elastic workers leave free
+    open: bool = True  # True if it accepts new jobs
+    headroom: Amounts = field(default_factory=dict)  # amounts that elastic workers leave free
     refused: str = ""  # why none of its jobs can be resized, "" if they can
     eviction_risk: str = ""  # why only jobs with Kueue's priority boost can be resized, "" if all can
-    faults: tuple[str, ...] = ()  # why nothing in it may change
-    strict: bool = False  # no job starts before an older one
+    faults: tuple[str, ...] = ()  # why nothing in it may change, a sentence each
+    strict: bool = False  # True if no job starts before an older one
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The demand on the queues at one moment, by queue."""
+    """The demand on the queues at one moment, by the name of the queue."""
 
-    used: Mapping[str, Amounts] = field(default_factory=dict)  # by its pods that have a node, also terminating ones
-    # Its need: the mins of its live jobs, and its pods without a job. If absent, its use counts as its need.
+    used: Mapping[str, Amounts] = field(default_factory=dict)  # the use of pods with a node, also of terminating pods
+    # The need of a queue: the mins of its live jobs, and its pods without a job. If absent, its use counts as its need.
     needed: Mapping[str, Amounts] = field(default_factory=dict)
-    total: Amounts = field(default_factory=dict)  # of all nodes
+    total: Amounts = field(default_factory=dict)  # the amounts of all nodes
 
     def need_of(self, queue: str) -> Amounts:
-        """Return the amounts that a queue needs at least; its use if its need is unknown."""
+        """Return the amounts that a queue needs at least; its use if its need is unknown, {} if both are."""
         need = self.needed.get(queue)
         return self.used.get(queue, NOTHING) if need is None else need
 
 
 def headroom(meta: ObjectPart, *named: Amounts) -> dict[str, int]:
-    """Return the GPUs that an owner keeps free in a queue, for the GPU resources that the queue names, else for all."""
+    """Return the amount of each GPU resource that our annotation keeps free in a queue; {} without the annotation.
+
+    meta: the metadata of the queue's object. named: amounts of the queue. The headroom applies to the GPU resources in
+    `named`, to all GPU resources if there are none.
+    """
     notes = meta.part("annotations")
     gpus = notes.count_in_text(labels.HEADROOM, 0)
     if not gpus:
         return {}
-    ours = [what for what in labels.GPU_RESOURCES if any(what in each for each in named)]
-    return dict.fromkeys(ours or labels.GPU_RESOURCES, gpus)
+    gpu_resources = [resource for resource in labels.GPU_RESOURCES if any(resource in each for each in named)]
+    return dict.fromkeys(gpu_resources or labels.GPU_RESOURCES, gpus)

@@ -28,27 +28,31 @@ from turnout.jobs.queues.model import (
     headroom,
 )
 
-_ASKED = "requests."
+_REQUESTS = "requests."
 _PODS = ("pods", "count/pods")
-_OTHERS = ("limits.", "count/", "services", "configmaps", "secrets", "replicationcontrollers", "resourcequotas")
+# Prefixes of keys of a ResourceQuota that limit neither requests of pods nor their number.
+_OTHER_KEYS = ("limits.", "count/", "services", "configmaps", "secrets", "replicationcontrollers", "resourcequotas")
 _STORAGE = ("storage", "persistentvolumeclaims")
-_NOT_OURS = frozenset(("BestEffort", "Terminating", "VolumeAttributesClass"))
+_OTHER_SCOPES = frozenset(("BestEffort", "Terminating", "VolumeAttributesClass"))
 
 
 def read(raw: Object) -> QueueSpec:
-    """Return the queue of a ResourceQuota. The smaller of `requests.X` and `X` is the limit."""
+    """Return the queue of a ResourceQuota. The smaller of `requests.X` and `X` is the limit.
+
+    A ResourceQuota whose scopes exclude training pods limits nothing.
+    """
     root = ObjectPart.lenient(raw)
     meta, hard = root.part("metadata"), root.part("spec").part("hard")
-    found: dict[str, int] = {}
-    if not _NOT_OURS & set(_scopes(root.part("spec"))):
+    limits: dict[str, int] = {}
+    if not _OTHER_SCOPES & set(_scopes(root.part("spec"))):
         for key in hard.value:
-            if (what := _resource(key)) and (amount := hard.quantity(key, what)) is not None:
-                found[what] = min(found.get(what, amount), amount)
-    return _spec(meta, root, capability=found)
+            if (resource := _limited_resource(key)) and (amount := hard.quantity(key, resource)) is not None:
+                limits[resource] = min(limits.get(resource, amount), amount)
+    return _spec(meta, root, capability=limits)
 
 
 def read_elastic(raw: Object) -> QueueSpec:
-    """Return the queue of an ElasticQuota of scheduling.x-k8s.io/v1alpha1."""
+    """Return the queue of an ElasticQuota of scheduling.x-k8s.io/v1alpha1. Its name is NAMESPACE + the namespace."""
     root = ObjectPart.lenient(raw)
     spec = root.part("spec")
     min_amounts = spec.amounts("min")
@@ -56,11 +60,14 @@ def read_elastic(raw: Object) -> QueueSpec:
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
-    """Return the share of each namespace's pods, and of the pool of all ElasticQuotas."""
-    found: dict[str, Queue] = {}
+    """Return the share of each namespace's queue by name, and of the pool of all ElasticQuotas if there are any.
+
+    queues: one for each quota; several may have the same name.
+    """
+    by_name: dict[str, Queue] = {}
     for queue in queues:
         share = _share(queue, demand)
-        found[queue.name] = _combine_shares(found[queue.name], share) if queue.name in found else share
+        by_name[queue.name] = _combine_shares(by_name[queue.name], share) if queue.name in by_name else share
     elastic = {queue.name for queue in queues if queue.pool is not None}
     if elastic:
         pool_total, used = Counter[str](), Counter[str]()
@@ -68,14 +75,18 @@ def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
             pool_total.update(queue.pool or NOTHING)
         for name in elastic:
             used.update(demand.used.get(name, NOTHING))
-        found[POOL] = Queue(pool_total, used=used)
-    return found
+        by_name[POOL] = Queue(pool_total, used=used)
+    return by_name
 
 
 def _spec(
     meta: ObjectPart, root: ObjectPart, capability: Amounts, deserved: Amounts = NOTHING, pool: Amounts | None = None
 ) -> QueueSpec:
-    """Return the queue of a namespace. meta: of the ResourceQuota. pool: amounts that several namespaces share."""
+    """Return the queue of a namespace. meta: the metadata of its quota. root: the whole quota, which collects faults.
+
+    deserved: its own amounts. pool: the amounts that it adds to the pool of all ElasticQuotas, None for a
+    ResourceQuota.
+    """
     name = NAMESPACE + meta.text("namespace")
     free_amounts = headroom(meta, capability, deserved)
     source = f"{meta.text('namespace')}/{meta.text('name')}"
@@ -93,38 +104,47 @@ def _spec(
 
 
 def _share(queue: QueueSpec, demand: Demand) -> Queue:
+    """Return the share under one quota of a namespace."""
     parent = "" if queue.pool is None else POOL
     used = demand.used.get(queue.name, NOTHING)
     return Queue(queue.capability, queue.deserved, used, parent, headroom=queue.headroom, faults=queue.faults)
 
 
-def _combine_shares(one: Queue, other: Queue) -> Queue:
+def _combine_shares(share: Queue, other_share: Queue) -> Queue:
     """Return the share under two quotas of one namespace: the smaller amounts and the larger headroom."""
     return Queue(
-        _joined(min, one.limit, other.limit),
-        _joined(min, one.deserved, other.deserved),
-        one.used,
-        one.parent or other.parent,
-        headroom=_joined(max, one.headroom, other.headroom),
-        faults=(*one.faults, *other.faults),
+        _merge_amounts(min, share.limit, other_share.limit),
+        _merge_amounts(min, share.deserved, other_share.deserved),
+        share.used,
+        share.parent or other_share.parent,
+        headroom=_merge_amounts(max, share.headroom, other_share.headroom),
+        faults=(*share.faults, *other_share.faults),
     )
 
 
-def _joined(chosen: Callable[[int, int], int], one: Amounts, other: Amounts) -> Amounts:
-    return {**one, **other, **{what: chosen(one[what], other[what]) for what in one.keys() & other.keys()}}
+def _merge_amounts(choose: Callable[[int, int], int], amounts: Amounts, other_amounts: Amounts) -> Amounts:
+    """Return the amounts of both. choose: picks one of two amounts of the same resource."""
+    return {
+        **amounts,
+        **other_amounts,
+        **{
+            resource: choose(amounts[resource], other_amounts[resource])
+            for resource in amounts.keys() & other_amounts.keys()
+        },
+    }
 
 
-def _resource(key: str) -> str:
-    """Return the pod resource that a key of `hard` limits; "" for none."""
+def _limited_resource(key: str) -> str:
+    """Return the resource of pods that a key of `hard` limits; "" if the key limits something else."""
     if key in _PODS:
         return "pods"
-    if key.startswith(_OTHERS) or key.removeprefix(_ASKED) in _STORAGE or ".storageclass.storage.k8s.io/" in key:
+    if key.startswith(_OTHER_KEYS) or key.removeprefix(_REQUESTS) in _STORAGE or ".storageclass.storage.k8s.io/" in key:
         return ""
-    return key.removeprefix(_ASKED)
+    return key.removeprefix(_REQUESTS)
 
 
 def _scopes(spec: ObjectPart) -> Iterator[str]:
-    """Yield the scopes, all of which a pod must match."""
+    """Yield the names of the scopes that a pod must match for the quota to apply. spec: of the ResourceQuota."""
     yield from spec.texts("scopes")
     for each in spec.part("scopeSelector").parts("matchExpressions"):
         if each.text("operator") == "Exists":

@@ -11,15 +11,18 @@ from turnout.jobs.queues.accounting import room
 from turnout.jobs.queues.model import NAMESPACE, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec
 from turnout.kube import labels
 
-NO_NEEDS: Mapping[str, Amounts] = {}
+NO_NEEDS: Mapping[str, Amounts] = {}  # of each queue, its use counts as its need
 
 
 def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
-    """Return the share of each queue by name, and of limits on several queues. Duplicate names are a fault of both."""
+    """Return the share of each queue by name, and of each cohort or pool that limits several queues.
+
+    Queues may be of any dialect. If two dialects have a queue of the same name, the share of that name gets a fault.
+    """
     by_dialect: dict[QueueDialect, list[QueueSpec]] = {dialect: [] for dialect in QueueDialect}
     for queue in queues:
         by_dialect[queue.dialect].append(queue)
-    found: dict[str, Queue] = {}
+    by_name: dict[str, Queue] = {}
     for dialect, dialect_queues in (
         (volcano, by_dialect[QueueDialect.VOLCANO]),
         (koordinator, by_dialect[QueueDialect.KOORDINATOR]),
@@ -27,30 +30,33 @@ def shares(queues: Iterable[QueueSpec], demand: Demand) -> dict[str, Queue]:
         (namespace, by_dialect[QueueDialect.NAMESPACE]),
     ):
         dialect_shares = _drop_foreign_parents(dialect.shares(dialect_queues, demand))
-        duplicates = found.keys() & dialect_shares.keys()
-        found |= dialect_shares
+        duplicates = by_name.keys() & dialect_shares.keys()
+        by_name |= dialect_shares
         for name in duplicates:
-            found[name] = replace(found[name], faults=(*found[name].faults, f"two queues are called {name}"))
-    return _with_faults_above(found) if any(share.faults for share in found.values()) else found
+            by_name[name] = replace(by_name[name], faults=(*by_name[name].faults, f"two queues are called {name}"))
+    return _with_ancestor_faults(by_name) if any(share.faults for share in by_name.values()) else by_name
 
 
-def _drop_foreign_parents(found: dict[str, Queue]) -> dict[str, Queue]:
-    """Return the shares without parents of another dialect: a name refers to its own dialect."""
+def _drop_foreign_parents(by_name: dict[str, Queue]) -> dict[str, Queue]:
+    """Return the shares without parents that are not among them. by_name: the shares of one dialect."""
     return {
-        name: replace(share, parent="") if share.parent and share.parent not in found else share
-        for name, share in found.items()
+        name: replace(share, parent="") if share.parent and share.parent not in by_name else share
+        for name, share in by_name.items()
     }
 
 
-def _with_faults_above(found: dict[str, Queue]) -> dict[str, Queue]:
-    """Return the shares with the faults of all ancestors, because an unreadable limit affects the whole subtree."""
+def _with_ancestor_faults(by_name: dict[str, Queue]) -> dict[str, Queue]:
+    """Return the shares with the faults of all ancestors, because an unreadable limit affects the whole subtree.
+
+    by_name: the shares of all queues by name.
+    """
     complete: dict[str, Queue] = {}
-    for name, share in found.items():
-        faults, at, visited = list(share.faults), share.parent, {name}
-        while at in found and at not in visited:
-            visited.add(at)
-            faults += [f"{at}: {why}" for why in found[at].faults]
-            at = found[at].parent
+    for name, share in by_name.items():
+        faults, ancestor, visited = list(share.faults), share.parent, {name}
+        while ancestor in by_name and ancestor not in visited:
+            visited.add(ancestor)
+            faults += [f"{ancestor}: {why}" for why in by_name[ancestor].faults]
+            ancestor = by_name[ancestor].parent
         complete[name] = replace(share, faults=tuple(faults))
     return complete
 
@@ -61,27 +67,34 @@ def limits(
     total: Amounts,
     needed: Mapping[str, Amounts] = NO_NEEDS,
 ) -> dict[str, dict[str, int]]:
-    """Return what each queue's pods may use together, by resource: their use and the remaining room."""
+    """Return the amounts that each queue's pods may use together, by queue and resource: use plus remaining room.
+
+    used: the use of each queue. total: the amounts of all nodes. needed: the need of each queue; the use of a queue
+    that is absent counts as its need.
+    """
     queues = list(queues)
-    found = shares(queues, Demand(used, needed, total))
+    by_name = shares(queues, Demand(used, needed, total))
     return {
-        name: {what: found[name].used.get(what, 0) + (room(found, name, what) or 0) for what in found[name].limit}
+        name: {
+            resource: by_name[name].used.get(resource, 0) + (room(by_name, name, resource) or 0)
+            for resource in by_name[name].limit
+        }
         for name in (queue.name for queue in queues)
     }
 
 
 LOCAL_QUEUES = "/apis/kueue.x-k8s.io/v1beta2/localqueues"
-MAX_NAMESPACES = 1_000  # of one quota
+MAX_NAMESPACES = 1_000  # of one quota; further ones are ignored
 
 
 @dataclass(frozen=True, slots=True)
 class StrictQueue:
-    """A queue with strict order."""
+    """A queue with strict order: no gang starts before an older one."""
 
-    queue: str
+    queue: str  # its unique name, as in volcano/NAME
     names: tuple[str, ...] = ()  # the names that pods use for it
-    namespaces: tuple[str, ...] = ()  # whose pods wait in it if they name no queue
-    grants: frozenset[str] | None = None  # whose pods may name it; None for all
+    namespaces: tuple[str, ...] = ()  # namespaces whose pods wait in it if they name no queue
+    grants: frozenset[str] | None = None  # namespaces whose pods may name it; None for all
 
     def admits(self, namespace_name: str) -> bool:
         """Return True if pods of this namespace may name the queue."""
@@ -89,29 +102,32 @@ class StrictQueue:
 
 
 def _has_strict_annotation(raw: Object) -> bool:
+    """Return True if our annotation on a queue's object asks for strict order."""
     return ObjectPart.lenient(raw).part("metadata").part("annotations").text(labels.STRICT_ORDER) == "true"
 
 
-def _volcano(raw: Object) -> StrictQueue | None:
+def _read_volcano(raw: Object) -> StrictQueue | None:
+    """Return the strict queue of a Volcano Queue; None if it has no strict annotation."""
     return _strict_queue(volcano.read(raw)) if _has_strict_annotation(raw) else None
 
 
-def _koordinator(raw: Object) -> StrictQueue | None:
+def _read_koordinator(raw: Object) -> StrictQueue | None:
+    """Return the strict queue of koordinator's ElasticQuota; None if it has no strict annotation."""
     return _strict_queue(koordinator.read(raw)) if _has_strict_annotation(raw) else None
 
 
-def _elastic(raw: Object) -> StrictQueue | None:
-    """Return the strict queue that an ElasticQuota makes; None if it has no strict annotation."""
+def _read_elastic(raw: Object) -> StrictQueue | None:
+    """Return the strict queue of an ElasticQuota of scheduler-plugins; None if it has no strict annotation."""
     if not _has_strict_annotation(raw):
         return None
     name = namespace.read_elastic(raw).name
     return StrictQueue(name, (), (name.removeprefix(NAMESPACE),))
 
 
-def _kueue(raw: Object) -> StrictQueue | None:
-    """Return the strict queue that a ClusterQueue makes.
+def _read_kueue(raw: Object) -> StrictQueue | None:
+    """Return the strict queue of a ClusterQueue; None if it neither is StrictFIFO nor has the strict annotation.
 
-    None if it is neither StrictFIFO nor has the strict annotation.
+    No pod names a ClusterQueue: LocalQueues lead to it.
     """
     spec = kueue.read(raw)
     return (
@@ -120,16 +136,17 @@ def _kueue(raw: Object) -> StrictQueue | None:
 
 
 def _strict_queue(spec: QueueSpec) -> StrictQueue:
+    """Return a queue as a strict one, under its unique name."""
     grants = None if spec.grants is None else frozenset(spec.grants[:MAX_NAMESPACES])
     return StrictQueue(f"{spec.dialect.value}/{spec.name}", (spec.name,), spec.namespaces[:MAX_NAMESPACES], grants)
 
 
-# Where the queues are, and how one is read; None for a queue whose order is not strict.
+# For each path that lists queues, the function that reads one object; it returns None for a queue without strict order.
 STRICT_QUEUE_READERS: dict[str, Callable[[Object], StrictQueue | None]] = {
-    "/apis/kueue.x-k8s.io/v1beta2/clusterqueues": _kueue,
-    "/apis/scheduling.volcano.sh/v1beta1/queues": _volcano,
-    "/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas": _koordinator,
-    "/apis/scheduling.x-k8s.io/v1alpha1/elasticquotas": _elastic,
+    "/apis/kueue.x-k8s.io/v1beta2/clusterqueues": _read_kueue,
+    "/apis/scheduling.volcano.sh/v1beta1/queues": _read_volcano,
+    "/apis/scheduling.sigs.k8s.io/v1alpha1/elasticquotas": _read_koordinator,
+    "/apis/scheduling.x-k8s.io/v1alpha1/elasticquotas": _read_elastic,
 }
 
 
@@ -137,16 +154,19 @@ class StrictQueues:
     """The queues with strict order: those that an admin named, and those whose object sets it."""
 
     def __init__(self, named: frozenset[str] = frozenset()) -> None:
-        """Make a table of queues. named: the queues or namespace/queue names of the admin."""
+        """Make an empty table. named: the names that an admin listed, each QUEUE or NAMESPACE/QUEUE."""
         self._named = named
-        self._by_place: dict[str, StrictQueue] = {}  # by the place of the object
-        self._local: dict[str, str] = {}  # namespace/name of a LocalQueue -> its ClusterQueue
-        self._strict: frozenset[str] = frozenset()
-        self._by_name: dict[str, StrictQueue] = {}
-        self._by_namespace: dict[str, str] = {}
+        self._by_place: dict[str, StrictQueue] = {}  # by the path of the object
+        self._local: dict[str, str] = {}  # namespace/name of a LocalQueue -> unique name of its ClusterQueue
+        self._strict: frozenset[str] = frozenset()  # unique names
+        self._by_name: dict[str, StrictQueue] = {}  # by the name that pods use
+        self._by_namespace: dict[str, str] = {}  # unique names, by the namespace of pods that name no queue
 
     def put(self, place: str, ordered: StrictQueue | None) -> bool:
-        """Add or replace the queue of one object; None removes it. Return True if the order may have changed."""
+        """Add or replace the queue of one object; None removes it. Return True if the table has changed.
+
+        place: the path of the object.
+        """
         if self._by_place.get(place) == ordered:
             return False
         if ordered is None:
@@ -173,8 +193,8 @@ class StrictQueues:
     def of(self, namespace_name: str, queue: str) -> str:
         """Return the name of the strict queue in which a gang of a namespace waits; "" for none.
 
-        queue: the name on its pods, "" for none. It counts only if the queue's object grants it to the namespace, so
-        that no tenant can block another tenant's queue.
+        queue: the name on its pods, "" for none. The name counts only if the queue's object grants it to the namespace,
+        so that no tenant can block another tenant's queue.
         """
         if not queue:
             return self._by_namespace.get(namespace_name, "")

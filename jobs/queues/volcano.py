@@ -16,16 +16,16 @@ from turnout.jobs.queues.accounting import CIRCLE, QueueClaim, share_by_weight, 
 from turnout.jobs.queues.model import NOTHING, Amounts, Demand, Object, Queue, QueueDialect, QueueSpec, headroom
 from turnout.kube import labels
 
-ROOT = "root"
+ROOT = "root"  # the queue that Volcano makes above all others
 _OPEN = "Open"  # in the states Closing, Closed and Unknown a queue accepts no jobs
-_PODS = "pods"
+_PODS = "pods"  # a resource that is not shared by weight
 _AmountsByQueue = dict[str, dict[str, int]]  # by queue, by resource
 
 
 def read(raw: Object) -> QueueSpec:
     """Return the queue that a Queue object of scheduling.volcano.sh/v1beta1 describes.
 
-    Its faults name unreadable fields.
+    A field that cannot be read is reported in `faults` of the result.
     """
     root = ObjectPart.lenient(raw)
     meta, spec = root.part("metadata"), root.part("spec")
@@ -40,104 +40,129 @@ def read(raw: Object) -> QueueSpec:
         parent=spec.text("parent"),
         weight=max(1, spec.count("weight", 1, most=MAX_INT32)),
         open=root.part("status").text("state", _OPEN) == _OPEN,
-        grants=_grants(meta),
+        grants=_allowed_namespaces(meta),
         headroom=headroom(meta, capability, guarantee, deserved),
         faults=tuple(root.faults or ()),
     )
 
 
 def shares(queues: Sequence[QueueSpec], demand: Demand) -> dict[str, Queue]:
-    """Return the share of each queue. A resource that no queue names has no limit."""
-    known = {queue.name: queue for queue in queues}
-    parents = {name: _parent(queue, known) for name, queue in known.items()}
+    """Return the share of each queue by name. A resource that no queue names has no limit.
+
+    queues: all queues of Volcano. The share of a queue in a cycle of parents is closed and has a fault.
+    """
+    specs = {queue.name: queue for queue in queues}
+    parents = {name: _parent(queue, specs) for name, queue in specs.items()}
     order, circle = top_down(parents)
-    real = _real_capability(order, known, parents, demand.total)
+    real = _real_capability(order, specs, parents, demand.total)
     capacity = any(queue.deserved or queue.parent not in ("", ROOT) for queue in queues)
-    own = _deserved(known, order, real) if capacity or not demand.needed else _by_weight(known, real, demand)
+    deserved = _deserved(specs, order, real) if capacity or not demand.needed else _by_weight(specs, real, demand)
     used, is_open = sum_subtrees(order, parents, demand.used), dict[str, bool]()
     for name in order:
-        is_open[name] = known[name].open and is_open.get(parents[name], True)
-    found = {
+        is_open[name] = specs[name].open and is_open.get(parents[name], True)
+    by_name = {
         name: Queue(
             real[name],
-            own.get(name, NOTHING),
+            deserved.get(name, NOTHING),
             used[name],
             parents[name],
             open=is_open[name],
-            headroom=known[name].headroom,
-            faults=known[name].faults,
+            headroom=specs[name].headroom,
+            faults=specs[name].faults,
         )
         for name in order
     }
-    return found | {name: Queue(open=False, faults=(*known[name].faults, CIRCLE)) for name in circle}
+    return by_name | {name: Queue(open=False, faults=(*specs[name].faults, CIRCLE)) for name in circle}
 
 
-def _grants(meta: ObjectPart) -> tuple[str, ...] | None:
-    """Return the namespaces that may name a Queue; None for all, as in Volcano itself."""
+def _allowed_namespaces(meta: ObjectPart) -> tuple[str, ...] | None:
+    """Return the namespaces that may name a Queue, from our annotation; None for all, as in Volcano itself.
+
+    meta: the metadata of the Queue.
+    """
     notes = meta.part("annotations")
     if not notes.has(labels.QUEUE_NAMESPACES):
         return None
     return tuple(name.strip() for name in notes.text(labels.QUEUE_NAMESPACES).split(",") if name.strip())
 
 
-def _parent(queue: QueueSpec, known: Mapping[str, QueueSpec]) -> str:
+def _parent(queue: QueueSpec, specs: Mapping[str, QueueSpec]) -> str:
+    """Return the name of a queue's parent, the root queue by default; "" for the root and if there is no root."""
     if queue.name == ROOT:
         return ""
-    return queue.parent or (ROOT if ROOT in known else "")
+    return queue.parent or (ROOT if ROOT in specs else "")
 
 
 def _real_capability(
-    order: Sequence[str], known: Mapping[str, QueueSpec], parents: Mapping[str, str], total: Amounts
+    order: Sequence[str], specs: Mapping[str, QueueSpec], parents: Mapping[str, str], total: Amounts
 ) -> dict[str, dict[str, int]]:
-    """Return the real capability: at most the parent's amount less the guarantees of the siblings."""
-    promised: dict[str, Counter[str]] = {}
-    for name in order:
-        if guarantee := known[name].guarantee:
-            promised.setdefault(parents[name], Counter()).update(guarantee)
-    found: _AmountsByQueue = {}
-    for name in order:
-        above = found.get(parents[name], NOTHING)
-        amounts, own_guarantee = dict(known[name].capability), known[name].guarantee
-        guaranteed_total = promised.get(parents[name], NOTHING)
-        for what in {**above, **guaranteed_total}:
-            rest = above.get(what, total.get(what, 0)) - guaranteed_total.get(what, 0) + own_guarantee.get(what, 0)
-            amounts[what] = max(0, min(amounts.get(what, rest), rest))
-        found[name] = amounts
-    return found
+    """Return the real capability of each queue, by resource.
 
-
-def _deserved(known: Mapping[str, QueueSpec], order: Sequence[str], real: Mapping[str, Amounts]) -> _AmountsByQueue:
-    """Return the deserved amounts of plugin capacity: within the real capability, at least the guarantee."""
-    named = dict.fromkeys(what for queue in known.values() for what in queue.deserved)
-    found: _AmountsByQueue = {}
-    for name in order:
-        queue, most = known[name], real[name]
-        deserved_amounts = {what: queue.deserved.get(what, 0) for what in named}
-        own = {what: min(amount, most.get(what, amount)) for what, amount in deserved_amounts.items()}
-        for what, amount in queue.guarantee.items():
-            own[what] = max(own.get(what, 0), amount)
-        found[name] = own
-    return found
-
-
-def _by_weight(known: Mapping[str, QueueSpec], real: _AmountsByQueue, demand: Demand) -> _AmountsByQueue:
-    """Return the deserved amounts of plugin proportion, and reduce the real capability to the most that a queue could
-    deserve.
+    That is its capability, at most the parent's amount less the guarantees of the siblings. order: the names, each
+    parent before its children. specs: the queues by name. total: the amounts of all nodes.
     """
-    queues = [queue for name, queue in known.items() if name in real and name != ROOT]
-    named = {what for queue in queues for what in (*queue.capability, *queue.guarantee)}
-    named |= {what for queue in queues for what in demand.need_of(queue.name)}
-    found: _AmountsByQueue = {}
-    for what in sorted(what for what in named - {_PODS} if demand.total.get(what)):
-        claims = [_claim(queue, what, real[queue.name], demand) for queue in queues]
-        for queue, (own, most) in zip(queues, share_by_weight(claims, demand.total[what]), strict=True):
-            mine = real[queue.name]
-            found.setdefault(queue.name, {})[what] = own
-            mine[what] = min(mine.get(what, most), most)
-    return found
+    guarantees: dict[str, Counter[str]] = {}
+    for name in order:
+        if guarantee := specs[name].guarantee:
+            guarantees.setdefault(parents[name], Counter()).update(guarantee)
+    by_name: _AmountsByQueue = {}
+    for name in order:
+        parent_amounts = by_name.get(parents[name], NOTHING)
+        amounts, own_guarantee = dict(specs[name].capability), specs[name].guarantee
+        guaranteed_total = guarantees.get(parents[name], NOTHING)
+        for resource in {**parent_amounts, **guaranteed_total}:
+            rest = (
+                parent_amounts.get(resource, total.get(resource, 0))
+                - guaranteed_total.get(resource, 0)
+                + own_guarantee.get(resource, 0)
+            )
+            amounts[resource] = max(0, min(amounts.get(resource, rest), rest))
+        by_name[name] = amounts
+    return by_name
 
 
-def _claim(queue: QueueSpec, what: str, real: Amounts, demand: Demand) -> QueueClaim:
-    least, requested = queue.guarantee.get(what, 0), demand.need_of(queue.name).get(what, 0)
-    most = max(least, min(requested, real.get(what, requested)))
-    return QueueClaim(least, queue.weight, least / queue.weight, most / queue.weight, least)
+def _deserved(specs: Mapping[str, QueueSpec], order: Sequence[str], real: Mapping[str, Amounts]) -> _AmountsByQueue:
+    """Return the deserved amounts of plugin capacity: within the real capability, at least the guarantee.
+
+    specs: the queues by name. real: the real capability of each queue.
+    """
+    resources = dict.fromkeys(resource for queue in specs.values() for resource in queue.deserved)
+    by_name: _AmountsByQueue = {}
+    for name in order:
+        queue, capability = specs[name], real[name]
+        deserved_amounts = {resource: queue.deserved.get(resource, 0) for resource in resources}
+        deserved = {
+            resource: min(amount, capability.get(resource, amount)) for resource, amount in deserved_amounts.items()
+        }
+        for resource, amount in queue.guarantee.items():
+            deserved[resource] = max(deserved.get(resource, 0), amount)
+        by_name[name] = deserved
+    return by_name
+
+
+def _by_weight(specs: Mapping[str, QueueSpec], real: _AmountsByQueue, demand: Demand) -> _AmountsByQueue:
+    """Return the deserved amounts of plugin proportion: each resource is divided by the weights of the queues.
+
+    Also reduces `real`, the real capability, to the largest amount that the queue could deserve.
+    """
+    queues = [queue for name, queue in specs.items() if name in real and name != ROOT]
+    resources = {resource for queue in queues for resource in (*queue.capability, *queue.guarantee)}
+    resources |= {resource for queue in queues for resource in demand.need_of(queue.name)}
+    by_name: _AmountsByQueue = {}
+    for resource in sorted(resource for resource in resources - {_PODS} if demand.total.get(resource)):
+        claims = [_claim(queue, resource, real[queue.name], demand) for queue in queues]
+        for queue, (share, max_share) in zip(queues, share_by_weight(claims, demand.total[resource]), strict=True):
+            capability = real[queue.name]
+            by_name.setdefault(queue.name, {})[resource] = share
+            capability[resource] = min(capability.get(resource, max_share), max_share)
+    return by_name
+
+
+def _claim(queue: QueueSpec, resource: str, real: Amounts, demand: Demand) -> QueueClaim:
+    """Return the claim of a queue on one resource: at least its guarantee, at most its need.
+
+    real: the real capability of the queue.
+    """
+    least, requested = queue.guarantee.get(resource, 0), demand.need_of(queue.name).get(resource, 0)
+    max_amount = max(least, min(requested, real.get(resource, requested)))
+    return QueueClaim(least, queue.weight, least / queue.weight, max_amount / queue.weight, least)

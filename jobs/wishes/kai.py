@@ -15,19 +15,22 @@ REQUIRED = "kai.scheduler/topology-required-placement"
 PREFERRED = "kai.scheduler/topology-preferred-placement"
 TREE = "kai.scheduler/topology"
 SUBGROUP = "kai.scheduler/subgroup-name"
-MAX_SUBGROUPS = 64  # of one PodGroup, of which more is kept than their sum
-_MAX_COUNT = 1_000_000
-_MAX_SENTENCES = 8
-_OWN_TREE = "is not kept: the tree is that of our own map"
+MAX_SUBGROUPS = 64  # entries of one PodGroup that are read whole; of further ones only the sum of minMember counts
+_MAX_COUNT = 1_000_000  # pods or subgroups; a larger number counts as 0
+_MAX_SENTENCES = 8  # about ignored terms of one PodGroup
+_OWN_TREE_TEXT = "is not kept: the tree is that of our own map"
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the placement terms in KAI's annotations of a pod; None without any."""
+    """Return the placement terms in KAI's annotations of a pod; None without any.
+
+    notes: the annotations. faults: receives a sentence for each unreadable value.
+    """
     source = next((key for key in (REQUIRED, PREFERRED, TREE) if key in notes), None)
     if source is None:
         return None
-    unkept = (f"{TREE} {_OWN_TREE}",) if TREE in notes else ()
-    return Wish(source, annotation_level(notes, REQUIRED, faults), ignored=unkept)
+    ignored = (f"{TREE} {_OWN_TREE_TEXT}",) if TREE in notes else ()
+    return Wish(source, annotation_level(notes, REQUIRED, faults), ignored=ignored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +38,17 @@ class KaiPodGroup:
     """The numbers and the placement terms of a PodGroup of KAI."""
 
     least: int  # pods that start together, >= 1
-    subgroups: tuple[tuple[str, int], ...]  # (name, pods that start), only of subgroups with a minimum
+    subgroups: tuple[tuple[str, int], ...]  # (name, pods that start together, >= 1) of each subgroup with a minimum
     wish: Wish  # the placement terms
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Constraint:
     """A topologyConstraint of a PodGroup or a subgroup."""
 
     required: Level | None = None  # None for no required level
-    names_level: bool = False  # it names a level, required or preferred
-    is_set: bool = False  # it has at least one field
+    names_level: bool = False  # True if it names a level, required or preferred
+    is_set: bool = False  # True if it has at least one field
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,149 +56,169 @@ class _Subgroup:
     """One entry of subGroups."""
 
     name: str
-    parent: str  # "" for none
-    least: int  # pods that start, >= 0
-    children_needed: int | None  # None: all
-    place: _Place
+    parent: str  # the name of its parent subgroup, in lower case; "" for none
+    least: int  # minMember: pods that start together, >= 0
+    children_needed: int | None  # minSubGroup: child subgroups that start together; None for all
+    place: _Constraint
 
 
 def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, constraint: object) -> KaiPodGroup:
     """Return the terms of a PodGroup, from its fields minMember, minSubGroup, subGroups and topologyConstraint.
 
-    Each field may have any type. As in KAI, minMember is ignored beside subgroups, a subgroup without children has
-    pods, and a subgroup without a minimum is optional.
+    Each field may have any type. As in KAI, minMember is ignored if there are subgroups, only a subgroup without
+    children has pods, and a subgroup without a minimum is optional. Terms that are ignored are listed in
+    `wish.ignored`.
     """
-    unkept: list[str] = []
-    place = _place(constraint, "spec.topologyConstraint", unkept)
+    ignored: list[str] = []
+    place = _place(constraint, "spec.topologyConstraint", ignored)
     entries = [each for each in subgroups if isinstance(each, dict)] if isinstance(subgroups, list) else []
-    known = _known(entries, unkept)
-    parents = {each.parent for each in known.values()}
-    leaves = [each for each in known.values() if each.name not in parents]
-    if known and not leaves:
-        unkept.append("spec.subGroups is not kept: each subgroup is the parent of another")
-    subset_rule = _rule_for_some_subgroups(known, leaves, min_subgroup) if len(entries) <= MAX_SUBGROUPS else None
+    by_name = _subgroups_by_name(entries, ignored)
+    parents = {each.parent for each in by_name.values()}
+    leaves = [each for each in by_name.values() if each.name not in parents]
+    if by_name and not leaves:
+        ignored.append("spec.subGroups is not kept: each subgroup is the parent of another")
+    subset_rule = _rule_for_some_subgroups(by_name, leaves, min_subgroup) if len(entries) <= MAX_SUBGROUPS else None
     if subset_rule is None:
-        _tell_elastic(known, min_subgroup, unkept)
-    rules = (subset_rule,) if subset_rule is not None else _rules(known, leaves, unkept)
-    source = "spec.topologyConstraint" if place.is_set else "spec.subGroups" if rules or unkept else ""
-    wish = Wish(source, place.required, groups=rules, ignored=tuple(dict.fromkeys(unkept))[:_MAX_SENTENCES])
+        _report_min_subgroups(by_name, min_subgroup, ignored)
+    rules = (subset_rule,) if subset_rule is not None else _rules(by_name, leaves, ignored)
+    source = "spec.topologyConstraint" if place.is_set else "spec.subGroups" if rules or ignored else ""
+    wish = Wish(source, place.required, groups=rules, ignored=tuple(dict.fromkeys(ignored))[:_MAX_SENTENCES])
     if subset_rule is not None:
         return KaiPodGroup(min(subset_rule.least * subset_rule.pods, _MAX_COUNT), (), wish)
     if not leaves:
         return KaiPodGroup(max(1, _count(min_member)), (), wish)
-    return _of_leaves(leaves, entries[MAX_SUBGROUPS:], wish)
+    return _numbers_of_leaves(leaves, entries[MAX_SUBGROUPS:], wish)
 
 
-def _of_leaves(leaves: list[_Subgroup], further: list[dict[str, object]], wish: Wish) -> KaiPodGroup:
-    """Return the numbers of a PodGroup by its subgroups with pods. further: the entries beyond those that are kept."""
+def _numbers_of_leaves(leaves: list[_Subgroup], further: list[dict[str, object]], wish: Wish) -> KaiPodGroup:
+    """Return the numbers of a PodGroup with subgroups. leaves: the subgroups without children, which have the pods.
+
+    further: the entries of subGroups after the first MAX_SUBGROUPS.
+    """
     other_pods = sum(_count(each.get("minMember")) for each in further)
     least = min(sum(each.least for each in leaves) + other_pods, _MAX_COUNT)
     return KaiPodGroup(max(1, least), tuple((each.name, each.least) for each in leaves if each.least), wish)
 
 
-def _known(listed: list[dict[str, object]], unkept: list[str]) -> dict[str, _Subgroup]:
-    """Return the readable subgroups by name, in their order. As in KAI, the case of a parent's name is ignored."""
+def _subgroups_by_name(listed: list[dict[str, object]], ignored: list[str]) -> dict[str, _Subgroup]:
+    """Return the readable subgroups by name, in the order of `listed`, the entries of subGroups.
+
+    As in KAI, the case of a parent's name is ignored. ignored: receives a sentence for each entry or part that is
+    ignored.
+    """
     if len(listed) > MAX_SUBGROUPS:
-        unkept.append(f"spec.subGroups has {len(listed)} entries, of which {MAX_SUBGROUPS} are kept")
-    known: dict[str, _Subgroup] = {}
+        ignored.append(f"spec.subGroups has {len(listed)} entries, of which {MAX_SUBGROUPS} are kept")
+    by_name: dict[str, _Subgroup] = {}
     for each in listed[:MAX_SUBGROUPS]:
         texts = {key: text[:254] for key in ("name", "parent") if isinstance(text := each.get(key), str)}
         faults: list[str] = []
         name, parent = annotation_word(texts, "name", faults), annotation_word(texts, "parent", faults).lower()
-        if not name or name in known:
-            unkept.extend(f"spec.subGroups: {fault}" for fault in faults or ["each must have a name of its own"])
+        if not name or name in by_name:
+            ignored.extend(f"spec.subGroups: {fault}" for fault in faults or ["each must have a name of its own"])
             continue
         needed, where = each.get("minSubGroup"), f"spec.subGroups {name}: topologyConstraint"
         children = _count(needed) if needed is not None else None
-        place = _place(each.get("topologyConstraint"), where, unkept)
-        known[name] = _Subgroup(name, parent, _count(each.get("minMember")), children, place)
-    lost = [each for each in known.values() if each.parent and each.parent not in known]
-    unkept.extend(f"spec.subGroups {each.name} has no parent {each.parent}: it counts as without one" for each in lost)
-    return known
+        place = _place(each.get("topologyConstraint"), where, ignored)
+        by_name[name] = _Subgroup(name, parent, _count(each.get("minMember")), children, place)
+    orphans = [each for each in by_name.values() if each.parent and each.parent not in by_name]
+    ignored.extend(
+        f"spec.subGroups {each.name} has no parent {each.parent}: it counts as without one" for each in orphans
+    )
+    return by_name
 
 
-def _place(constraint: object, where: str, unkept: list[str]) -> _Place:
-    """Return the levels of a topologyConstraint.
+def _place(constraint: object, where: str, ignored: list[str]) -> _Constraint:
+    """Return the levels of a topologyConstraint, which may have any type.
 
-    where: its path, for reports. unkept: gets a sentence for each part not kept.
+    where: its path, for reports. ignored: receives a sentence for each part that is ignored.
     """
     if not isinstance(constraint, dict):
-        return _Place()
+        return _Constraint()
     fields = ("topology", "requiredTopologyLevel", "preferredTopologyLevel")
     texts = {f"{where}.{key}": text for key in fields if isinstance(text := constraint.get(key), str) and text}
     if f"{where}.topology" in texts:
-        unkept.append(f"topologyConstraint.topology {_OWN_TREE}")
+        ignored.append(f"topologyConstraint.topology {_OWN_TREE_TEXT}")
     names_level = any(f"{where}.{key}" in texts for key in fields[1:])
-    return _Place(annotation_level(texts, f"{where}.requiredTopologyLevel", unkept), names_level, bool(texts))
+    return _Constraint(annotation_level(texts, f"{where}.requiredTopologyLevel", ignored), names_level, bool(texts))
 
 
 def _rule_for_some_subgroups(
-    known: Mapping[str, _Subgroup], leaves: list[_Subgroup], min_subgroup: object
+    by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], min_subgroup: object
 ) -> GroupRule | None:
-    """Return the rule for a number of equal subgroups that start as a whole, None if the subgroups are not equal."""
+    """Return the rule by which only some of several equal subgroups must start, each as a whole.
+
+    None if the subgroups are not equal, or if all must start. leaves: the subgroups without children. min_subgroup: the
+    field minSubGroup, of any type.
+    """
     needed = _count(min_subgroup)
-    if not 0 < needed < len(leaves) or len(leaves) < len(known):
+    if not 0 < needed < len(leaves) or len(leaves) < len(by_name):
         return None
     least, place = leaves[0].least, leaves[0].place
     if not least or any(each.parent or (each.least, each.place) != (least, place) for each in leaves):
         return None
-    marks = _marks([each.name for each in leaves])
+    marks = _name_labels([each.name for each in leaves])
     return GroupRule("of KAI", keys=(SUBGROUP,), one_of=marks, level=place.required, least=needed, pods=least)
 
 
-def _tell_elastic(known: Mapping[str, _Subgroup], min_subgroup: object, unkept: list[str]) -> None:
-    """Add a sentence for each minSubGroup that is ignored, because here all subgroups start together."""
+def _report_min_subgroups(by_name: Mapping[str, _Subgroup], min_subgroup: object, ignored: list[str]) -> None:
+    """Add to `ignored` a sentence for each minSubGroup that has no effect, because here all subgroups start together.
+
+    min_subgroup: the field of the PodGroup itself, of any type.
+    """
     needed = {"": None if min_subgroup is None else _count(min_subgroup)}
-    needed.update({each.name: each.children_needed for each in known.values()})
-    for name, most in needed.items():
-        children = sum(each.parent == name or (not name and each.parent not in known) for each in known.values())
-        if most is not None and most < children:
+    needed.update({each.name: each.children_needed for each in by_name.values()})
+    for name, min_children in needed.items():
+        children = sum(each.parent == name or (not name and each.parent not in by_name) for each in by_name.values())
+        if min_children is not None and min_children < children:
             where = f"spec.subGroups {name}: minSubGroup" if name else "spec.minSubGroup"
-            unkept.append(f"{where} is not kept: all {children} start together, not {most} of them")
+            ignored.append(f"{where} is not kept: all {children} start together, not {min_children} of them")
 
 
-def _rules(known: Mapping[str, _Subgroup], leaves: list[_Subgroup], unkept: list[str]) -> tuple[GroupRule, ...]:
+def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: list[str]) -> tuple[GroupRule, ...]:
     """Return the rules that keep subgroups together: one for each level, and one for each parent that names a level.
 
-    Groups cannot be nested here. If a subgroup and its parent name different levels, the subgroup's level is used.
+    leaves: the subgroups without children. Groups cannot be nested here. If a subgroup and its parent name different
+    levels, the subgroup's level is used, and `ignored` receives a sentence.
     """
-    alike: dict[Level | None, list[str]] = {}
-    under: dict[str, list[str]] = {}
+    names_by_level: dict[Level | None, list[str]] = {}
+    names_by_parent: dict[str, list[str]] = {}
     for leaf in leaves:
-        above = list(_above(known, leaf))
-        hard, own = [each for each in above if each.place.required is not None], leaf.place.required
-        soft = [each for each in above if each.place.names_level and not hard and not leaf.place.names_level]
-        if hard and own in (None, hard[0].place.required):
-            under.setdefault(hard.pop(0).name, []).append(leaf.name)
+        ancestors = list(_ancestors(by_name, leaf))
+        hard, leaf_level = [each for each in ancestors if each.place.required is not None], leaf.place.required
+        soft = [each for each in ancestors if each.place.names_level and not hard and not leaf.place.names_level]
+        if hard and leaf_level in (None, hard[0].place.required):
+            names_by_parent.setdefault(hard.pop(0).name, []).append(leaf.name)
         elif leaf.place.names_level:
-            alike.setdefault(own, []).append(leaf.name)
+            names_by_level.setdefault(leaf_level, []).append(leaf.name)
         elif soft:
-            under.setdefault(soft[0].name, []).append(leaf.name)
-        unkept.extend(f"spec.subGroups {each.name}: its level is not kept around that of {leaf.name}" for each in hard)
+            names_by_parent.setdefault(soft[0].name, []).append(leaf.name)
+        ignored.extend(f"spec.subGroups {each.name}: its level is not kept around that of {leaf.name}" for each in hard)
     rules = [
-        *(GroupRule(one_of=_marks(names), keys=(SUBGROUP,), level=own, all_or_nothing=False)
-          for own, names in alike.items()),
-        *(GroupRule(name, one_of=_marks(names), level=known[name].place.required, all_or_nothing=False)
-          for name, names in under.items()),
+        *(GroupRule(one_of=_name_labels(names), keys=(SUBGROUP,), level=leaf_level, all_or_nothing=False)
+          for leaf_level, names in names_by_level.items()),
+        *(GroupRule(name, one_of=_name_labels(names), level=by_name[name].place.required, all_or_nothing=False)
+          for name, names in names_by_parent.items()),
     ]  # fmt: skip
     if len(rules) > MAX_GROUPS:
-        unkept.append(f"spec.subGroups names {len(rules)} places, of which {MAX_GROUPS} are kept")
+        ignored.append(f"spec.subGroups names {len(rules)} places, of which {MAX_GROUPS} are kept")
     return tuple(rules[:MAX_GROUPS])
 
 
-def _above(known: Mapping[str, _Subgroup], leaf: _Subgroup) -> Iterator[_Subgroup]:
-    """Yield the ancestors of a subgroup, the nearest first, each once."""
-    visited, at = {leaf.name}, known.get(leaf.parent)
-    while at is not None and at.name not in visited:
-        yield at
-        visited.add(at.name)
-        at = known.get(at.parent)
+def _ancestors(by_name: Mapping[str, _Subgroup], leaf: _Subgroup) -> Iterator[_Subgroup]:
+    """Yield the ancestors of a subgroup, the nearest first, each once, also if parents form a cycle."""
+    visited, ancestor = {leaf.name}, by_name.get(leaf.parent)
+    while ancestor is not None and ancestor.name not in visited:
+        yield ancestor
+        visited.add(ancestor.name)
+        ancestor = by_name.get(ancestor.parent)
 
 
-def _marks(names: list[str]) -> tuple[tuple[str, str], ...]:
+def _name_labels(names: list[str]) -> tuple[tuple[str, str], ...]:
+    """Return the labels of pods, one for each of these names of subgroups."""
     return tuple((SUBGROUP, name) for name in names)
 
 
 def _count(value: object) -> int:
+    """Return a whole number from 1 to _MAX_COUNT - 1; 0 for any other value."""
     counts = isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_COUNT
     return value if counts and isinstance(value, int) else 0

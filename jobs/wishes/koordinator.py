@@ -15,15 +15,16 @@ GROUPS = "gang.scheduling.koordinator.sh/groups"
 INDEX = "gang.scheduling.koordinator.sh/network-topology-index"
 _WHOLE_CLUSTER, _HOST = "ClusterTopologyLayer", "NodeTopologyLayer"
 _MUST = "MustGather"
-_MOST_RULES = 16
+_MAX_RULES = 16  # of one gather strategy; further ones are ignored
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     """Return the terms in the annotations of a pod or a PodGroup; None without any.
 
-    Layers are listed from the outermost inwards. If several must hold all pods, the last is used.
+    Layers are listed from the outermost inwards. If several layers must hold all pods, the innermost counts. faults:
+    receives a sentence for each unreadable value.
     """
-    together = _together(notes, faults)
+    together = _group_name(notes, faults)
     text = notes.get(SPEC)
     if text is None:
         return Wish(GROUPS, together=together) if together else None
@@ -31,26 +32,33 @@ def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     if rules is None:
         faults.append(f"{SPEC} cannot be read: it must be JSON with a list gatherStrategy")
         return Wish(SPEC, together=together)
-    must = [_level(each) for each in rules if each.get("strategy") == _MUST and each.get("layer") != _WHOLE_CLUSTER]
-    multiples = [(_level(each), each["podCountMultiple"]) for each in rules if _counts(each)]
-    on_host = next((size for at, size in multiples if at == 0), 1)
-    unkept: list[str] = []
-    layers = nested(SPEC, [Layer(at, size) for at, size in multiples if at not in (0, _WHOLE_CLUSTER)], unkept)
-    narrowest = must[-1] if must else None
-    return Wish(SPEC, narrowest, on_host, layers, together=together, ignored=tuple(unkept))
+    required_levels = [
+        _level(each) for each in rules if each.get("strategy") == _MUST and each.get("layer") != _WHOLE_CLUSTER
+    ]
+    multiples = [(_level(each), each["podCountMultiple"]) for each in rules if _has_multiple(each)]
+    on_host = next((size for level, size in multiples if level == 0), 1)
+    ignored: list[str] = []
+    layers = nested(
+        SPEC, [Layer(level, size) for level, size in multiples if level not in (0, _WHOLE_CLUSTER)], ignored
+    )
+    narrowest = required_levels[-1] if required_levels else None
+    return Wish(SPEC, narrowest, on_host, layers, together=together, ignored=tuple(ignored))
 
 
 def _rules(text: str) -> list[dict[str, Any]] | None:
-    """Return the rules of a gather strategy, None if it is unreadable."""
+    """Return the rules of a gather strategy; None if the JSON text is unreadable."""
     try:
-        rules = json.loads(text[:8192])["gatherStrategy"][:_MOST_RULES]
+        rules = json.loads(text[:8192])["gatherStrategy"][:_MAX_RULES]
         return [each for each in rules if isinstance(each, dict)]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-def _together(notes: Mapping[str, str], faults: list[str]) -> str:
-    """Return one name for a group of gangs. Gangs with equal lists get the same name."""
+def _group_name(notes: Mapping[str, str], faults: list[str]) -> str:
+    """Return one name for a group of gangs, the sorted members of its list; "" without a group of two gangs or more.
+
+    Gangs with equal lists get the same name. faults: receives a sentence if the list is unreadable.
+    """
     if GROUPS not in notes:
         return ""
     try:
@@ -64,10 +72,12 @@ def _together(notes: Mapping[str, str], faults: list[str]) -> str:
 
 
 def _level(rule: Mapping[str, Any]) -> Level:
+    """Return the level that a rule names: 0 for the host, else the name of its layer."""
     layer = str(rule.get("layer", ""))[:253]
     return 0 if layer == _HOST else layer
 
 
-def _counts(rule: Mapping[str, Any]) -> bool:
+def _has_multiple(rule: Mapping[str, Any]) -> bool:
+    """Return True if a rule has a valid podCountMultiple."""
     size = rule.get("podCountMultiple")
     return isinstance(size, int) and not isinstance(size, bool) and 0 < size < 1_000_000

@@ -14,35 +14,39 @@ UNCONSTRAINED = f"{_KUEUE}unconstrained-topology"
 SLICE_LEVEL, SLICE_SIZE = f"{_KUEUE}slice-required-topology", f"{_KUEUE}slice-size"
 LAYERS = f"{_KUEUE}slice-required-topology-constraints"
 GROUP = f"{_KUEUE}group-name"
-_MOST_LAYERS = 3
+_MAX_LAYERS = 3  # of slices, as in Kueue; further ones are ignored
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
     """Return the terms in the annotations of a pod; None without any.
 
-    The pods of one podset group are placed as one gang, even if they belong to several.
+    The pods of one podset group are placed as one gang, even if they belong to several gangs. faults: receives a
+    sentence for each unreadable value.
     """
     keys = (REQUIRED, PREFERRED, UNCONSTRAINED, SLICE_LEVEL, LAYERS, GROUP)
     source = next((key for key in keys if key in notes), None)
     if source is None:
         return None
     mode = Mode.FILL if source == UNCONSTRAINED and notes[source].lower() == "true" else Mode.NEAR
-    unkept: list[str] = []
-    layers = _layers(notes, faults, unkept)
+    ignored: list[str] = []
+    layers = _layers(notes, faults, ignored)
     together = annotation_word(notes, GROUP, faults)
     required = annotation_level(notes, REQUIRED, faults)
     return Wish(source, required, layers=layers, together=together, one_domain=bool(together), mode=mode,
-                ignored=tuple(unkept))  # fmt: skip
+                ignored=tuple(ignored))  # fmt: skip
 
 
-def _layers(notes: Mapping[str, str], faults: list[str], unkept: list[str]) -> tuple[Layer, ...]:
-    """Return the layers of slices, the outermost first."""
-    if (at := annotation_level(notes, SLICE_LEVEL, faults)) is not None:
+def _layers(notes: Mapping[str, str], faults: list[str], ignored: list[str]) -> tuple[Layer, ...]:
+    """Return the layers of slices, the outermost first; () without any.
+
+    faults: receives a sentence for each unreadable value, `ignored` one for each layer that is ignored.
+    """
+    if (level := annotation_level(notes, SLICE_LEVEL, faults)) is not None:
         size = annotation_count(notes, SLICE_SIZE, faults)
         if size is None:
-            unkept.append(f"{SLICE_LEVEL} has no meaning without {SLICE_SIZE}")
+            ignored.append(f"{SLICE_LEVEL} has no meaning without {SLICE_SIZE}")
             return ()
-        return nested(SLICE_LEVEL, [Layer(at, size)], unkept)
+        return nested(SLICE_LEVEL, [Layer(level, size)], ignored)
     if LAYERS not in notes:
         return ()
     try:
@@ -51,6 +55,6 @@ def _layers(notes: Mapping[str, str], faults: list[str], unkept: list[str]) -> t
     except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         faults.append(f"{LAYERS} cannot be read: it must be a JSON list of topology and size")
         return ()
-    if len(layers) > _MOST_LAYERS:
-        unkept.append(f"{LAYERS} has {len(layers)} layers, of which {_MOST_LAYERS} are kept")
-    return nested(LAYERS, layers[:_MOST_LAYERS], unkept)
+    if len(layers) > _MAX_LAYERS:
+        ignored.append(f"{LAYERS} has {len(layers)} layers, of which {_MAX_LAYERS} are kept")
+    return nested(LAYERS, layers[:_MAX_LAYERS], ignored)

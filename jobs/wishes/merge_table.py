@@ -22,98 +22,109 @@ class MergeRule:
 
     term: str  # its name for people
     fields: tuple[str, ...]  # the fields of Wish that hold it
-    is_hard: bool  # True if every plan keeps it
-    merged_value: str  # a sentence about the value that counts
-    # (first, other, sentences about what is not kept) -> the values of the fields; adds sentences
+    is_hard: bool  # True if every plan keeps it, False if it is only preferred
+    merged_value: str  # a phrase about the value that counts, for docs/wishes.md
+    # Takes (first statement, other statement, list of sentences) and returns the values of `fields`. Appends a sentence
+    # to the list for each term that is not kept.
     merge: Callable[[Wish, Wish, list[str]], tuple[Any, ...]]
 
 
 def merge_terms(first: Wish, other: Wish) -> Wish:
-    """Return two statements about one gang as one.
+    """Return two statements about one gang as one. `ignored` of the result lists the terms that are not kept.
 
-    first: the statement that comes first in the order of sources. Of two terms that cannot both be kept it wins.
+    first: the statement that comes first in the order of sources. Of two terms that cannot both be kept, its term is
+    kept.
     """
-    unkept: list[str] = []
+    ignored: list[str] = []
     values: dict[str, Any] = {}
     for rule in RULES:
-        values.update(zip(rule.fields, rule.merge(first, other, unkept), strict=True))
+        values.update(zip(rule.fields, rule.merge(first, other, ignored), strict=True))
     if other.only_prefers:
-        unkept.append(f"{other.source} is not read beside {first.source}")
-    return replace(first, **values, ignored=(*first.ignored, *other.ignored, *unkept))
+        ignored.append(f"{other.source} is not read beside {first.source}")
+    return replace(first, **values, ignored=(*first.ignored, *other.ignored, *ignored))
 
 
-def _levels(first: Wish, other: Wish, unkept: list[str]) -> tuple[Level | None, tuple[tuple[str, Level], ...]]:
+def _levels(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level | None, tuple[tuple[str, Level], ...]]:
+    """Merge the required levels: all of them count. Nothing is ignored."""
     others_own = () if other.required is None else ((other.source, other.required),)
     return first.required, (*first.other_levels, *others_own, *other.other_levels)
 
 
-def _multiple(first: Wish, other: Wish, unkept: list[str]) -> tuple[int]:
+def _multiple(first: Wish, other: Wish, ignored: list[str]) -> tuple[int]:
+    """Merge the multiples of pods on a host: the least common multiple, up to MAX_MULTIPLE."""
     both = lcm(first.multiple, other.multiple)
     if both <= MAX_MULTIPLE:
         return (both,)
     pods = f"{both} pods on one host would be the least common multiple"
-    unkept.append(f"{other.source} is not kept beside {first.source}: {pods}")
+    ignored.append(f"{other.source} is not kept beside {first.source}: {pods}")
     return (first.multiple,)
 
 
-def _layers(first: Wish, other: Wish, unkept: list[str]) -> tuple[tuple[Layer, ...]]:
+def _layers(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[Layer, ...]]:
+    """Merge the layers: those whose sizes divide each other."""
     if not first.layers or not other.layers or other.layers == first.layers:
         return (first.layers or other.layers,)
     both = dict.fromkeys((*first.layers, *other.layers))
-    return (nested(f"{other.source} beside {first.source}", both, unkept),)
+    return (nested(f"{other.source} beside {first.source}", both, ignored),)
 
 
-def _groups(first: Wish, other: Wish, unkept: list[str]) -> tuple[tuple[GroupRule, ...]]:
+def _groups(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[GroupRule, ...]]:
+    """Merge the group rules: the stricter of each term if both statements divide the pods in the same way."""
     if not first.groups or not other.groups or other.groups == first.groups:
         return (first.groups or other.groups,)
     cuts = ([(rule.marks, rule.keys, rule.size, rule.one_of) for rule in wish.groups] for wish in (first, other))
     own_cut, other_cut = cuts
     if own_cut != other_cut:
-        unkept.append(f"{other.source} is not kept beside {first.source}: each divides the pods into other groups")
+        ignored.append(f"{other.source} is not kept beside {first.source}: each divides the pods into other groups")
         return (first.groups,)
-    return (tuple(_stricter(one, two) for one, two in zip(first.groups, other.groups, strict=True)),)
+    return (tuple(_stricter(rule, other_rule) for rule, other_rule in zip(first.groups, other.groups, strict=True)),)
 
 
-def _stricter(one: GroupRule, two: GroupRule) -> GroupRule:
-    """Return the stricter of each term of two rules for the same groups."""
-    levels = [level for level in (one.level, two.level) if level is not None]
+def _stricter(rule: GroupRule, other_rule: GroupRule) -> GroupRule:
+    """Return one rule with the stricter of each term of two rules for the same groups."""
+    levels = [level for level in (rule.level, other_rule.level) if level is not None]
     return replace(
-        one,
+        rule,
         level=min(levels, key=by_name, default=None),
-        exclusive=one.exclusive or two.exclusive,
-        least=max(one.least, two.least),
-        pods=max(one.pods, two.pods),
-        all_or_nothing=one.all_or_nothing or two.all_or_nothing,
+        exclusive=rule.exclusive or other_rule.exclusive,
+        least=max(rule.least, other_rule.least),
+        pods=max(rule.pods, other_rule.pods),
+        all_or_nothing=rule.all_or_nothing or other_rule.all_or_nothing,
     )
 
 
-def _exclusive_set(first: Wish, other: Wish, unkept: list[str]) -> tuple[Level | None, str]:
+def _exclusive_set(first: Wish, other: Wish, ignored: list[str]) -> tuple[Level | None, str]:
+    """Merge the exclusive level and the set of gangs for which it counts."""
     own, others = ((wish.exclusive_level, wish.exclusive_set) for wish in (first, other))
     if first.exclusive_level is not None and other.exclusive_level is not None and own != others:
-        unkept.append(f"{other.source} is not kept beside {first.source}: one level for a set of gangs")
+        ignored.append(f"{other.source} is not kept beside {first.source}: one level for a set of gangs")
     level = other.exclusive_level if first.exclusive_level is None else first.exclusive_level
     return level, first.exclusive_set or other.exclusive_set
 
 
-def _together(first: Wish, other: Wish, unkept: list[str]) -> tuple[str, int, bool, tuple[Ancestor, ...]]:
+def _together(first: Wish, other: Wish, ignored: list[str]) -> tuple[str, int, bool, tuple[Ancestor, ...]]:
+    """Merge the name of gangs that start together, and the terms that belong to the name."""
     if other.together and first.together not in ("", other.together):
-        unkept.append(f"{other.source} is not kept beside {first.source}: one name for gangs that start together")
+        ignored.append(f"{other.source} is not kept beside {first.source}: one name for gangs that start together")
     chosen = first if first.together else other
     one_domain = any(wish.one_domain for wish in (first, other) if wish.together == chosen.together)
     return chosen.together, chosen.together_of, one_domain, chosen.ancestors
 
 
-def _shape(first: Wish, other: Wish, unkept: list[str]) -> tuple[tuple[tuple[str, int], ...], bool]:
+def _shape(first: Wish, other: Wish, ignored: list[str]) -> tuple[tuple[tuple[str, int], ...], bool]:
+    """Merge the preferred shapes, mesh and balanced: those of the first statement that has one."""
     chosen = first if first.mesh or first.balanced else other
     if (other.mesh or other.balanced) and (chosen.mesh, chosen.balanced) != (other.mesh, other.balanced):
-        unkept.append(f"{other.source} is not kept beside {first.source}: one shape that is preferred")
+        ignored.append(f"{other.source} is not kept beside {first.source}: one shape that is preferred")
     return chosen.mesh, chosen.balanced
 
 
-def _mode(first: Wish, other: Wish, unkept: list[str]) -> tuple[Mode]:
+def _mode(first: Wish, other: Wish, ignored: list[str]) -> tuple[Mode]:
+    """Merge the modes: the mode of the first statement counts."""
     return (first.mode,)
 
 
+# In the order of the table in docs/wishes.md.
 RULES = (
     MergeRule("required level", ("required", "other_levels"), True, "all of them hold: the narrowest decides", _levels),
     MergeRule(

@@ -12,8 +12,8 @@ from turnout.kube import labels
 # A number counts tiers: 0 a host, 1 a leaf. A text is a node label's key, or a word for a tier such as "rack".
 Level = int | str
 
-MAX_LAYERS = 4
-MAX_GROUPS = 16  # rules of one PodGroup
+MAX_LAYERS = 4  # of one gang
+MAX_GROUPS = 16  # group rules of one PodGroup
 MAX_TOGETHER = 16  # gangs that start together
 
 
@@ -29,24 +29,24 @@ class Mode(Enum):
 class Layer:
     """A constraint on runs of `size` consecutive ranks: each run stays under one switch of a level."""
 
-    level: Level  # of the switch
-    size: int  # pods
+    level: Level  # the level of the switch
+    size: int  # pods of a run, >= 2
 
 
 @dataclass(frozen=True, slots=True)
 class GroupRule:
     """A rule that divides the pods of a gang into groups: pods with `marks`, grouped by the values of `keys`."""
 
-    name: str = ""
-    marks: tuple[tuple[str, str], ...] = ()  # labels that all pods of the rule have
+    name: str = ""  # for messages
+    marks: tuple[tuple[str, str], ...] = ()  # (key, value) of labels that all pods of the rule have
     keys: tuple[str, ...] = ()  # labels whose values separate the groups
     size: int = 0  # pods of a group without keys, a run of consecutive ranks; 0 for all pods of the rule
     least: int = 0  # the number of groups that must start together
     level: Level | None = None  # each group stays in one domain of this level; None for no such limit
-    exclusive: bool = False  # groups of the gang do not share such a domain
-    pods: int = 0  # a smaller group does not count towards `least`
-    all_or_nothing: bool = True  # all pods of a group start together; else as many as the minimum of their role
-    one_of: tuple[tuple[str, str], ...] = ()  # each pod of the rule has one of these labels; () for no such limit
+    exclusive: bool = False  # True if groups of the gang must not share a domain of `level`
+    pods: int = 0  # a group with fewer pods does not count towards `least`
+    all_or_nothing: bool = True  # True if all pods of a group start together; else only the minimum of their role
+    one_of: tuple[tuple[str, str], ...] = ()  # (key, value): each pod has one of these labels; () for no such limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Ancestor:
     """A CompositePodGroup above a PodGroup: all gangs below it share one domain of its level."""
 
     name: str
-    level: Level | None = None  # None for no such limit
+    level: Level | None = None  # the level of the shared domain; None if the gangs need not share one
     min_groups: int = 0  # child groups that must start together; 0: each starts by itself
 
 
@@ -71,29 +71,29 @@ class Wish:
     balanced: bool = False  # the numbers of pods under the used leaves are as equal as possible
     # The gang shares no domain of this level with other gangs of its set that name one; None for no such limit.
     exclusive_level: Level | None = None
-    exclusive_set: str = ""  # the set, where the pod names one: else its job's
-    together: str = ""  # a name: either all gangs with this name are placed, or none; "" for none
-    together_of: int = 0  # the number of gangs with this name; 0 for all that exist
-    one_domain: bool = False  # gangs with this name share one domain, and the terms of one count for all
+    exclusive_set: str = ""  # the name of the set for `exclusive_level`; "" for the set of the gang's job
+    together: str = ""  # a name: either all gangs with this name are placed, or none of them; "" for no such name
+    together_of: int = 0  # the number of gangs with the name `together`; 0 for all that exist
+    one_domain: bool = False  # gangs with the name `together` share one domain, and terms of one gang count for all
     ancestors: tuple[Ancestor, ...] = ()  # the outermost first, of a gang in a tree of gangs, which `together` names
     mode: Mode = Mode.NEAR
-    other_levels: tuple[tuple[str, Level], ...] = ()  # (source, level) that other words of the same pod require, too
-    ignored: tuple[str, ...] = ()  # what was read and is not kept, a sentence each
+    other_levels: tuple[tuple[str, Level], ...] = ()  # (source, level) of each further required level
+    ignored: tuple[str, ...] = ()  # a sentence for each term that has no effect
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        """Return the required levels of all dialects."""
+        """Return the required levels of all dialects, () for none."""
         own = () if self.required is None else (self.required,)
         return (*own, *(level for _, level in self.other_levels))
 
     @property
     def requires(self) -> str:
-        """Return the annotation or field that requires a level; "" for none."""
+        """Return the first annotation or field that requires a level; "" for none."""
         return self.source if self.required is not None else next((source for source, _ in self.other_levels), "")
 
     @property
     def only_prefers(self) -> bool:
-        """True if the terms only prefer a near placement, or none, and nothing else."""
+        """True if the terms set nothing but the mode: they prefer a placement and require nothing."""
         plain = replace(self, source="", other_levels=(), mode=Mode.NEAR, ignored=())
         return bool(self.source) and not self.ignored and plain == NOTHING
 
@@ -101,42 +101,45 @@ class Wish:
 NOTHING = Wish()
 
 
+# The tier of each word.
 _WORDS = {
     "host": 0, "hostname": 0, "node": 0,
     "leaf": 1, "rack": 1, "asw": 1, "tor": 1, "access": 1, "subblock": 1,
     "spine": 2, "block": 2, "psw": 2, "aggregation": 2, "superpod": 2,
     "core": 3, "zone": 3, "datacenter": 3,
 }  # fmt: skip
+# Parts of names of levels that do not tell the tier.
 _FILLERS = {"layer", "topology", "network", "level", "tier", "switch", "name"}
 
 
 def by_word(name: str) -> int | None:
-    """Return the tier of a word, or of the last such word of a key; None if it has none."""
+    """Return the tier of a word, or of the last word with a tier in a label's key; None without such a word."""
     parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name.rsplit("/", 1)[-1])
     words = [part.lower() for part in parts if part.lower() not in _FILLERS]
-    found = [tier for each in words if (tier := _WORDS.get(each)) is not None]
-    return found[-1] if found else None
+    tiers = [tier for each in words if (tier := _WORDS.get(each)) is not None]
+    return tiers[-1] if tiers else None
 
 
 def by_name(level: Level) -> int:
-    """Return the tier of a level by its name. An unknown name counts as a leaf."""
+    """Return the tier of a level by its number or name, 0 for a host. An unknown name counts as a leaf, tier 1."""
     if isinstance(level, int):
         return level
     tier = 0 if level == labels.HOSTNAME else by_word(level)
     return 1 if tier is None else tier
 
 
-def nested(source: str, layers: Iterable[Layer], unkept: list[str]) -> tuple[Layer, ...]:
-    """Return the layers, the largest first. If two sizes do not divide each other, only the larger is used.
+def nested(source: str, layers: Iterable[Layer], ignored: list[str]) -> tuple[Layer, ...]:
+    """Return the layers whose sizes divide each other, the largest first.
 
-    Layers of one pod have no effect. A sentence is added to `unkept` for each layer that is ignored.
+    Of two sizes that do not divide each other, only the larger is used. Layers of one pod have no effect. source: the
+    annotation of the layers. ignored: receives a sentence for each other layer that is not used.
     """
     result: list[Layer] = []
     for layer in sorted(layers, key=lambda each: -each.size):
         if layer.size < 2:
             continue
         if len(result) == MAX_LAYERS or (result and result[-1].size % layer.size):
-            unkept.append(
+            ignored.append(
                 f"{source}: the layer {str(layer.level)[:80]} of {layer.size} is not kept: it divides no other"
             )
             continue

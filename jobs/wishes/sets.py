@@ -14,12 +14,19 @@ LWS_SUBGROUP_INDEX = "leaderworkerset.sigs.k8s.io/subgroup-index"
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in the annotations of a pod; None without any."""
+    """Return the terms in the annotations of a pod; None without any.
+
+    faults: receives a sentence for each unreadable value.
+    """
     source = next((key for key in (JOBSET, LWS, LWS_SUBGROUP) if key in notes), None)
     if source is None:
         return None
-    inner = annotation_level(notes, LWS_SUBGROUP, faults)
-    groups = () if inner is None else (GroupRule("subgroup", keys=(LWS_SUBGROUP_INDEX,), level=inner, exclusive=True),)
-    at = None if source == LWS_SUBGROUP else annotation_level(notes, source, faults)
-    unkept = (f"{LWS} is not read beside {JOBSET}",) if source == JOBSET and LWS in notes else ()
-    return Wish(source, at, groups=groups, exclusive_level=at, ignored=unkept)
+    subgroup_level = annotation_level(notes, LWS_SUBGROUP, faults)
+    groups = (
+        ()
+        if subgroup_level is None
+        else (GroupRule("subgroup", keys=(LWS_SUBGROUP_INDEX,), level=subgroup_level, exclusive=True),)
+    )
+    level = None if source == LWS_SUBGROUP else annotation_level(notes, source, faults)
+    ignored = (f"{LWS} is not read beside {JOBSET}",) if source == JOBSET and LWS in notes else ()
+    return Wish(source, level, groups=groups, exclusive_level=level, ignored=ignored)

@@ -11,12 +11,15 @@ MODE, HIGHEST_TIER = "volcano.sh/network-topology-mode", "volcano.sh/network-top
 
 
 def read(notes: Mapping[str, str], faults: list[str]) -> Wish | None:
-    """Return the terms in the annotations of a pod; None without any. The default mode is hard."""
+    """Return the terms in the annotations of a pod; None without any. The default mode is hard, the default tier 1.
+
+    faults: receives a sentence for each unreadable value.
+    """
     source = next((key for key in (MODE, HIGHEST_TIER) if key in notes), None)
     if source is None:
         return None
     mode = notes.get(MODE, "hard")
     if mode not in ("hard", "soft"):
         faults.append(f"{MODE} is {mode[:40]!r}: it must be hard or soft")
-    at = annotation_level(notes, HIGHEST_TIER, faults)
-    return Wish(source, (1 if at is None else at) if mode == "hard" else None)
+    level = annotation_level(notes, HIGHEST_TIER, faults)
+    return Wish(source, (1 if level is None else level) if mode == "hard" else None)

@@ -26,22 +26,26 @@ from turnout.kube.client.transport import Params, Request, Response, Transport, 
 from turnout.kube.errors import BadKubeconfig, BadResponse, NoCluster, Rejected, Unauthorised, Unreachable
 from turnout.kube.status import error_of_response
 
-Body = bytes | dict[str, Any] | list[Any]
+Body = bytes | dict[str, Any] | list[Any]  # encoded JSON, or JSON values
 
-CALL_S = 30.0  # the longest that any call but a watch may take, etcd's slow days included
+CALL_S = 30.0  # the default deadline of a call, long enough for a slow etcd
 MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
-_LIBRARY_MODULE = "kubernetes"  # what the extra brings
-_MAX_ERROR_BYTES = 65_536
-_MAX_DATES = 31  # of the last answers
+_LIBRARY_MODULE = "kubernetes"  # the module that the optional extra installs
+_MAX_ERROR_BYTES = 65_536  # of the body of an error that are read
+_MAX_DATES = 31  # Date headers of the last answers that are kept
 _EXPECTED_CODES = (403, 404, 409, 422, 429)  # counted apart, because an alert treats them differently
 
 
 class _PageMetadata(msgspec.Struct):
+    """The metadata of a page of a list. The token requests the next page; "" on the last page."""
+
     token: str = msgspec.field(name="continue", default="")
 
 
 class _PageEnd(msgspec.Struct):
+    """A page of a list without its items."""
+
     metadata: _PageMetadata
 
 
@@ -52,21 +56,21 @@ _page_end = msgspec.json.Decoder(_PageEnd)
 class _Call:
     """One request of a caller."""
 
-    method: str  # of HTTP
-    path: str  # without the address of the server
-    params: Params | None  # of the query
+    method: str  # the HTTP method
+    path: str  # the path of the URL
+    params: Params | None  # the parameters of the query
     deadline_s: float  # seconds, > 0
     urgent: bool = False  # waits neither for concurrency nor for the rate limit
     body: Body | None = None  # JSON values or encoded JSON; None for no body
-    content_type: str = _JSON
-    stream: bool = False  # the body has no end, so the deadline covers only the head
+    content_type: str = _JSON  # the media type of the body
+    stream: bool = False  # True if the answer may have no end, so that the deadline covers only its head
 
 
 class Client:
     """A client of one API server. Open it with `Client.open`, and close it or use it as an async context.
 
     Every call raises CallError unless the server answered with success, and ends within its `deadline_s` (real
-    seconds).
+    seconds). path: the path of the URL. params: parameters of the query. urgent: the call waits for no limit.
     """
 
     def __init__(
@@ -117,12 +121,12 @@ class Client:
         """
         if find_spec(_LIBRARY_MODULE) is None:  # checked first, because no kubeconfig helps without the extra
             raise ModuleNotFoundError(f"No module named {_LIBRARY_MODULE!r}", name=_LIBRARY_MODULE)
-        find_kubeconfig(kubeconfig)
+        check_kubeconfig_exists(kubeconfig)
         try:
             transport = (
                 _open_minimal_transport(kubeconfig, context) if minimal else None
             ) or await _open_library_transport(kubeconfig, context)
-        except Exception as error:  # the loader lets through whatever YAML, TLS and file reading raise
+        except Exception as error:  # the loaders raise any error of YAML, TLS and file reading
             raise BadKubeconfig(f"{kubeconfig or 'in-cluster or default kubeconfig'}: {error}") from error
         return cls(transport, max_in_flight=max_in_flight, qps=qps, max_call_s=max_call_s, as_user=as_user)
 
@@ -135,8 +139,7 @@ class Client:
         await self.close()
 
     def server_ahead_s(self) -> float | None:
-        """Return how far the server's time of day is ahead of our monotonic clock, in seconds; None before the first
-        answer.
+        """Return the server's time since 1970 less our monotonic clock, in seconds; None before the first answer.
 
         The value is the median of the last answers, because several servers may answer and their clocks differ.
         """
@@ -153,6 +156,7 @@ class Client:
     async def get(
         self, path: str, params: Params | None = None, *, urgent: bool = False, deadline_s: float = CALL_S
     ) -> bytes:
+        """Return the body of a GET: an object or a list as JSON. Raises NotFound if it does not exist."""
         return await self._call(_Call("GET", path, params, deadline_s, urgent))
 
     async def pages(
@@ -181,6 +185,7 @@ class Client:
     async def create(
         self, path: str, body: Body, *, params: Params | None = None, urgent: bool = False, deadline_s: float = CALL_S
     ) -> bytes:
+        """Create an object and return it as JSON. path: of the list. Raises Conflict if it exists."""
         return await self._call(_Call("POST", path, params, deadline_s, urgent, body))
 
     async def patch(
@@ -194,9 +199,9 @@ class Client:
         urgent: bool = False,
         deadline_s: float = CALL_S,
     ) -> bytes:
-        """Patch an object and return it.
+        """Patch an object and return it as JSON. Raises NotFound, and Conflict if the body names a stale version.
 
-        content_type: the kind of patch. Raises Conflict if the body has another version.
+        content_type: the media type of the patch. field_manager: the owner of the fields, None for a default.
         """
         query = {**(params or {}), **({"fieldManager": field_manager} if field_manager else {})}
         return await self._call(_Call("PATCH", path, query, deadline_s, urgent, body, content_type))
@@ -211,8 +216,10 @@ class Client:
         params: Params | None = None,
         deadline_s: float = CALL_S,
     ) -> bytes:
-        """Delete an object. If a uid or a version is given, delete only an object that still has it; else raise
-        Conflict.
+        """Delete an object and return the server's answer. Raises NotFound.
+
+        uid, resource_version: delete only an object that still has them, else raise Conflict; None for any. grace_s:
+        the grace period of a pod in seconds, None for its own.
         """
         preconditions = {key: v for key, v in (("uid", uid), ("resourceVersion", resource_version)) if v is not None}
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
@@ -226,7 +233,7 @@ class Client:
         """Yield an empty line when the server has accepted the watch, then each raw line until the watch ends.
 
         A line above `max_line_bytes` is truncated, so that it cannot be decoded. Close the generator
-        (`contextlib.aclosing`) when you leave early. The caller detects a silent connection.
+        (`contextlib.aclosing`) if you do not read it to the end. This method does not detect a silent connection.
         """
         answer = await self._send(_Call("GET", path, {**params, "watch": True}, CALL_S, stream=True))
         try:
@@ -236,10 +243,13 @@ class Client:
         except OSError as error:
             raise Unreachable("GET", path, 0, f"the watch broke: {error!r}") from error
         finally:
-            answer.close()  # never back to the pool: an unread rest would be somebody else's answer
+            answer.close()  # not reusable: the next call would read the rest of this answer
 
     async def stream(self, path: str, params: Params) -> AsyncIterator[bytes]:
-        """Yield the chunks of an answer as they arrive, such as a log that is followed. Close it if you leave early."""
+        """Yield the chunks of an answer as they arrive, such as a log that is followed.
+
+        Close the generator if you do not read it to the end.
+        """
         answer = await self._send(_Call("GET", path, params, CALL_S, stream=True))
         try:
             async for chunk in answer.chunks():
@@ -250,7 +260,10 @@ class Client:
             answer.close()
 
     async def _call(self, call: _Call) -> bytes:
-        """Carry out a call within its deadline. An urgent one waits for neither concurrency nor rate."""
+        """Carry out a call within its deadline and return the body of the answer.
+
+        An urgent call waits neither for the limit on concurrent calls nor for the rate limit.
+        """
         if self._max_call_s is not None and self._max_call_s < call.deadline_s:
             call = replace(call, deadline_s=self._max_call_s)
         try:
@@ -275,23 +288,26 @@ class Client:
             answer.release()
 
     async def _send(self, call: _Call) -> Response:
-        """Return the answer before its body is read; the caller reads and closes it.
+        """Send a call and return the answer before its body is read; the caller reads and closes it.
 
         On 401, reload the credentials, and repeat the call once if they changed.
         """
         try:
             return await self._send_once(call)
-        except Unauthorised as refused:
+        except Unauthorised as first_error:
             try:
                 changed = await self._transport.reload()
-            except Exception as error:  # whatever YAML, TLS and file reading raise
-                raise Unauthorised(call.method, call.path, 401, f"no fresh credentials: {error}") from refused
+            except Exception as error:  # any error of YAML, TLS and file reading
+                raise Unauthorised(call.method, call.path, 401, f"no fresh credentials: {error}") from first_error
             if not changed:
                 raise
         return await self._send_once(call)
 
     async def _send_once(self, call: _Call) -> Response:
-        """Send a call without a retry. Raises Unreachable, Unauthorised, or the error of a status other than 2xx."""
+        """Send a call without a retry, and return the answer before its body is read.
+
+        Raises Unreachable, Unauthorised, or the error of a status other than 2xx.
+        """
         if isinstance(call.body, bytes):
             call = replace(call, body=_decode_body(call, call.body))
         headers = self._headers if call.body is None else {**self._headers, "Content-Type": call.content_type}
@@ -314,13 +330,12 @@ class Client:
 
 
 def _code(status: int) -> str:
-    """Return a status for a metric: the codes that callers expect and handle, else the class."""
+    """Return the label of an HTTP status in the metric: the code itself if callers handle it, else its class: 5xx."""
     return str(status) if status in _EXPECTED_CODES else f"{status // 100}xx"
 
 
 def load_library() -> None:
-    """Import the Kubernetes library. The import takes up to a second of CPU, so call it in a thread before
-    `Client.open`.
+    """Import the Kubernetes library, which takes up to a second of CPU. Call it in a thread before `Client.open`.
 
     Raises ModuleNotFoundError if the extra is not installed.
     """
@@ -328,18 +343,21 @@ def load_library() -> None:
 
 
 async def _open_library_transport(kubeconfig: str | None, context: str | None) -> Transport:
-    """Return the transport of the Kubernetes library, which supports every way to authenticate."""
+    """Open the transport of the Kubernetes library, which supports every way to authenticate.
+
+    Raises any error of YAML, TLS and file reading.
+    """
     from turnout.kube.client.library_transport import LibraryTransport
 
     return await LibraryTransport.open(kubeconfig, context)
 
 
 def _open_minimal_transport(kubeconfig: str | None, context: str | None) -> Transport | None:
-    """Return the transport that imports little; None if the kubeconfig needs the library."""
-    from turnout.kube.client.plain_kubeconfig import access_in, kubeconfig_path, read_kubeconfig
+    """Open the transport that imports little; None if the kubeconfig needs the Kubernetes library."""
+    from turnout.kube.client.plain_kubeconfig import kubeconfig_path, read_access, read_kubeconfig
 
     path = kubeconfig_path(kubeconfig)
-    access = None if path is None else access_in(read_kubeconfig(path), path.parent, context)
+    access = None if path is None else read_access(read_kubeconfig(path), path.parent, context)
     if access is None:
         return None
     from turnout.kube.client.minimal_transport import MinimalTransport
@@ -348,7 +366,10 @@ def _open_minimal_transport(kubeconfig: str | None, context: str | None) -> Tran
 
 
 async def _raise_error(call: _Call, answer: Response) -> None:
-    """Raise the error that the server answered with."""
+    """Raise the CallError that an answer with an error status stands for, and close the answer.
+
+    At most the first _MAX_ERROR_BYTES of the body are read.
+    """
     body = b""
     try:
         async for chunk in answer.chunks():
@@ -363,7 +384,7 @@ async def _raise_error(call: _Call, answer: Response) -> None:
 
 
 def _decode_body(call: _Call, body: bytes) -> Any:
-    """Return the body as JSON values, because the transport encodes JSON itself."""
+    """Return the JSON values of an encoded body, because the transport encodes JSON itself. Raises Rejected."""
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
@@ -372,7 +393,7 @@ def _decode_body(call: _Call, body: bytes) -> Any:
 
 def _seconds_of_date(date: str) -> float | None:
     """Return an HTTP date in seconds since 1970, at the middle of its second; None if it is not a date."""
-    from email.utils import parsedate_to_datetime  # most commands never ask what time it is there
+    from email.utils import parsedate_to_datetime  # imported late, because most commands do not need it
 
     try:
         return parsedate_to_datetime(date).timestamp() + 0.5
@@ -380,7 +401,7 @@ def _seconds_of_date(date: str) -> float | None:
         return None
 
 
-def find_kubeconfig(kubeconfig: str | None) -> None:
+def check_kubeconfig_exists(kubeconfig: str | None) -> None:
     """Raise NoCluster if no kubeconfig exists at the usual places and this process does not run in a pod."""
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return

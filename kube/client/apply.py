@@ -20,20 +20,22 @@ class Store(Protocol):
 
 
 async def apply_object(store: Store, path: str, body: dict[str, Any], manager: str) -> None:
-    """Write the fields of an object. Fields that the body does not name stay; None removes a field.
+    """Write fields of an object, and create the object if it does not exist.
 
-    path: the path of the object. Raises CallError, except for a creation or deletion by somebody else in the meantime.
+    path: of the object. body: the fields; other fields stay unchanged, and the value None removes a field. manager: the
+    owner of the fields. Raises CallError.
     """
     try:
         await store.patch(path, body, MERGE, manager)
     except NotFound:
         try:
             await store.create(path.rpartition("/")[0], _without_none(body))
-        except Conflict:  # somebody made it meanwhile
+        except Conflict:  # another program created it in the meantime
             await store.patch(path, body, MERGE, manager)
 
 
 def _without_none(value: Any) -> Any:
+    """Return a JSON value without the fields whose value is None, also inside objects."""
     if isinstance(value, dict):
         return {key: _without_none(each) for key, each in value.items() if each is not None}
     return value

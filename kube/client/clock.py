@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
 
-MIN_JUMP_S = 2.0  # more than NTP slews a clock between two readings
-MAX_DIFFERENCE_S = 5.0  # from the API server's clock, which shows whole seconds after a network delay
+MIN_JUMP_S = 2.0  # a larger change of the wall clock between two readings is a jump; NTP changes it less
+MAX_DIFFERENCE_S = 5.0  # a larger difference from the API server's clock, whose Date has whole seconds, is corrected
 HOLD_READINGS = 2  # readings that report a jump
 
 
@@ -23,13 +23,13 @@ class Clock(Protocol):
     """The clock of an I/O module. Tests replace it by one that they move by hand."""
 
     def monotonic(self) -> float:
-        """Return seconds that never decrease, whatever the wall clock does."""
+        """Return seconds that never decrease, also if the wall clock is set back."""
 
     def wall(self) -> float:
-        """Return seconds since 1970, UTC. Never compare them with another machine's."""
+        """Return seconds since 1970. Never compare them with the time of another machine."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return no sooner than `seconds` from now."""
+        """Wait for `seconds`."""
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
         """Return a context that ends its block with TimeoutError after `seconds`."""
@@ -39,30 +39,35 @@ class RealClock:
     """The clock of this machine."""
 
     def monotonic(self) -> float:
+        """Return seconds that never decrease."""
         return time.monotonic()
 
     def wall(self) -> float:
+        """Return seconds since 1970."""
         return time.time()
 
     async def sleep(self, seconds: float) -> None:
+        """Wait for `seconds`."""
         await asyncio.sleep(seconds)
 
     def timeout(self, seconds: float) -> AbstractAsyncContextManager[object]:
+        """Return a context that ends its block with TimeoutError after `seconds`."""
         return asyncio.timeout(seconds)
 
 
 class Moment(NamedTuple):
     """One reading of a SteadyTime."""
 
-    now_s: float  # since 1970, in steps of the monotonic clock
-    jumped_s: float  # by how much a clock jumped; 0.0 once HOLD_READINGS readings have reported it
+    now_s: float  # seconds since 1970
+    jumped_s: float  # seconds by which a clock jumped, negative for backwards; 0.0 for no jump to report
 
 
 class SteadyTime:
-    """The time of day for decisions. When the wall clock jumps, it continues with the monotonic clock.
+    """The time of day for decisions. If the wall clock jumps, this time continues with the monotonic clock at first.
 
-    A jump is logged, and reported by the next HOLD_READINGS readings; the caller changes nothing then. After that, the
-    corrected time counts: the API server's if it is known, because it stamps the objects, else the wall clock's.
+    A jump is logged, and reported by the next HOLD_READINGS readings, during which the caller changes nothing. After
+    that the corrected time counts: the API server's if it is known, because the server writes the times of objects,
+    else the wall clock's.
     """
 
     def __init__(self, clock: Clock, server_ahead_s: Callable[[], float | None] = lambda: None) -> None:
@@ -76,7 +81,7 @@ class SteadyTime:
         self._jumped_s, self._readings_on_hold, self._correction_pending = 0.0, 0, False
 
     def now(self) -> Moment:
-        """Read the clocks and return the current time."""
+        """Read the clocks and return the current time, with a jump that has to be reported."""
         now_s = self._clock.monotonic()
         wall_s = self._clock.wall() - now_s
         server_s = self._server_ahead_s()
@@ -100,6 +105,7 @@ class SteadyTime:
         return Moment(now_s + self._ahead_s, self._jumped_s if on_hold else 0.0)
 
     def _jump(self, by_s: float) -> None:
+        """Log a jump of a clock by some seconds, and report it in the next readings."""
         if not self._readings_on_hold:
             log.warning("clock_jumped", extra={"by_s": round(by_s, 1), "nothing_changes_for_looks": HOLD_READINGS})
         self._jumped_s, self._readings_on_hold = by_s, HOLD_READINGS

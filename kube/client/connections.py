@@ -1,6 +1,6 @@
 """The sockets of an HTTP client, closed before its event loop ends.
 
-aiohttp says goodbye on a TLS connection whose answer was not read to its end, and does not wait for the other side. A
+If an answer was not read to its end, aiohttp begins to close the TLS connection and does not wait for the other side. A
 loop that ends earlier would leave the socket open.
 """
 
@@ -12,7 +12,7 @@ import socket
 from types import TracebackType
 from typing import Any, Self
 
-CLOSE_CHECKS, CLOSE_CHECK_S = 5_000, 0.001
+CLOSE_CHECKS, CLOSE_CHECK_S = 5_000, 0.001  # checks of whether all sockets are closed, seconds between two checks
 
 
 class Connections:
@@ -50,4 +50,5 @@ class Connections:
         raise TimeoutError(f"sockets that nobody closes: {self._open_sockets()}")
 
     def _open_sockets(self) -> list[socket.socket]:
+        """Return the sockets that are not closed."""
         return [each for each in self._sockets if each.fileno() != -1]

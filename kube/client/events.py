@@ -21,31 +21,31 @@ from turnout.kube.times import rfc3339
 
 log = logging.getLogger(__name__)
 
-MESSAGE_BYTES = 1024  # what events.k8s.io allows for a note
-_REASON_CHARS = 128
-_NAME_CHARS = 200  # an object name is up to 253, and the Event's own name adds to it
-_MAX_WRITTEN_EVENTS = 2048  # Events that can still be counted up
-_SPAN_S = 3600.0  # of wall time, counted from 1970: a repetition in another span is a new Event, which the name says
-_CALL_S = 5.0
+MESSAGE_BYTES = 1024  # of a message, as events.k8s.io allows for a note
+_REASON_CHARS = 128  # of a reason, as the API server allows
+_NAME_CHARS = 200  # of the object's name in the Event's name, which has at most 253
+_MAX_WRITTEN_EVENTS = 2048  # written Events that are remembered, so that repetitions increase their count
+_SPAN_S = 3600.0  # wall time is divided into spans from 1970 on: a repetition in another span is a new Event
+_CALL_S = 5.0  # the deadline of one write
 
 
 class ObjectRef(NamedTuple):
     """The object of an Event."""
 
-    kind: str  # as in the object
+    kind: str  # the kind of the object
     api_version: str  # GROUP/VERSION, or v1
     namespace: str  # "" for cluster-wide objects, whose Events are in `default`
-    name: str
-    uid: str
+    name: str  # the name of the object
+    uid: str  # the uid of the object
 
 
 class _EventKey(NamedTuple):
     """The fields that equal Events share: such Events are counted together."""
 
-    ref: ObjectRef
+    ref: ObjectRef  # the object
     type_: str  # Normal or Warning
-    reason: str
-    message: str  # with the pointer to the explanation
+    reason: str  # truncated to _REASON_CHARS
+    message: str  # with the pointer to the explanation of the reason
 
 
 @dataclass(slots=True)
@@ -53,9 +53,9 @@ class _WrittenEvent:
     """An Event that is on the server."""
 
     path: str  # "" if another replica wrote the Event and counts its repetitions
-    count: int  # as written there
-    first_s: float  # wall-clock seconds
-    last_s: float  # wall-clock seconds
+    count: int  # repetitions that the server has, >= 1
+    first_s: float  # the time of the first repetition, wall-clock seconds
+    last_s: float  # the time of the last repetition, wall-clock seconds
 
 
 @dataclass(slots=True)
@@ -63,8 +63,8 @@ class _QueuedEvent:
     """An Event that is not written yet."""
 
     times: int  # repetitions, >= 1
-    first_s: float  # wall-clock seconds
-    last_s: float  # wall-clock seconds
+    first_s: float  # the time of the first repetition, wall-clock seconds
+    last_s: float  # the time of the last repetition, wall-clock seconds
 
 
 class EventStore(Protocol):
@@ -95,9 +95,8 @@ class EventRecorder:
         """Make a recorder with an empty queue.
 
         component: the reporting program, such as turnout-extender. instance: the name of its pod. capacity: Events in
-        the queue, >= 1. per_s: the rate of writes, Events a second. burst: writes that may leave at
-        once. docs: the URL of the docs site,
-        to which Events with one of our reasons link; "" names a command instead.
+        the queue, >= 1. per_s: the rate of writes, Events a second. burst: writes that may leave at once. docs: the URL
+        of the docs site, to which Events with one of our reasons link; "" to name a command instead.
         """
         self._docs = docs
         self._client, self._component, self._instance = client, component, instance
@@ -133,17 +132,21 @@ class EventRecorder:
             self._queued_count += 1
             self._has_work.set()
 
-    def _drop_for_room(self, queue: int) -> bool:
-        """Drop the newest Event of the longest queue. Return False if no queue is longer than this one would become."""
+    def _drop_for_room(self, queue_length: int) -> bool:
+        """Drop the newest Event of the longest queue, so that a namespace with a shorter queue can add one.
+
+        queue_length: Events in the queue of that namespace. Return False, and drop nothing, if no queue is longer than
+        that queue would become.
+        """
         longest_queue = max(self._queues.values(), key=len, default=None)
-        if longest_queue is None or len(longest_queue) <= queue + 1:
+        if longest_queue is None or len(longest_queue) <= queue_length + 1:
             return False
         self.dropped += longest_queue.popitem()[1].times
         self._queued_count -= 1
         return True
 
     def _pop_next(self) -> tuple[_EventKey, _QueuedEvent]:
-        """Remove and return the oldest Event of the namespace whose turn it is."""
+        """Remove and return the oldest Event of the namespace whose turn it is. The queue must not be empty."""
         namespace, queue = self._queues.popitem(last=False)
         entry = queue.popitem(last=False)
         self._queued_count -= 1
@@ -178,7 +181,10 @@ class EventRecorder:
         log.warning("event_not_written", extra={"why": str(error)})
 
     async def _write(self, key: _EventKey, queued: _QueuedEvent) -> None:
-        """Write an Event, or count up the one that was written before in the same span of time. Raises CallError."""
+        """Write an Event. If an equal Event was written in the same span of time, increase its count instead.
+
+        Raises CallError.
+        """
         written_event = self._written_events.pop(key, None)
         if written_event is not None and _span(queued.first_s) == _span(written_event.first_s):
             if not written_event.path:
@@ -207,19 +213,21 @@ class EventRecorder:
         self._remember(key, _WrittenEvent(event_path, queued.times, queued.first_s, queued.last_s))
 
     def _remember(self, key: _EventKey, written_event: _WrittenEvent) -> None:
+        """Remember a written Event, and forget the oldest one if there are too many."""
         self._written_events[key] = written_event
         if len(self._written_events) > _MAX_WRITTEN_EVENTS:
             self._written_events.popitem(last=False)
 
     def _name(self, key: _EventKey, queued: _QueuedEvent) -> str:
-        """Return a name made of the key, the program and the time span, so that only one of two replicas can create the
-        Event.
+        """Return the Event's name, made of its key, the program and the time span.
+
+        Two replicas compute the same name, so that only one of them can create the Event.
         """
         seed = "\0".join((*key.ref, *key[1:], self._component, str(_span(queued.first_s))))
         return f"{key.ref.name[:_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
 
     def _body(self, key: _EventKey, queued: _QueuedEvent, name: str) -> dict[str, Any]:
-        """Return the Event as the API server takes it."""
+        """Return the Event as a JSON object for the API server."""
         ref, namespace = key.ref, key.ref.namespace or "default"
         involved_object = {"kind": ref.kind, "apiVersion": ref.api_version, "name": ref.name, "uid": ref.uid}
         return {

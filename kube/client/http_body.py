@@ -15,11 +15,14 @@ _NO_BODY = (204, 304)
 class Body(Protocol):
     """A decoder that is fed with the bytes of a connection."""
 
-    is_complete: bool  # True once the last byte has come
-    ends_with_connection: bool
+    is_complete: bool  # True once the last byte has arrived
+    ends_with_connection: bool  # True if the body ends only when the connection is closed
 
     def feed(self, raw: bytes) -> bytes:
-        """Return the bytes that belong to the body. Raises ValueError if these bytes cannot follow."""
+        """Decode the next bytes of the connection and return the bytes of the body in them, maybe b"".
+
+        Raises ValueError if these bytes are not a valid continuation.
+        """
 
 
 def body_of(status: int, headers: Mapping[str, str]) -> Body:
@@ -42,6 +45,7 @@ class _FixedLengthBody:
     ends_with_connection = False
 
     def __init__(self, length: int) -> None:
+        """Expect `length` bytes, >= 0."""
         self._remaining_bytes, self.is_complete = length, length == 0
 
     def feed(self, raw: bytes) -> bytes:
@@ -59,6 +63,7 @@ class _UnboundedBody:
     ends_with_connection, is_complete = True, False
 
     def feed(self, raw: bytes) -> bytes:
+        """Return the bytes unchanged."""
         return raw
 
 

@@ -1,6 +1,6 @@
-"""The informers of one program, as client-go's SharedInformerFactory: created alike, run and awaited together.
+"""The informers of one program, which run together, as in client-go's SharedInformerFactory.
 
-The caller decides which kinds to watch and what to do with the objects. reflector.py follows one kind.
+The caller decides which kinds to watch and what to do with the objects. reflector.py lists and watches one kind.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from turnout.kube.watch_events import Key, Sink
 
 T = TypeVar("T")
 
-SYNC_CHECK_S = 0.05
+SYNC_CHECK_S = 0.05  # between two checks of whether every first list is complete
 
 
-def _nothing(*_: object) -> None:
+def _do_nothing(*_: object) -> None:
     """Do nothing: the default for optional callbacks."""
 
 
@@ -32,31 +32,30 @@ class CallbackSink:
         self,
         put: Callable[[Any], None],
         drop: Callable[[Key], None],
-        changed: Callable[[], object] = _nothing,
-        listed: Callable[[str], object] = _nothing,
+        changed: Callable[[], object] = _do_nothing,
+        listed: Callable[[str], object] = _do_nothing,
     ) -> None:
+        """Take the functions: put(object), drop(key), changed() after each call, listed(version of a complete list)."""
         self._put, self._drop, self._changed, self._listed = put, drop, changed, listed
 
     def put(self, obj: Any) -> None:
-        """Pass the object on."""
+        """Call `put` with a new or changed object."""
         self._put(obj)
         self._changed()
 
     def drop(self, key: Key) -> None:
-        """Pass on that the object was deleted."""
+        """Call `drop` with the key of a deleted object."""
         self._drop(key)
         self._changed()
 
     def synced(self, version: str) -> None:
-        """Report that a list is complete."""
+        """Call `listed` with the version of a complete list."""
         self._listed(version)
         self._changed()
 
 
 class ConfigMapFollower(Generic[T]):
-    """A sink for one ConfigMap. Each new version is read in a thread, so that a large one does not block the event
-    loop.
-    """
+    """A sink for one ConfigMap, which is read in a thread, so that a large ConfigMap does not block the event loop."""
 
     def __init__(
         self, read: Callable[[Mapping[str, str]], T], take: Callable[[T | None, Mapping[str, str]], None]
@@ -68,29 +67,29 @@ class ConfigMapFollower(Generic[T]):
         """
         self._read, self._take = read, take
         self._newest: ConfigMap | None = None
-        self._news = asyncio.Event()
-        self.has_synced = False  # set once the ConfigMap, or that there is none, has been taken
+        self._has_news = asyncio.Event()
+        self.has_synced = False  # True once `take` was called for the first time
 
     def put(self, obj: ConfigMap) -> None:
-        """Note the newest version of the ConfigMap."""
+        """Keep the newest version of the ConfigMap for `run`."""
         self._newest = obj
-        self._news.set()
+        self._has_news.set()
 
     def drop(self, key: Key) -> None:
-        """Note that the ConfigMap was deleted."""
+        """Let `run` report that the ConfigMap was deleted."""
         self._newest = None
-        self._news.set()
+        self._has_news.set()
 
     def synced(self, version: str) -> None:
-        """Note that a list is complete. A list without the ConfigMap means that it does not exist."""
+        """Let `run` report that the ConfigMap does not exist, if a complete list does not contain it."""
         if self._newest is None:
-            self._news.set()
+            self._has_news.set()
 
     async def run(self) -> None:
         """Read each version until cancelled. Of several versions that arrive during a read, only the last is read."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._has_news.wait()
+            self._has_news.clear()
             newest = self._newest
             if newest is None:
                 self._take(None, {})
@@ -106,29 +105,37 @@ class InformerFactory:
     def __init__(self, source: Source, clock: Clock, rng: random.Random) -> None:
         self._source, self._clock, self._rng, self._outage = source, clock, rng, Outage()
         self._followers: list[ConfigMapFollower[Any]] = []
-        self._loops: list[Callable[[], Coroutine[Any, Any, None]]] = []  # run beside the reflectors
+        self._loops: list[
+            Callable[[], Coroutine[Any, Any, None]]
+        ] = []  # coroutines that run together with the reflectors
         self.reflectors: dict[str, Reflector[Any]] = {}
 
     def watch(self, name: str, path: str, kind: type[Any], sink: Sink[Any], **options: Any) -> None:
-        """Pass the objects under `path` to `sink`. options: those of a Reflector."""
+        """Add a watch that passes the objects under `path` to `sink`.
+
+        name: of the watch, for metrics and messages. kind: the struct of the objects. options: those of a Reflector.
+        """
         self.reflectors[name] = Reflector(
             self._source, path, kind, sink, clock=self._clock, rng=self._rng, outage=self._outage, **options
         )
 
     def watch_configmap(self, name: str, configmap: str, sink: Sink[ConfigMap]) -> None:
-        """Pass one ConfigMap (namespace/name) to `sink`."""
-        namespace, _, only = configmap.partition("/")
-        path, params = f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={only}"}
+        """Add a watch that passes one ConfigMap to `sink`. name: of the watch. configmap: NAMESPACE/NAME."""
+        namespace, _, configmap_name = configmap.partition("/")
+        path, params = (
+            f"/api/v1/namespaces/{namespace}/configmaps",
+            {"fieldSelector": f"metadata.name={configmap_name}"},
+        )
         self.watch(name, path, ConfigMap, sink, params=params)
 
     def follow_configmap(self, name: str, configmap: str, follower: ConfigMapFollower[Any]) -> None:
-        """Read one ConfigMap (namespace/name) in a thread."""
+        """Add a watch of one ConfigMap that the follower reads in a thread. configmap: NAMESPACE/NAME."""
         self._followers.append(follower)
         self._loops.append(follower.run)
         self.watch_configmap(name, configmap, follower)
 
     def unsynced_kinds(self) -> list[str]:
-        """Return the names of the kinds whose first list is not complete."""
+        """Return the names of the watches whose first list is not complete."""
         return [name for name, reflector in self.reflectors.items() if not reflector.has_synced]
 
     @property
@@ -146,7 +153,10 @@ class InformerFactory:
             await self._clock.sleep(SYNC_CHECK_S)
 
     def oldest_event_age_s(self) -> float:
-        """Return the seconds since the last event of the quietest watch. A healthy watch has one a minute at least."""
+        """Return the seconds since the last event of the watch whose last event is oldest.
+
+        A healthy watch has an event each minute, because the server sends bookmarks. At least one watch is needed.
+        """
         return self._clock.monotonic() - min(each.last_event_s for each in self.reflectors.values())
 
     async def run(self) -> None:

@@ -37,12 +37,12 @@ class LeaseSettings:
     The leader stops within renew_s + grace_s, before another candidate may take the Lease after lease_s.
     """
 
-    lease_s: int = 15  # another candidate may take the Lease after this time without a renewal
-    renew_s: float = 10.0  # the leader stops after this time without a renewal
-    retry_s: float = 2.0  # between two tries
+    lease_s: int = 15  # without a renewal for this time, another candidate may take the Lease
+    renew_s: float = 10.0  # without a renewal for this time, the leader stops its work
+    retry_s: float = 2.0  # between two tries to take or renew the Lease
     jitter: float = 0.2  # random share of retry_s, 0 <= jitter < 1
     call_s: float = 5.0  # deadline of one call, > 0
-    grace_s: float = 5.0  # for the work to stop
+    grace_s: float = 5.0  # in which the work must stop
 
     def __post_init__(self) -> None:
         if not 0 < self.retry_s * (1 + self.jitter) < self.renew_s < self.renew_s + self.grace_s <= self.lease_s:
@@ -52,7 +52,10 @@ class LeaseSettings:
 
 
 def lease_settings(lease_s: int) -> LeaseSettings:
-    """Return client-go's proportions for another length: 2/3 of it to renew, 2/15 between retries, 1/3 to stop."""
+    """Return settings with client-go's proportions for a Lease of `lease_s` seconds.
+
+    2/3 of it to renew, 2/15 between retries, 1/3 to stop the work.
+    """
     renew_s = lease_s * 2 / 3
     return LeaseSettings(lease_s, renew_s, lease_s * 2 / 15, call_s=lease_s / 3, grace_s=lease_s - renew_s)
 
@@ -87,7 +90,8 @@ class Elector:
     ) -> None:
         """Make a candidate that does not run yet.
 
-        identity: unique to this start of this process. abort: ends the process at once, without cleanup.
+        namespace, name: of the Lease. identity: unique to this start of this process. settings: None for the defaults.
+        abort: ends the process with an exit code at once, without cleanup.
         """
         if not identity:
             raise ValueError("an elector needs an identity")
@@ -96,17 +100,17 @@ class Elector:
         self._path = f"{self._leases}/{name}"
         self._clock, self._rng, self._abort = clock, rng, abort
         self._settings = settings or LeaseSettings()
-        self._version = ""
-        self._deadline_s = -math.inf
-        self._last_record: tuple[str, str, str] | None = None
-        self._last_change_s = -math.inf
+        self._version = ""  # the resourceVersion of our last write
+        self._deadline_s = -math.inf  # until then we hold the Lease, by our monotonic clock
+        self._last_record: tuple[str, str, str] | None = None  # (holder, renewTime, resourceVersion) as last read
+        self._last_change_s = -math.inf  # when the record last changed, by our monotonic clock
         self._highest_transitions = -1  # of all records; a Lease that was deleted continues from here, not from 0
         self.transitions = 0  # the number of our term, higher than every earlier term; valid only while leading
         self.holder = ""  # the last known leader, "" for none
 
     @property
     def is_leading(self) -> bool:
-        """True if we hold the Lease at this moment. False at once in a process that was paused for too long."""
+        """True if we hold the Lease at this moment. After a long pause of the process it is False at once."""
         return self._clock.monotonic() < self._deadline_s
 
     async def confirm(self) -> bool:
@@ -115,14 +119,14 @@ class Elector:
         try:
             async with self._clock.timeout(self._settings.call_s):
                 lease = _decoder.decode(await self._client.get(self._path, urgent=True))
-        except Exception as error:  # whatever it is, nothing confirms that we lead
+        except Exception as error:  # any failure leaves it unconfirmed
             log.warning("lease_not_read", extra={"lease": self._path, "why": repr(error)})
             return False
-        ours = (lease.spec.holder_identity, lease.spec.lease_transitions or 0) == (self._identity, transitions)
-        return ours and self.is_leading
+        is_ours = (lease.spec.holder_identity, lease.spec.lease_transitions or 0) == (self._identity, transitions)
+        return is_ours and self.is_leading
 
     async def run(self, work: Callable[[int], Awaitable[None]]) -> None:
-        """Run `work(transitions)` in each term that we lead, until it returns or raises, or until we are cancelled.
+        """Run `work(transitions)` in each term of ours until it returns or raises, or until this call is cancelled.
 
         When the Lease cannot be renewed in time, cancel the work and become a candidate again. Work that does not end
         within the grace period ends the whole process.
@@ -134,7 +138,10 @@ class Elector:
                 return
 
     async def _lead(self, work: Callable[[int], Awaitable[None]]) -> bool:
-        """Run the work for one term. Return True if the work ended by itself, False if the Lease was lost."""
+        """Run the work for one term. Return True if the work returned, False if the Lease was lost.
+
+        An exception of the work is raised.
+        """
 
         async def term() -> None:
             await work(self.transitions)
@@ -157,8 +164,9 @@ class Elector:
         return False
 
     async def _end(self, working: asyncio.Task[None]) -> None:
-        """Cancel the work and wait for its end. End the process if the work does not stop, because another leader may
-        start.
+        """Cancel the work and wait until it has stopped.
+
+        If it does not stop within the grace period, end the process, because another leader may start then.
         """
         working.cancel()
         try:
@@ -171,23 +179,23 @@ class Elector:
             log.warning("work_failed", extra={"lease": self._path, "why": repr(error)})
 
     async def _acquire(self) -> None:
-        """Wait until the Lease is ours. An error is logged once, until another one comes."""
+        """Wait until the Lease is ours. An error that repeats is logged once."""
         reported_error = ""
         while True:
             try:
                 if await self._try_to_acquire():
                     return
                 reported_error = ""
-            except Exception as error:  # whatever it is, we do not lead; the next try looks afresh
+            except Exception as error:  # after any failure we do not lead; the next try reads the Lease again
                 if repr(error) != reported_error:
                     reported_error = repr(error)
                     log.warning("lease_not_read", extra={"lease": self._path, "why": reported_error})
             await self._clock.sleep(self._retry_s())
 
     async def _try_to_acquire(self) -> bool:
-        """Take the Lease if it is free.
+        """Take the Lease if it is free, and return True. Return False if another candidate holds it.
 
-        Return False if another candidate holds it. Raises Conflict if one takes it in the meantime.
+        Raises CallError: Conflict if another candidate takes it in the meantime.
         """
         try:
             async with self._clock.timeout(self._settings.call_s):
@@ -211,7 +219,7 @@ class Elector:
         return True
 
     async def _create(self) -> bool:
-        """Create the Lease in our name. Return True; raises CallError, Conflict if another process was first."""
+        """Create the Lease in our name and return True. Raises CallError: Conflict if another process created it."""
         now = rfc3339_micro(self._clock.wall())
         body = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -231,7 +239,7 @@ class Elector:
         return True
 
     def _observe(self, lease: Lease) -> None:
-        """Note the holder and, by our own clock, when the record last changed."""
+        """Keep the holder of a Lease that was read and, by our own clock, the time of its last change."""
         self.holder = lease.spec.holder_identity or ""
         self._highest_transitions = max(self._highest_transitions, lease.spec.lease_transitions or 0)
         record = (self.holder, lease.spec.renew_time or "", lease.metadata.resource_version)
@@ -241,7 +249,7 @@ class Elector:
     def _is_free(self, lease: Lease) -> bool:
         """Return True if this candidate may take the Lease.
 
-        Nobody or itself holds it, or the holder has not renewed it in time.
+        It may if the Lease has no holder, if the holder is this candidate, or if the holder has not renewed it in time.
         """
         if self.holder in ("", self._identity):  # ours: a write of this process whose answer was lost
             return True
@@ -251,21 +259,21 @@ class Elector:
 
     async def _renew_until_lost(self) -> None:
         """Renew the Lease until it expires or another candidate takes it."""
-        while (left_s := self._deadline_s - self._clock.monotonic()) > 0:
-            await self._clock.sleep(min(self._retry_s(), left_s))
-            left_s = self._deadline_s - self._clock.monotonic()
-            if left_s <= 0:
+        while (remaining_s := self._deadline_s - self._clock.monotonic()) > 0:
+            await self._clock.sleep(min(self._retry_s(), remaining_s))
+            remaining_s = self._deadline_s - self._clock.monotonic()
+            if remaining_s <= 0:
                 return
             try:
-                async with self._clock.timeout(min(left_s, self._settings.call_s)):
+                async with self._clock.timeout(min(remaining_s, self._settings.call_s)):
                     if not await self._renew({"renewTime": rfc3339_micro(self._clock.wall())}):
                         self._deadline_s = -math.inf
                         return
-            except Exception as error:  # any failure is a failed renewal, no more and no less
+            except Exception as error:  # every failure counts as a failed renewal
                 log.warning("renewal_failed", extra={"lease": self._path, "why": repr(error)})
 
     async def _renew(self, spec: dict[str, Any]) -> bool:
-        """Write to our own Lease. Return False if we no longer hold it."""
+        """Write fields of the spec to our own Lease. Return False if we no longer hold it. Raises CallError."""
         sent_s = self._clock.monotonic()
         try:
             self._accept_answer(await self._patch(self._version, {"holderIdentity": self._identity, **spec}), sent_s)
@@ -282,15 +290,13 @@ class Elector:
         return True
 
     async def _release(self) -> None:
-        """Release the Lease, so that another candidate can start at once. If the write fails, the Lease expires by
-        itself.
-        """
-        left_s = self._deadline_s - self._clock.monotonic()
-        if left_s <= 0:
+        """Release the Lease, so that another candidate can take it at once. If the write fails, the Lease expires."""
+        remaining_s = self._deadline_s - self._clock.monotonic()
+        if remaining_s <= 0:
             return
         spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": rfc3339_micro(self._clock.wall())}
         try:
-            async with self._clock.timeout(min(left_s, self._settings.call_s)):
+            async with self._clock.timeout(min(remaining_s, self._settings.call_s)):
                 await self._renew(spec)
             log.info("lease_released", extra={"lease": self._path, "transitions": self.transitions})
         except Exception as error:
@@ -299,12 +305,17 @@ class Elector:
             self._deadline_s = -math.inf
 
     async def _patch(self, version: str, spec: dict[str, Any]) -> bytes:
+        """Patch the Lease and return it. version: the resourceVersion that it must still have. Raises CallError."""
         return await self._client.patch(
             self._path, {"metadata": {"resourceVersion": version}, "spec": spec}, urgent=True
         )
 
     def _accept_answer(self, answer: bytes, sent_s: float) -> None:
-        """Accept a successful write: we hold the Lease for renew_s from the time at which the write was sent."""
+        """Accept the answer to a successful write: we hold the Lease for renew_s from the time of the write.
+
+        sent_s: when the write was sent, by our monotonic clock. If the answer names another holder or none, we no
+        longer hold the Lease. Raises BadResponse.
+        """
         lease = _decoder.decode(answer)
         self._observe(lease)
         if self.holder != self._identity:
@@ -317,4 +328,5 @@ class Elector:
         self._deadline_s = sent_s + self._settings.renew_s
 
     def _retry_s(self) -> float:
+        """Return the random time until the next try, in seconds."""
         return self._settings.retry_s * self._rng.uniform(1 - self._settings.jitter, 1 + self._settings.jitter)

@@ -1,6 +1,7 @@
-"""Calls to the API server whose writes ask first whether the Lease is still ours.
+"""Calls to the API server that check the Lease before each write.
 
-A term is cancelled when it ends, but a process that was paused may wake up in the middle of its writes.
+The work of a leader is cancelled when its term ends. But a process that was paused may continue in the middle of its
+writes, after another leader has started.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class LeasedCalls:
     """Calls for the holder of a Lease. Each write raises NotLeading instead when another replica may hold it."""
 
     def __init__(self, calls: Calls, leads: Callable[[], bool]) -> None:
-        """leads: True while the Lease is ours, asked immediately before each write."""
+        """Take the calls, and a function that returns True while the Lease is ours. It is called before each write."""
         self._calls, self._leads = calls, leads
 
     async def get(self, path: str) -> bytes:
@@ -40,20 +41,21 @@ class LeasedCalls:
         return await self._calls.get(path)
 
     async def create(self, path: str, body: Any) -> bytes:
-        """Return the object as created. Raises Conflict when it exists, NotLeading."""
+        """Create an object and return it as JSON. Raises Conflict if it exists, NotLeading."""
         self._check("POST", path)
         return await self._calls.create(path, body)
 
     async def patch(self, path: str, body: Any, content_type: str = MERGE, field_manager: str | None = None) -> bytes:
-        """Return the object as patched. Raises Conflict when its version or uid is not the body's, NotLeading."""
+        """Patch an object and return it as JSON. Raises Conflict if its version or uid is another, NotLeading."""
         self._check("PATCH", path)
         return await self._calls.patch(path, body, content_type, field_manager)
 
     async def delete(self, path: str, *, uid: str | None = None, params: Mapping[str, str] | None = None) -> bytes:
-        """Delete the object if it still has that uid. Raises NotFound, Conflict, NotLeading."""
+        """Delete an object. uid: only if it still has this uid; None for any. Raises NotFound, Conflict, NotLeading."""
         self._check("DELETE", path)
         return await self._calls.delete(path, uid=uid, params=params)
 
     def _check(self, method: str, path: str) -> None:
+        """Raise NotLeading if the Lease is not ours."""
         if not self._leads():
             raise NotLeading(method, path, 0, "not sent: another replica may hold the Lease")

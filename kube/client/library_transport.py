@@ -1,4 +1,4 @@
-"""The transport of the library `kubernetes.aio`: it finds the server, authenticates and carries the bytes.
+"""The transport of the library `kubernetes.aio`, which finds the server, authenticates and carries the bytes.
 
 Its import takes a third of a second, so only api_client.py imports it, and as late as possible.
 """
@@ -19,14 +19,15 @@ from turnout.kube.client.transport import BrokenConnection, Request, Response, U
 
 log = logging.getLogger(__name__)
 
-CONNECT_S = 10.0
-TLS_CLOSE_S = 0.25
+CONNECT_S = 10.0  # the deadline of opening a connection, in seconds
+TLS_CLOSE_S = 0.25  # seconds in which TLS connections are closed at the end
 
 
 class LibraryTransport:
     """The transport to the API server of a kubeconfig or of a pod's service account."""
 
     def __init__(self, kubeconfig: str | None, context: str | None) -> None:
+        """Make a transport without credentials. kubeconfig, context: None for the default."""
         self._kubeconfig, self._context = kubeconfig, context
         self._configuration = Configuration()
         self._configuration.connection_pool_maxsize = 0  # bounded by the client: a Lease never queues behind patches
@@ -34,7 +35,7 @@ class LibraryTransport:
 
     @classmethod
     async def open(cls, kubeconfig: str | None, context: str | None) -> LibraryTransport:
-        """Read the credentials. Raises any error of YAML, TLS and file reading."""
+        """Return a transport that has read its credentials. Raises any error of YAML, TLS and file reading."""
         transport = cls(kubeconfig, context)
         await transport._load()
         if _is_loopback(transport._configuration.host):  # as Go does: a proxy of the environment is not for loopback
@@ -60,7 +61,7 @@ class LibraryTransport:
         return bool(self._configuration.api_key != before)
 
     async def close(self) -> None:
-        """Close every connection. Wait for the TLS goodbyes, because aiohttp does not."""
+        """Close every connection, and wait until TLS has closed too, because aiohttp does not wait."""
         if self._api is None:
             return
         await self._api.close()
@@ -68,7 +69,7 @@ class LibraryTransport:
             await asyncio.sleep(TLS_CLOSE_S)
 
     async def send(self, request: Request) -> Response:
-        """Send a request. Raises OSError or UnreadableCredentials."""
+        """Send a request and return the answer when its head has arrived. Raises OSError or UnreadableCredentials."""
         assert self._api is not None
         try:
             method, url, headers, _, _ = await self._api.param_serialize(
@@ -78,7 +79,7 @@ class LibraryTransport:
                 header_params=dict(request.headers),
                 auth_settings=["BearerToken"],
             )
-        except (ConfigException, OSError) as error:  # the token's file is gone or empty
+        except (ConfigException, OSError) as error:  # the file of the token is missing or empty
             raise UnreadableCredentials(str(error)) from error
         headers["User-Agent"] = request.headers.get("User-Agent", "turnout")
         timeout = aiohttp.ClientTimeout(total=request.deadline_s, sock_connect=CONNECT_S)
@@ -95,13 +96,16 @@ class _LibraryResponse:
     """An answer of aiohttp."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
+        """Take an answer whose body is not read yet."""
         self._response = response
 
     @property
     def status(self) -> int:
+        """Return the HTTP status code."""
         return self._response.status
 
     def header(self, name: str) -> str:
+        """Return the value of a header, "" if the answer does not have it."""
         return str(self._response.headers.get(name, ""))
 
     async def read(self) -> bytes:
@@ -120,9 +124,11 @@ class _LibraryResponse:
             raise BrokenConnection(str(error) or repr(error)) from error
 
     def release(self) -> None:
+        """Keep the connection for the next request if the body was read to its end, else close it."""
         self._response.release()
 
     def close(self) -> None:
+        """Close the connection."""
         self._response.close()
 
 

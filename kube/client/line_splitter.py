@@ -1,17 +1,18 @@
-"""Splits a stream of chunks into lines of bounded length."""
+"""Lines of bounded length from a stream of chunks."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 MAX_LINE_BYTES = 4 * 2**20  # etcd holds no object over 1.5 MiB; JSON may double it
-_LONG_LINE_PREFIX_BYTES = 1024  # enough to see what it was, never a whole JSON value
+_LONG_LINE_PREFIX_BYTES = 1024  # of a line above the bound; a truncated line is never a complete JSON value
 
 
 async def split_lines(chunks: AsyncIterator[bytes], max_line_bytes: int = MAX_LINE_BYTES) -> AsyncIterator[bytes]:
-    """Yield each line without its end; skip empty lines. A line above the bound is truncated to its first kilobyte.
+    """Yield each line without its line end. Empty lines are left out.
 
-    Bytes after the last line end are dropped: the connection broke inside that line.
+    A line above `max_line_bytes` is truncated to its first kilobyte. Bytes after the last line end are dropped, because
+    the connection broke inside that line.
     """
     line_parts: list[bytes] = []
     line_bytes, is_too_long = 0, False

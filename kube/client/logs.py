@@ -22,12 +22,15 @@ _SECRET_VALUE = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _HIDDEN = "[hidden]"
-_MAX_VALUE_CHARS = 4096
-_MAX_TRACE_CHARS = 16_384  # its end is kept: that is where the error stands
+_MAX_VALUE_CHARS = 4096  # of one message or field
+_MAX_TRACE_CHARS = 16_384  # of a traceback; its end is shown, because the error is there
 
 
 def setup(level: str | int = "INFO", stream: TextIO | None = None) -> None:
-    """Send records of `level` and above to `stream` (default: standard error), and remove earlier handlers."""
+    """Send log records of `level` and above to a stream, and remove earlier handlers of the root logger.
+
+    stream: None for standard error; a terminal gets plain lines, any other stream JSON.
+    """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
     handler.setFormatter(PlainFormatter() if stream.isatty() else JsonFormatter())
@@ -45,7 +48,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return a record as one line of JSON without secrets.
 
-        A field that has the name of a fixed one gets an underscore.
+        A field of the event with the name of a fixed field, such as `time`, gets an underscore at its end.
         """
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -53,7 +56,7 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "event": _without_secrets(record.getMessage()),
         }
-        for name, value in _fields(record).items():
+        for name, value in _extra_fields(record).items():
             line[f"{name}_" if name in line else name] = value
         if record.exc_info:
             line["trace"] = _without_secrets(
@@ -66,22 +69,29 @@ class PlainFormatter(logging.Formatter):
     """One plain line: `12:00:00 warning lease_lost lease=...`. Control characters are escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return a log line for people: time, level, message and fields. Secrets and control characters are removed."""
+        """Return a record as one plain line: time, level, message and fields. Only a traceback adds further lines.
+
+        Secrets are replaced by [hidden], and control characters are escaped.
+        """
         when = datetime.fromtimestamp(record.created).strftime("%H:%M:%S")
-        fields = "".join(f" {name}={printable(_text(value))}" for name, value in _fields(record).items())
+        fields = "".join(f" {name}={printable(_text(value))}" for name, value in _extra_fields(record).items())
         line = f"{when} {record.levelname.lower():7} {printable(_without_secrets(record.getMessage()))}{fields}"
         if record.exc_info:
             line += "\n" + _without_secrets(self.formatException(record.exc_info)[-_MAX_TRACE_CHARS:], _MAX_TRACE_CHARS)
         return line
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields given as `extra`, in their order, without secrets."""
+def _extra_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of `extra` in their order. Secrets in names or values are replaced by [hidden].
+
+    Numbers, booleans and None keep their type; all other values become texts.
+    """
     fields = {}
     for name, value in vars(record).items():
         if name not in _STANDARD_FIELDS and not name.startswith("_"):
-            plain = value is None or (isinstance(value, bool | int | float) and math.isfinite(value))  # JSON has no NaN
-            fields[name] = _HIDDEN if _SECRET_FIELD.search(name) else value if plain else _without_secrets(_text(value))
+            is_json = value is None or (isinstance(value, bool | int | float) and math.isfinite(value))  # no NaN
+            shown_value = value if is_json else _without_secrets(_text(value))
+            fields[name] = _HIDDEN if _SECRET_FIELD.search(name) else shown_value
     return fields
 
 
@@ -89,11 +99,12 @@ def _text(value: object) -> str:
     """Return a value as text. Never raises."""
     try:
         return value if isinstance(value, str) else str(value)
-    except Exception as error:  # a log line must never break the work it tells of
+    except Exception as error:  # a log line must never break the work that it reports
         return f"<{type(value).__name__} that cannot be shown: {type(error).__name__}>"
 
 
 def _without_secrets(text: str, max_chars: int = _MAX_VALUE_CHARS) -> str:
+    """Return the first `max_chars` characters of a text. Tokens and private keys are replaced by [hidden]."""
     return _SECRET_VALUE.sub(_HIDDEN, text[:max_chars])
 
 

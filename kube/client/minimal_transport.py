@@ -19,16 +19,17 @@ from turnout.kube.client.http_body import body_of
 from turnout.kube.client.plain_kubeconfig import Access
 from turnout.kube.client.transport import BrokenConnection, Request, Response, UnreadableCredentials
 
-CONNECT_S = 10.0
-_CHUNK_BYTES = 256 * 1024
-_HEAD_BYTES = 256 * 1024
-_PATH_CHARACTERS = "/:@!$&'()*+,;=~?%"  # what a path may hold as it is
+CONNECT_S = 10.0  # the deadline of opening a connection, in seconds
+_CHUNK_BYTES = 256 * 1024  # read at once
+_HEAD_BYTES = 256 * 1024  # of the head of an answer, at most
+_PATH_CHARACTERS = "/:@!$&'()*+,;=~?%"  # not escaped in a path
 
 
 class MinimalTransport:
     """The transport to the API server of an Access."""
 
     def __init__(self, access: Access) -> None:
+        """Prepare TLS without reading the token. Raises OSError or ValueError."""
         self._access = access
         self._url = urlsplit(access.server)
         self._tls_context = _tls_context(access) if self._url.scheme == "https" else None
@@ -52,11 +53,11 @@ class MinimalTransport:
         """Close every connection."""
         for each in tuple(self._open):
             each.close()
-        await asyncio.sleep(0)  # the loop takes leave of the sockets
+        await asyncio.sleep(0)  # two rounds of the event loop, in which it closes the sockets
         await asyncio.sleep(0)
 
     async def send(self, request: Request) -> Response:
-        """Send a request. Raises OSError."""
+        """Send a request and return the answer when its head has arrived. Raises OSError or UnreadableCredentials."""
         head = self._head(request)
         body = b"" if request.body is None else msgspec.json.encode(request.body)
         while self._idle and request.method == "GET":
@@ -142,9 +143,11 @@ class _Connection:
     """One open connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take the streams of a connection."""
         self.reader, self.writer = reader, writer
 
     def close(self) -> None:
+        """Close the connection at once."""
         self.writer.transport.abort()
 
 
@@ -159,6 +162,11 @@ class _MinimalResponse:
         keep_alive: bool,
         return_connection: Callable[[_Connection, bool], None],
     ) -> None:
+        """Take the head of an answer.
+
+        headers: names in lower case. keep_alive: True if the protocol keeps the connection open by default.
+        return_connection: takes the connection back, and whether it can be used again.
+        """
         self._connection, self._status, self._headers = connection, status, headers
         self._return_connection: Callable[[_Connection, bool], None] | None = return_connection
         self._keep_alive = keep_alive and headers.get("connection", "").lower() != "close"
@@ -166,12 +174,15 @@ class _MinimalResponse:
 
     @property
     def status(self) -> int:
+        """Return the HTTP status code."""
         return self._status
 
     def header(self, name: str) -> str:
+        """Return the value of a header, "" if the answer does not have it."""
         return self._headers.get(name.lower(), "")
 
     async def read(self) -> bytes:
+        """Return the whole body. Raises BrokenConnection."""
         return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
@@ -195,11 +206,13 @@ class _MinimalResponse:
                 yield chunk
 
     def release(self) -> None:
+        """Keep the connection for the next request if the body was read to its end, else close it."""
         if self._return_connection is not None:
             return_connection, self._return_connection = self._return_connection, None
             return_connection(self._connection, self._keep_alive and self._body.is_complete)
 
     def close(self) -> None:
+        """Close the connection."""
         if self._return_connection is not None:
             return_connection, self._return_connection = self._return_connection, None
             return_connection(self._connection, False)

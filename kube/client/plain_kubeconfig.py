@@ -1,7 +1,7 @@
-"""Kubeconfigs with plain credentials, as most have: a token, a client certificate, or none.
+"""Kubeconfigs with plain credentials: a token, a client certificate, or none. Most kubeconfigs have these.
 
-The Kubernetes library reads all others: several files, an exec or auth provider, a proxy, a password. It also reads a
-kubeconfig with a fault, because it reports the fault.
+The Kubernetes library reads all other kubeconfigs: several files, an exec or auth provider, a proxy, a password. It
+also reads a kubeconfig with a mistake, and reports the mistake.
 """
 
 from __future__ import annotations
@@ -15,32 +15,36 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-_CLUSTER = {"server", "certificate-authority", "certificate-authority-data", "tls-server-name", "extensions"}
-_CLUSTER |= {"insecure-skip-tls-verify"}
-_USER = {"token", "tokenFile", "client-certificate", "client-certificate-data", "client-key", "client-key-data"}
-_PROXIES = ("https_proxy", "http_proxy", "all_proxy")
+# The fields of clusters and users that this module reads.
+_CLUSTER_FIELDS = {"server", "certificate-authority", "certificate-authority-data", "tls-server-name", "extensions"}
+_CLUSTER_FIELDS |= {"insecure-skip-tls-verify"}
+_USER_FIELDS = {"token", "tokenFile", "client-certificate", "client-certificate-data", "client-key", "client-key-data"}
+_PROXY_VARIABLES = ("https_proxy", "http_proxy", "all_proxy")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The address and credentials of an API server, which need nothing but files."""
+    """The address of an API server, and credentials that can be read without the Kubernetes library."""
 
-    server: str  # URL without a slash at its end
-    token: str = ""
-    token_file: Path | None = None  # read again on each reload; None for a fixed token or none
-    authority: str | Path | None = None  # PEM, or its file; None for those that the machine trusts
-    certificate: bytes | Path | None = None  # PEM, or its file
-    key: bytes | Path | None = None
-    verify: bool = True  # check the server's certificate
-    server_name: str = ""  # in the server's certificate, where that is another than its URL's
+    server: str  # its URL, without a slash at the end
+    token: str = ""  # a fixed bearer token, "" for none
+    token_file: Path | None = None  # the file of a token, read again on each reload; None for a fixed token or none
+    authority: str | Path | None = None  # the CA certificates: PEM, or its file; None for those of the machine
+    certificate: bytes | Path | None = None  # the client certificate: PEM, or its file; None for none
+    key: bytes | Path | None = None  # the private key of the client certificate: PEM, or its file; None for none
+    verify: bool = True  # True if the server's certificate is checked
+    server_name: str = ""  # the name in the server's certificate; "" for the host of the URL
 
     def bearer(self) -> str:
-        """Return the current token, "" for none. Raises OSError."""
+        """Return the current bearer token, "" for none. Raises OSError if its file cannot be read."""
         return self.token if self.token_file is None else self.token_file.read_text().strip()
 
 
 def kubeconfig_path(kubeconfig: str | None) -> Path | None:
-    """Return the path of the only kubeconfig in use; None in a pod, or if several are merged."""
+    """Return the path of the only kubeconfig in use; None in a pod, or if several files are merged.
+
+    kubeconfig: the value of --kubeconfig, None for $KUBECONFIG or the user's default file.
+    """
     if kubeconfig is None and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     path_list = kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
@@ -48,7 +52,7 @@ def kubeconfig_path(kubeconfig: str | None) -> Path | None:
 
 
 def read_kubeconfig(path: Path) -> Any:
-    """Return the content of a kubeconfig; None if it cannot be read."""
+    """Return the content of a kubeconfig as YAML values, of any type; None if it cannot be read."""
     import yaml
 
     try:
@@ -57,14 +61,21 @@ def read_kubeconfig(path: Path) -> Any:
         return None
 
 
-def namespace_in(config: Any, context: str | None) -> str | None:
-    """Return the namespace of a context, "default" if it names none; None if the context does not exist."""
+def read_namespace(config: Any, context: str | None) -> str | None:
+    """Return the namespace of a context, "default" if it names none; None if the context does not exist.
+
+    config: the content of the kubeconfig. context: its name, None for the current context.
+    """
     entry = _find_entry(config, "contexts", _current_context(config, context), "context")
     return None if entry is None else str(entry.get("namespace") or "default")
 
 
-def access_in(config: Any, folder: Path, context: str | None) -> Access | None:
-    """Return the access of a context; None if only the library can read it. folder: the folder of the kubeconfig."""
+def read_access(config: Any, folder: Path, context: str | None) -> Access | None:
+    """Return the address and credentials of a context; None if only the Kubernetes library can read them.
+
+    config: the content of the kubeconfig. folder: its folder, from which relative paths start. context: its name, None
+    for the current context.
+    """
     context_entry = _find_entry(config, "contexts", _current_context(config, context), "context")
     if context_entry is None:
         return None
@@ -88,18 +99,23 @@ def access_in(config: Any, folder: Path, context: str | None) -> Access | None:
 
 
 def _server_of(cluster: Mapping[str, Any]) -> str:
+    """Return the URL of a cluster's server without a slash at the end, "" if it has none."""
     return str(cluster.get("server") or "").rstrip("/")
 
 
 def _has_only_plain_fields(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> bool:
     """Return True if a server and its user have only fields that this module reads, with values of their types."""
-    if not cluster.keys() <= _CLUSTER or not user.keys() <= _USER or ("token" in user and "tokenFile" in user):
+    if (
+        not cluster.keys() <= _CLUSTER_FIELDS
+        or not user.keys() <= _USER_FIELDS
+        or ("token" in user and "tokenFile" in user)
+    ):
         return False
-    return _is_plain(_server_of(cluster)) and isinstance(cluster.get("insecure-skip-tls-verify", False), bool)
+    return _is_plain_url(_server_of(cluster)) and isinstance(cluster.get("insecure-skip-tls-verify", False), bool)
 
 
-def _is_plain(server: str) -> bool:
-    """Return True if a URL has a scheme, a host, and perhaps a port and a path, and no proxy may apply to it."""
+def _is_plain_url(server: str) -> bool:
+    """Return True if a URL has only a scheme, a host and perhaps a port and a path, and no proxy may apply to it."""
     try:
         url = urlsplit(server)
         is_complete = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
@@ -109,11 +125,15 @@ def _is_plain(server: str) -> bool:
 
 
 def _current_context(config: Any, context: str | None) -> Any:
+    """Return `context`, or the name of the current context if it is None; None if there is none."""
     return context or (config.get("current-context") if isinstance(config, dict) else None)
 
 
 def _find_entry(config: Any, section: str, name: Any, key: str) -> Mapping[str, Any] | None:
-    """Return the entry of a section with this name; None unless there is exactly one."""
+    """Return the content of the entry with this name in a section; None unless there is exactly one.
+
+    key: the field of an entry that has its content, such as "cluster" in the section "clusters".
+    """
     entries = config.get(section) if isinstance(config, dict) else None
     if not isinstance(entries, list) or not name:
         return None
@@ -122,12 +142,16 @@ def _find_entry(config: Any, section: str, name: Any, key: str) -> Mapping[str, 
 
 
 def _authority(cluster: Mapping[str, Any], folder: Path) -> str | Path | None:
+    """Return the CA certificates of a cluster as PEM, or their file; None if it has none. Raises ValueError."""
     pem = _pem(cluster, "certificate-authority", folder)
     return pem.decode("ascii") if isinstance(pem, bytes) else pem
 
 
 def _pem(entry: Mapping[str, Any], key: str, folder: Path) -> bytes | Path | None:
-    """Return a PEM as bytes, or its file; None if the entry has none. Raises ValueError."""
+    """Return the PEM in the field `key`-data, or the file in the field `key`; None without both.
+
+    entry: of a cluster or user. Raises ValueError for a wrong encoding.
+    """
     if f"{key}-data" in entry:
         return base64.b64decode(str(entry[f"{key}-data"]), validate=True)
     return folder / str(entry[key]) if key in entry else None
@@ -139,4 +163,4 @@ def _has_proxy(host: str) -> bool:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = host == "localhost"
-    return not loopback and any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXIES)
+    return not loopback and any(os.environ.get(name) or os.environ.get(name.upper()) for name in _PROXY_VARIABLES)

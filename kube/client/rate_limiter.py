@@ -9,6 +9,7 @@ class RateLimiter:
     """A rate limiter that serves its callers in the order in which they asked."""
 
     def __init__(self, clock: Clock, per_s: float, burst: float | None = None) -> None:
+        """Make a limiter. per_s: calls a second, > 0. burst: calls that may leave at once; None for one second's."""
         if per_s <= 0:
             raise ValueError(f"per_s is {per_s}, must be above 0")
         self._clock, self._gap_s = clock, 1 / per_s

@@ -22,10 +22,10 @@ from turnout.kube.watch_events import UNREADABLE, KindDecoder, KnownObjects, Sin
 
 log = logging.getLogger(__name__)
 
-PAGE_ITEMS = 500
+PAGE_ITEMS = 500  # objects of one page of a list
 WATCH_RANGE_S = (240.0, 300.0)  # the length of each watch is random, so that the watches do not end together
-LATE_END_S = 30.0  # a watch without bookmarks is dead this long after its own end
-SILENCE_S = 120.0  # twice the interval of bookmarks, for a server that sends them
+LATE_END_S = 30.0  # without bookmarks, a watch has failed if it is silent this long after the end that it requested
+SILENCE_S = 120.0  # with bookmarks, a watch has failed if it is silent this long: twice the interval of bookmarks
 HEALTHY_S = 60.0  # a watch that lasted this long resets the failure count
 MAX_WAKE_DELAY_S = 1.0  # after one watch of a program is answered, the others retry within this time
 UNSERVED_RETRY_S = 30.0  # the interval of retries for a kind that is not served
@@ -88,21 +88,21 @@ class Reflector(Generic[T]):
         self._client, self.path, self._params = client, path, dict(params or {})
         self._clock, self._rng, self._optional = clock, rng, optional
         self._backoff, self._outage = backoff or Backoff(), outage or Outage()
-        self._unreachable = False  # the last round got no answer
-        self._has_response = False  # this round got an answer
+        self._unreachable = False  # True if the last round got no answer
+        self._has_response = False  # True if this round got an answer
         self._last_wake_s = -math.inf
         self._decoder, self._known_objects = KindDecoder(kind), KnownObjects(sink)
         self._version = ""
-        self._has_bookmarks = False
-        self._failures = 0
-        self._expired = False
+        self._has_bookmarks = False  # True if the server has sent a bookmark
+        self._failures = 0  # consecutive failures
+        self._expired = False  # True if the last round ended with Gone
         self._lists = self._watches = self._unreadable_count = 0
-        self.has_synced = False  # a list is complete
-        self.is_unserved = False  # the server does not serve the kind
-        self.last_event_s = clock.monotonic()  # of `clock`, when anything last arrived; an unanswered try is nothing
-        self._asked_s = clock.monotonic()  # when the newest watch was asked for
-        self.watching_since_s: float | None = None  # of `clock`, when the server accepted the watch; None without one
-        self.last_error = ""
+        self.has_synced = False  # True if a list is complete
+        self.is_unserved = False  # True if the server does not serve the kind
+        self.last_event_s = clock.monotonic()  # the time of the last event, list or accepted watch
+        self._requested_s = clock.monotonic()  # the time at which the newest watch was requested
+        self.watching_since_s: float | None = None  # the time at which the server accepted the watch; None without one
+        self.last_error = ""  # the text of the last failure, "" before the first
 
     @property
     def relist_count(self) -> int:
@@ -130,11 +130,10 @@ class Reflector(Generic[T]):
             await self._pause(await self._list_and_watch())
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait `wait_s`. While the server is unreachable, wait only until another watch is answered, plus a random
-        delay.
+        """Wait `wait_s` seconds. If the server is unreachable, stop waiting soon after another watch gets an answer.
 
-        Such a wake-up happens at most once in the longest back-off, so that watches that come and go do not keep waking
-        each other.
+        Such a wake-up happens at most once in the longest back-off, so that watches with short successes do not wake
+        each other again and again.
         """
         if not self._unreachable or self._clock.monotonic() - self._last_wake_s < self._backoff.max_s:
             await self._clock.sleep(wait_s)
@@ -168,7 +167,7 @@ class Reflector(Generic[T]):
             if not self._version:
                 await self._list()
             start_s = self._clock.monotonic()
-            await self._follow()
+            await self._watch()
         except CallError as call_error:
             error = call_error
             if isinstance(error, NotFound) and self._optional:
@@ -183,7 +182,7 @@ class Reflector(Generic[T]):
                 return 0.0
         expired, self._expired = self._expired, isinstance(error, Gone)
         if self._expired and not expired:
-            self._failures = 0  # the server answers again and requires a list: the outage is over
+            self._failures = 0  # the server answers again and requires a list, so the outage has ended
         self._failures += 1
         return self._backoff.wait_s(self._failures, self._rng.random(), error.retry_after_s if error else 0.0)
 
@@ -192,7 +191,7 @@ class Reflector(Generic[T]):
         self.last_error = str(error)
         self._unreachable = not self._has_response and not error.retry_after_s
         log.info("watch_broken", extra={"path": self.path, "why": str(error), "failures": self._failures})
-        # "Too large" is a version from the future: the server was put back to an older state.
+        # "Too large" is a version that the server has not reached: it was restored from a backup.
         if isinstance(error, Gone | NotFound) or "Too large resource version" in error.message:
             self._version = ""
 
@@ -207,7 +206,7 @@ class Reflector(Generic[T]):
             self._known_objects.end_list()
 
     async def _list(self) -> None:
-        """List all objects, and tell the receiver which are gone. Raises CallError."""
+        """List all objects, and drop from the sink those that the list does not contain. Raises CallError."""
         try:
             version = await self._list_pages(PAGE_ITEMS)
         except Gone:  # the version expired between two pages: list again as one page, which cannot expire
@@ -220,7 +219,10 @@ class Reflector(Generic[T]):
         self._known_objects.end_list(version)
 
     async def _list_pages(self, limit: int) -> str:
-        """Pass on a list page by page. Return the version of the list."""
+        """Pass a list to the sink page by page, and return the version of the list, "" if it has none.
+
+        limit: objects of one page, 0 for a single page. Raises CallError.
+        """
         version = ""
         self._known_objects.begin_list()
         async for raw in self._client.pages(self.path, self._params, limit=limit):
@@ -236,12 +238,12 @@ class Reflector(Generic[T]):
             await asyncio.sleep(0)
         return version
 
-    async def _follow(self) -> None:
+    async def _watch(self) -> None:
         """Run one watch until the server ends it. Raises CallError for any other end."""
         watch_s = round(self._rng.uniform(*WATCH_RANGE_S))
         self._watches += 1
-        self._asked_s = self._clock.monotonic()
-        reading = asyncio.create_task(self._read(watch_s))
+        self._requested_s = self._clock.monotonic()
+        reading = asyncio.create_task(self._read_lines(watch_s))
         silence = asyncio.create_task(self._wait_for_silence(watch_s))
         try:
             await asyncio.wait({reading, silence}, return_when=asyncio.FIRST_COMPLETED)
@@ -252,24 +254,24 @@ class Reflector(Generic[T]):
             silence.cancel()
             await asyncio.wait({reading, silence})
             if not reading.cancelled():
-                reading.exception()  # looked at, so that asyncio does not call it lost
+                reading.exception()  # retrieved, so that asyncio does not log it as never retrieved
         if not reading_ended:
             raise Unreachable("GET", self.path, 0, "the watch fell silent")
         reading.result()
 
     async def _wait_for_silence(self, watch_s: float) -> None:
-        """Return when nothing has arrived for too long."""
+        """Return when nothing has arrived for too long. watch_s: the length of the watch that was requested."""
         while True:
             bound_s = SILENCE_S if self._has_bookmarks else watch_s + LATE_END_S
-            left_s = max(self.last_event_s, self._asked_s) + bound_s - self._clock.monotonic()
+            left_s = max(self.last_event_s, self._requested_s) + bound_s - self._clock.monotonic()
             if left_s <= 0:
                 return
             await self._clock.sleep(min(left_s, SILENCE_S))  # a first bookmark may have shortened the bound
 
-    async def _read(self, watch_s: int) -> None:
-        """Watch from the newest version until the server ends the watch.
+    async def _read_lines(self, watch_s: int) -> None:
+        """Watch from the newest version until the server ends the watch. Raises CallError.
 
-        Raises CallError. watch_s: asked of the server.
+        watch_s: the length of the watch that is requested, in seconds.
         """
         params = {
             **self._params,
@@ -281,7 +283,7 @@ class Reflector(Generic[T]):
         async with aclosing(lines):
             line_count = 0
             async for raw in lines:
-                if not raw:  # nothing is missing since our version: as good as an event
+                if not raw:  # the server has accepted the watch, so no event since our version is lost
                     self.watching_since_s = self.last_event_s = self._clock.monotonic()
                     self._record_response()
                     continue

@@ -14,7 +14,7 @@ from turnout.kube.errors import BadKubeconfig
 
 log = logging.getLogger(__name__)
 
-CANNOT_START = (BadKubeconfig, OSError)
+CANNOT_START = (BadKubeconfig, OSError)  # errors of the start that are printed in one line
 
 
 def run_program(
@@ -41,9 +41,10 @@ async def run_until_signal(
     may_end: Sequence[Coroutine[Any, Any, None]] = (),
     leave: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Run all `works` until SIGTERM or SIGINT, then call `leave`. Raises the first failure.
+    """Run coroutines until SIGTERM or SIGINT, then call `leave` and cancel those that still run.
 
-    The end of one of `works` ends the program; one of `may_end` may end alone. No task is left running.
+    works: if one of them ends, all end. may_end: further coroutines that may end alone. leave: None for nothing. Raises
+    the first failure of a coroutine.
     """
     stop_requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -78,9 +79,9 @@ async def run_together(*works: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 async def lead(elector: Elector, synced: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
-    """Wait until `synced` returns, then take part in the leader election.
+    """Wait until `synced` returns, then take part in the leader election, and run `work` in each term of this process.
 
-    Run `work` in each term that this process leads. synced: returns once every watch has a complete list.
+    synced: returns once every watch has a complete list.
     """
 
     async def term(transitions: int) -> None:

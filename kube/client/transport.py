@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-Params = Mapping[str, str | int | bool]
+Params = Mapping[str, str | int | bool]  # of the query of a URL
 
 
 class UnreadableCredentials(Exception):
@@ -25,12 +25,12 @@ class BrokenConnection(OSError):
 class Request:
     """One request as it is sent."""
 
-    method: str
-    path: str  # without the address of the server
-    params: Params = field(default_factory=dict)  # of the query
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: Any = None  # of JSON values; None for no body
-    deadline_s: float | None = None  # None for a stream, which has no end
+    method: str  # the HTTP method
+    path: str  # the path of the URL
+    params: Params = field(default_factory=dict)  # the parameters of the query
+    headers: Mapping[str, str] = field(default_factory=dict)  # the headers, without credentials
+    body: Any = None  # JSON values; None for no body
+    deadline_s: float | None = None  # seconds for the whole answer; None for a stream, which may have no end
 
 
 class Response(Protocol):
@@ -44,13 +44,13 @@ class Response(Protocol):
         """Return the value of a header, "" if the answer does not have it."""
 
     async def read(self) -> bytes:
-        """Read the whole body. Raises OSError."""
+        """Return the whole body. Raises OSError."""
 
     def chunks(self) -> AsyncIterator[bytes]:
         """Yield the body as it arrives. Raises OSError."""
 
     def release(self) -> None:
-        """Return the connection for the next request, if the body was read to its end."""
+        """Keep the connection for the next request if the body was read to its end, else close it."""
 
     def close(self) -> None:
         """Close the connection."""

@@ -19,17 +19,24 @@ from turnout.kube.client.clock import Clock
 class Watch(Protocol):
     """The numbers of a reflector that are shown."""
 
-    has_synced: bool
-    last_event_s: float  # of the monotonic clock
+    has_synced: bool  # True if a first list is complete
+    last_event_s: float  # the time of the last event, list or answered watch, on the monotonic clock
 
     @property
-    def object_count(self) -> int: ...
+    def object_count(self) -> int:
+        """Return the number of objects in the cache."""
+
     @property
-    def relist_count(self) -> int: ...
+    def relist_count(self) -> int:
+        """Return the number of lists after the first."""
+
     @property
-    def reconnect_count(self) -> int: ...
+    def reconnect_count(self) -> int:
+        """Return the number of watches after the first."""
+
     @property
-    def skipped_count(self) -> int: ...
+    def skipped_count(self) -> int:
+        """Return the number of objects and lines that could not be used."""
 
 
 class ClientMetrics(Collector):
@@ -42,11 +49,15 @@ class ClientMetrics(Collector):
         watches: Callable[[], Iterable[tuple[str, Watch]]],
         clock: Clock,
     ) -> None:
-        """component: the program. requests: returns the calls by verb and code. watches: returns (resource, watch)."""
+        """Take the sources of the series, which are read at each scrape.
+
+        component: the name of the program. requests: returns the number of calls by (verb, code). watches: returns
+        (name of the resource, watch) of each watch.
+        """
         self._component, self._requests, self._watches, self._clock = component, requests, watches, clock
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the series as they are when Prometheus asks."""
+        """Yield the series with their current values."""
         gauge, counter, prefix = GaugeMetricFamily, CounterMetricFamily, "turnout_watch_"
         text = "Calls to the API server, by verb and code: 403, 404, 409, 429 and 422, else the class; none: no answer."
         requests = counter("turnout_api_requests", text, labels=["component", "verb", "code"])
@@ -73,9 +84,10 @@ class ClientMetrics(Collector):
 
 
 def start_at_zero(counter: Counter, *values: Iterable[str]) -> None:
-    """Create the series of each combination of label values: `increase` cannot see the first event of a new series.
+    """Create the series of each combination of label values with the value 0.
 
-    values: the closed set of values of each label, in the order of the labels.
+    Without it `increase` of Prometheus would miss the first event of a series. values: all values of each label, in the
+    order of the labels.
     """
     for combination in product(*values):
         counter.labels(*combination)

@@ -1,7 +1,8 @@
-"""A connection to one of our HTTP servers, with the limits that aiohttp lacks.
+"""The connections of our HTTP servers, with the limits that aiohttp lacks.
 
-A request head must arrive in time, the client must read an answer in time, and the number of connections is limited. An
-invalid request line is never quoted, neither to the client nor in a log. The caller makes the answers.
+The head of a request must arrive in time, the client must read an answer in time, and the number of connections is
+limited. The bytes of an invalid request are never shown, neither to the client nor in a log. The handler that the
+server is given makes the answers.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from aiohttp.web_protocol import RequestHandler
 
 log = logging.getLogger("turnout.http")
 
-_KERNEL_BACKLOG = 512  # connections in the kernel's queue
-# asyncio accepts up to its backlog before any of these connections counts; a large backlog could use up all files.
+_KERNEL_BACKLOG = 512  # connections that wait in the kernel's queue
+# asyncio accepts as many connections at once, before they count towards the limit; more could use up all files.
 _ACCEPT_BACKLOG = 16
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
@@ -33,77 +34,82 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 class ConnectionLimits:
     """The limits of one server. Times are in seconds."""
 
-    body_bytes: int = 32 << 20  # of one request
-    all_bodies_bytes: int = 128 << 20  # bodies that are being read, of all requests together
-    head_s: float = 2.0  # until the head of a request is complete
-    body_s: float = 2.0  # until its body is complete
-    write_s: float = 5.0  # until the client has read an answer that did not fit its socket at once
-    handshake_s: float = 5.0
-    keepalive_s: float = 120.0  # above Go's idle timeout of 90 s, so that Go closes first
+    body_bytes: int = 32 << 20  # of the body of one request
+    all_bodies_bytes: int = 128 << 20  # of the bodies that are being read, of all requests together
+    head_s: float = 2.0  # from the first byte of a request to the end of its head
+    body_s: float = 2.0  # from the end of its head to the end of its body
+    write_s: float = 5.0  # until the client has read enough of an answer that did not fit in the socket's buffer
+    handshake_s: float = 5.0  # of a TLS handshake
+    keepalive_s: float = 120.0  # without a request; above Go's idle timeout of 90 s, so that Go closes first
     max_age_s: float = 1.0  # an older request gets a neutral answer instead of a plan
-    in_flight: int = 64
-    waiting: int = 256  # requests that wait for one of the in-flight places
-    wait_s: float = 1.0  # the longest such wait
-    connections: int = 1024  # open connections; a further one closes an idle one
+    in_flight: int = 64  # requests that are answered at once
+    waiting: int = 256  # requests that wait until one of the `in_flight` is answered
+    wait_s: float = 1.0  # the longest wait of such a request
+    connections: int = 1024  # open connections; a further one closes an idle connection
 
 
 class Connection(RequestHandler):
-    """A connection of aiohttp's protocol with time limits for the client."""
+    """A connection of aiohttp's protocol with time limits for the client. A timer that ends aborts the connection."""
 
     def __init__(self, server: Server, limits: ConnectionLimits, **options: Any) -> None:
+        """Make an idle connection of a server. options: those of aiohttp's RequestHandler."""
         super().__init__(server, **options)
         self._server, self._limits = server, limits
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._answering = False
-        self.peer = ""
-        self.idle_since = server.next_idle_number()
+        self._timers: dict[str, asyncio.TimerHandle] = {}  # by name: head or write
+        self._has_request = False  # True from the end of a request's head until its answer is ready
+        self.peer = ""  # the IP address of the client
+        self.idle_since = server.next_idle_number()  # orders connections by the time at which they became idle
 
     @property
     def is_idle(self) -> bool:
         """True if this connection has no open request."""
-        return not self._answering
+        return not self._has_request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Record the peer's address. Another connection is closed if there are too many."""
+        """Record the client's address. If there are too many connections, the server closes one."""
         super().connection_made(transport)
         self.peer = str((transport.get_extra_info("peername") or [""])[0])
         if len(self._server.connections) > self._limits.connections:
             self._server.make_room()
 
     def data_received(self, data: bytes) -> None:
-        if data and not self._answering and "head" not in self._timers:
+        """Pass bytes of the client to aiohttp. The first bytes of a request start the time limit of its head."""
+        if data and not self._has_request and "head" not in self._timers:
             self._start_timer("head", self._limits.head_s)
         super().data_received(data)
 
     def pause_writing(self) -> None:
+        """Stop writing until the client has read more, within a time limit."""
         super().pause_writing()
-        self._start_timer("taken", self._limits.write_s)
+        self._start_timer("write", self._limits.write_s)
 
     def resume_writing(self) -> None:
-        self._stop_timer("taken")
+        """Continue writing, because the client has read enough."""
+        self._stop_timer("write")
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
+        """Stop all timers of the closed connection."""
         for name in tuple(self._timers):
             self._stop_timer(name)
         super().connection_lost(exc)
 
     def head_received(self) -> None:
-        """Note that the head of a request has arrived. Other time limits apply from here."""
-        self._answering = True
+        """Mark the connection as busy. The handler of the server calls this when it gets a request."""
+        self._has_request = True
         self._server.begin_request()
         self._stop_timer("head")
 
     def answer_ready(self) -> None:
-        """Note that the answer can be written. The next bytes begin another request."""
-        self._answering = False
+        """Mark the connection as idle, because the answer is ready. The next bytes begin another request."""
+        self._has_request = False
         self.idle_since = self._server.next_idle_number()
         if self._server.end_request():
-            self.close()  # once the answer is written
+            self.close()  # aiohttp writes the answer first
 
     def end_if_idle(self) -> None:
         """End the connection if it has no open request."""
-        if not self._answering:
+        if not self._has_request:
             self.force_close()
 
     def handle_error(
@@ -113,55 +119,64 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer bytes that are not HTTP. The parser's text is dropped, because it quotes the client's bytes."""
+        """Return the answer to bytes that are not HTTP, or to a failed handler.
+
+        The text of the error is not used, because it may contain bytes of the client.
+        """
         self._stop_timer("head")
         log.debug("http_refused", extra={"status": status, "kind": type(exc).__name__})
         return refusal(status, "not HTTP" if status == 400 else "failed")
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Log the kind of a failure, never its text."""
+        """Log the class of an exception, never its text."""
         log.warning("http_failed", extra={"kind": type(kw.get("exc_info")).__name__})
 
     def _start_timer(self, name: str, seconds: float) -> None:
+        """Abort the connection after some seconds, unless the timer is stopped. name: identifies the timer."""
         self._timers[name] = asyncio.get_running_loop().call_later(seconds, self._abort)
 
     def _stop_timer(self, name: str) -> None:
+        """Stop a timer; do nothing if it does not run."""
         if (timer := self._timers.pop(name, None)) is not None:
             timer.cancel()
 
     def _abort(self) -> None:
+        """Close the connection at once, without writing the rest of an answer."""
         if self.transport is not None:
             self.transport.abort()
 
 
 class Server(web.Server):
-    """A server that makes our connections and holds its listening sockets."""
+    """An HTTP server whose connections have our limits."""
 
     def __init__(self, handler: Handler, limits: ConnectionLimits) -> None:
+        """Make a server that does not listen yet. handler: returns the answer to a request."""
         super().__init__(handler)
         self._limits = limits
         self._listener: asyncio.Server | None = None
         self._open_requests = 0  # requests whose answer is not ready
-        self._ticks = itertools.count()
+        self._idle_numbers = itertools.count()
         self._stopping = False
-        self._all_answered = asyncio.Event()
+        self._is_drained = asyncio.Event()
 
     def __call__(self) -> Connection:
+        """Return the protocol of a new connection."""
         return Connection(
             self,
             self._limits,
             loop=asyncio.get_running_loop(),
             access_log=None,
-            auto_decompress=False,  # a compressed body is refused unread
+            auto_decompress=False,  # a compressed body is refused without reading it
             keepalive_timeout=self._limits.keepalive_s,
             lingering_time=1.0,
             read_bufsize=1 << 18,
         )
 
     async def listen(self, bound_socket: socket, context: ssl.SSLContext | None = None) -> None:
-        """Accept connections from a bound socket. Call it again with another TLS context for later connections.
+        """Accept connections on a bound socket. Call it again to use another TLS context for later connections.
 
-        The caller keeps its socket. It is duplicated, so that a new context loses no connection from the queue.
+        context: of TLS, None for plain HTTP. The socket is duplicated: it stays the caller's, and a call with a new
+        context loses no connection that waits in the kernel's queue.
         """
         previous_listener, listening_socket = self._listener, bound_socket.dup()
         self._listener = await asyncio.get_running_loop().create_server(
@@ -176,8 +191,8 @@ class Server(web.Server):
             previous_listener.close()
 
     def next_idle_number(self) -> int:
-        """Return a number that orders the moments at which connections became idle."""
-        return next(self._ticks)
+        """Return a number that is higher than all earlier ones, to order the times at which connections became idle."""
+        return next(self._idle_numbers)
 
     def make_room(self) -> None:
         """Close the connection that has been idle the longest, from the address with the most connections.
@@ -189,7 +204,7 @@ class Server(web.Server):
             each for each in self.connections if isinstance(each, Connection) and each.transport is not None
         ]
         if len(open_connections) <= self._limits.connections:
-            return  # the others end already
+            return  # enough connections are being closed already
         connections_per_peer = Counter(each.peer for each in open_connections)
         idle = [each for each in open_connections if each.is_idle]
         closing_connection = min(
@@ -198,14 +213,14 @@ class Server(web.Server):
         closing_connection.force_close()
 
     def begin_request(self) -> None:
-        """Count one more open request."""
+        """Count one more request whose answer is not ready."""
         self._open_requests += 1
 
     def end_request(self) -> bool:
-        """Count one open request less. Return True if its connection must not accept another request."""
+        """Count one such request less. Return True if the server stops, so that its connection must be closed."""
         self._open_requests -= 1
         if self._stopping and not self._open_requests:
-            self._all_answered.set()
+            self._is_drained.set()
         return self._stopping
 
     async def close(self, grace_s: float = 3.0) -> None:
@@ -218,12 +233,15 @@ class Server(web.Server):
         if self._open_requests:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
-                    await self._all_answered.wait()
+                    await self._is_drained.wait()
         await self.shutdown(grace_s)
 
 
 def refusal(status: int, why: str) -> web.Response:
-    """Return a short JSON error that closes the connection; the rest of the request is not read. why: our own text."""
+    """Return a short JSON error that closes the connection, so that the rest of the request is not read.
+
+    why: the message, which must not contain text of the client.
+    """
     body = json.dumps({"Error": why}, separators=(",", ":")).encode()
     response = web.Response(body=body, status=status, content_type="application/json")
     response.force_close()

@@ -1,4 +1,4 @@
-"""The pages of every service: alive, ready or why not, and metrics.
+"""The pages of every service: `/healthz` (liveness), `/readyz` (readiness or the reason against it) and `/metrics`.
 
 A service adds its other pages. Source: docs/contract.md CS-21
 """
@@ -18,47 +18,51 @@ from turnout.kube.version import installed_build
 LIMITS = ConnectionLimits(
     body_bytes=0, connections=64, in_flight=64
 )  # few files: a service needs its own for its watches
-LEAVE_S = 1.0  # for answers that are owed at the end
+LEAVE_S = 1.0  # for answers to open requests when the server ends
 
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Page = Callable[[web.BaseRequest], web.Response]
+Page = Callable[[web.BaseRequest], web.Response]  # returns the answer to a GET
 
 
 def probe_pages(unready: Callable[[], str | None], metrics: Callable[[], bytes]) -> dict[str, Page]:
-    """Return the pages by path. unready: returns why the service is not ready, None if it is. metrics: Prometheus'
-    text.
+    """Return the pages /healthz, /readyz and /metrics by path.
+
+    unready: returns why the service is not ready, None if it is ready. metrics: returns the series in the text format
+    of Prometheus.
     """
 
     def readyz(_: web.BaseRequest) -> web.Response:
+        """Answer 200 if the service is ready, else 503 with the reason."""
         why = unready()
         return text(200, "ok") if why is None else text(503, why)
 
     def scrape(_: web.BaseRequest) -> web.Response:
+        """Answer with the series."""
         return web.Response(body=metrics(), headers={"Content-Type": _METRICS_TYPE})
 
     return {"/healthz": lambda _: text(200, "ok"), "/readyz": readyz, "/metrics": scrape}
 
 
 def build_info(registry: CollectorRegistry, component: str) -> None:
-    """Add turnout_build_info, a gauge that is always 1 and names the component, the version and the commit."""
+    """Register turnout_build_info, a gauge that is always 1 and names the component, the version and the commit."""
     gauge = Gauge("turnout_build_info", "The build that runs.", ["component", "version", "commit"], registry=registry)
-    build_of_program = installed_build()
-    gauge.labels(component, build_of_program.version, build_of_program.commit).set(1)
+    build = installed_build()
+    gauge.labels(component, build.version, build.commit).set(1)
 
 
 def leading_gauge(registry: CollectorRegistry, component: str) -> Gauge:
-    """Add turnout_leading, and return the series of this component, which is 0 until it is set."""
+    """Register turnout_leading, and return the series of this component, which is 0 until the caller sets it."""
     return Gauge("turnout_leading", "1 while this replica leads.", ["component"], registry=registry).labels(component)
 
 
 def text(status: int, line: str) -> web.Response:
-    """Answer with one line."""
+    """Return an answer of one line of plain text."""
     return web.Response(text=line + "\n", status=status)
 
 
 def pages_server(pages: Mapping[str, Page], limits: ConnectionLimits = LIMITS) -> Server:
-    """Return a server of these pages that does not listen yet. No body is read."""
+    """Return a server of these pages that does not listen yet. pages: by path. Bodies of requests are not read."""
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:
         """Answer a GET of one page; 404 for another path, 405 for another method."""
@@ -80,7 +84,10 @@ def pages_server(pages: Mapping[str, Page], limits: ConnectionLimits = LIMITS) -
 async def serve_pages(
     host: str, port: int, pages: Mapping[str, Page], limits: ConnectionLimits = LIMITS
 ) -> AsyncIterator[int]:
-    """Serve these pages until the block ends, and yield the port. Raises OSError if the port is in use."""
+    """Serve these pages until the block ends, and yield the port. Raises OSError if the port is in use.
+
+    port: 0 for any free port. pages: by path.
+    """
     allow_files()
     server = pages_server(pages, limits)
     with bind(host, port) as listening:

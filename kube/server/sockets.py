@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from turnout.kube.server.http_connection import ConnectionLimits
 
-FILES = 65_536  # open files that this process asks for, where the system lets it
-OTHER_FILES = 256  # of them for the plain port, watches, certificates and libraries
+FILES = 65_536  # open files that a process requests as its limit
+OTHER_FILES = 256  # of these for other uses than connections: the plain port, watches, certificates, libraries
 
 
 def allow_files() -> int:
@@ -23,12 +23,15 @@ def allow_files() -> int:
 
 
 def limit_connections(limits: ConnectionLimits, files: int) -> ConnectionLimits:
-    """Return limits with at most as many connections as there are files for."""
+    """Return the limits with so few connections that the process has files for all of them.
+
+    files: the limit of open files of this process.
+    """
     return replace(limits, connections=max(1, min(limits.connections, files - OTHER_FILES)))
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen yet. Raises OSError."""
+    """Return a bound TCP socket that does not listen yet. host: an IP address. port: 0 for any. Raises OSError."""
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
     )[0]

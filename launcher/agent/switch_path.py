@@ -108,7 +108,7 @@ def path_from_map(data: Mapping[str, str], hosts: Sequence[str]) -> tuple[Path, 
     if not hosts:
         return (), f"none of {', '.join(HOST_ENVS)} says which host this is"
     try:
-        from turnout.topology.map_yaml import read_map  # with a YAML parser: only where there is a map
+        from turnout.topology.map_formats import read_map  # with a YAML parser: only where there is a map
     except ModuleNotFoundError as error:
         return (), f"reading it needs pip install 'turnout[launcher]': {error}"
     reading = read_map(data)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from turnout.launcher.model import MOST_MEMBERS, Member
 from turnout.topology import rank_order
-from turnout.topology.switch_paths import Key, natural, rows
+from turnout.topology.switch_paths import Key, natural_key, switch_numbers
 
 Path = tuple[str, ...]
 Index = tuple[int, Key, str]
@@ -98,7 +98,7 @@ def _index(member: Member) -> Index:
     """Return the sort key among equal members: the worker's index, else its name in natural order (worker-2 before
     worker-10).
     """
-    return (MOST_MEMBERS if member.index is None else member.index, natural(member.name), member.id)
+    return (MOST_MEMBERS if member.index is None else member.index, natural_key(member.name), member.id)
 
 
 def _moved(ranked: Sequence[Member], before: Sequence[Member]) -> int:
@@ -127,7 +127,7 @@ def _sort_by_rank(members: Sequence[Member], others: Sequence[Member] = ()) -> l
     for member in members:
         on_host.setdefault((member.path, member.host), []).append(member)
     counts = Counter(member.path for member in (*members, *others) if member.path)
-    row_of = rows(counts)
+    row_of = switch_numbers(counts)
     keys = rank_order.rank_order_keys([row_of[path] for path in counts], list(counts.values()))
     key_of = dict(zip(counts, keys, strict=True))
     hosts = sorted((host for host in on_host if host[0]), key=lambda host: (key_of[host[0]], -len(on_host[host])))
@@ -171,7 +171,7 @@ def _fill_by_fabric(pool: Sequence[Member], free: Sequence[int], stay: Mapping[i
     """Fill the free ranks so that few switches are crossed. A member with an unknown place counts as near to nobody."""
     known = {rank: member for rank, member in stay.items() if member.path}
     everybody = [*pool, *known.values()]
-    row_of = rows(member.path for member in everybody if member.path)
+    row_of = switch_numbers(member.path for member in everybody if member.path)
     tiers = len(next(iter(row_of.values()), ()))
     hosts: dict[tuple[Path, str], int] = {}
     places: dict[int, tuple[int, ...]] = {}
@@ -179,7 +179,7 @@ def _fill_by_fabric(pool: Sequence[Member], free: Sequence[int], stay: Mapping[i
         host = hosts.setdefault((member.path, member.host), len(hosts))
         places[at] = (host, *row_of[member.path], 0) if member.path else (-at - 1,) * (tiers + 1) + (0,)
     fixed_places = {rank: len(pool) + at for at, rank in enumerate(known)}
-    given = rank_order.fill(places, range(len(pool)), free, fixed_places)
+    given = rank_order.fill_gaps(places, range(len(pool)), free, fixed_places)
     return {rank: pool[at] for rank, at in given.items()}
 
 
@@ -197,7 +197,7 @@ def _keep_under_leaf(seats: Mapping[int, Member], before: Sequence[Member]) -> d
 def _crossed_switches(ranked: Sequence[Member]) -> int:
     """Count the switches of every tier that edges of the ring cross."""
     ring = [member.path for member in ranked if member.path]
-    row_of = rows(ring)
+    row_of = switch_numbers(ring)
     edges = Counter(zip(ring, [*ring[1:], *ring[:1]], strict=True))
     return sum(
         times * sum(one != other for one, other in zip(row_of[a], row_of[b], strict=True))

@@ -1,4 +1,4 @@
-"""Choose the engine: gigatoken where it gives the tokens of the reference library, otherwise the reference.
+"""Choose the engine: gigatoken if it returns the same tokens as the reference library, else the reference.
 
 Tokens are compared on documents of the input, and on texts in which tokenizers differ most often.
 """
@@ -16,8 +16,9 @@ from turnout.preprocess.options import Engine
 from turnout.preprocess.tokenizers.encoders import Encoder, Ids, encoder, on_all_cores
 from turnout.preprocess.tokenizers.settings import EncoderSettings, Vocabulary
 
-SAMPLE_DOCUMENTS = 1000
-SAMPLE_CHARACTERS = 2048  # the beginning of each sampled document
+SAMPLE_DOCUMENTS = 1000  # documents of the input that are compared
+SAMPLE_CHARACTERS = 2048  # of each document, from its beginning
+# Texts in which tokenizers differ most often.
 HARD_TEXTS = (
     "",
     " ",
@@ -36,14 +37,17 @@ HARD_TEXTS = (
 
 
 class Choice(NamedTuple):
-    """Which library tokenizes, and why."""
+    """The library that tokenizes, and the reason for it."""
 
-    engine: Engine
-    reason: str
+    engine: Engine  # not AUTO
+    reason: str  # a phrase for the log and the run's record
 
 
 def choose(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
-    """Return the engine for these settings. texts: the sampled documents. Raises BadOption as `encoder` does."""
+    """Return the engine for these settings. texts: a sample of the documents.
+
+    Raises BadOption if the reference library refuses the vocabulary.
+    """
     if settings.vocabulary is Vocabulary.UTF8_BYTES:
         return Choice(Engine.REFERENCE, "bytes need no library")
     reference = encoder(msgspec.structs.replace(settings, engine=Engine.REFERENCE))
@@ -54,14 +58,17 @@ def choose(settings: EncoderSettings, texts: Sequence[str]) -> Choice:
     probes = [*HARD_TEXTS, *_special_texts(settings), *(text[:SAMPLE_CHARACTERS] for text in texts)]
     with on_all_cores():
         wanted_ids = reference.encode(probes)
-    for text, expected_ids, given in zip(probes, wanted_ids, _encoded(candidate, probes), strict=True):
-        if given is None or not np.array_equal(expected_ids, given):
+    for text, expected_ids, ids in zip(probes, wanted_ids, _encode_each(candidate, probes), strict=True):
+        if ids is None or not np.array_equal(expected_ids, ids):
             return Choice(Engine.REFERENCE, f"gigatoken gives other tokens for {text[:60]!r}")
     return Choice(Engine.GIGATOKEN, f"tokens are equal on {len(texts)} documents of the input")
 
 
-def _encoded(candidate: Encoder, probes: Sequence[str]) -> list[Ids | None]:
-    """Encode each text by itself, so that a panic counts for its text only."""
+def _encode_each(candidate: Encoder, probes: Sequence[str]) -> list[Ids | None]:
+    """Return the token ids of each text, None for a text at which the encoder fails.
+
+    Each text is encoded by itself, so that a panic of the encoder affects this text only.
+    """
     result: list[Ids | None] = []
     for text in probes:
         try:
@@ -74,7 +81,10 @@ def _encoded(candidate: Encoder, probes: Sequence[str]) -> list[Ids | None]:
 
 
 def _special_texts(settings: EncoderSettings) -> list[str]:
-    """Return texts with each special token between words, with and without blanks."""
+    """Return two texts for each added token of a tokenizer.json: between words, and between blanks.
+
+    [] for other vocabularies.
+    """
     if settings.vocabulary is not Vocabulary.TOKENIZER_JSON:
         return []
     added = msgspec.json.decode(settings.content).get("added_tokens") or []

@@ -1,6 +1,7 @@
-"""Encoders: texts become token ids. None adds the special tokens of a template, as Megatron's own tokenizers do not.
+"""Encoders, which turn texts into token ids. They add no special tokens of a template, like Megatron's tokenizers.
 
-A special token that stands in a text is one token for Hugging Face vocabularies, and ordinary text for tiktoken's.
+If a text contains the name of a special token, Hugging Face vocabularies make it one token; for tiktoken it is ordinary
+text.
 """
 
 from __future__ import annotations
@@ -27,9 +28,8 @@ from turnout.preprocess.tokenizers.settings import (
     is_splittable,
 )
 
-# Characters that the reference libraries take at once: they use about 150 bytes of memory for each token.
-BATCH_CHARACTERS = 1 << 20
-# Text that a gigatoken tokenizer encodes at least before it is rebuilt, which takes 50 ms and empties its cache.
+BATCH_CHARACTERS = 1 << 20  # that a reference library encodes at once; it uses about 150 bytes for each token
+# Characters that a gigatoken tokenizer encodes before it may be rebuilt, which takes 50 ms and empties its cache.
 MIN_CACHED_CHARACTERS = 32 << 20
 _THREADS = "TOKENIZERS_PARALLELISM"  # the variable that Hugging Face tokenizers reads before each batch
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -38,7 +38,7 @@ Ids = NDArray[np.uint32]
 
 
 class Encoder(Protocol):
-    """A tokenizer that is ready."""
+    """A tokenizer."""
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
         """Return the token ids of each text."""
@@ -47,7 +47,10 @@ class Encoder(Protocol):
 
 @lru_cache(maxsize=2)
 def encoder(settings: EncoderSettings) -> Encoder:
-    """Return the encoder of this process for these settings. Raises BadOption if the library refuses the vocabulary."""
+    """Return the encoder for these settings, which this process builds once.
+
+    Raises BadOption if the library refuses the vocabulary, ModuleNotFoundError if the library is not installed.
+    """
     if settings.vocabulary is Vocabulary.UTF8_BYTES:
         return _Utf8Bytes()
     if settings.engine is Engine.GIGATOKEN:
@@ -59,7 +62,7 @@ def encoder(settings: EncoderSettings) -> Encoder:
 
 @contextmanager
 def on_all_cores() -> Iterator[None]:
-    """Let the reference library use threads while the block runs: no worker of this run is at work yet."""
+    """Let the reference library use threads while the block runs, before the workers of the run start."""
     before = os.environ.get(_THREADS)
     os.environ[_THREADS] = "true"
     try:
@@ -71,17 +74,21 @@ def on_all_cores() -> Iterator[None]:
 
 
 class _Utf8Bytes:
+    """An encoder for which each byte of UTF-8 is a token."""
+
     def encode(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the bytes of each text as token ids."""
         return [np.frombuffer(text.encode(), np.uint8).astype(np.uint32) for text in texts]
 
 
 class _Gigatoken:
     """Gigatoken on the calling thread. A call for each text is faster than its batches, which build awkward arrays.
 
-    Its cache keeps every word that it meets and has no bound. A tokenizer whose cache has grown is built anew.
+    Its cache keeps every word and has no bound, so a tokenizer with a large cache is replaced by a new one.
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
+        """Build the tokenizer. Raises BadOption."""
         self._settings = settings
         self._encode = self._build()
         self._start_bytes, self._characters = _resident_bytes(), 0
@@ -90,7 +97,7 @@ class _Gigatoken:
         """Return the token ids of each text. A tokenizer whose cache has grown beyond its limit is replaced first."""
         taken_bytes = _resident_bytes() - self._start_bytes
         if taken_bytes > self._settings.cache_bytes and self._characters > MIN_CACHED_CHARACTERS:
-            del self._encode  # its memory is free before the next tokenizer takes some
+            del self._encode  # frees its memory before the next tokenizer allocates some
             self._encode, self._characters = self._build(), 0
         self._characters += sum(map(len, texts))
         encode = self._encode
@@ -111,7 +118,7 @@ class _Gigatoken:
 
 
 def _resident_bytes() -> int:
-    """Return the memory that this process has in use now; 0 where the system does not say so in /proc."""
+    """Return the resident memory of this process in bytes; 0 on a system without /proc."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * PAGE_BYTES
@@ -120,7 +127,7 @@ def _resident_bytes() -> int:
 
 
 def _gigatoken_backend(settings: EncoderSettings) -> Any:
-    """Create gigatoken's tokenizer from the vocabulary in the settings."""
+    """Return gigatoken's tokenizer for the vocabulary in the settings. Raises any error of the library."""
     import gigatoken
 
     if settings.vocabulary is Vocabulary.TOKENIZER_JSON:
@@ -135,7 +142,10 @@ def _gigatoken_backend(settings: EncoderSettings) -> Any:
 
 
 class _HuggingFace:
+    """The tokenizers library of Hugging Face."""
+
     def __init__(self, settings: EncoderSettings) -> None:
+        """Build the tokenizer without truncation and padding."""
         os.environ.setdefault(_THREADS, "false")  # a worker is one process of several
         from tokenizers import Tokenizer
 
@@ -145,7 +155,7 @@ class _HuggingFace:
         self._may_cut = is_splittable(settings)
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the token ids of each text. A very long text is cut into parts where the vocabulary allows."""
+        """Return the token ids of each text. A very long text is cut into parts if the vocabulary allows it."""
         result = []
         for batch in _batches(texts):
             if self._may_cut and len(batch) == 1 and len(batch[0]) > BATCH_CHARACTERS:
@@ -156,12 +166,16 @@ class _HuggingFace:
         return result
 
     def _encode_batch(self, texts: Sequence[str]) -> list[Ids]:
+        """Return the token ids of each text."""
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
 
 
 class _Tiktoken:
+    """The tiktoken library."""
+
     def __init__(self, settings: EncoderSettings) -> None:
+        """Build the tokenizer."""
         import tiktoken
 
         assert settings.pattern is not None
@@ -185,7 +199,7 @@ class _Tiktoken:
 
 
 def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield runs of texts of about BATCH_CHARACTERS; a text beyond that is alone."""
+    """Yield batches of consecutive texts of at most BATCH_CHARACTERS; a longer text is a batch of its own."""
     start = size = 0
     for position, text in enumerate(texts):
         if size and size + len(text) > BATCH_CHARACTERS:

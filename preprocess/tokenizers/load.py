@@ -14,33 +14,34 @@ from turnout.preprocess.options import Options, TokenizerType
 from turnout.preprocess.tokenizers.settings import TIKTOKEN_PATTERNS, EncoderSettings, Vocabulary
 
 END_OF_TEXT = "<|endoftext|>"
-# Names of the end-of-document token, the first that the vocabulary has is taken.
+# Names of end-of-document tokens. The first one that the vocabulary has is used.
 END_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>")
 # gpt-neox's CharLevelTokenizer: 512 ids, of which 0 ends a document.
 CHAR_LEVEL_SIZE, CHAR_LEVEL_EOD = 512, 0
-# Ranks of the published vocabularies, whose special tokens do not follow the ranks at once: (end of text, size).
+# For published tiktoken vocabularies by their number of ranks: (id of the end of text, size with special tokens).
 _PUBLISHED_RANKS = {100256: (100257, 100277), 199998: (199999, 200019)}
 
-ReadBytes = Callable[[str], bytes]
+ReadBytes = Callable[[str], bytes]  # returns the content of a file
 
 
 def load(options: Options, read: ReadBytes, is_folder: Callable[[str], bool]) -> EncoderSettings:
     """Return the tokenizer that the options describe, for the reference engine.
 
-    read: returns a file's bytes. Raises BadOption, whose text names the file and what is missing.
+    read: returns the content of a file. is_folder: returns True if a path is a folder. Raises BadOption if a file is
+    missing or wrong; the message names the file.
     """
     match options.tokenizer_type:
         case TokenizerType.CHAR_LEVEL:
             return EncoderSettings(Vocabulary.UTF8_BYTES, b"", CHAR_LEVEL_SIZE, eod=CHAR_LEVEL_EOD)
         case TokenizerType.TIKTOKEN:
-            return _tiktoken(_vocabulary_file(options), options, read)
+            return _read_tiktoken(_vocabulary_file(options), options, read)
         case TokenizerType.GPT2_BPE:
-            return _vocabulary_and_merges(_vocabulary_file(options), options.merge_file, read)
+            return _read_vocabulary_and_merges(_vocabulary_file(options), options.merge_file, read)
         case TokenizerType.HF:
             path = _vocabulary_file(options)
-            return _tokenizer_json(posixpath.join(path, "tokenizer.json") if is_folder(path) else path, read)
+            return _read_tokenizer_json(posixpath.join(path, "tokenizer.json") if is_folder(path) else path, read)
         case TokenizerType.HF_GPT2:
-            return _hugging_face_folder(_vocabulary_file(options), options, read, is_folder)
+            return _read_hugging_face_folder(_vocabulary_file(options), options, read, is_folder)
 
 
 def _vocabulary_file(options: Options) -> str:
@@ -52,51 +53,55 @@ def _vocabulary_file(options: Options) -> str:
     return options.vocab_file
 
 
-def _content(path: str, option: str, read: ReadBytes) -> bytes:
-    """Return the content of a file. Raises BadOption, which names the option, if it cannot be read."""
+def _read_file(path: str, option: str, read: ReadBytes) -> bytes:
+    """Return the content of a file. option: the flag that names it. Raises BadOption if it cannot be read."""
     try:
         return read(path)
     except (OSError, ValueError) as error:
         raise BadOption(f"{option} {path}: {error}") from error
 
 
-def _hugging_face_folder(
+def _read_hugging_face_folder(
     path: str, options: Options, read: ReadBytes, is_folder: Callable[[str], bool]
 ) -> EncoderSettings:
-    """Read what GPT2TokenizerFast.from_pretrained reads: a folder with tokenizer.json or vocab.json and merges.txt."""
+    """Return the settings of a vocabulary that GPT2TokenizerFast.from_pretrained can read. Raises BadOption.
+
+    path: a folder with tokenizer.json, or with vocab.json and merges.txt; or one of these files.
+    """
     if not is_folder(path):
         return (
-            _tokenizer_json(path, read)
+            _read_tokenizer_json(path, read)
             if options.merge_file is None
-            else _vocabulary_and_merges(path, options.merge_file, read)
+            else _read_vocabulary_and_merges(path, options.merge_file, read)
         )
     try:
-        return _tokenizer_json(posixpath.join(path, "tokenizer.json"), read)
+        return _read_tokenizer_json(posixpath.join(path, "tokenizer.json"), read)
     except BadOption as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-    return _vocabulary_and_merges(posixpath.join(path, "vocab.json"), posixpath.join(path, "merges.txt"), read)
+    return _read_vocabulary_and_merges(posixpath.join(path, "vocab.json"), posixpath.join(path, "merges.txt"), read)
 
 
-def _tokenizer_json(path: str, read: ReadBytes) -> EncoderSettings:
-    content = _content(path, "--vocab-file", read)
-    return _from_tokenizer(_parse_tokenizer(path, content), content)
+def _read_tokenizer_json(path: str, read: ReadBytes) -> EncoderSettings:
+    """Return the settings of a tokenizer.json. Raises BadOption."""
+    content = _read_file(path, "--vocab-file", read)
+    return _settings_of_tokenizer(_parse_tokenizer(path, content), content)
 
 
 def _parse_tokenizer(path: str, content: bytes) -> Any:
-    """Return the tokenizer in a tokenizer.json. Raises BadOption if the content is not one."""
+    """Return the tokenizer of a tokenizer.json. path: for the message. Raises BadOption for other content."""
     from tokenizers import Tokenizer
 
     try:
         return Tokenizer.from_buffer(content)
-    except Exception as error:  # tokenizers raises the bare class
+    except Exception as error:  # the library raises Exception itself
         raise BadOption(f"--vocab-file {path}: not a tokenizer.json of Hugging Face tokenizers: {error}") from error
 
 
-def _from_tokenizer(tokenizer: Any, content: bytes) -> EncoderSettings:
+def _settings_of_tokenizer(tokenizer: Any, content: bytes) -> EncoderSettings:
     """Return the encoder settings of a Hugging Face tokenizer.
 
-    The end-of-document token is the first of END_NAMES that it has.
+    content: of its tokenizer.json. The end-of-document token is the first of END_NAMES that it has.
     """
     ids = tokenizer.get_vocab(with_added_tokens=True)
     eod_text = next((name for name in END_NAMES if name in ids), None)
@@ -109,15 +114,19 @@ def _from_tokenizer(tokenizer: Any, content: bytes) -> EncoderSettings:
     )
 
 
-def _vocabulary_and_merges(path: str, merge_file: str | None, read: ReadBytes) -> EncoderSettings:
-    """Build the byte-level BPE of GPT-2 from its two files."""
+def _read_vocabulary_and_merges(path: str, merge_file: str | None, read: ReadBytes) -> EncoderSettings:
+    """Return the settings of a byte-level BPE like GPT-2's, built from vocab.json and merges.txt.
+
+    path: of vocab.json. merge_file: the path of merges.txt. read: returns the content of a file. Raises BadOption if
+    one is missing or wrong.
+    """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     if merge_file is None:
         raise BadOption("a vocab.json needs --merge-file, the merges.txt beside it")
     try:
-        ids = json.loads(_content(path, "--vocab-file", read))
-        lines = _content(merge_file, "--merge-file", read).decode().splitlines()
+        ids = json.loads(_read_file(path, "--vocab-file", read))
+        lines = _read_file(merge_file, "--merge-file", read).decode().splitlines()
     except ValueError as error:
         raise BadOption(f"--vocab-file {path}, --merge-file {merge_file}: {error}") from error
     if not isinstance(ids, dict) or not all(isinstance(value, int) and value >= 0 for value in ids.values()):
@@ -131,12 +140,12 @@ def _vocabulary_and_merges(path: str, merge_file: str | None, read: ReadBytes) -
     tokenizer.decoder = decoders.ByteLevel()
     if END_OF_TEXT in ids:
         tokenizer.add_special_tokens([AddedToken(END_OF_TEXT, normalized=False, special=True)])
-    return _from_tokenizer(tokenizer, tokenizer.to_str().encode())
+    return _settings_of_tokenizer(tokenizer, tokenizer.to_str().encode())
 
 
-def _tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSettings:
-    """Return the encoder settings of a .tiktoken file. Raises BadOption if its split rule is unknown."""
-    content = _content(path, "--vocab-file", read)
+def _read_tiktoken(path: str, options: Options, read: ReadBytes) -> EncoderSettings:
+    """Return the settings of a .tiktoken file. Raises BadOption if it is wrong or its split rule is unknown."""
+    content = _read_file(path, "--vocab-file", read)
     ranks = tiktoken_ranks(path, content)
     pattern = options.tiktoken_pattern or _pattern_of(path)
     if pattern not in TIKTOKEN_PATTERNS:
@@ -158,7 +167,10 @@ def _pattern_of(path: str) -> str:
 
 
 def tiktoken_ranks(path: str, content: bytes) -> dict[bytes, int]:
-    """Return the rank of every token of a .tiktoken file. Raises BadOption with the line at fault."""
+    """Return the rank of every token of a .tiktoken file. path: for the message, which names the faulty line.
+
+    Raises BadOption.
+    """
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(content.splitlines(), 1):
         if not line:

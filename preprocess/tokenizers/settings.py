@@ -21,16 +21,16 @@ class Vocabulary(Enum):
 
 
 class EncoderSettings(msgspec.Struct, frozen=True):
-    """Everything that the tokens of a text depend on, and the library that makes them."""
+    """Everything that determines the tokens of a text, and the library that computes them."""
 
-    vocabulary: Vocabulary
-    content: bytes  # of the vocabulary's file; empty for UTF8_BYTES
+    vocabulary: Vocabulary  # the format of `content`
+    content: bytes  # the content of the vocabulary's file; empty for UTF8_BYTES
     size: int  # one more than the highest token id, >= 1
     engine: Engine = Engine.REFERENCE  # never AUTO
     eod: int | None = None  # the end-of-document token; None if the vocabulary has none
     pattern: str | None = None  # name of the split rule of a tiktoken vocabulary
-    eod_text: str | None = None
-    cache_bytes: int = 192 << 20  # memory that the cache of words may take in a process, >= 0
+    eod_text: str | None = None  # the name of the end-of-document token; None without a name
+    cache_bytes: int = 192 << 20  # bytes that the cache of words may use in a process, >= 0
 
 
 # Split rules of byte-level vocabularies by the name that options and gigatoken use, in tiktoken's notation.
@@ -53,9 +53,9 @@ TIKTOKEN_PATTERNS = {
         ]
     ),
 }
-# The names that gigatoken gives the same rules.
+# Gigatoken's names of the same rules.
 GIGATOKEN_PATTERNS = {"gpt2": "gpt2", "cl100k": "gpt4", "o200k": "o200k"}
-# Split rules of tokenizer.json files under which a word behind a blank begins a new token, whatever stands before it.
+# Split rules of tokenizer.json files by which a word after a blank always begins a new token.
 # Source: Llama 3 (and GPT-4), Qwen 2 `tokenizer.json`
 _WORD_RULES = frozenset(
     [
@@ -71,8 +71,8 @@ _CUT = re.compile(r"[A-Za-z] [A-Za-z]")
 def is_splittable(settings: EncoderSettings) -> bool:
     """Return True if a text may be cut before a blank between two ASCII letters without a change of its tokens.
 
-    Such a cut is where a split rule ends one word and begins the next. It is known to be safe for the rules named
-    here, without a normalizer and without special tokens that reach over a blank.
+    At such a place a split rule ends one word and begins the next. This is known for the rules in this module, without
+    a normalizer and without special tokens that contain such a place.
     """
     if settings.vocabulary is not Vocabulary.TOKENIZER_JSON:
         return True  # the three patterns above, and bytes
@@ -86,9 +86,9 @@ def is_splittable(settings: EncoderSettings) -> bool:
 
 
 def _begins_words(rule: Any) -> bool:
-    """Return True if a pre-tokenizer never joins text across the beginning of a word, so that text may be cut there.
+    """Return True if a pre-tokenizer always begins a new token at a word after a blank.
 
-    rule: its JSON.
+    rule: the JSON value of `pre_tokenizer`, of any type.
     """
     if not isinstance(rule, dict) or rule.get("add_prefix_space"):
         return False
@@ -112,11 +112,14 @@ def _begins_words(rule: Any) -> bool:
             return False
 
 
-def cut_text(text: str, most_characters: int) -> list[str]:
-    """Return the text in pieces of about `most_characters`, cut where `is_splittable` allows it."""
+def cut_text(text: str, piece_characters: int) -> list[str]:
+    """Return the text in consecutive pieces of at least `piece_characters`, cut before blanks between two letters.
+
+    The vocabulary has to be splittable. A text without such a place is one piece.
+    """
     pieces, start = [], 0
-    while len(text) - start > most_characters:
-        cut = _CUT.search(text, start + most_characters)
+    while len(text) - start > piece_characters:
+        cut = _CUT.search(text, start + piece_characters)
         if cut is None:
             break
         pieces.append(text[start : cut.start() + 1])

@@ -30,7 +30,7 @@ from turnout.scheduler_ext.planner.request import (
 from turnout.scheduler_ext.planner.reservations import add_reservation
 from turnout.topology.fabric import scores
 from turnout.topology.model import DistanceRule, Refusal, RefusalReason
-from turnout.topology.place import beyond
+from turnout.topology.place import anchors_refusal
 
 NO_OPINION = Answer()
 PLANNED_ELSEWHERE = Answer(nodes=())  # the scheduler named the nominated node alone; it asks about all nodes next
@@ -218,7 +218,9 @@ def _leaves_level(view: ClusterView, gang: Gang, bound: Sequence[GangMember]) ->
         gang = replace(gang, label_tiers=domains.tiers)
         if domains.number_of(hosts) < 0:
             return True
-    return beyond(view.fabric, gang.tier, hosts) is not None or bool(outside is not None and outside[hosts].any())
+    return anchors_refusal(view.fabric, gang.tier, hosts) is not None or bool(
+        outside is not None and outside[hosts].any()
+    )
 
 
 def _seat_alone(plans: Plans, gang: Gang, member: GangMember, names: Sequence[str], now_s: float) -> Answer:

@@ -34,8 +34,14 @@ from turnout.scheduler_ext.planner.request import (
 from turnout.topology.fabric import Fabric, common_tier
 from turnout.topology.mesh import is_complete, place_mesh
 from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
-from turnout.topology.place import balanced, beyond, in_multiples, smallest_holes, topped_up
-from turnout.topology.slices import in_layers
+from turnout.topology.place import (
+    anchors_refusal,
+    complete_multiples,
+    place_balanced,
+    place_in_multiples,
+    place_in_smallest_holes,
+)
+from turnout.topology.slices import place_in_layers
 
 QUESTION_STEPS = 15_000  # for the gangs ahead of the gang in question; add HOST_STEPS for each host
 HOST_STEPS = 4
@@ -73,12 +79,12 @@ def place_shape(fabric: Fabric, room: Rows, ask: Ask, gang: Gang, ranks_a_pod: i
     room: as for `topology/place.py`. ranks_a_pod: the accelerators of one pod.
     """
     if gang.fills_holes:
-        return smallest_holes(fabric, room, ask)
+        return place_in_smallest_holes(fabric, room, ask)
     if gang.mesh and not ask.anchors and is_complete(gang.mesh, ask.pods, ranks_a_pod):
         return place_mesh(fabric, room, replace(ask, layers=gang.layers), gang.mesh, ranks_a_pod)
     if gang.layers:
-        return in_layers(fabric, room, replace(ask, layers=gang.layers))
-    return balanced(fabric, room, ask) if gang.balanced else in_multiples(fabric, room, ask)
+        return place_in_layers(fabric, room, replace(ask, layers=gang.layers))
+    return place_balanced(fabric, room, ask) if gang.balanced else place_in_multiples(fabric, room, ask)
 
 
 MAX_SHAPES_TOGETHER = 8  # shapes that are placed at any number of steps
@@ -269,7 +275,7 @@ def _place_batch(
     found = place_shape(fabric, room, ask, request.gang, batch.ranks_a_pod)
     if isinstance(found, Refusal):
         # The others have no place. Those that complete what has begun have one, if it is within the required level.
-        are_within = beyond(fabric, ask.widest_tier, [*anchors, *first]) is None
+        are_within = anchors_refusal(fabric, ask.widest_tier, [*anchors, *first]) is None
         return first if first and are_within and not min_pods else found
     return [*first, *(host for host, count in found.slots for _ in range(count))]
 
@@ -296,7 +302,7 @@ def _hosts_beside_members(
         if member.shape == batch.shape and group_of.get(member.uid) == batch.gang_group
     ]
     pods = batch.pods - len(nominated)
-    return topped_up([*running, *nominated.values()], request.gang.multiple, pods, room)
+    return complete_multiples([*running, *nominated.values()], request.gang.multiple, pods, room)
 
 
 def _shape_request(request: GangRequest, batch: PodBatch, pods: int, min_pods: int, anchor_hosts: Sequence[int]) -> Ask:

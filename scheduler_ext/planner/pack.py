@@ -22,7 +22,7 @@ from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, PodBatch, PodsOnRows, RoomOf, counts_for_tier
 from turnout.scheduler_ext.planner.seat_units import gaps_of_multiples
 from turnout.topology.fabric import Fabric, common_tier
-from turnout.topology.place import beyond
+from turnout.topology.place import anchors_refusal
 
 
 def split_into_batches(request: GangRequest) -> list[PodBatch]:
@@ -90,8 +90,8 @@ def nominations_leave_level(fabric: Fabric, request: GangRequest) -> bool:
     for uid, host in hosts.items():
         if (gang_group := groups_by_uid.get(uid)) is not None:
             of_part.setdefault(gang_group, []).append(host)
-    return beyond(fabric, gang.tier, list(hosts.values())) is not None or any(
-        beyond(fabric, gang_group.tier, theirs) is not None for gang_group, theirs in of_part.items()
+    return anchors_refusal(fabric, gang.tier, list(hosts.values())) is not None or any(
+        anchors_refusal(fabric, gang_group.tier, theirs) is not None for gang_group, theirs in of_part.items()
     )
 
 
@@ -149,7 +149,7 @@ def domains_of_level(
 
     placed_hosts: hosts of placed members; the domain contains them.
     """
-    if beyond(fabric, tier, placed_hosts) is not None:
+    if anchors_refusal(fabric, tier, placed_hosts) is not None:
         return
     tier = min(tier, fabric.tiers)
     sums = np.add.reduceat(room, fabric.starts[tier], dtype=np.int64)

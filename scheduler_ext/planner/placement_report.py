@@ -19,7 +19,7 @@ from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import Controller, GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
 from turnout.scheduler_ext.model import EventReason, Notice
-from turnout.topology.fabric import Fabric, cost
+from turnout.topology.fabric import Fabric, ring_cost
 from turnout.topology.model import Cost
 
 MAX_ESTIMATED_MEMBERS = 4_096  # members of a gang; a larger gang is reported without the estimate
@@ -45,10 +45,10 @@ def placed_notice(view: ClusterView, gang: Gang) -> Notice | None:
         return None
     if not view.fabric.mapped[hosts].any():
         return None
-    text = f"{len(bound)} pods under {_cost_text(view.fabric, cost(view.fabric, hosts))}"
+    text = f"{len(bound)} pods under {_cost_text(view.fabric, ring_cost(view.fabric, hosts))}"
     estimate = default_hosts(view, gang) if len(bound) <= MAX_ESTIMATED_MEMBERS else None
     if estimate is not None:
-        text += f"; default scheduling would give about {_cost_text(view.fabric, cost(view.fabric, estimate))}"
+        text += f"; default scheduling would give about {_cost_text(view.fabric, ring_cost(view.fabric, estimate))}"
     about = _owner(gang, bound[0])
     return Notice(EventReason.PLACED, gang.key.namespace, about.name, about.uid, text, about.kind, about.api_version)
 

@@ -15,10 +15,10 @@ from turnout.scheduler_ext.cluster.gang import Gang, rank_order
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.planner.request import GangRequest, Merits, PodBatch, Seat
 from turnout.topology.fabric import Fabric, common_tier
-from turnout.topology.mesh import Pulls, cheapest_order, is_complete, leaves_in_mesh, pulls_of
-from turnout.topology.packing import Spread, Sums
-from turnout.topology.rank_order import assign, leaves_of_neighbours
-from turnout.topology.rank_order import ranks as ranks_along
+from turnout.topology.mesh import PodTraffic, cheapest_order, is_complete, leaves_in_mesh, pod_traffic
+from turnout.topology.packing import DomainPacker, RoomByTier
+from turnout.topology.rank_order import assign_ranks, leaves_of_neighbours
+from turnout.topology.rank_order import in_rank_order as ranks_along
 
 
 def ranks_of(members: Sequence[GangMember]) -> tuple[dict[str, int], dict[str, int]]:
@@ -79,7 +79,7 @@ def hosts_beside_neighbours(
     absent: Sequence[int],
     host_of_rank: Mapping[int, int],
     tier: int | None,
-    pulls: Pulls | None = None,
+    pulls: PodTraffic | None = None,
     merits: Merits = (),
 ) -> list[int]:
     """Return hosts under the leaves of some ranks' neighbours, one for each pod that finds one so, in no order.
@@ -107,7 +107,7 @@ def hosts_beside_neighbours(
     counts = Counter(chosen[rank] for rank in ranks if rank in chosen)
     if not counts:
         return []
-    spread = Spread(Sums(fabric, room, merits), anchors)
+    spread = DomainPacker(RoomByTier(fabric, room, merits), anchors)
     slots = [slot for leaf, pods in sorted(counts.items()) for slot in spread.fill(1, leaf, pods)]
     for host, pods in slots:
         room[host] -= pods
@@ -166,18 +166,18 @@ def _hosts_of_ranks(
         host_of_rank = _seat_whole_mesh(fabric, request, batch, slots, numbers)
     elif (pulls := mesh_pulls(request.gang, batch)) is not None:
         host_of_rank = _join_mesh(fabric, free, numbers, fixed, pulls)
-    return assign(fabric, sorted(free.items()), numbers, fixed) if host_of_rank is None else host_of_rank
+    return assign_ranks(fabric, sorted(free.items()), numbers, fixed) if host_of_rank is None else host_of_rank
 
 
-def mesh_pulls(gang: Gang, batch: PodBatch) -> Pulls | None:
+def mesh_pulls(gang: Gang, batch: PodBatch) -> PodTraffic | None:
     """Return the traffic between the pods of a gang that is a mesh; None for another gang."""
     if not gang.mesh or not is_complete(gang.mesh, gang.total, batch.ranks_a_pod):
         return None
-    return pulls_of(gang.mesh, batch.ranks_a_pod)
+    return pod_traffic(gang.mesh, batch.ranks_a_pod)
 
 
 def _join_mesh(
-    fabric: Fabric, free: Counter[int], numbers: Sequence[int], fixed: Mapping[int, int], pulls: Pulls
+    fabric: Fabric, free: Counter[int], numbers: Sequence[int], fixed: Mapping[int, int], pulls: PodTraffic
 ) -> dict[int, int] | None:
     """Return rank -> host for members that join a mesh; None where some of them have no number in it."""
     if any(rank >= len(pulls) for rank in (*numbers, *fixed)):

@@ -17,7 +17,7 @@ from turnout.scheduler_ext.cluster.gang import Gang, GangGroup, rank_order
 from turnout.scheduler_ext.cluster.levels import LabelDomains
 from turnout.scheduler_ext.cluster.member import GangMember
 from turnout.scheduler_ext.cluster.view import ClusterView
-from turnout.topology.fabric import Fabric, cost
+from turnout.topology.fabric import Fabric, ring_cost
 from turnout.topology.model import DistanceRule, Refusal
 
 PodsOnRows = Sequence[tuple[int, PodShape]]  # (row, shape), one entry a pod
@@ -144,7 +144,7 @@ def drop_seats(plan: GangPlan, lost: Container[str | int]) -> GangPlan:
 
 def plan_sort_key(fabric: Fabric, plan: GangPlan) -> tuple[bool, int, int]:
     """Return the sort key of a gang's plans, the best first: whole, with most members, on the fewest switches."""
-    used = cost(fabric, list(plan.hosts.values())).switches
+    used = ring_cost(fabric, list(plan.hosts.values())).switches
     return plan.refusal is not None, -len(plan.hosts), sum(used)
 
 

@@ -60,7 +60,7 @@ from turnout.scheduler_ext.planner.request import (
 from turnout.scheduler_ext.planner.search import search_places
 from turnout.topology.fabric import Fabric
 from turnout.topology.model import Refusal, RefusalReason
-from turnout.topology.place import beyond
+from turnout.topology.place import anchors_refusal
 
 Way = Callable[[Fabric, GangRequest, Sequence[PodBatch], RoomOf, Work], GangPlan | None]
 
@@ -378,7 +378,7 @@ def _place_in_gang_level(
         best = plan if best is None else min(best, plan, key=partial(plan_sort_key, fabric))
     if best is not None and best.hosts:
         return best
-    refusal = beyond(fabric, gang.tier, placed_hosts)
+    refusal = anchors_refusal(fabric, gang.tier, placed_hosts)
     if refusal is None:
         detail = f"no switch of tier {gang.tier} or below holds the groups that must start together"
         refusal = Refusal(RefusalReason.TIER_TOO_NARROW, detail, int(total.sum()))

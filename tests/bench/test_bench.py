@@ -11,7 +11,7 @@ from hack.bench.placement.run import ours
 from hack.bench.support.measure import middle_ratio
 from hack.bench.support.outcome import MISSED, Outcome, Scale, Table, Target, combined
 from tests.topology.world import fabric, room
-from turnout.topology.fabric import cost
+from turnout.topology.fabric import ring_cost
 
 OUTCOME = Outcome(
     "a bench",
@@ -175,7 +175,7 @@ def test_no_answer_beats_the_optimum():
     for seed in range(40):
         one = instances.draw(seed)
         least = exact.optimum(one.fabric, one.room, one.pods, 10.0)
-        assert least <= cost(one.fabric, baselines.best_fit(one.fabric, one.room, one.pods)).total
+        assert least <= ring_cost(one.fabric, baselines.best_fit(one.fabric, one.room, one.pods)).total
 
 
 def test_pods_that_trickle_in_shuffled_lie_as_those_that_come_together():

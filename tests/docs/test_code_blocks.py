@@ -24,7 +24,7 @@ from turnout.scheduler_ext import nominator
 from turnout.scheduler_ext import settings as extender
 from turnout.scheduler_ext.server.requests import Verb
 from turnout.topology import names
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 
 HERE = "tests/docs/test_code_blocks.py"
 

@@ -11,8 +11,8 @@ from collections import Counter
 from hack.controlplane import scheduler_config
 from hack.controlplane.plane import free_ports
 from tests import cluster
-from turnout.topology.fabric import build, cost
-from turnout.topology.map_yaml import read_map
+from turnout.topology.fabric import build, ring_cost
+from turnout.topology.map_formats import read_map
 
 MAP = "default/node-topology-config"
 RESERVATIONS = "default/turnout-reservations"  # the nominator makes it
@@ -93,7 +93,7 @@ class Stage:
         """Return the cost on the real fabric of a ring over the pods' indices."""
         fabric = build(read_map({"topology_config": self.text}).entries)
         by_rank = sorted(placed.items(), key=lambda item: int(item[0].rsplit("-", 1)[1]))
-        return cost(fabric, [fabric.index[self.ip_of[node]] for _, node in by_rank])
+        return ring_cost(fabric, [fabric.index[self.ip_of[node]] for _, node in by_rank])
 
     async def events(self, reason, within_s=60.0, namespace="default"):
         """Wait for an Event with this reason."""

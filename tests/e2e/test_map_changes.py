@@ -12,8 +12,8 @@ import pytest
 
 from hack.controlplane.tools import cache
 from tests import cluster
-from turnout.topology.fabric import build, cost
-from turnout.topology.map_yaml import read_map
+from turnout.topology.fabric import build, ring_cost
+from turnout.topology.map_formats import read_map
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 CONFIG = "/api/v1/namespaces/default/configmaps/node-topology-config"
@@ -80,7 +80,7 @@ async def test_an_edited_map_changes_the_next_gang(stage, tmp_path):
     assert len(stage.leaves(placed)) == 1
     fabric = build(read_map({"topology_config": stage.text}).entries)
     by_rank = [fabric.index[stage.ip_of[placed[f"after-{i}"]]] for i in range(7)]
-    assert cost(fabric, by_rank).total == 0
+    assert ring_cost(fabric, by_rank).total == 0
 
 
 @pytest.mark.contract("CS-06", "DL-106")

@@ -11,7 +11,7 @@ import pytest
 from tests import cluster
 from tests.e2e.stories import create_priority_class
 from turnout.kube import labels
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 PODS = "/api/v1/namespaces/default/pods"

@@ -223,10 +223,12 @@ def test_quotas_in_a_circle_are_told():
 def test_a_pod_that_names_no_quota_is_paid_for_by_that_of_its_namespace():
     lists = quota("shared", 1, 2, notes={f"{LABEL}namespaces": '["team", "x"]'})
     mine = quota("team", 1, 2)  # stands in the namespace of its name
-    assert koordinator.by_namespace([lists]) == {"team": "shared", "x": "shared"}
-    assert koordinator.by_namespace([mine, lists]) == {"team": "team", "x": "shared"}
-    assert koordinator.by_namespace([quota("other", 1, 2)]) == {}
-    assert koordinator.by_namespace([replace(lists, name=name) for name in "bac"])["x"] == "a"  # the first by name
+    assert koordinator.quota_of_namespace([lists]) == {"team": "shared", "x": "shared"}
+    assert koordinator.quota_of_namespace([mine, lists]) == {"team": "team", "x": "shared"}
+    assert koordinator.quota_of_namespace([quota("other", 1, 2)]) == {}
+    assert (
+        koordinator.quota_of_namespace([replace(lists, name=name) for name in "bac"])["x"] == "a"
+    )  # the first by name
     assert koordinator.read({"spec": {}}).namespaces == ()
     both = quota("team", 1, 2, notes={f"{LABEL}namespaces": '["x", "team"]'})
     assert both.namespaces == ("team", "x")

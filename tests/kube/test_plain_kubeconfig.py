@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.kube.client.plain_kubeconfig import Access, access_in, kubeconfig_path, namespace_in
+from turnout.kube.client.plain_kubeconfig import Access, kubeconfig_path, read_access, read_namespace
 
 FOLDER = Path("/home/ana/.kube")
 PEM = base64.b64encode(b"-----BEGIN-----").decode()
@@ -65,7 +65,7 @@ def no_proxy(monkeypatch):
     ],
 )
 def test_plain_credentials_are_read(given, access):
-    assert access_in(given, FOLDER, None) == access
+    assert read_access(given, FOLDER, None) == access
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_plain_credentials_are_read(given, access):
     ],
 )
 def test_everything_else_is_left_to_the_library(given):
-    assert access_in(given, FOLDER, None) is None
+    assert read_access(given, FOLDER, None) is None
 
 
 def test_a_proxy_is_left_to_the_library_except_for_this_machine(monkeypatch):
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:3128")
-    assert access_in(config(), FOLDER, None) is None
-    assert access_in(config({"server": "https://127.0.0.1:6443"}), FOLDER, None) is not None
+    assert read_access(config(), FOLDER, None) is None
+    assert read_access(config({"server": "https://127.0.0.1:6443"}), FOLDER, None) is not None
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_proxy_is_left_to_the_library_except_for_this_machine(monkeypatch):
     ],
 )
 def test_the_namespace_is_the_context_s(context, namespace):
-    assert namespace_in(config(), context) == namespace
+    assert read_namespace(config(), context) == namespace
 
 
 def test_several_files_and_a_pod_are_left_to_the_library(monkeypatch):

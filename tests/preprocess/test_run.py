@@ -18,7 +18,7 @@ from turnout.preprocess.errors import BadDocument, BadOption, OutputExists, Resu
 from turnout.preprocess.options import Engine, OnError, TokenizerType
 from turnout.preprocess.run import Totals, finish, prepare_run
 from turnout.preprocess.run_lock import LockHolder, renew, run_lock
-from turnout.preprocess.shards import LINES_BYTES, process, record_path
+from turnout.preprocess.shards import LINES_BYTES, make_shard, record_path
 
 DOCUMENTS = corpus.texts(120)
 
@@ -142,7 +142,7 @@ def test_a_document_in_parts_is_one_document(append_eod, tmp_path):
     of = corpus.options(tmp_path, "a.jsonl", chunk_bytes=700, append_eod=append_eod)
     with prepare_run(of) as run:
         assert sum(chunk.part is not None and chunk.part.is_last for chunk in run.plan.chunks) == 3
-        totals = finish(run, [process(run.settings, chunk) for chunk in run.pending])
+        totals = finish(run, [make_shard(run.settings, chunk) for chunk in run.pending])
     assert totals.documents == len(documents)
     assert corpus.output(of) == corpus.reference(documents, eod=append_eod)
 
@@ -248,7 +248,9 @@ def test_ids_beyond_the_vocabulary_are_left_out(tmp_path):
 
         highest = 256  # of the ids of "the fox" and "a dog" none is the NUL's
         too_small = msgspec.structs.replace(run.settings.tokenizer, size=highest)
-        records = [process(msgspec.structs.replace(run.settings, tokenizer=too_small), chunk) for chunk in run.pending]
+        records = [
+            make_shard(msgspec.structs.replace(run.settings, tokenizer=too_small), chunk) for chunk in run.pending
+        ]
     listed = [(fault.line, fault.reason.value) for record in records for fault in record.faults]
     assert listed
     assert {reason for _, reason in listed} == {"token_out_of_range"}
@@ -262,14 +264,14 @@ class TestResume:
         of = corpus.options(folder, "a.jsonl")
         with prepare_run(of) as run:
             for chunk in run.pending[:2]:
-                process(run.settings, chunk)
+                make_shard(run.settings, chunk)
         return of
 
     def test_finished_shards_are_not_made_again(self, tmp_path):
         of = self._begun(tmp_path)
         with prepare_run(of) as run:
             assert [chunk.index for chunk in run.chunks if chunk not in run.pending] == [0, 1]
-            finish(run, [process(run.settings, chunk) for chunk in run.pending])
+            finish(run, [make_shard(run.settings, chunk) for chunk in run.pending])
         assert corpus.output(of) == corpus.reference(DOCUMENTS)
 
     def test_a_changed_input_is_refused(self, tmp_path):
@@ -359,8 +361,8 @@ class TestShares:
     def test_shares_work_side_by_side(self, tmp_path):
         shares = self._options(tmp_path)
         with prepare_run(shares[0]) as one, prepare_run(shares[1]) as other:
-            assert finish(one, [process(one.settings, chunk) for chunk in one.pending]) is None
-            assert finish(other, [process(other.settings, chunk) for chunk in other.pending]) is None
+            assert finish(one, [make_shard(one.settings, chunk) for chunk in one.pending]) is None
+            assert finish(other, [make_shard(other.settings, chunk) for chunk in other.pending]) is None
         assert corpus.run(shares[2]) is not None
 
 
@@ -412,10 +414,10 @@ class TestObjectStorage:
     def test_a_run_goes_on(self, tmp_path):
         of, memory = self._options(tmp_path)
         with prepare_run(of) as run:
-            process(run.settings, run.pending[0])
+            make_shard(run.settings, run.pending[0])
         with prepare_run(of) as run:
             assert len(run.finished) == 1
-            finish(run, [process(run.settings, chunk) for chunk in run.pending])
+            finish(run, [make_shard(run.settings, chunk) for chunk in run.pending])
         assert memory.cat_file("/data/out_text_document.bin") == corpus.reference(DOCUMENTS)[0]
 
     def test_a_second_run_is_refused(self, tmp_path):

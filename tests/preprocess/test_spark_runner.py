@@ -21,19 +21,19 @@ from msgspec.structs import replace
 from tests.preprocess.corpus import lines, options, output, reference, run, texts
 from turnout.preprocess import pyspark_preprocess
 from turnout.preprocess.errors import BadDocument, BadOption, LostWorker
-from turnout.preprocess.model import KeyTotals, Piece, ShardNote, TextChunk
+from turnout.preprocess.model import KeyTotals, Piece, ShardRecord, TextChunk
 from turnout.preprocess.options import OnError
 from turnout.preprocess.run import prepare_run, shards_folder
-from turnout.preprocess.shards import process
+from turnout.preprocess.shards import make_shard
 from turnout.preprocess.spark_runner import (
     Failure,
     ResultLists,
     SparkReport,
     first_failure,
-    for_executors,
     partitions,
     process_chunks,
     run_spark,
+    with_absolute_paths,
 )
 
 TEXTS = texts(120, seed=3)
@@ -169,7 +169,7 @@ def test_a_task_that_spark_runs_twice_changes_nothing(folder):
 def test_only_the_chunks_that_are_missing_become_tasks(folder):
     of, context = options(folder, "good.jsonl"), Context()
     with prepare_run(of) as first:
-        done = [process(first.settings, chunk) for chunk in first.pending[:10]]
+        done = [make_shard(first.settings, chunk) for chunk in first.pending[:10]]
     on_spark(of, context)
     asked = sorted(chunk.index for partition in context.partitions for chunk in partition)
     assert asked == list(range(len(done), len(first.chunks)))
@@ -254,7 +254,7 @@ def test_a_task_that_spark_gives_up_is_reported_with_its_cause(folder, message, 
 
 
 def record(index, documents=1):
-    return ShardNote(index, (), documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
+    return ShardRecord(index, (), documents, 10, (documents,), (KeyTotals(documents, 5, "0" * 32),), {}, ())
 
 
 def chunk(index):
@@ -317,7 +317,7 @@ def test_executors_get_paths_that_hold_in_any_working_folder(folder):
     paths = ("a/b.jsonl", "/c.jsonl", "s3://bucket/d.jsonl")
     sources = tuple(replace(source, path=path) for path in paths)
     relative = replace(made.settings, folder="out.shards", sources=sources)
-    absolute = for_executors(relative, "/work")
+    absolute = with_absolute_paths(relative, "/work")
     assert absolute.folder == "/work/out.shards"
     assert [each.path for each in absolute.sources] == ["/work/a/b.jsonl", "/c.jsonl", "s3://bucket/d.jsonl"]
 
@@ -353,13 +353,13 @@ WORKER = """
 import gc, sys, zipimport
 sys.path.insert(0, "modules.zip")
 import from_a_zip
-from turnout.preprocess.spark_runner import skip_needless_work
+from turnout.preprocess.spark_runner import skip_spark_overhead
 
 def archives():
     return sum(isinstance(each, zipimport.zipimporter) for each in sys.path_importer_cache.values())
 
 before = archives(), gc.get_freeze_count() > 0
-skip_needless_work()
+skip_spark_overhead()
 print(before, (archives(), gc.get_freeze_count() > 0))
 import also_from_a_zip
 """

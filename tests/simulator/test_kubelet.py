@@ -20,7 +20,7 @@ from turnout.simulator.cluster.node_builder import map_text, places, places_of, 
 from turnout.simulator.cluster.runtime.scheduler_loop import SchedulerSettings
 from turnout.simulator.local_cluster import local_cluster
 from turnout.topology import names
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 
 PODS = "/api/v1/namespaces/default/pods"
 PACE = Pace(pull_s=0.01, stop_s=0.01, restart_s=0.01)

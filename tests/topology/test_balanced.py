@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from turnout.topology.fabric import build
 from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Refusal
-from turnout.topology.place import balanced, in_multiples
+from turnout.topology.place import place_balanced, place_in_multiples
 
 
 def fabric_of(spines):
@@ -77,7 +77,7 @@ def scenes(draw):
 @given(scenes())
 def test_equal_shares_cost_no_switch_and_are_as_small_as_they_can_be(scene):
     fabric, room, ask = scene
-    plain, even = in_multiples(fabric, room, ask), balanced(fabric, room, ask)
+    plain, even = place_in_multiples(fabric, room, ask), place_balanced(fabric, room, ask)
     assert isinstance(plain, Refusal) is isinstance(even, Refusal)
     if isinstance(plain, Refusal):
         return

@@ -10,11 +10,11 @@ from turnout.topology.fabric import (
     EMPTY,
     build,
     common_tier,
-    cost,
     distance,
+    distances_from,
     moved_share,
+    ring_cost,
     scores,
-    to_all,
     with_unmapped_hosts,
 )
 from turnout.topology.model import DistanceRule, Entry
@@ -86,7 +86,7 @@ def test_hosts_off_the_map_are_farther_than_mapped_ones_ever_are(built):
 def test_distance_to_all_agrees_with_distance(built):
     for rule in DistanceRule:
         for host in range(len(built.hosts)):
-            assert to_all(built, host, rule).tolist() == [
+            assert distances_from(built, host, rule).tolist() == [
                 distance(built, host, other, rule) for other in range(len(built.hosts))
             ]
 
@@ -150,7 +150,7 @@ def test_moved_share(new, share):
 )
 def test_cost_counts_the_edges_that_leave_a_switch(order, crossings, switches):
     built = fabric([2, 2], [2, 2])
-    paid = cost(built, order)
+    paid = ring_cost(built, order)
     assert (paid.crossings, paid.switches, paid.total) == (crossings, switches, sum(crossings))
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from hack.bench.placement import exact, layered
 from tests.support.examples import scaled
-from turnout.topology.fabric import build, cost, under
+from turnout.topology.fabric import build, fabric_under, ring_cost
 from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement
-from turnout.topology.slices import in_layers
+from turnout.topology.slices import place_in_layers
 
 FEW = settings(max_examples=scaled(30), deadline=None)
 
@@ -21,7 +21,7 @@ FEW = settings(max_examples=scaled(30), deadline=None)
 @given(st.integers(10_000, 90_000))
 def test_layers_are_kept_and_cost_little_more_than_the_optimum(seed):
     fabric, room, pods, layers = layered.draw(seed)
-    found = in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+    found = place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
     least = exact.optimum(fabric, room, pods, 5.0, layers)
     assert (least is None) == (not isinstance(found, Placement))
     if least is None:
@@ -31,7 +31,7 @@ def test_layers_are_kept_and_cost_little_more_than_the_optimum(seed):
     assert (np.bincount(hosts, minlength=len(room)) <= room).all()
     for tier, size in layers:
         assert not (np.bincount(fabric.switch_of[tier][hosts]) % size).any()
-    assert cost(fabric, hosts).total <= 1.6 * least + 1
+    assert ring_cost(fabric, hosts).total <= 1.6 * least + 1
 
 
 @pytest.mark.parametrize(("seed", "least", "most"), [
@@ -41,8 +41,8 @@ def test_layers_are_kept_and_cost_little_more_than_the_optimum(seed):
 ])  # fmt: skip
 def test_the_cheaper_of_two_ways_is_taken(seed, least, most):
     fabric, room, pods, layers = layered.draw(seed)
-    found = in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
-    assert least <= cost(fabric, hosts_of(found)).total <= most
+    found = place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+    assert least <= ring_cost(fabric, hosts_of(found)).total <= most
 
 
 @pytest.mark.parametrize(("pods", "layers", "counts"), [
@@ -52,7 +52,7 @@ def test_the_cheaper_of_two_ways_is_taken(seed, least, most):
 ])  # fmt: skip
 def test_how_many_are_under_each_leaf(pods, layers, counts):
     fabric = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
-    found = in_layers(fabric, np.ones(16, np.int32), Ask(pods, pods, pods, layers=layers))
+    found = place_in_layers(fabric, np.ones(16, np.int32), Ask(pods, pods, pods, layers=layers))
     under_leaf = np.bincount(fabric.switch_of[1][hosts_of(found)])
     assert sorted(under_leaf[under_leaf > 0].tolist(), reverse=True) == counts
 
@@ -72,19 +72,19 @@ def test_where_members_come_back_to_a_gang_in_runs_of_four(held, free, pods, fit
             room.append(int(at >= taken))
             entries.append(Entry(f"n{leaf}-{at}", (f"l{leaf}",), len(entries) + 1))
     ask = Ask(pods, pods, pods, anchors=tuple(anchors), layers=((1, 4),))
-    assert isinstance(in_layers(build(entries), np.array(room, np.int32), ask), Placement) is fits
+    assert isinstance(place_in_layers(build(entries), np.array(room, np.int32), ask), Placement) is fits
 
 
 def test_a_run_that_members_have_begun_is_completed_first():
     fabric = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(12))
     room = np.array([0, 0, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1], np.int32)
-    found = in_layers(fabric, room, Ask(6, 6, 6, anchors=((0, 1), (1, 1)), layers=((1, 4),)))
+    found = place_in_layers(fabric, room, Ask(6, 6, 6, anchors=((0, 1), (1, 1)), layers=((1, 4),)))
     assert np.bincount(fabric.switch_of[1][hosts_of(found)]).tolist() in ([2, 4], [2, 0, 4])
 
 
 def test_a_part_of_a_fabric_counts_its_hosts_from_its_first():
     fabric = build(Entry(f"n{at}", (f"s{at // 8}", f"l{at // 4}"), at + 1) for at in range(16))
-    part = under(fabric, 2, 1)
+    part = fabric_under(fabric, 2, 1)
     assert part.hosts == fabric.hosts[8:]
     assert part.switch_of.tolist() == [list(range(8)), [0] * 4 + [1] * 4, [0] * 8]
 
@@ -106,7 +106,7 @@ def tree(*spines):
 ])  # fmt: skip
 def test_the_lowest_domain_that_holds_all_runs_is_taken(spines, pods, layers, slots):
     fabric, room = tree(*spines, [[1]])
-    assert dict(in_layers(fabric, room, Ask(pods, pods, pods, layers=layers)).slots) == slots
+    assert dict(place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers)).slots) == slots
 
 
 def keeps_runs(fabric, counts, layers):
@@ -138,7 +138,7 @@ def small(draw):
 def test_no_lower_domain_holds_all_runs(scene):
     fabric, room, pods, layers = scene
     layers = tuple(layer for layer in layers if layer[0] < fabric.tiers)
-    found = in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+    found = place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
     ways = [np.array(counts) for counts in itertools.product(*(range(min(free, pods) + 1) for free in room.tolist()))
             if sum(counts) == pods]  # fmt: skip
     lowest = min((tier_of(fabric, way) for way in ways if keeps_runs(fabric, way, layers)), default=None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hack.bench.placement.mesh import gangs
 from tests.support.examples import scaled
 from turnout.topology.fabric import build
-from turnout.topology.mesh import cheapest_order, crossing_gb, hosts_by_rank, layouts, outer_axes
+from turnout.topology.mesh import cheapest_order, count_outer_axes, crossing_gb, hosts_by_rank, layouts
 from turnout.topology.model import Entry
 
 SIXTEEN = build(Entry(f"n{at}", (f"l{at // 4}",), at + 1) for at in range(16))
@@ -90,4 +90,4 @@ def test_an_axis_of_one_rank_sends_nothing():
     pytest.param((("dp", 2), ("tp", 3)), 1, 2, id="a rank a pod: all axes"),
 ])  # fmt: skip
 def test_how_many_axes_lie_between_pods_alone(mesh, ranks_a_pod, count):
-    assert outer_axes(mesh, ranks_a_pod) == count
+    assert count_outer_axes(mesh, ranks_a_pod) == count

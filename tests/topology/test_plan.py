@@ -8,11 +8,11 @@ import pytest
 
 from tests.topology.world import fabric, guide_table, room
 from tests.work import lines_run
-from turnout.topology.fabric import EMPTY, build, cost, with_unmapped_hosts
-from turnout.topology.map_yaml import read_text
+from turnout.topology.fabric import EMPTY, build, ring_cost, with_unmapped_hosts
+from turnout.topology.map_formats import read_text
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
-from turnout.topology.place import in_multiples, plan
-from turnout.topology.rank_order import assign, fill, rank_order_keys, ranks
+from turnout.topology.place import place_in_multiples, plan
+from turnout.topology.rank_order import assign_ranks, fill_gaps, in_rank_order, rank_order_keys
 
 
 def ask(pods, **wish):
@@ -226,7 +226,7 @@ def test_of_hosts_off_the_map_those_of_members_come_first():
                  id="beside a member off the map"),
 ])  # fmt: skip
 def test_multiples_and_a_rest_off_the_map(tree, rooms, wish, pods):
-    answer = in_multiples(tree, room(*rooms), wish)
+    answer = place_in_multiples(tree, room(*rooms), wish)
     assert (sorted(answer.slots) if isinstance(answer, Placement) else None) == pods
 
 
@@ -264,7 +264,7 @@ def test_every_access_switch_of_the_guide_s_table_is_one_run():
     assert sorted(hosts) == list(range(10))
     leaves = [int(tree.switch_of[1, host]) for host in hosts]
     assert sum(a != b for a, b in pairwise(leaves)) == 3
-    assert cost(tree, hosts).crossings == (4, 2, 0)
+    assert ring_cost(tree, hosts).crossings == (4, 2, 0)
 
 
 def test_growth_stays_near_and_takes_what_there_is():
@@ -280,7 +280,7 @@ def test_growth_stays_near_and_takes_what_there_is():
 
 def test_home_has_the_lowest_ranks_and_the_farthest_hosts_the_highest():
     counts = [(0, 1), (2, 1), (4, 2), (6, 3), (7, 1)]
-    assert [host for host, _ in ranks(SMALL, counts)] == [6, 7, 4, 0, 2]
+    assert [host for host, _ in in_rank_order(SMALL, counts)] == [6, 7, 4, 0, 2]
 
 
 def test_the_switch_of_the_highest_tier_with_most_members_is_home():
@@ -337,16 +337,16 @@ def test_every_place_says_how_many_stand_there():
     ],
 )
 def test_free_ranks_of_a_half_placed_gang(slots, free, placed, expected):
-    assert assign(SMALL, slots, free, placed) == expected
+    assert assign_ranks(SMALL, slots, free, placed) == expected
 
 
 def test_a_gap_that_one_leaf_fills_whole_is_not_cut():
     """Rank 1 alone between members of leaf 0 gets its only slot there; the long gap goes elsewhere as one."""
     placed = {0: 0, 2: 0, 7: 0}
-    given = assign(SMALL, [(1, 1), (6, 2), (7, 2)], [1, 3, 4, 5, 6], placed)
+    given = assign_ranks(SMALL, [(1, 1), (6, 2), (7, 2)], [1, 3, 4, 5, 6], placed)
     ring = [({**placed, **given})[rank] for rank in range(8)]
     assert given[1] == 1
-    assert cost(SMALL, ring).crossings == (2, 2, 0)
+    assert ring_cost(SMALL, ring).crossings == (2, 2, 0)
 
 
 def test_a_gap_too_long_for_swaps_is_filled_from_both_ends_by_what_is_near():
@@ -354,7 +354,7 @@ def test_a_gap_too_long_for_swaps_is_filled_from_both_ends_by_what_is_near():
     leaves = {0: 0, 1: 0, 2: 1, 3: 2}  # place -> its leaf; place 0 holds rank 0, place 2 holds rank 40
     rows = {place: (place, leaf, 0) for place, leaf in leaves.items()}
     pool = [3] * 17 + [1] * 10 + [2] * 12
-    given = fill(rows, pool, list(range(1, 40)), {0: 0, 40: 2})
+    given = fill_gaps(rows, pool, list(range(1, 40)), {0: 0, 40: 2})
     assert [given[rank] for rank in range(1, 40)] == [1] * 10 + [3] * 17 + [2] * 12
 
 

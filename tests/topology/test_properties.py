@@ -8,11 +8,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.topology.world import fabric, fabrics, scenes
-from turnout.topology.fabric import build, common_tier, cost, with_unmapped_hosts
+from turnout.topology.fabric import build, common_tier, ring_cost, with_unmapped_hosts
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason
-from turnout.topology.packing import pick
+from turnout.topology.packing import choose_holes
 from turnout.topology.place import plan
-from turnout.topology.rank_order import assign, ranks
+from turnout.topology.rank_order import assign_ranks, in_rank_order
 
 
 @given(scenes())
@@ -69,7 +69,7 @@ def test_no_lower_domain_holds_the_gang_and_none_costs_less(scene):
         return
     for tier in range(answer.tier):
         assert np.bincount(built.switch_of[tier], mapped).max() < ask.pods
-    paid = cost(built, [host for host, pods in answer.slots for _ in range(pods)])
+    paid = ring_cost(built, [host for host, pods in answer.slots for _ in range(pods)])
     leaves = np.bincount(built.switch_of[1], mapped).astype(int)
     if len(leaves) > 12:
         return
@@ -126,7 +126,7 @@ def test_planning_twice_gives_one_answer_and_changes_nothing(scene):
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data())
 def test_pick_takes_the_fewest_holes_and_leaves_the_largest_whole(holes, data):
     need = data.draw(st.integers(0, sum(holes)))
-    shares = pick(holes, need)
+    shares = choose_holes(holes, need)
     assert sum(pods for _, pods in shares) == need
     assert all(0 < pods <= holes[at] for at, pods in shares)
     sets = [chosen for chosen in itertools.combinations(range(len(holes)), len(shares)) if worth(holes, chosen, need)]
@@ -150,7 +150,7 @@ def left(holes, chosen, need):
 
 def test_pick_is_bounded_where_the_table_would_be_large():
     holes = [3 + at * 37 % 61 for at in range(600)]
-    shares = pick(holes, 9000)
+    shares = choose_holes(holes, 9000)
     assert sum(pods for _, pods in shares) == 9000
     descending = sorted(holes, reverse=True)
     assert sum(descending[: len(shares)]) >= 9000 > sum(descending[: len(shares) - 1])
@@ -165,7 +165,7 @@ def test_pick_is_bounded_where_the_table_would_be_large():
 )
 def test_the_largest_holes_are_taken_unseen_where_the_table_would_be_large(holes, largest_used):
     """Four of 51 hold the pods exactly, and leave the hole of 100 whole."""
-    shares = pick([1] * (holes - 6) + [51] * 5 + [100], 4 * 51)
+    shares = choose_holes([1] * (holes - 6) + [51] * 5 + [100], 4 * 51)
     assert (len(shares), holes - 1 in dict(shares)) == (4, largest_used)
 
 
@@ -174,10 +174,10 @@ def test_the_largest_holes_are_taken_unseen_where_the_table_would_be_large(holes
 def test_rank_order_keeps_every_switch_in_one_run_whatever_the_input_order(built, data):
     hosts = data.draw(st.lists(st.integers(0, len(built.hosts) - 1), unique=True, min_size=1))
     counts = [(host, data.draw(st.integers(1, 3))) for host in hosts]
-    ordered = ranks(built, counts)
+    ordered = in_rank_order(built, counts)
     assert sorted(ordered) == sorted(counts)
-    assert ranks(built, sorted(counts)) == ordered
-    paid = cost(built, [host for host, pods in ordered for _ in range(pods)])
+    assert in_rank_order(built, sorted(counts)) == ordered
+    paid = ring_cost(built, [host for host, pods in ordered for _ in range(pods)])
     assert paid.crossings == tuple(count if count > 1 else 0 for count in paid.switches)
 
 
@@ -190,12 +190,12 @@ def test_free_ranks_get_each_slot_at_most_once(built, data):
     placed = data.draw(st.dictionaries(st.integers(0, 11), hosts, max_size=6))
     free = [rank for rank in range(12) if rank not in placed]
     slots = sorted(data.draw(st.dictionaries(hosts, st.integers(1, 4), max_size=5)).items())
-    given_ranks = assign(built, slots, free, placed)
+    given_ranks = assign_ranks(built, slots, free, placed)
     assert set(given_ranks) <= set(free)
     assert len(given_ranks) == min(len(free), sum(pods for _, pods in slots))
     for host, pods in slots:
         assert sum(got == host for got in given_ranks.values()) <= pods
-    assert assign(built, slots[::-1], free[::-1], placed) == given_ranks
+    assert assign_ranks(built, slots[::-1], free[::-1], placed) == given_ranks
 
 
 @given(fabrics(), st.data())
@@ -203,10 +203,10 @@ def test_no_two_free_ranks_could_swap_and_make_the_ring_cheaper(built, data):
     hosts = st.integers(0, len(built.hosts) - 1)
     placed = data.draw(st.dictionaries(st.integers(0, 9), hosts, min_size=1, max_size=4))
     slots = sorted(data.draw(st.dictionaries(hosts, st.integers(1, 4), min_size=1, max_size=4)).items())
-    got = assign(built, slots, [rank for rank in range(10) if rank not in placed], placed)
+    got = assign_ranks(built, slots, [rank for rank in range(10) if rank not in placed], placed)
 
     def paid(ring):
-        return cost(built, [ring[rank] for rank in sorted(ring)]).total
+        return ring_cost(built, [ring[rank] for rank in sorted(ring)]).total
 
     best = paid({**placed, **got})
     for one, other in itertools.combinations(got, 2):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.topology.mesh import MOST_PODS, leaves_in_mesh, pulls_of
+from turnout.topology.mesh import MOST_PODS, leaves_in_mesh, pod_traffic
 from turnout.topology.rank_order import leaves_of_neighbours
 
 
@@ -28,11 +28,11 @@ def test_lost_ranks_go_beside_their_neighbours_in_the_ring(free, placed, room, l
     pytest.param((("dp", MOST_PODS + 1),), 1, id="more pods than are weighed"),
 ])  # fmt: skip
 def test_a_mesh_that_is_not_weighed(mesh, ranks_a_pod):
-    assert pulls_of(mesh, ranks_a_pod) is None
+    assert pod_traffic(mesh, ranks_a_pod) is None
 
 
 def test_the_largest_mesh_is_weighed():
-    assert pulls_of((("dp", MOST_PODS),), 1).shape == (MOST_PODS, MOST_PODS)
+    assert pod_traffic((("dp", MOST_PODS),), 1).shape == (MOST_PODS, MOST_PODS)
 
 
 @pytest.mark.parametrize(("mesh", "pairs"), [
@@ -44,7 +44,7 @@ def test_the_largest_mesh_is_weighed():
     pytest.param((("dp", 1), ("pp", 2)), {(0, 1): 1.0}, id="an axis of one sends nothing"),
 ])  # fmt: skip
 def test_who_exchanges_how_much_in_a_step(mesh, pairs):
-    pulls = pulls_of(mesh, 1)
+    pulls = pod_traffic(mesh, 1)
     assert (pulls == pulls.T).all()
     count = len(pulls)
     assert {(a, b): pulls[a, b] for a in range(count) for b in range(a + 1, count) if pulls[a, b]} == pairs
@@ -64,7 +64,7 @@ GRID = (("dp", 2), ("tp", 4))  # ranks 0-3 and 4-7 are tensor groups; 0 and 4 ar
     pytest.param([1, 99], {0: 5, 98: 5}, {5: 9}, {1: 5}, id="ranks outside the mesh are nobody's"),
 ])  # fmt: skip
 def test_lost_ranks_of_a_mesh_go_to_those_they_exchange_most_with(ranks, leaf_of, holes, leaves):
-    assert leaves_in_mesh(pulls_of(GRID, 1), ranks, leaf_of, holes) == leaves
+    assert leaves_in_mesh(pod_traffic(GRID, 1), ranks, leaf_of, holes) == leaves
 
 
 @pytest.mark.parametrize(("axis", "first"), [
@@ -73,4 +73,4 @@ def test_lost_ranks_of_a_mesh_go_to_those_they_exchange_most_with(ranks, leaf_of
     pytest.param("pp", [0, 1, 0, 0], id="stages of a pipeline with the next one alone"),
 ])  # fmt: skip
 def test_how_much_the_first_of_four_exchanges_with_each(axis, first):
-    assert pulls_of(((axis, 4),), 1)[0].tolist() == pytest.approx(first)
+    assert pod_traffic(((axis, 4),), 1)[0].tolist() == pytest.approx(first)

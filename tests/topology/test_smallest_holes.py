@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.world import fabric, room
 from turnout.topology.model import Ask, Placement, Refusal, RefusalReason
-from turnout.topology.place import smallest_holes
+from turnout.topology.place import place_in_smallest_holes
 
 # Two spines: hosts 0-1 and 2-3 in leaves of the first, host 4 under the second.
 TREE = fabric([2, 2], [1])
@@ -22,7 +22,7 @@ TREE = fabric([2, 2], [1])
     pytest.param([0, 1, 0, 0, 0], Ask(3, 0, 3), ((1, 1),), 0, id="one, where none must start together"),
 ])  # fmt: skip
 def test_where_the_pods_go(rooms, ask, slots, tier):
-    assert smallest_holes(TREE, room(*rooms), ask) == Placement(slots, tier, sum(pods for _, pods in slots))
+    assert place_in_smallest_holes(TREE, room(*rooms), ask) == Placement(slots, tier, sum(pods for _, pods in slots))
 
 
 @pytest.mark.parametrize(("rooms", "ask", "found"), [
@@ -31,6 +31,6 @@ def test_where_the_pods_go(rooms, ask, slots, tier):
     pytest.param([1, 1, 1, 1, 1], Ask(2, 2, 2, 2), 0, id="no host holds a pair"),
 ])  # fmt: skip
 def test_where_too_few_fit_none_is_placed(rooms, ask, found):
-    answer = smallest_holes(TREE, room(*rooms), ask)
+    answer = place_in_smallest_holes(TREE, room(*rooms), ask)
     assert (answer, answer.room) == (Refusal(RefusalReason.NO_ROOM), found)
     assert answer.detail == f"{max(ask.least, 1)} pods must start together, {found} find room"

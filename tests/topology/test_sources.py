@@ -4,7 +4,7 @@ import pytest
 
 from tests.topology.world import GUIDE_LINES, guide_table
 from turnout.topology.fabric import build
-from turnout.topology.map_yaml import read_map, read_text, read_yaml
+from turnout.topology.map_formats import read_map, read_text, read_yaml
 from turnout.topology.model import BadFabric, Entry
 from turnout.topology.names import MAX_HOSTS, MAX_TEXT_BYTES
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from hack.bench.placement import layered
-from turnout.topology.fabric import build, cost
+from turnout.topology.fabric import build, ring_cost
 from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement, Refusal, RefusalReason
-from turnout.topology.place import balanced
-from turnout.topology.slices import by_whole_runs, in_layers, ways_of_layers
+from turnout.topology.place import place_balanced
+from turnout.topology.slices import place_in_layers, place_in_whole_runs, placements_in_layers
 
 SEEDS = range(80)
 
@@ -22,7 +22,7 @@ def drawn(short, multiple):
 
 
 def paid(fabric, found):
-    return cost(fabric, hosts_of(found)).total
+    return ring_cost(fabric, hosts_of(found)).total
 
 
 @pytest.mark.parametrize(("short", "multiple", "first", "ways", "best"), [
@@ -35,9 +35,9 @@ def test_so_many_places_are_found_and_their_rings_cost_no_more(short, multiple, 
     """Count (places, crossings of all rings) of the first way, of both, and of the one that is taken."""
     scenes = list(drawn(short, multiple))
     tried = {
-        first: [(fabric, by_whole_runs(fabric, room, ask)) for fabric, room, ask in scenes],
-        ways: [(fabric, placed) for fabric, room, ask in scenes for placed in ways_of_layers(fabric, room, ask)],
-        best: [(fabric, in_layers(fabric, room, ask)) for fabric, room, ask in scenes],
+        first: [(fabric, place_in_whole_runs(fabric, room, ask)) for fabric, room, ask in scenes],
+        ways: [(fabric, placed) for fabric, room, ask in scenes for placed in placements_in_layers(fabric, room, ask)],
+        best: [(fabric, place_in_layers(fabric, room, ask)) for fabric, room, ask in scenes],
     }
     for (places, most), answers in tried.items():
         found = [(fabric, placed) for fabric, placed in answers if isinstance(placed, Placement)]
@@ -90,7 +90,7 @@ def placed(answer):
                  id="the host that is liked beside a member"),
 ])  # fmt: skip
 def test_runs_go_where_whole_ones_find_room(room, ask, hosts):
-    answer = in_layers(TREE, room, ask)
+    answer = place_in_layers(TREE, room, ask)
     assert (placed(answer) if isinstance(answer, Placement) else None) == hosts
 
 
@@ -100,13 +100,13 @@ def test_runs_go_where_whole_ones_find_room(room, ask, hosts):
     pytest.param(on(0, 1, 4, 5, 8, 9, 12, 13), Ask(6, 6, 6, widest_tier=2, layers=((1, 2),)), id="no spine holds all"),
 ])  # fmt: skip
 def test_runs_that_fit_nowhere_are_refused(room, ask):
-    answer = in_layers(TREE, room, ask)
+    answer = place_in_layers(TREE, room, ask)
     assert isinstance(answer, Refusal)
     assert answer.detail
 
 
 def test_where_all_do_not_fit_the_least_is_placed():
-    answer = in_layers(TREE, on(0, 1, 4, 5, 8), Ask(8, 4, 8, layers=((1, 2),)))
+    answer = place_in_layers(TREE, on(0, 1, 4, 5, 8), Ask(8, 4, 8, layers=((1, 2),)))
     assert placed(answer) == [0, 1, 4, 5]
 
 
@@ -122,17 +122,17 @@ def test_where_all_do_not_fit_the_least_is_placed():
     pytest.param(on(0, 1, 2, 3, of=4), Ask(16, 16, 16), [16], id="one leaf that holds all"),
 ])  # fmt: skip
 def test_a_balanced_gang_is_even_over_the_fewest_leaves(room, ask, shares):
-    found = balanced(TREE, room, ask)
+    found = place_balanced(TREE, room, ask)
     counts = np.bincount(TREE.switch_of[1][hosts_of(found)], minlength=len(shares))
     assert sorted(counts.tolist()) == sorted(shares)
     assert all(pods > 0 for _, pods in found.slots)
 
 
 def test_a_balanced_gang_without_room_is_refused():
-    assert balanced(TREE, on(0, of=1), Ask(2, 2, 2)) == Refusal(RefusalReason.NO_ROOM)
+    assert place_balanced(TREE, on(0, of=1), Ask(2, 2, 2)) == Refusal(RefusalReason.NO_ROOM)
 
 
 def test_a_domain_of_hundreds_of_hosts_is_tried_less_often_and_found():
     wide = build(Entry(f"n{at}", ("s", f"l{at // 400}"), at + 1) for at in range(800))
-    found = by_whole_runs(wide, np.ones(800, np.int32), Ask(500, 500, 500, layers=((1, 250),)))
+    found = place_in_whole_runs(wide, np.ones(800, np.int32), Ask(500, 500, 500, layers=((1, 250),)))
     assert np.bincount(wide.switch_of[1][hosts_of(found)]).tolist() == [250, 250]

@@ -19,7 +19,7 @@ from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.answers import answer_filter
 from turnout.scheduler_ext.planner.plans import Plans, plans_by
 from turnout.topology.fabric import build
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 
 SPARE_NODES = 64  # beside those that the gang fills
 OTHER_PODS = 8  # of the other tenant's gang, with 8 GPUs each

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.topology.fabric import Fabric
-from turnout.topology.packing import Sums
+from turnout.topology.packing import RoomByTier
 
 Room = npt.NDArray[np.int32]
 Hosts = list[int]  # a host id per rank
@@ -21,9 +21,9 @@ Hosts = list[int]  # a host id per rank
 
 def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     """Return a host per rank, or None where the gang does not fit."""
-    sums = Sums(fabric, room)
+    sums = RoomByTier(fabric, room)
     for tier in range(fabric.tiers + 1):
-        held = sums.of(tier)
+        held = sums.at_tier(tier)
         fits = np.flatnonzero(held >= pods)
         if len(fits):
             slots = _fill(sums, tier, int(fits[np.argmin(held[fits])]), pods)
@@ -31,11 +31,11 @@ def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     return None
 
 
-def _fill(sums: Sums, tier: int, switch: int, pods: int) -> list[tuple[int, int]]:
+def _fill(sums: RoomByTier, tier: int, switch: int, pods: int) -> list[tuple[int, int]]:
     if tier == 0:
         return [(switch, pods)]
     first, end = sums.children(tier, switch)
-    held = sums.of(tier - 1)
+    held = sums.at_tier(tier - 1)
     left = set(range(first, end))
     slots: list[tuple[int, int]] = []
     while pods:
@@ -73,15 +73,15 @@ def kueue(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
     form one list: the largest come first, and the last one is the tightest that holds the rest.
     Source: pkg/cache/scheduler/tas_flavor_snapshot.go, `findLevelWithFitDomains` and `updateCountsToMinimum`.
     """
-    sums = Sums(fabric, room)
+    sums = RoomByTier(fabric, room)
     for tier in range(1, fabric.tiers + 1):
-        held = sums.of(tier)
+        held = sums.at_tier(tier)
         fits = np.flatnonzero(held >= pods)
         if len(fits):
             chosen = [int(fits[np.argmin(held[fits])])]
             for lower in range(tier - 1, -1, -1):
                 below = [child for one in chosen for child in range(*sums.children(lower + 1, one))]
-                counts = _fewest(sums.of(lower), below, pods)
+                counts = _fewest(sums.at_tier(lower), below, pods)
                 chosen = sorted(counts)
             return [host for host in chosen for _ in range(counts[host])]
     return None

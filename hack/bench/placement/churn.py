@@ -21,7 +21,7 @@ from hack.bench.placement import baselines
 from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.streams import Policy
 from hack.bench.support.outcome import Outcome, Table, Target
-from turnout.topology.fabric import Fabric, build, cost
+from turnout.topology.fabric import Fabric, build, ring_cost
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.place import plan
 
@@ -108,7 +108,7 @@ def _run(rule: Policy, hosts: int, seeds: Iterable[int], gangs: int) -> _Figures
                 raise RuntimeError(f"a rule broke the rules on a gang of {size}")
             room[placed] -= 1
             heapq.heappush(running, (now - math.log(1 - dice.random()), number, placed))
-            paid, number = cost(tree, placed), number + 1
+            paid, number = ring_cost(tree, placed), number + 1
             leaf.append(paid.crossings[0])
             spine.append(paid.crossings[1])
             over.append(len({int(tree.switch_of[1][host]) for host in placed}) / -(-size // leaf_hosts))

@@ -11,10 +11,10 @@ import numpy as np
 from hack.bench.placement import exact
 from hack.bench.placement.baselines import Room
 from hack.bench.support.outcome import Outcome, Target
-from turnout.topology.fabric import Fabric, build, cost
+from turnout.topology.fabric import Fabric, build, ring_cost
 from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement
-from turnout.topology.slices import in_layers
+from turnout.topology.slices import place_in_layers
 
 _CLOSES_S = 5.0
 _SIZES = ((2, 1), (4, 2), (6, 2), (6, 3), (8, 4), (12, 4))  # of a spine's runs, and of a leaf's within
@@ -28,7 +28,7 @@ def measure(count: int, repeats: int) -> Outcome:
     for seed in range(count):
         fabric, room, pods, layers = draw(seed)
         least = exact.optimum(fabric, room, pods, _CLOSES_S, layers)
-        found = in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
+        found = place_in_layers(fabric, room, Ask(pods, pods, pods, layers=layers))
         if isinstance(found, Placement):
             _check(fabric, room, found, pods, layers)
         if least is None:
@@ -36,7 +36,7 @@ def measure(count: int, repeats: int) -> Outcome:
         if not isinstance(found, Placement):
             missed += 1
             continue
-        paid.append((cost(fabric, hosts_of(found)).total, least))
+        paid.append((ring_cost(fabric, hosts_of(found)).total, least))
     ours, optimum = (sum(column) for column in zip(*paid, strict=True))
     worst, p99_ms = max(((ours + 1) / (least + 1) for ours, least in paid), default=1.0), _p99_ms(repeats)
     return Outcome(
@@ -86,6 +86,6 @@ def _p99_ms(repeats: int) -> float:
         if seed % 2:
             room = dice.integers(0, 4, len(fabric.hosts)).astype(np.int32)
         begun = time.perf_counter()
-        in_layers(fabric, room, Ask(512, 512, 512, layers=_DEEP))
+        place_in_layers(fabric, room, Ask(512, 512, 512, layers=_DEEP))
         taken.append((time.perf_counter() - begun) * 1e3)
     return float(np.percentile(taken, 99))

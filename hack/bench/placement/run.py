@@ -33,7 +33,7 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import gangs as meshes
 from hack.bench.support.measure import ratio
 from hack.bench.support.outcome import Outcome, Scale, Table, Target, combined
-from turnout.topology.fabric import Fabric, build, cost
+from turnout.topology.fabric import Fabric, build, ring_cost
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.place import plan
 
@@ -134,7 +134,7 @@ def _single(count: int) -> _Single:
             baselines.best_fit(one.fabric, one.room, one.pods),
             baselines.spread(one.fabric, one.room, one.pods, random.Random(seed)),
         )
-        paid = [cost(one.fabric, _legal(one, hosts)) for hosts in answers]
+        paid = [ring_cost(one.fabric, _legal(one, hosts)) for hosts in answers]
         worse += paid[0].total > paid[1].total
         least = exact.optimum(one.fabric, one.room, one.pods, _CLOSES_S)
         if least is None:
@@ -176,7 +176,9 @@ def _streams(full: float) -> list[_Seed]:
 
         def ours_beside_best_fit(fabric: Fabric, room: Room, pods: int, worse: list[int] = worse) -> Hosts | None:
             mine, theirs = ours(fabric, room, pods), baselines.best_fit(fabric, room, pods)
-            worse[0] += mine is None or theirs is None or cost(fabric, mine).total > cost(fabric, theirs).total
+            worse[0] += (
+                mine is None or theirs is None or ring_cost(fabric, mine).total > ring_cost(fabric, theirs).total
+            )
             return mine
 
         def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random = dice) -> Hosts | None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from hack.bench.placement.baselines import Hosts, Room
-from turnout.topology.fabric import Fabric, build, cost
+from turnout.topology.fabric import Fabric, build, ring_cost
 from turnout.topology.model import Entry
 
 NODES = 128
@@ -113,7 +113,7 @@ def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> Run:
         room[hosts] -= 1
         full.append(1 - int(room.sum()) / NODES)
         held.append(hosts)
-        paid = cost(tree, hosts)
+        paid = ring_cost(tree, hosts)
         total.append(paid.total)
         leaf.append(paid.crossings[0])
     return Run(tuple(total), tuple(leaf), sum(full) / len(full))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hack.bench.placement import streams
 from hack.bench.placement.simulated import GPUS, SimulatedCluster, pod
 from hack.bench.support.outcome import Table
-from turnout.topology.fabric import Fabric, cost
+from turnout.topology.fabric import Fabric, ring_cost
 
 APART_S = 0.02  # between two pods of a gang
 
@@ -90,7 +90,7 @@ def replay(tree: Fabric, events: Sequence[int], seed: int | None) -> streams.Run
             order.sort(key=lambda _: dice.random())
         held.append(cluster.come(len(held), event, order))
         full.append(1 - len(cluster.free) / len(tree.hosts))
-        paid = cost(tree, [tree.index[node] for node in held[-1]])
+        paid = ring_cost(tree, [tree.index[node] for node in held[-1]])
         total.append(paid.total)
         leaf.append(paid.crossings[0])
     return streams.Run(tuple(total), tuple(leaf), sum(full) / len(full))

@@ -16,7 +16,7 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.scheduler.stream import APART_S, events_of, send
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale, Table, Target
-from turnout.topology.fabric import Fabric, cost
+from turnout.topology.fabric import Fabric, ring_cost
 
 ORDERS = {"in order": False, "shuffled": True}
 _ROOM = 8  # nodes of a leaf
@@ -87,5 +87,5 @@ def _over_fewest(tree: Fabric, hosts: Sequence[int]) -> float:
 
 def _is_wider(tree: Fabric, hosts: Sequence[int]) -> bool:
     """Return True if a ring leaves switches of some tier more often than a ring over as many of them must."""
-    paid = cost(tree, hosts)
+    paid = ring_cost(tree, hosts)
     return any(crossed > (used if used > 1 else 0) for crossed, used in zip(paid.crossings, paid.switches, strict=True))

@@ -28,7 +28,7 @@ from hack.bench.support.measure import ratio
 from hack.bench.support.percentiles import nearest_rank
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
-from turnout.topology.fabric import cost
+from turnout.topology.fabric import ring_cost
 
 BOUND_S = 60.0  # a gang's pods are all bound by then, or it has failed
 _PATCHED = re.compile(r'^apiserver_request_total\{[^}]*resource="pods"[^}]*verb="PATCH"[^}]*\} (\S+)$', re.M)
@@ -162,7 +162,7 @@ async def follow(
         found.bound_s.append(bound_s)
         found.pods += event
         found.hosts.append([tree.index[nodes[f"{gang}-{at}"]] for at in range(event)])
-        found.crossings.append(cost(tree, found.hosts[-1]).total)
+        found.crossings.append(ring_cost(tree, found.hosts[-1]).total)
 
 
 async def _leave(api: Api, gang: str, size: int) -> None:

@@ -27,7 +27,7 @@ from turnout.scheduler_ext.server.metrics import Metrics
 from turnout.scheduler_ext.server.requests import Dispatcher, Outcome, Verb
 from turnout.scheduler_ext.server.watches import WatchState
 from turnout.topology.fabric import build
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 from turnout.topology.names import TEXT_KEY
 
 TENANTS = ("vision", "speech", "search")

@@ -18,7 +18,7 @@ from turnout.cli.demo.driver import Baseline, Show, perform
 from turnout.cli.demo.scenario import GPUS_PER_NODE, MOST_GANGS, ActKind, DemoGang, map_text, recable, scene
 from turnout.cli.demo.screen import ExtenderCall, Pair, Score, Screen, Tally, board, requests_sentence, score, sentence
 from turnout.topology.fabric import build
-from turnout.topology.map_yaml import read_map
+from turnout.topology.map_formats import read_map
 from turnout.topology.names import TEXT_KEY
 
 HERE = Path(__file__)

@@ -18,7 +18,7 @@ from tests.deploy.chart.test_readme import HELM, ROOT, typed
 from tests.support.serving import serving
 from turnout.kube import labels
 from turnout.simulator.cluster.node_builder import places_of
-from turnout.topology.map_yaml import read_text
+from turnout.topology.map_formats import read_text
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 

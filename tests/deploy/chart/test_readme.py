@@ -16,7 +16,7 @@ from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.tools import cache, parts
 from hack.lint.code_blocks import run_by
 from turnout.simulator.cluster.node_builder import places_of
-from turnout.topology.map_yaml import read_text
+from turnout.topology.map_formats import read_text
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]
 

@@ -17,7 +17,7 @@ from turnout.kube.objects import Owner, Pod, PodGroup
 from turnout.scheduler_ext.model import Rules, Victims
 from turnout.scheduler_ext.planner.answers import answer_preempt, partial_gangs, violations
 from turnout.scheduler_ext.planner.nominations import NominationChoices, nominate, plan_annotations
-from turnout.topology.switch_paths import BadPath, natural, read_path
+from turnout.topology.switch_paths import BadPath, natural_key, read_path
 
 OTHERS = (labels.KAI_GROUP, kai.SUBGROUP)
 WORDS = sorted({*(word for word in vars(labels).values() if isinstance(word, str) and "/" in word), *OTHERS})
@@ -168,10 +168,10 @@ def test_no_path_of_switches_raises_anything_but_that_it_is_none(text):
     except BadPath:
         return
     for name in path:
-        natural(name)
+        natural_key(name)
 
 
 @pytest.mark.parametrize("text", ["9" * 5_000, "\N{SUPERSCRIPT TWO}", "\N{ARABIC-INDIC DIGIT TWO}"])
 def test_names_with_numbers_that_no_machine_counts_to_have_an_order(text):
-    assert natural(text) == natural(text)
-    assert natural("gpu9") < natural("gpu10") < natural("gpu" + "9" * 5_000)
+    assert natural_key(text) == natural_key(text)
+    assert natural_key("gpu9") < natural_key("gpu10") < natural_key("gpu" + "9" * 5_000)

@@ -8,7 +8,7 @@ import pytest
 from tests import world
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
-from turnout.topology.place import topped_up
+from turnout.topology.place import complete_multiples
 
 
 def in_multiples(of, size, **notes):
@@ -63,5 +63,5 @@ def test_what_members_have_begun_is_completed_first():
 ])  # fmt: skip
 def test_multiples_of_four_are_completed_first(held, pods, room, found, left):
     room = np.array(room, np.int32)
-    assert topped_up(held, 4, pods, room) == found
+    assert complete_multiples(held, 4, pods, room) == found
     assert room.tolist() == left

@@ -8,7 +8,7 @@ from tests import world
 from tests.support.examples import scaled
 from tests.world import World
 from turnout.kube import labels
-from turnout.topology.fabric import cost
+from turnout.topology.fabric import ring_cost
 
 MANY = settings(max_examples=scaled(100), deadline=None)
 
@@ -23,7 +23,7 @@ def pods_of(size, life=0):
 
 def ring(w, placed, size):
     """(crossings of leaves, leaves) of the gang's ring."""
-    found = cost(w.view.fabric, [w.view.snapshot.row_of[placed[f"g-{at}"]] for at in range(size)])
+    found = ring_cost(w.view.fabric, [w.view.snapshot.row_of[placed[f"g-{at}"]] for at in range(size)])
     return found.crossings[0], found.switches[0] if found.switches[0] > 1 else 0
 
 

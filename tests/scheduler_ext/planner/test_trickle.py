@@ -8,7 +8,7 @@ from tests import world
 from tests.support.examples import scaled
 from tests.world import REQUIRED, World
 from turnout.kube import labels
-from turnout.topology.fabric import cost
+from turnout.topology.fabric import ring_cost
 
 MANY = settings(max_examples=scaled(100), deadline=None)  # a shared machine may stall for a while
 
@@ -93,7 +93,7 @@ def test_a_masters_ring_is_as_good_whoever_comes_first(scene, master_first):
 
     def ring(w, placed):
         hosts = [w.view.snapshot.row_of[placed[each.metadata.name]] for each in pods]
-        return cost(w.view.fabric, hosts).total
+        return ring_cost(w.view.fabric, hosts).total
 
     together = world_of(sizes, taken, size).put(*pods)
     best = ring(together, together.schedule(*pods))
@@ -121,7 +121,7 @@ def test_numbers_that_are_not_those_expected_still_fill_the_plan(numbers):
     for each in reversed(pods):
         placed |= w.schedule(each)
     hosts = [w.view.snapshot.row_of[placed[each.metadata.name]] for each in pods]
-    assert cost(w.view.fabric, hosts).crossings[0] == 2
+    assert ring_cost(w.view.fabric, hosts).crossings[0] == 2
     assert w.plans.replanned == 1
 
 

@@ -18,7 +18,7 @@ from hack.bench.placement.baselines import Hosts, Room
 from hack.bench.placement.mesh import annealed
 from hack.bench.support.outcome import Outcome, Table, Target
 from turnout.topology.fabric import Fabric, build
-from turnout.topology.mesh import Mesh, cheapest_order, hosts_of, outer_axes, place_mesh, price_of
+from turnout.topology.mesh import Mesh, cheapest_order, count_outer_axes, hosts_of, mesh_price, place_mesh
 from turnout.topology.model import Ask, Entry, Placement
 from turnout.topology.place import plan
 
@@ -64,7 +64,7 @@ def measure(seeds: range, searched: int = SEARCHED) -> list[MeshRow]:
             continue
         along, hosts = hosts_of(ring), cheapest_order(fabric, mesh, hosts_of(meshed), RANKS_A_POD)[1]
         theirs = rerank(fabric, mesh, along)
-        ring_gb, theirs_gb, gb = (price_of(fabric, mesh, each, RANKS_A_POD)[0] for each in (along, theirs, hosts))
+        ring_gb, theirs_gb, gb = (mesh_price(fabric, mesh, each, RANKS_A_POD)[0] for each in (along, theirs, hosts))
         least = _least_gb(fabric, room, mesh, hosts, seed) if len(found) < searched else None
         layout = ",".join(f"{name}={size}" for name, size in mesh)
         found.append(MeshRow(layout, ring_gb, theirs_gb, gb, least))
@@ -83,7 +83,7 @@ def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -
 
 def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
     """Return the host of each pod by rank, as DLRover's rule would have it for the same hosts."""
-    outer = outer_axes(mesh, RANKS_A_POD)
+    outer = count_outer_axes(mesh, RANKS_A_POD)
     names = [name for name, _ in mesh[:outer]]
     if "pp" not in names:
         return along

@@ -1,0 +1,471 @@
+"""The formats of the map: plain text with the lines of the DLRover guide, and our own YAML for any number of tiers.
+
+A line of plain text is `asw psw host`: the leaf (access switch), the spine above it, and the host. `read_text` reads
+it. Our own YAML has two forms. The first is the tree of switches, with ranges of hosts at its leaves:
+
+    fabric:
+      spine-1:
+        leaf-1: gpu[001-008]
+        leaf-2: gpu[009-012] gpu[020-023]     # blanks or commas between
+      spine-2:
+        leaf-1:                               # another switch than the leaf-1 above, because its path differs
+          - 10.0.0.[1-8]
+          - gpu[101-102]
+
+The second is a list with one line for each switch, as in Slurm's topology.conf. Names of switches are unique:
+
+    switches:
+      spine-1: {switches: "leaf-[1-2]"}
+      leaf-1: {hosts: "gpu[001-008]"}
+      leaf-2: {hosts: "gpu[009-016]"}
+
+A text has one of the two forms. A list can contain a cycle, a switch with two parents or an undeclared switch; the
+reader finds them with networkx.
+
+Anchors, aliases, tags, merge keys, a second document and deep nesting are refused while the text is read. So a text of
+a few hundred bytes cannot become a tree of millions of nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+import yaml
+
+from turnout.topology.model import Entry, Fault, Reading
+from turnout.topology.names import (
+    MAX_HOSTS,
+    MAX_TEXT_BYTES,
+    MAX_TIERS,
+    TEXT_KEY,
+    YAML_KEY,
+    BadRange,
+    count_names,
+    expand_range,
+    host_fault,
+    quote_text,
+    split_words,
+    switch_fault,
+)
+
+MAX_DEPTH = 24  # nested lists and mappings of a text
+
+
+@dataclass(slots=True)
+class Scalar:
+    """A YAML scalar, always as text."""
+
+    line: int  # of the text, >= 1
+    text: str
+    plain: bool  # True if it is written without quotes
+
+
+@dataclass(slots=True)
+class Items:
+    """A YAML list."""
+
+    line: int  # of the text, >= 1
+    items: list[Scalar | Items | Pairs] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Pairs:
+    """A YAML mapping. Its keys are in the order of the text, repeated keys included."""
+
+    line: int  # of the text, >= 1
+    pairs: list[tuple[Scalar, Scalar | Items | Pairs]] = field(default_factory=list)  # (key, value)
+    key: Scalar | None = None  # the key whose value has not been read yet
+
+
+Node: TypeAlias = Scalar | Items | Pairs
+
+
+class BadYaml(ValueError):
+    """A text that is no YAML, or uses a feature that a map may not use."""
+
+    def __init__(self, line: int, text: str) -> None:
+        super().__init__(text)
+        self.line, self.text = line, text
+
+
+def parse_yaml(text: str) -> Node | None:
+    """Return the root of the only document of a text, None for a text without a document. Raises BadYaml."""
+    root: list[Node] = []
+    stack: list[Items | Pairs] = []
+    for event in _events(text):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.CollectionEndEvent):
+            stack.pop()
+            continue
+        node = _node(event, line)
+        if node is None:
+            continue
+        if stack:
+            _put(stack[-1], node)
+        elif root:
+            raise BadYaml(line, "a second YAML document; a map is one")
+        else:
+            root.append(node)
+        if not isinstance(node, Scalar):
+            stack.append(node)
+            if len(stack) > MAX_DEPTH:
+                raise BadYaml(line, f"nested deeper than {MAX_DEPTH} levels")
+    return root[0] if root else None
+
+
+def _events(text: str) -> Iterator[yaml.Event]:
+    """Yield the events of a YAML text, such as the start of a mapping. Raises BadYaml with the line of the fault."""
+    try:
+        yield from yaml.parse(text, Loader=yaml.CSafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise BadYaml(mark.line + 1 if mark else 0, f"no YAML: {problem}") from error
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise BadYaml(0, f"no YAML: {' '.join(str(error).split())[:150]}") from error
+
+
+def _node(event: yaml.Event, line: int) -> Node | None:
+    """Return the node that an event begins, None for an event that begins no node.
+
+    line: of the event. Raises BadYaml for aliases, anchors and tags.
+    """
+    if isinstance(event, yaml.AliasEvent):
+        raise BadYaml(line, f"alias *{event.anchor}; a map is written without aliases")
+    if not isinstance(event, yaml.NodeEvent):
+        return None  # start and end of stream and document
+    if event.anchor is not None:
+        raise BadYaml(line, f"anchor &{event.anchor}; a map is written without anchors")
+    if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
+        raise BadYaml(line, f"tag {event.tag}; a map is written without tags")
+    if isinstance(event, yaml.ScalarEvent):
+        return Scalar(line, event.value, event.implicit[0])
+    return Items(line) if isinstance(event, yaml.SequenceStartEvent) else Pairs(line)
+
+
+def _put(parent: Items | Pairs, node: Node) -> None:
+    """Append a node to a list or a mapping. In a mapping nodes are a key, its value, the next key and so on.
+
+    Raises BadYaml for a bad key.
+    """
+    if isinstance(parent, Items):
+        parent.items.append(node)
+    elif parent.key is not None:
+        parent.pairs.append((parent.key, node))
+        parent.key = None
+    elif not isinstance(node, Scalar):
+        raise BadYaml(node.line, "a name was expected here, not a list or a mapping")
+    elif node.text == "<<":
+        raise BadYaml(node.line, "merge key <<; a map is written without merges")
+    else:
+        parent.key = node
+
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSwitch:
+    """One switch of the list under `switches:`."""
+
+    name: str
+    line: int  # of the text, >= 1
+    switches: tuple[tuple[int, str], ...] = ()  # (line, name) of each switch directly below it
+    hosts: tuple[tuple[int, str], ...] = ()  # (line, name or range) of its hosts
+
+
+def paths_of_switches(listed: list[ListedSwitch]) -> tuple[dict[str, tuple[str, ...]], list[Fault]]:
+    """Return (path from the root of each switch by name, faults). If there are faults, there are no paths.
+
+    listed: the switches of a list, with distinct names.
+    """
+    import networkx as nx  # its import takes a tenth of a second, which programs without such a list need not spend
+
+    lines = {switch.name: switch.line for switch in listed}
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(lines)
+    if faults := [*_add_edges(graph, listed, lines), *_shape_faults(graph, lines)]:
+        return {}, faults
+    paths: dict[str, tuple[str, ...]] = {}
+    for name in nx.topological_sort(graph):
+        parents_path = [paths[parent] for parent in graph.predecessors(name)]
+        paths[name] = (*parents_path[0], name) if parents_path else (name,)
+        if len(paths[name]) > MAX_TIERS:
+            return {}, [Fault(lines[name], f"more than {MAX_TIERS} tiers of switches, down to {quote_text(name)}")]
+    return paths, []
+
+
+def _add_edges(graph: nx.DiGraph[str], listed: list[ListedSwitch], lines: Mapping[str, int]) -> Iterator[Fault]:
+    """Add to the graph an edge from each switch to each switch directly below it, and yield the faults of the list.
+
+    lines: the line of each switch by name.
+    """
+    for switch in listed:
+        for line, child in switch.switches:
+            if child not in lines:
+                yield Fault(line, f"switch {quote_text(child)} under {quote_text(switch.name)} is not in the list")
+            elif graph.has_edge(switch.name, child):
+                yield Fault(line, f"switch {quote_text(child)} stands twice under {quote_text(switch.name)}")
+            else:
+                graph.add_edge(switch.name, child)
+
+
+def _shape_faults(graph: nx.DiGraph[str], lines: Mapping[str, int]) -> Iterator[Fault]:
+    """Yield a fault for each cycle of the graph, and for each switch with several parents.
+
+    lines: the line of each switch by name.
+    """
+    import networkx as nx
+
+    for ring in nx.strongly_connected_components(graph):
+        names = sorted(ring, key=lambda name: lines[name])
+        if len(ring) > 1 or graph.has_edge(names[0], names[0]):
+            listing = ", ".join(map(quote_text, names[:5])) + (", ..." if len(names) > 5 else "")
+            yield Fault(lines[names[0]], f"cycle: {listing} stand under themselves")
+    for name, parents in graph.in_degree():
+        if parents > 1:
+            parent_names = ", ".join(sorted(map(quote_text, graph.predecessors(name))))
+            yield Fault(lines[name], f"switch {quote_text(name)} stands under {parents} switches: {parent_names}")
+
+
+_FORMS = ("fabric", "switches")  # the keys of the two forms of YAML
+
+
+def read_yaml(text: str) -> Reading:
+    """Read a whole YAML text. Raises nothing: every mistake is a fault of the Reading, in line order."""
+    if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
+        return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
+    try:
+        root = parse_yaml(text)
+    except BadYaml as error:
+        return Reading((), (Fault(error.line, error.text),))
+    reader = _Reader()
+    if root is not None and not _is_null(root):
+        reader.document(root)
+    faults = reader.faults + duplicate_faults(reader.lines)
+    return Reading(tuple(reader.entries), tuple(sorted(faults, key=lambda fault: fault.line)))
+
+
+class _Reader:
+    """Collects entries and faults during one walk through the nodes of a document."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.faults: list[Fault] = []
+        self.lines: dict[str, list[int]] = {}  # the lines on which each host is named
+        self._names_left = MAX_HOSTS  # names that may still be expanded; -1 once there were too many
+
+    def document(self, root: Node) -> None:
+        """Read a map from its root: `fabric` as a tree, or `switches` as a list."""
+        if not isinstance(root, Pairs):
+            self._add_fault(root.line, "a map starts with `fabric:` or `switches:`")
+            return
+        forms: list[str] = []
+        for key, value in root.pairs:
+            if key.text not in _FORMS:
+                self._add_fault(key.line, f"unknown key {quote_text(key.text)}; a map has `fabric:` or `switches:`")
+            elif forms:
+                self._add_fault(key.line, f"{key.text} after {forms[0]}; a map has one of the two, once")
+            elif key.text == "fabric":
+                self._tree(value)
+            else:
+                self._list(value)
+            forms += [key.text] if key.text in _FORMS else []
+
+    def _tree(self, value: Node) -> None:
+        """Read the switches under `fabric:`. A value that is no mapping is a fault."""
+        if isinstance(value, Pairs):
+            self._switches(value, ())
+        elif not _is_null(value):
+            self._add_fault(value.line, "under `fabric:` stand switches, each with what hangs below it")
+
+    def _switches(self, node: Pairs, parent_path: tuple[str, ...]) -> None:
+        """Read the switches below a path, down to their hosts. parent_path: the path, () at the root."""
+        if len(parent_path) >= MAX_TIERS:
+            self._add_fault(node.line, f"more than {MAX_TIERS} tiers of switches")
+            return
+        for name, child_node in self._valid_pairs(node, "switch"):
+            path = (*parent_path, name.text)
+            if isinstance(child_node, Pairs):
+                self._switches(child_node, path)
+            else:
+                for line, hosts in self._words(child_node):
+                    self._hosts(line, hosts, path)
+
+    def _list(self, value: Node) -> None:
+        """Read a list of switches, each with the switches or hosts below it."""
+        if not isinstance(value, Pairs):
+            if not _is_null(value):
+                self._add_fault(value.line, "under `switches:` stand switches, each with its `switches` or `hosts`")
+            return
+        listed = [self._listed(name, child_node) for name, child_node in self._valid_pairs(value, "switch")]
+        paths, faults = paths_of_switches(listed)
+        self.faults += faults
+        for switch in listed:
+            if switch.name in paths:
+                for line, word in switch.hosts:
+                    self._hosts(line, word, paths[switch.name])
+
+    def _listed(self, name: Scalar, child_node: Node) -> ListedSwitch:
+        """Return one switch of the list under `switches:`.
+
+        Mistakes become faults. child_node: the value of its name.
+        """
+        parts: dict[str, list[tuple[int, str]]] = {"switches": [], "hosts": []}
+        if not isinstance(child_node, Pairs):
+            if not _is_null(child_node):
+                self._add_fault(child_node.line, f"switch {quote_text(name.text)} needs `switches:` or `hosts:`")
+            return ListedSwitch(name.text, name.line)
+        for key, value in self._valid_pairs(child_node, "key"):
+            if key.text not in parts:
+                self._add_fault(key.line, f"unknown key {quote_text(key.text)}; a switch has `switches` and `hosts`")
+            elif isinstance(value, Pairs):
+                self._add_fault(value.line, f"{key.text} of {quote_text(name.text)} are names, not a mapping")
+            else:
+                parts[key.text] = self._words(value)
+        children = [(line, child) for line, word in parts["switches"] for child in self._expand_word(line, word)]
+        return ListedSwitch(name.text, name.line, tuple(children), tuple(parts["hosts"]))
+
+    def _valid_pairs(self, node: Pairs, kind: str) -> list[tuple[Scalar, Node]]:
+        """Return the (key, value) pairs whose key is a valid name, each name once. Other keys become faults.
+
+        kind: what the key names, for the sentence.
+        """
+        first_lines: dict[str, int] = {}
+        valid_pairs = []
+        for key, value in node.pairs:
+            fault = switch_fault(key.text)
+            if key.text in first_lines:
+                fault = f"{kind} {quote_text(key.text)} stands twice here, first on line {first_lines[key.text]}"
+            if fault:
+                self._add_fault(key.line, fault)
+                continue
+            first_lines[key.text] = key.line
+            valid_pairs.append((key, value))
+        return valid_pairs
+
+    def _words(self, node: Scalar | Items) -> list[tuple[int, str]]:
+        """Return (line, name or range) for each word of a scalar or list; [] for a null. Other items become faults."""
+        if _is_null(node):
+            return []
+        scalars = [node] if isinstance(node, Scalar) else node.items
+        words_by_line: list[tuple[int, str]] = []
+        for scalar in scalars:
+            if isinstance(scalar, Scalar):
+                words_by_line += [(scalar.line, word) for word in split_words(scalar.text)]
+            else:
+                self._add_fault(scalar.line, "a name or a range was expected here, not a list or a mapping")
+        return words_by_line
+
+    def _hosts(self, line: int, word: str, path: tuple[str, ...]) -> None:
+        """Add the hosts that a word names, one host or a range, below the switch at `path`. A bad name is a fault."""
+        for host in self._expand_word(line, word):
+            fault = host_fault(host)
+            if fault:
+                self._add_fault(line, fault)
+                return  # all names of a range have the same fault
+            self.lines.setdefault(host, []).append(line)
+            self.entries.append(Entry(host, path, line))
+
+    def _expand_word(self, line: int, word: str) -> list[str]:
+        """Return the names that a word stands for; [] for a bad range, which becomes a fault.
+
+        Also [] once the text has more than MAX_HOSTS names, which becomes one fault.
+        """
+        try:
+            count = count_names(word)
+            if count > self._names_left:
+                if self._names_left >= 0:
+                    self._add_fault(line, f"more than {MAX_HOSTS} names, from {quote_text(word)} on")
+                self._names_left = -1
+                return []
+            self._names_left -= count
+            return list(expand_range(word))
+        except BadRange as error:
+            self._add_fault(line, str(error))
+            return []
+
+    def _add_fault(self, line: int, text: str) -> None:
+        """Add a fault. text: a sentence for a person."""
+        self.faults.append(Fault(line, text))
+
+
+def _is_null(node: Node) -> bool:
+    """Return True for a null: an unquoted scalar that is empty, `~` or `null`."""
+    return isinstance(node, Scalar) and node.plain and node.text in ("", "~", "null")
+
+
+def read_map(data: Mapping[str, str]) -> Reading:
+    """Read the map in a ConfigMap's data, of either format. Raises nothing: mistakes are faults of the Reading.
+
+    A ConfigMap without any text is a valid map of no hosts. A blank text counts as absent, because a chart also renders
+    the key that it does not use.
+    """
+    text, yaml_text = (data.get(key, "") for key in (TEXT_KEY, YAML_KEY))
+    if text.strip() and yaml_text.strip():
+        return Reading((), (Fault(0, f"both {TEXT_KEY} and {YAML_KEY} are set; keep one of the two"),))
+    if yaml_text.strip():
+        return read_yaml(yaml_text)
+    return read_text(text)
+
+
+def read_text(text: str) -> Reading:
+    """Read a whole plain text. Raises nothing: every mistake is a fault of the Reading, in line order."""
+    if len(text.encode(errors="replace")) > MAX_TEXT_BYTES:
+        return Reading((), (Fault(0, f"text is larger than {MAX_TEXT_BYTES} bytes"),))
+    entries: list[Entry] = []
+    faults: list[Fault] = []
+    lines_of: dict[str, list[int]] = {}
+    for number, raw in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+        fields = _without_comment(raw).split()
+        if not fields:
+            continue
+        fault = _line_fault(fields)
+        if fault:
+            faults.append(Fault(number, fault))
+            continue
+        asw, psw, host = fields
+        lines_of.setdefault(host, []).append(number)
+        entries.append(Entry(host, (psw, asw), number))
+    faults += duplicate_faults(lines_of)
+    # MAX_HOSTS needs no check: so many lines of at least six bytes are more than MAX_TEXT_BYTES.
+    return Reading(tuple(entries), tuple(sorted(faults, key=lambda fault: fault.line)))
+
+
+def duplicate_faults(lines_of: dict[str, list[int]]) -> list[Fault]:
+    """Return one fault for each host that is named on more than one line, at the second of these lines.
+
+    lines_of: host -> its lines, ascending.
+    """
+    return [
+        Fault(lines[1], f"host {host} is named {len(lines)} times, on lines {_lines_text(lines)}")
+        for host, lines in lines_of.items()
+        if len(lines) > 1
+    ]
+
+
+def _lines_text(lines: list[int]) -> str:
+    """Return the first eight line numbers as a text, with dots if there are more."""
+    return ", ".join(map(str, lines[:8])) + (", ..." if len(lines) > 8 else "")
+
+
+def _without_comment(line: str) -> str:
+    """Return a line without its comment, which begins with a `#` at the start of a word."""
+    if "#" not in line:
+        return line
+    words = []
+    for word in line.split():
+        if word.startswith("#"):
+            break
+        words.append(word)
+    return " ".join(words)
+
+
+def _line_fault(fields: list[str]) -> str:
+    """Return why the fields of a line are wrong, "" if they are right."""
+    if len(fields) != 3:
+        return f"a line holds three fields, asw psw node-ip; this one holds {len(fields)}"
+    return switch_fault(fields[0]) or switch_fault(fields[1]) or host_fault(fields[2])
