@@ -71,7 +71,7 @@ from turnout.launcher.rendezvous.transport.merge_stacks import pack
 from turnout.launcher.settings import Settings
 from turnout.launcher.workers.worker_group import WorkerBackend, first_failure
 
-MOST_WHY = 1_000  # characters
+MAX_WHY = 1_000  # characters
 
 
 class StackResponder:
@@ -87,7 +87,7 @@ class StackResponder:
         hung = dict(self._backend.hanging())
         reported = self._reported[2] if self._reported[:2] == (link, round_) else {}
         for local_rank in sorted(hung.keys() - reported.keys()):
-            self._send(Hung(round_, local_rank, hung[local_rank][:MOST_WHY]))
+            self._send(Hung(round_, local_rank, hung[local_rank][:MAX_WHY]))
         for local_rank in sorted(reported.keys() - hung.keys()):
             self._send(Hung(round_, local_rank))
         self._reported = (link, round_, hung)
@@ -116,8 +116,8 @@ def _answer(order: ShowStacks, local_rank: int, stack: CapturedStack) -> Stacks:
     If they exceed the order's size limit, it only says so.
     """
     packed = pack(stack.file)
-    if len(packed) > order.most_bytes:
-        why = f"its stacks have {len(packed)} bytes packed, {order.most_bytes} may be sent: they are in its own folder"
+    if len(packed) > order.max_bytes:
+        why = f"its stacks have {len(packed)} bytes packed, {order.max_bytes} may be sent: they are in its own folder"
         return Stacks(order.number, local_rank, b"", why)
     return Stacks(order.number, local_rank, packed)
 

@@ -10,7 +10,7 @@ import asyncio
 import signal
 from collections.abc import Coroutine
 
-from turnout.launcher.addresses import resolved
+from turnout.launcher.addresses import resolve_host
 from turnout.launcher.agent.coordinator_session import put_unexpected
 from turnout.launcher.agent.start_agent import CannotListen, arbiter_of, member_of, node_checks, token_of
 from turnout.launcher.coordinator_messages import Join, Redirect, ToCoordinator
@@ -34,7 +34,7 @@ async def run_coordinator(settings: Settings, log_event: EventLog) -> Exit:
     Raises BadSettings, CannotListen and LockRefused.
     """
     rendezvous = settings.rendezvous
-    if (address := await resolved(rendezvous.host)) is None:
+    if (address := await resolve_host(rendezvous.host)) is None:
         raise BadSettings(f"--coordinator-only cannot listen at {rendezvous.host}: the name is not known")
     token = token_of(rendezvous, address)
     arbiter = await arbiter_of(settings)

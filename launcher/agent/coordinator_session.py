@@ -64,7 +64,7 @@ class TimerFired:
     link: CoordinatorClient | None = None
 
 
-MOST_KNOWN = 16
+MAX_KNOWN = 16
 
 
 def put_unexpected(put: Callable[[object], None]) -> Callable[[asyncio.Task[None]], None]:
@@ -131,7 +131,7 @@ class CoordinatorSession:
         ids = {each.id for each in link.welcome.successors}
         known = (*link.welcome.successors, *(each for each in self._seek.successors if each.id not in ids))
         self._seek = replace(
-            self._seek, last=address, hint=None, handed_over=False, silent=frozenset(), successors=known[:MOST_KNOWN]
+            self._seek, last=address, hint=None, handed_over=False, silent=frozenset(), successors=known[:MAX_KNOWN]
         )
         self._without_target = False
         self._log_event(

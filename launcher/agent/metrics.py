@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from turnout.launcher.model import Reason
 
-MOST_CALLERS = 16  # concurrent connections: a few Prometheus servers and some people
+MAX_CALLERS = 16  # concurrent connections: a few Prometheus servers and some people
 CALLER_S = 5.0  # seconds for a caller to send its request and read the answer
 LOSSES = (Reason.MEMBER_LOST, Reason.MEMBER_SILENT)  # of a connection, seen from either end
 ROUND_CAUSES = (  # what ends a world, so that another one forms
@@ -142,14 +142,14 @@ class Metrics:
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves the metrics page over HTTP. It refuses callers above MOST_CALLERS, and drops callers that stay silent."""
+    """Serves the metrics page over HTTP. It refuses callers above MAX_CALLERS, and drops callers that stay silent."""
 
     daemon_threads = True
 
     def __init__(self, at: tuple[str, int], caller_s: float) -> None:
         self._caller_s = caller_s
         self.address_family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
-        self._callers = threading.BoundedSemaphore(MOST_CALLERS)
+        self._callers = threading.BoundedSemaphore(MAX_CALLERS)
         super().__init__(at, _Quiet)
 
     def server_bind(self) -> None:

@@ -11,7 +11,7 @@ from textwrap import wrap
 from turnout.launcher.cli.options import OPTIONS, Effect, Option
 from turnout.launcher.cli.parser import KEYS, ConfigKey
 from turnout.launcher.model import Exit
-from turnout.launcher.settings import Command, Settings, Warned
+from turnout.launcher.settings import Command, NoteSubject, Settings
 
 EXITS = {
     Exit.DONE: "all workers have finished; they exit together",
@@ -23,10 +23,10 @@ EXITS = {
 }
 
 WARNINGS = {
-    Warned.NO_EFFECT: "the option, its value, the key or the variable changes nothing; the reason follows",
-    Warned.NO_ADDRESS: "there are several workers and no rendezvous address: only those of this machine can meet",
-    Warned.OTHER_BACKEND: "static cannot be resized: the dynamic rendezvous is used instead",
-    Warned.RESIZING: "resizing is not promised for this strategy",
+    NoteSubject.NO_EFFECT: "the option, its value, the key or the variable changes nothing; the reason follows",
+    NoteSubject.NO_ADDRESS: "there are several workers and no rendezvous address: only those of this machine can meet",
+    NoteSubject.OTHER_BACKEND: "static cannot be resized: the dynamic rendezvous is used instead",
+    NoteSubject.RESIZING: "resizing is not promised for this strategy",
 }
 
 _HEAD = """# The options of turnout-run

@@ -14,7 +14,7 @@ from turnout.launcher.cli import value_types
 from turnout.launcher.cli.options import OPTIONS, Option
 from turnout.launcher.cli.value_types import BadValue
 from turnout.launcher.errors import LauncherError
-from turnout.launcher.settings import StartNote, Warned
+from turnout.launcher.settings import NoteSubject, StartNote
 
 _STORE = "there is no store; members talk to the coordinator"
 
@@ -110,7 +110,7 @@ def parse_rdzv_conf(text: str, source: str) -> tuple[Mapping[str, object], tuple
         if not value:
             raise BadCommand(f"{source}: {name} needs a value, as in {name}={key.example}")
         if not key.sets:
-            notes.append(StartNote(f"{source} {name}", Warned.NO_EFFECT, key.text))
+            notes.append(StartNote(f"{source} {name}", NoteSubject.NO_EFFECT, key.text))
             continue
         try:
             parsed = key.read(value)

@@ -11,8 +11,8 @@ from typing import Any
 
 from turnout.launcher.cli import value_types
 from turnout.launcher.cli.parser import BadCommand, Given
-from turnout.launcher.model import MOST_MEMBERS, PORT
-from turnout.launcher.settings import Backend, LockKind, RendezvousSettings, StartNote, Warned
+from turnout.launcher.model import MAX_MEMBERS, PORT
+from turnout.launcher.settings import Backend, LockKind, NoteSubject, RendezvousSettings, StartNote
 
 STATIC_PORT = 29_500  # torchrun's default, for an address without --rdzv-endpoint
 LOCAL = "127.0.0.1"
@@ -134,25 +134,25 @@ def order(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
         text = environ["RANK"]
         return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
     found = re.fullmatch(r".+-([0-9]{1,5})", environ.get("POD_NAME", ""))
-    return int(found[1]) if found and int(found[1]) < MOST_MEMBERS else None
+    return int(found[1]) if found and int(found[1]) < MAX_MEMBERS else None
 
 
 def notes(given: Mapping[str, Given], rendezvous: RendezvousSettings, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
     """List the notes about rendezvous options that are used differently from how they were given."""
     found: list[StartNote] = []
     if rendezvous.standalone and "nnodes" in given and given["nnodes"].value != bounds:
-        found.append(StartNote(given["nnodes"].source, Warned.NO_EFFECT, "a standalone worker is the whole world"))
+        found.append(StartNote(given["nnodes"].source, NoteSubject.NO_EFFECT, "a standalone worker is the whole world"))
     backend, endpoint = given.get("rdzv-backend"), given.get("rdzv-endpoint")
     requested = backend.text if backend else Backend.STATIC.value
     if rendezvous.backend.value != requested:
         about = backend.source if backend else "--nnodes"
         why = f"static cannot be resized, and {bounds[0]}:{bounds[1]} workers are asked for"
-        found.append(StartNote(about, Warned.OTHER_BACKEND, why))
+        found.append(StartNote(about, NoteSubject.OTHER_BACKEND, why))
     if endpoint and (why := _why_no_endpoint(rendezvous)):
-        found.append(StartNote(endpoint.source, Warned.NO_EFFECT, why))
+        found.append(StartNote(endpoint.source, NoteSubject.NO_EFFECT, why))
     if bounds[1] > 1 and (rendezvous.host, rendezvous.port) == (LOCAL, PORT) and not _named(given):
         nnodes = given["nnodes"].source if "nnodes" in given else "--nnodes"
-        found.append(StartNote(nnodes, Warned.NO_ADDRESS, _NOWHERE.format(bounds[1], LOCAL, PORT)))
+        found.append(StartNote(nnodes, NoteSubject.NO_ADDRESS, _NOWHERE.format(bounds[1], LOCAL, PORT)))
     return tuple(found)
 
 

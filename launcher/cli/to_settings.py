@@ -21,6 +21,7 @@ from turnout.launcher.model import ElasticSpec, Exit
 from turnout.launcher.settings import (
     Command,
     Devices,
+    NoteSubject,
     Output,
     PlaceSettings,
     ScriptKind,
@@ -29,7 +30,6 @@ from turnout.launcher.settings import (
     StartSettings,
     Streams,
     Timing,
-    Warned,
 )
 
 _ANY_SIZE = frozenset(["", "none", "single", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"])
@@ -125,7 +125,7 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
         given_options=tuple(str(each) for each in given.values()),
     )
     notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.rendezvous, bounds))
-    unknown = (StartNote(name, Warned.NO_EFFECT, "no option has this name") for name in unknown_variables(environ))
+    unknown = (StartNote(name, NoteSubject.NO_EFFECT, "no option has this name") for name in unknown_variables(environ))
     return replace(settings, notes=(*notes, *unknown))
 
 
@@ -275,9 +275,9 @@ def _hang_policy(chosen: Chosen) -> HangPolicy:
 def _notes(given: Mapping[str, Given], chosen: Chosen, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
     """List notes about options without effect, and about the risk of a resize."""
     nothing = [
-        StartNote(each.source, Warned.NO_EFFECT, each.option.text)
+        StartNote(each.source, NoteSubject.NO_EFFECT, each.option.text)
         for each in given.values()
         if each.option.effect is Effect.NONE and each.value is not False
     ]
     risky = resizable(chosen.get("strategy", ""), *bounds)
-    return (*nothing, StartNote(given["strategy"].source, Warned.RESIZING, risky)) if risky else tuple(nothing)
+    return (*nothing, StartNote(given["strategy"].source, NoteSubject.RESIZING, risky)) if risky else tuple(nothing)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from turnout.launcher.elastic.batch import ElasticBatch, MicroStep
 from turnout.launcher.errors import LauncherError
 
-MOST_SAMPLES = 1 << 62
+MAX_SAMPLES = 1 << 62
 NOT_SHUFFLED = -1  # stands for the seed in a state
 STATE = ("seed", "epoch", "cursor", "length")
 
@@ -76,7 +76,7 @@ class ElasticSampler:
     """
 
     def __init__(self, length: int, *, seed: int, shuffle: bool = True) -> None:
-        if not 1 <= length <= MOST_SAMPLES:
+        if not 1 <= length <= MAX_SAMPLES:
             raise BadData(f"a data set of {length} samples: 1 to 2**62 are needed")
         if seed < 0:
             raise BadData(f"the seed is {seed}: 0 or more is needed")

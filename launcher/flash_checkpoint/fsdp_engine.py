@@ -22,7 +22,7 @@ from turnout.launcher.checkpoint.dcp.writer import FlashLoadPlanner, FlashStorag
 from turnout.launcher.checkpoint.engine.process_info import choose_on_rank_0
 from turnout.launcher.checkpoint.engine.state_dict import flatten
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
-from turnout.launcher.checkpoint.storage.store import MOST_STEP, step_of
+from turnout.launcher.checkpoint.storage.store import MAX_STEP, step_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
 from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
 
@@ -128,8 +128,8 @@ class FsdpShardCheckpointer:
         Raises ValueError unless it is the checkpoint folder or directly in it. path: its name, "" for the step's
         number.
         """
-        if not 0 <= step <= MOST_STEP:
-            raise ValueError(f"step is {step}: 0 to {MOST_STEP}")
+        if not 0 <= step <= MAX_STEP:
+            raise ValueError(f"step is {step}: 0 to {MAX_STEP}")
         folder = self.checkpoint_dir / (path or str(step))
         if self.checkpoint_dir not in (folder, folder.parent):
             raise ValueError(f"{folder} is no folder in {self.checkpoint_dir}: it would not be found again")

@@ -22,7 +22,7 @@ from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, plain
-from turnout.launcher.torch_version import counts_operations, too_old_megatron
+from turnout.launcher.torch_version import counts_operations, too_old_megatron_message
 
 __all__ = ["StorageType", "load_checkpoint", "save_checkpoint", "wait_latest_checkpoint"]
 
@@ -52,7 +52,7 @@ class Megatron:
         version = str(
             getattr(core, "__version__", None) or getattr(_module("megatron.core.package_info"), "__version__", "")
         )
-        if why := too_old_megatron(version):
+        if why := too_old_megatron_message(version):
             raise NotUsable("megatron-core", why)
         state: Any = _module("megatron.core.parallel_state")
         tensor, pipeline = state.get_tensor_model_parallel_rank(), state.get_pipeline_model_parallel_rank()

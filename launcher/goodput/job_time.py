@@ -91,7 +91,7 @@ class JobTime:
         }
 
 
-MOST_TOTALS = 2_048  # characters of totals as text
+MAX_TOTALS = 2_048  # characters of totals as text
 MAX_SKEW_NS = 86_400 * NS  # largest difference of two hosts' clocks
 
 
@@ -103,7 +103,7 @@ _totals = msgspec.json.Decoder(JobTime)
 
 
 def write_totals(record: JobTime) -> str:
-    """Encode totals as text, at most MOST_TOTALS characters."""
+    """Encode totals as text, at most MAX_TOTALS characters."""
     return msgspec.json.encode(record).decode()
 
 
@@ -114,8 +114,8 @@ def read_totals(text: str, now_ns: int) -> JobTime | None:
     """
     if not text:
         return None
-    if len(text) > MOST_TOTALS:
-        raise BadTotals(f"{len(text)} characters: at most {MOST_TOTALS} are totals")
+    if len(text) > MAX_TOTALS:
+        raise BadTotals(f"{len(text)} characters: at most {MAX_TOTALS} are totals")
     try:
         record = _totals.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:

@@ -23,7 +23,7 @@ SHORTEST_S = 2.0**-10  # shorter steps are counted as this long
 
 WIDTH = 2 ** (1 / PER_OCTAVE)
 
-MOST_COUNTED = 32_768  # then all counts are halved
+MAX_COUNTED = 32_768  # then all counts are halved
 
 
 def bucket_of(took_s: float) -> int:

@@ -10,7 +10,7 @@ nodes, and then judged by the rule. Suspicion compares with the lower quartile: 
 thirds of the pairs are, so mean and median would miss it. Source: the guide, DL-31
 A check that finds nothing has one round, of neighbours. Otherwise every later group contains a suspect, and no pair
 runs more often than a proof needs. Suspects without a free proven node are paired among themselves; for at most
-`most_searches` rounds while no node is proven. Faults of up to a third of the nodes are found exactly, in at most five
+`max_searches` rounds while no node is proven. Faults of up to a third of the nodes are found exactly, in at most five
 rounds and at most 2 + log2 of the nodes, rounded up. Nothing is kept between rounds.
 Source: DL-80, DL-81; DLRover's two fixed rounds, docs/facts/dlrover.md 2.2 and 2.3
 """
@@ -405,7 +405,7 @@ def _undecided(evidence: Evidence) -> tuple[Undecided, ...]:
 LEAST_SEARCHES = 3  # three nodes have three pairs
 
 
-def most_searches(nodes: int) -> int:
+def max_searches(nodes: int) -> int:
     """Return the rounds in which suspects may be paired among themselves while no group was fine."""
     return max(LEAST_SEARCHES, (nodes - 1).bit_length())
 
@@ -418,7 +418,7 @@ def next_groups(check: Check) -> Groups | Verdict:
     round_ = _Round(evidence)
     round_.links()
     round_.pair_suspects()
-    if evidence.fast or len(check.rounds) <= most_searches(len(check.nodes)):
+    if evidence.fast or len(check.rounds) <= max_searches(len(check.nodes)):
         round_.search()
     round_.measure_again()
     return tuple(round_.groups) or verdict(evidence)

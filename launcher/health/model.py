@@ -171,7 +171,7 @@ class Verdict:
         return self == Verdict()
 
 
-MOST_STAGE_S = 86_400.0
+MAX_STAGE_S = 86_400.0
 GRACE_S = 2.0  # seconds beyond a stage's limit in which a probe may report its own failure
 
 
@@ -199,8 +199,8 @@ class ProbePolicy:
     reduce_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        if not (0 < self.meet_s <= MOST_STAGE_S and 0 < self.stage_s <= MOST_STAGE_S):
-            raise BadCheck(f"a stage of a probe takes more than 0 s and {MOST_STAGE_S:g} s at most")
+        if not (0 < self.meet_s <= MAX_STAGE_S and 0 < self.stage_s <= MAX_STAGE_S):
+            raise BadCheck(f"a stage of a probe takes more than 0 s and {MAX_STAGE_S:g} s at most")
         if self.matmul == 0 or self.reduce_bytes == 0:
             raise BadCheck("a probe that measures nothing: a size above 0 is needed")
 
@@ -241,7 +241,7 @@ class NodeChecks:
 
 
 # Seconds of exclusion, first and at most; the autoscaler taints as long: docs/faulty-nodes.md.
-AGAIN_S, MOST_AGAIN_S = 3_600.0, 7 * 86_400.0
+AGAIN_S, MAX_AGAIN_S = 3_600.0, 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)

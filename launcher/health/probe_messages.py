@@ -15,9 +15,9 @@ import msgspec
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.health.model import Bandwidths, Group, Measured, Pair, ProbeStage
 
-MOST_BYTES = 16 << 10  # of a plan or a report
-MOST_FAULT = 500  # characters
-MOST_PAIRS = 64  # links of a switchbox
+MAX_BYTES = 16 << 10  # of a plan or a report
+MAX_FAULT = 500  # characters
+MAX_PAIRS = 64  # links of a switchbox
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 Some = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
@@ -60,7 +60,7 @@ class ProbePlan(msgspec.Struct, frozen=True):
     disk: ShortText = ""  # folder whose free space is reported, "" for none
     memory: ShortText = ""  # folder whose free space is reported, "" for none
     # switchbox links to measure, () for none; one process of a node does it
-    box_pairs: Annotated[tuple[Pair, ...], msgspec.Meta(max_length=MOST_PAIRS)] = ()
+    box_pairs: Annotated[tuple[Pair, ...], msgspec.Meta(max_length=MAX_PAIRS)] = ()
 
     def __post_init__(self) -> None:
         if self.rank >= self.processes or self.processes % self.members:
@@ -98,8 +98,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_bytes: Count | None = None
     clock_ahead_s: float | None = None  # of this node's clock before the first member's
     clock_within_s: Seconds | None = None  # precision of clock_ahead_s
-    boxes: Annotated[Bandwidths, msgspec.Meta(max_length=MOST_PAIRS)] = ()  # bandwidths of switchbox links
-    fault: Annotated[str, msgspec.Meta(max_length=MOST_FAULT)] = ""  # why it stopped, "" while it goes on
+    boxes: Annotated[Bandwidths, msgspec.Meta(max_length=MAX_PAIRS)] = ()  # bandwidths of switchbox links
+    fault: Annotated[str, msgspec.Meta(max_length=MAX_FAULT)] = ""  # why it stopped, "" while it goes on
 
 
 _T = TypeVar("_T")
@@ -123,8 +123,8 @@ def read_report(data: bytes) -> Report:
 
 def _read(decoder: msgspec.json.Decoder[_T], data: bytes) -> _T:
     """Decode one message. Raises BadFrame if it is too long or invalid."""
-    if len(data) > MOST_BYTES:
-        raise BadFrame(f"{len(data)} bytes: {MOST_BYTES} at most")
+    if len(data) > MAX_BYTES:
+        raise BadFrame(f"{len(data)} bytes: {MAX_BYTES} at most")
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

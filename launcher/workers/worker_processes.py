@@ -31,7 +31,7 @@ from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.linux import Leftovers, adopt_orphans
 from turnout.launcher.workers.forkserver.child_main import CANNOT_RUN
 from turnout.launcher.workers.forkserver.messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     READ_BYTES,
     Ended,
     ParentReady,
@@ -170,7 +170,7 @@ class ForkserverClient:
 
     async def _listen(self) -> None:
         """Read the parent's messages until it ends, then clean up what it leaves."""
-        frames = FrameSplitter(MOST_BYTES)
+        frames = FrameSplitter(MAX_BYTES)
         with contextlib.suppress(ConnectionError, BadFrame):
             while more := await self._reader.read(READ_BYTES):
                 for body in frames.split(more):
@@ -233,7 +233,7 @@ def _answer(waiting: asyncio.Future[_T | None] | None, message: _T) -> None:
         waiting.set_result(message)
 
 
-MOST_PARENTS = 3  # unexpected deaths of parents after which nothing is imported ahead
+MAX_PARENTS = 3  # unexpected deaths of parents after which nothing is imported ahead
 
 PATIENCE_S = 120.0  # seconds for imports: from a cold disk torch takes a minute
 
@@ -391,13 +391,13 @@ class WorkerProcesses:
         self._changed.set()
 
     async def _on_lost(self, parent: ForkserverClient) -> None:
-        """Handle a parent that ended unasked, with its processes. It is replaced, up to MOST_PARENTS times."""
+        """Handle a parent that ended unasked, with its processes. It is replaced, up to MAX_PARENTS times."""
         self._log_event("parent_lost", {"pid": parent.pid, "code": parent.code})
         if parent is self._plain:
             self._plain = None
         if parent is self._warm:
             self._warm, self._lost = None, self._lost + 1
-            if self._lost >= MOST_PARENTS:
+            if self._lost >= MAX_PARENTS:
                 self._fork = False
             await self.warm()
 

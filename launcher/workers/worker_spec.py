@@ -17,9 +17,9 @@ from turnout.launcher.coordinator_messages import Formed, StoredStepReport
 from turnout.launcher.env import PARTS, RESTORE, ROUND, WORKER_NUM
 from turnout.launcher.errors import BadElasticSpec, LauncherError
 
-MOST_ERROR_LINES = 12
+MAX_ERROR_LINES = 12
 
-MOST_ERROR_CHARS = 2_000
+MAX_ERROR_CHARS = 2_000
 
 # torchrun's meaning of --run-path: the file runs as __main__, and an exception goes to the error file.
 RUN_PATH_PROGRAM = """\
@@ -133,12 +133,12 @@ def error_text(raw: bytes) -> str:
 def _tail(stack: str) -> str:
     """Return the innermost frames of a call stack, without its last line, which the message repeats."""
     frames = [line for line in stack.rstrip().splitlines() if line.startswith("  ")]
-    return "\n".join(frames[1 - MOST_ERROR_LINES :])
+    return "\n".join(frames[1 - MAX_ERROR_LINES :])
 
 
 def _short(text: str) -> str:
     lines = text.strip().splitlines()
-    return "\n".join(lines[:MOST_ERROR_LINES])[:MOST_ERROR_CHARS]
+    return "\n".join(lines[:MAX_ERROR_LINES])[:MAX_ERROR_CHARS]
 
 
 # Read when an interpreter starts or a library is imported: a parent that imports ahead has read it already.

@@ -151,7 +151,7 @@ _SOCKET, _OWNER = "daemon", "owner.lock"
 
 _PRIVATE_NAME = re.compile(r"turnout-[a-z0-9_]{8}")
 
-_MOST_PATH_BYTES = 107  # a socket's path: sockaddr_un has 108 bytes with the final NUL
+_MAX_PATH_BYTES = 107  # a socket's path: sockaddr_un has 108 bytes with the final NUL
 
 
 class PrivateDir(tempfile.TemporaryDirectory[str]):
@@ -196,7 +196,7 @@ def private_folder(*parents: str | Path) -> PrivateDir:
         except OSError as error:
             refused = error
             continue
-        if len(os.fsencode(socket_in(folder.name))) <= _MOST_PATH_BYTES:
+        if len(os.fsencode(socket_in(folder.name))) <= _MAX_PATH_BYTES:
             _sweep(Path(parent))
             return folder
         folder.cleanup()
@@ -233,7 +233,7 @@ MODE = 0o600
 
 _ARENA_NAME = re.compile(r"turnout-[0-9a-f]{32}\.arena")
 
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -400,7 +400,7 @@ def leftovers(folder: str | Path, run: str, boot: str = "") -> list[Path]:
 
 
 def _list_arenas(folder: Path, on_skipped: Callable[[str], object]) -> list[ArenaFile]:
-    """Return the arena files in a folder by name, at most _MOST_FILES.
+    """Return the arena files in a folder by name, at most _MAX_FILES.
 
     on_skipped: called with the reason for each file or folder that cannot be read.
     """
@@ -410,7 +410,7 @@ def _list_arenas(folder: Path, on_skipped: Callable[[str], object]) -> list[Aren
         on_skipped(f"{folder} cannot be read: {error.strerror}")
         return []
     found = []
-    for name in names[:_MOST_FILES]:
+    for name in names[:_MAX_FILES]:
         try:
             file, identity = open_arena_file(folder / name)
         except BadCheckpoint as error:
@@ -479,7 +479,7 @@ class ShmAllocation:
                 linux.allocate(self._file, at + start, min(AT_ONCE_BYTES, size - start))
         except OSError as error:
             with suppress(OSError):
-                linux.punch(self._file, at + reserved_bytes, size - reserved_bytes)
+                linux.punch_hole(self._file, at + reserved_bytes, size - reserved_bytes)
             file_system = os.fstatvfs(self._file)
             raise NoMemory(
                 f"{self._path.parent} does not give {what} its {size} bytes: {error.strerror}; "

@@ -25,12 +25,12 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 # (target, source, bytes); an array costs less than a long list.
 Pieces: TypeAlias = Sequence[tuple[int, int, int]] | Rows
 
-MOST_THREADS = 8
+MAX_THREADS = 8
 _TINY_BYTES = 16 << 10  # below this, a call costs more than its copy
 _FEW = 4  # up to so many tiny pieces are copied one by one in Python, which is faster but blocks training
-_MOST_AT_ONCE = 1_024  # pieces per call
+_MAX_AT_ONCE = 1_024  # pieces per call
 _PART_BYTES = 8 << 20  # the least that a thread takes at a time,
-_MOST_PARTS = 64  # in so many parts at most, so that a slow thread delays the others less
+_MAX_PARTS = 64  # in so many parts at most, so that a slow thread delays the others less
 
 
 class Copier:
@@ -39,8 +39,8 @@ class Copier:
     """
 
     def __init__(self, threads: int = 2) -> None:
-        if not 1 <= threads <= MOST_THREADS:
-            raise ValueError(f"{threads} threads: 1 to {MOST_THREADS} are taken")
+        if not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"{threads} threads: 1 to {MAX_THREADS} are taken")
         self._threads, self._pool = threads, ThreadPoolExecutor(threads, "turnout-copy")
         self._running: list[Future[None]] = []
         self._left: deque[Callable[[], None]] = deque()  # parts that no thread has taken yet
@@ -67,11 +67,11 @@ class Copier:
         if len(large):
             sizes = large[:, 2]
             if self._cuts is None or not np.array_equal(sizes, self._cuts.sizes):
-                count = min(max(int(sizes.sum()) // _PART_BYTES, self._threads), _MOST_PARTS)
+                count = min(max(int(sizes.sum()) // _PART_BYTES, self._threads), _MAX_PARTS)
                 self._cuts = _Cuts.of(sizes, count)
             cut = self._cuts.cut(large).tolist()
             parts += [partial(_move, cut[start:end]) for start, end in pairwise(self._cuts.borders)]
-        parts += [partial(_gather, tiny[at : at + _MOST_AT_ONCE]) for at in range(0, len(tiny), _MOST_AT_ONCE)]
+        parts += [partial(_gather, tiny[at : at + _MAX_AT_ONCE]) for at in range(0, len(tiny), _MAX_AT_ONCE)]
         return parts
 
     def _take(self) -> None:
@@ -159,7 +159,7 @@ def _gather(rows: Rows) -> None:
     starts, _ = _runs(rows)
     sources = np.ascontiguousarray(rows[:, 1:])
     targets = np.stack([rows[starts, 0], np.add.reduceat(rows[:, 2], starts)], axis=1)
-    if not linux.gather(targets.ctypes.data, len(targets), sources.ctypes.data, len(rows), int(rows[:, 2].sum())):
+    if not linux.copy_pieces(targets.ctypes.data, len(targets), sources.ctypes.data, len(rows), int(rows[:, 2].sum())):
         _move(rows.tolist())
 
 

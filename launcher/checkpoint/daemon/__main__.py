@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
-from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, End, Message, Trust, read_at_daemon
+from turnout.launcher.checkpoint.format.daemon_messages import MAX_BYTES, End, Message, Trust, read_at_daemon
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog, log_to
 from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, next_frame
@@ -30,7 +30,7 @@ log = logging.getLogger("turnout.checkpoint_daemon")
 async def _next_message(reader: asyncio.StreamReader) -> Message | None:
     """Read the next message of the agent. None if the agent is gone or its message is invalid."""
     try:
-        return read_at_daemon(await next_frame(reader, MOST_BYTES))
+        return read_at_daemon(await next_frame(reader, MAX_BYTES))
     except (OSError, asyncio.IncompleteReadError, BadFrame):
         return None
 

@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.arena.arena_files import find, socket_in
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReportReader
 from turnout.launcher.checkpoint.daemon.trainer_client import daemon_command
 from turnout.launcher.checkpoint.format.daemon_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     Adopt,
     Done,
     End,
@@ -265,7 +265,7 @@ class AgentClient:
             reader, writer = await asyncio.open_unix_connection(str(self._path))
             try:
                 writer.write(encode(message))
-                return read_at_client(await next_frame(reader, MOST_BYTES))
+                return read_at_client(await next_frame(reader, MAX_BYTES))
             except (ConnectionError, asyncio.IncompleteReadError) as error:
                 if not left:
                     raise ConnectionResetError("the daemon has died") from error

@@ -23,7 +23,7 @@ from turnout.launcher.checkpoint.daemon.rank_store import Preallocator, RankStor
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReports, ends_of
 from turnout.launcher.checkpoint.format.arena_layout import Identity
 from turnout.launcher.checkpoint.format.daemon_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     Adopt,
     ArenaPath,
     Bye,
@@ -473,7 +473,7 @@ class CheckpointDaemon:
         with suppress(OSError, asyncio.IncompleteReadError):  # the connection is gone
             try:
                 while stays_open:
-                    message = read_at_daemon(await next_frame(reader, MOST_BYTES))
+                    message = read_at_daemon(await next_frame(reader, MAX_BYTES))
                     answer, stays_open = await self._answer(session, message)
                     if answer is not None:
                         writer.write(encode(answer))

@@ -24,7 +24,7 @@ from turnout.launcher.checkpoint.daemon.rank_store import DroppedSave, RankStore
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.checkpoint.format.manifest import (
-    MOST_BYTES,
+    MAX_BYTES,
     Manifest,
     ShardNote,
     complete,
@@ -74,7 +74,7 @@ class Persister:
         store = open_store(target.target)
         store.prepare()
         with suppress(BadCheckpoint):  # replace a note that cannot be read
-            text = store.read(record.step, note_name(record.rank), MOST_BYTES)
+            text = store.read(record.step, note_name(record.rank), MAX_BYTES)
             if text is not None and (note := read_note(text)).run == self._run and note.round == record.round:
                 return False
         self(arena, generation, record, target)
@@ -234,7 +234,7 @@ class Commit:
         """
         self._other_notes[name] = about
         try:
-            text = self._store.read(self._step, name, MOST_BYTES)
+            text = self._store.read(self._step, name, MAX_BYTES)
             note = read_note(text) if text is not None else None
         except BadCheckpoint as error:
             self._log_once(rank, str(error))

@@ -21,7 +21,7 @@ from pathlib import Path
 from turnout.launcher.checkpoint.arena.arena import Arena, lock_for_daemon
 from turnout.launcher.checkpoint.arena.arena_files import limits, note_target, target_of
 from turnout.launcher.checkpoint.format.arena_layout import (
-    MOST_GENERATIONS,
+    MAX_GENERATIONS,
     Identity,
     ShardRecord,
     SlotState,
@@ -234,7 +234,7 @@ class RankStore:
         """Return the arena with memory for one save of `size` bytes, and soon for all generations. Raises NoMemory
         before it takes any.
         """
-        count = min(max(generations, 2), MOST_GENERATIONS)
+        count = min(max(generations, 2), MAX_GENERATIONS)
         try:
             await asyncio.to_thread(self._check_memory, size, min(generations, count))
         except NoMemory:

@@ -20,7 +20,7 @@ from turnout.launcher.event_log import EventLog, rate_limited
 from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.model import SaveOutcome, SaveTier
 
-MOST_REPORT_BYTES = 4_096  # the kernel writes up to so many to a pipe at once
+MAX_REPORT_BYTES = 4_096  # the kernel writes up to so many to a pipe at once
 MAX_REMEMBERED = 256  # ends that are not reported twice: a save is reported by its process and by the agent
 
 
@@ -78,7 +78,7 @@ class SaveReportReader(asyncio.Protocol):
     """The agent's end of one daemon's pipe. `ended` is set when the pipe has ended and all reports are logged."""
 
     def __init__(self, log_event: EventLog) -> None:
-        self._log_event, self._frames = log_event, FrameSplitter(MOST_REPORT_BYTES)
+        self._log_event, self._frames = log_event, FrameSplitter(MAX_REPORT_BYTES)
         self._log_rarely = rate_limited(log_event)  # all ranks fail at once
         self.ended = asyncio.Event()
         self._transport: asyncio.BaseTransport | None = None

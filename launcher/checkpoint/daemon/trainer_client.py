@@ -21,7 +21,7 @@ from pathlib import Path
 
 from turnout.launcher.checkpoint.arena.arena_files import PrivateDir, private_folder, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     ArenaPath,
     Bye,
     Done,
@@ -104,7 +104,7 @@ def _request_shard(daemon: str, request: FetchShard) -> ToClient:
 def _read_answer(sock: socket.socket) -> ToClient:
     """Read one message of the daemon. Raises OSError, and BadFrame also if the daemon closes the connection."""
     with sock.makefile("rb") as file:
-        body = read_frame(file.read, MOST_BYTES)
+        body = read_frame(file.read, MAX_BYTES)
     if body is None:
         raise BadFrame("the daemon has closed the connection")
     return read_at_client(body)
@@ -329,7 +329,7 @@ class TrainerClient:
         """Read from the daemon until the connection ends; return why."""
         try:
             with self._socket.makefile("rb") as file:
-                while (body := read_frame(file.read, MOST_BYTES)) is not None:
+                while (body := read_frame(file.read, MAX_BYTES)) is not None:
                     self._dispatch(read_at_client(body))
         except (OSError, BadFrame, ValueError) as error:
             return str(error)

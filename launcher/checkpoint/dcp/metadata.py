@@ -37,11 +37,11 @@ from torch.distributed.checkpoint.planner import (
 )
 
 from turnout.launcher.checkpoint.engine.state_dict import NAMES, flatten, restored
-from turnout.launcher.checkpoint.format.shard_file import MOST_DIMENSIONS, Layout, sum_of
+from turnout.launcher.checkpoint.format.shard_file import MAX_DIMENSIONS, Layout, sum_of
 from turnout.launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
 
 VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden
-MOST_BYTES = 1 << 30  # of the JSON
+MAX_BYTES = 1 << 30  # of the JSON
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 _FORMATS = {
     str(each).removeprefix("torch."): each
@@ -51,7 +51,7 @@ HAS_STRIDES = "strides" in TensorProperties.__dataclass_fields__  # torch 2.6 do
 _NOTHING = Layout((), 0)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
-_Sizes = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MOST_DIMENSIONS)]
+_Sizes = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -153,8 +153,8 @@ def write(table: Table) -> bytes:
         text = msgspec.json.encode(table)
     except UnicodeEncodeError as error:
         raise BadState("", f"a key that is no Unicode: {error}") from error
-    if len(text) > MOST_BYTES:
-        raise BadState("", f"{len(text)} bytes say which chunks there are: {MOST_BYTES} at most")
+    if len(text) > MAX_BYTES:
+        raise BadState("", f"{len(text)} bytes say which chunks there are: {MAX_BYTES} at most")
     return text
 
 

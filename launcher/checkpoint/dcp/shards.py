@@ -28,7 +28,7 @@ log = logging.getLogger("turnout.checkpoint")
 
 FetchRank: TypeAlias = Callable[[int], ShardPosition]
 
-_MOST_ASIDE_BYTES = 256 << 20  # bytes at a time that cannot be read straight into their place
+_MAX_ASIDE_BYTES = 256 << 20  # bytes at a time that cannot be read straight into their place
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ class SavedStep:
     def _read_shard(self, verified: VerifiedReader, shard: DcpShard, rank: int, wants: Iterable[WantedItem]) -> None:
         """Read the wanted items from one rank's shard into their targets.
 
-        Reads aside are flushed when they exceed _MOST_ASIDE_BYTES. Raises BadCheckpoint if the shard is of another save
+        Reads aside are flushed when they exceed _MAX_ASIDE_BYTES. Raises BadCheckpoint if the shard is of another save
         or lacks an item.
         """
         if shard.save != self.table.save:
@@ -265,7 +265,7 @@ class SavedStep:
             if (found := want.place(shard)) is not None:
                 reads.append(found)
                 aside_bytes += found.aside_bytes
-            if aside_bytes > _MOST_ASIDE_BYTES:
+            if aside_bytes > _MAX_ASIDE_BYTES:
                 _read_now(verified, reads)
                 reads, aside_bytes = [], 0
         _read_now(verified, reads)
@@ -310,8 +310,8 @@ def _read_table(shard: DcpShard, verified: VerifiedReader) -> Table:
     if shard.table is None:
         raise BadCheckpoint("the shard does not tell what the others are")
     start, end = shard.head_bytes + shard.table.start, shard.head_bytes + shard.table.end
-    if end - start > dcp_metadata.MOST_BYTES:
-        raise BadCheckpoint(f"metadata of {end - start} bytes: {dcp_metadata.MOST_BYTES} at most")
+    if end - start > dcp_metadata.MAX_BYTES:
+        raise BadCheckpoint(f"metadata of {end - start} bytes: {dcp_metadata.MAX_BYTES} at most")
     table = dcp_metadata.read(bytes(verified.read(start, end)))
     if table.save != shard.save:
         raise BadCheckpoint("the metadata is of another save")

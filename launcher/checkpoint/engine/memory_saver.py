@@ -22,7 +22,7 @@ from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy,
 from turnout.launcher.checkpoint.engine.frozen_params import Declared, FrozenParams, SkippedParams
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, host_copies, state_of
-from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, ShardRecord, Slot, offset_of
+from turnout.launcher.checkpoint.format.arena_layout import MAX_GENERATIONS, ShardRecord, Slot, offset_of
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Stats, ToClient
 from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
@@ -187,7 +187,7 @@ class MemorySaver:
         streams: CopyStreams | None = None,
     ) -> None:
         local_rank, replicas = (0, 0) if replicated else (rank.local_rank, replicas)
-        self._rank, self._generations = rank, min(generations + bool(replicas), MOST_GENERATIONS)
+        self._rank, self._generations = rank, min(generations + bool(replicas), MAX_GENERATIONS)
         self._place = (0, 1) if replicated else (rank.rank, rank.world)
         target = "" if replicated and rank.rank else rank.folder
         about = (rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round)

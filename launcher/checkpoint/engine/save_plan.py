@@ -46,7 +46,7 @@ Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # copied by torch: on a devic
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 EXTRA_TEXT_KEY = "turnout-rng"  # key in the header's metadata
-_MOST_WAITED = 64  # saves to wait before a tree that changes each time is cached again
+_MAX_WAITED = 64  # saves to wait before a tree that changes each time is cached again
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class SavePlanner:
             self._pause -= 1
             return
         self._useless_caches += 1
-        self._pause = min(1 << self._useless_caches, _MOST_WAITED) - 2
+        self._pause = min(1 << self._useless_caches, _MAX_WAITED) - 2
         tree = cache_tree_of(state)
         found = tree.walk(state) if tree is not None else None
         current = specs_of(found) if found is not None else None

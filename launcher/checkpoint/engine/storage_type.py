@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from turnout.launcher.checkpoint.format.manifest import Every, Latest
-from turnout.launcher.coordinator_messages import MOST_COPIES
+from turnout.launcher.coordinator_messages import MAX_COPIES
 
 
 class StorageType(Enum):
@@ -75,6 +75,6 @@ def copies_of(replica_count: int) -> int:
     DLRover groups neighbouring workers; here copies are placed as far apart as possible. Raises ValueError above the
     limit. Source: DL-60, docs/facts/dlrover.md 6.3
     """
-    if not 0 <= replica_count <= MOST_COPIES + 1:
-        raise ValueError(f"replica_count is {replica_count}: 0 to {MOST_COPIES + 1}")
+    if not 0 <= replica_count <= MAX_COPIES + 1:
+        raise ValueError(f"replica_count is {replica_count}: 0 to {MAX_COPIES + 1}")
     return max(replica_count - 1, 0)

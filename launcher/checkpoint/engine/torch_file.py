@@ -34,7 +34,7 @@ LogEvent = Callable[[str, Mapping[str, object]], None]
 
 _NOTES = Path(".turnout") / "files"
 
-_MOST_NOTE_BYTES = 64 << 10
+_MAX_NOTE_BYTES = 64 << 10
 
 _READ_BYTES = 4 << 20
 
@@ -189,7 +189,7 @@ def _notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
     for file in sorted((folder / _NOTES).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             with open(file, "rb") as source:
-                note = _note.decode(source.read(_MOST_NOTE_BYTES))
+                note = _note.decode(source.read(_MAX_NOTE_BYTES))
             yield file, note
 
 

@@ -23,7 +23,7 @@ from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 PAGE_BYTES = 4_096
 STRIDE_BYTES = 1 << 40  # between generations, so that growing one never moves another
-MOST_GENERATIONS = 7  # 8 TiB of a sparse file: half of ext4's limit
+MAX_GENERATIONS = 7  # 8 TiB of a sparse file: half of ext4's limit
 MOST = 1 << 60
 
 STATE, PINS, EPOCH, SUMS_SUM, RESERVED = range(5)  # indexes of words in a table page
@@ -66,8 +66,8 @@ class Identity:
         if max(len(self.run), len(self.worker), len(self.owner)) > 253 or len(self.boot) > 64:
             raise BadCheckpoint("an arena's run, worker or boot id is too long")
         counts = self.count, self.owner_count
-        if not 0 <= self.local_rank < 1 << 20 or not all(1 <= count <= MOST_GENERATIONS for count in counts):
-            raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MOST_GENERATIONS} are taken")
+        if not 0 <= self.local_rank < 1 << 20 or not all(1 <= count <= MAX_GENERATIONS for count in counts):
+            raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MAX_GENERATIONS} are taken")
 
 
 _identity = msgspec.msgpack.Decoder(Identity)

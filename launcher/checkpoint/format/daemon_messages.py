@@ -14,13 +14,13 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS
-from turnout.launcher.coordinator_messages import MOST_COPIES, Holds, RestorePlace, Takes
+from turnout.launcher.checkpoint.format.arena_layout import MAX_GENERATIONS
+from turnout.launcher.coordinator_messages import MAX_COPIES, AdoptOrders, Holds, RestorePlace
 from turnout.launcher.framing import decode, frame
 from turnout.launcher.model import SaveOutcome, SaveTier
 
 VERSION = 1
-MOST_BYTES = 1 << 20  # a RestorePlace with the most locations; all other messages are far smaller
+MAX_BYTES = 1 << 20  # a RestorePlace with the most locations; all other messages are far smaller
 
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]  # a path, a URL, a sentence
 ShortText = Annotated[str, msgspec.Meta(max_length=253)]
@@ -28,8 +28,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 Step = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 Newest = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]  # a step, -1 for none
 Ranks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
-Slot = Annotated[int, msgspec.Meta(ge=0, lt=MOST_GENERATIONS)]
-Slots = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
+Slot = Annotated[int, msgspec.Meta(ge=0, lt=MAX_GENERATIONS)]
+Slots = Annotated[int, msgspec.Meta(ge=1, le=MAX_GENERATIONS)]
 UnixTime = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # seconds since 1970
 Kind: TypeAlias = Literal["shards", "torch"]
 
@@ -49,7 +49,7 @@ class Hello(_DaemonFrame, tag=1, frozen=True):
     round: Count
     version: Count = VERSION
     target: Text = ""  # folder or URL to which this process's shards are written, "" for none
-    replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_COPIES)] = 0  # how many other workers keep a copy of each shard
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_COPIES)] = 0  # how many other workers keep a copy of each shard
     replicated: bool = False  # all ranks save the same state
     read_folder: Text = ""  # the checkpoint folder, even if only another rank writes there
 
@@ -226,7 +226,7 @@ class Adopt(_DaemonFrame, tag=26, frozen=True):
     saved_round: Count  # the round in which they were saved
     ranks: Ranks  # size of the world that saved them
     within_s: Annotated[float, msgspec.Meta(ge=0, le=1e7)]  # after this time the missing shards are given up
-    shards: Takes = ()
+    shards: AdoptOrders = ()
 
 
 class FetchShard(_DaemonFrame, tag=27, frozen=True):

@@ -20,13 +20,13 @@ from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden
 
-MOST_BYTES = 512 << 20  # a manifest with the checksums of 100 TiB of state
+MAX_BYTES = 512 << 20  # a manifest with the checksums of 100 TiB of state
 
-MOST_COUNT = 1 << 60
+MAX_COUNT = 1 << 60
 
-MOST_WORLD = 1 << 24
+MAX_WORLD = 1 << 24
 
-MOST_SHARD_BYTES = 1 << 41
+MAX_SHARD_BYTES = 1 << 41
 
 _SUM: Final = b'{"sum":"%016x","version":%d,"%s":%s}'
 
@@ -50,9 +50,9 @@ class StoredShard:
     def __post_init__(self) -> None:
         if not 0 < len(self.file) <= 255 or self.file in (".", "..") or {*self.file} & {"/", "\\", "\0"}:
             raise BadCheckpoint(f"{self.file[:255]!r} is no name of a file")
-        if not 0 <= self.rank < MOST_WORLD:
-            raise BadCheckpoint(f"{self.file}: rank {self.rank} is outside 0 to {MOST_WORLD - 1}")
-        if not 8 <= self.head_bytes <= self.bytes <= MOST_SHARD_BYTES:
+        if not 0 <= self.rank < MAX_WORLD:
+            raise BadCheckpoint(f"{self.file}: rank {self.rank} is outside 0 to {MAX_WORLD - 1}")
+        if not 8 <= self.head_bytes <= self.bytes <= MAX_SHARD_BYTES:
             raise BadCheckpoint(f"{self.file}: {self.bytes} bytes with a head of {self.head_bytes} cannot be")
         if len(self.sums) != -(-self.bytes // CHUNK_BYTES) or not 0 <= min(self.sums) <= max(self.sums) < 1 << 64:
             raise BadCheckpoint(f"{self.file}: its sums are not those of {self.bytes} bytes")
@@ -197,7 +197,7 @@ def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
     """Raise BadCheckpoint for a field of a manifest that is out of its bounds."""
     if not 0 < len(run) <= 253:
         raise BadCheckpoint("a run has a name of 1 to 253 characters")
-    if not 0 <= step <= MOST_COUNT or not 0 <= round <= MOST_COUNT or not 0 < world <= MOST_WORLD:
+    if not 0 <= step <= MAX_COUNT or not 0 <= round <= MAX_COUNT or not 0 < world <= MAX_WORLD:
         raise BadCheckpoint(f"step {step} of round {round} in a world of {world} is out of bounds")
     if not (math.isfinite(saved_s) and saved_s >= 0):
         raise BadCheckpoint(f"{saved_s} is no time")
@@ -219,15 +219,15 @@ def _seal_text(what: bytes, plain: bytes) -> bytes:
     what: kind of file. plain: its content. Raises BadCheckpoint if it is too long.
     """
     text = _text(what, plain)
-    if len(text) > MOST_BYTES:
-        raise BadCheckpoint(f"a {what.decode()} of {len(text)} bytes: at most {MOST_BYTES} are one")
+    if len(text) > MAX_BYTES:
+        raise BadCheckpoint(f"a {what.decode()} of {len(text)} bytes: at most {MAX_BYTES} are one")
     return text
 
 
 def _unsealed(what: bytes, data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[_Noun]) -> _Noun:
     """Decode a sealed text. It is encoded again and compared as a whole, so no difference goes unnoticed."""
-    if memoryview(data).nbytes > MOST_BYTES:
-        raise BadCheckpoint(f"more than {MOST_BYTES} bytes are no {what.decode()}")
+    if memoryview(data).nbytes > MAX_BYTES:
+        raise BadCheckpoint(f"more than {MAX_BYTES} bytes are no {what.decode()}")
     text = bytes(data)
     found = _VERSION.match(text)
     version = max(int(found[1]), VERSION) if found else VERSION

@@ -24,7 +24,7 @@ CHUNK_BYTES = 4 << 20  # hashed in under 1 ms: a thread that waits for the GIL m
 
 BLOCK_BYTES = 256 << 10  # unit of a partial read: at most two blocks are read in excess
 
-MOST_BLOCKS = 1 << 15  # per shard: 256 KiB of checksums
+MAX_BLOCKS = 1 << 15  # per shard: 256 KiB of checksums
 
 Buffer: TypeAlias = bytes | bytearray | memoryview  # contiguous
 
@@ -43,24 +43,24 @@ def sums_of(view: memoryview, chunk_bytes: int = CHUNK_BYTES) -> list[int]:
 
 
 def block_bytes_of(size_bytes: int) -> int:
-    """Return the block size for the fine checksums of a shard: BLOCK_BYTES, doubled until at most MOST_BLOCKS are
+    """Return the block size for the fine checksums of a shard: BLOCK_BYTES, doubled until at most MAX_BLOCKS are
     needed.
 
     At most CHUNK_BYTES, since chunks have checksums anyway.
     """
     block_bytes = BLOCK_BYTES
-    while block_bytes < CHUNK_BYTES and size_bytes > MOST_BLOCKS * block_bytes:
+    while block_bytes < CHUNK_BYTES and size_bytes > MAX_BLOCKS * block_bytes:
         block_bytes *= 2
     return block_bytes
 
 
 PAGE_BYTES = 4_096
 
-MOST_HEAD_BYTES = 100_000_000 // PAGE_BYTES * PAGE_BYTES  # safetensors' limit of the JSON header
+MAX_HEAD_BYTES = 100_000_000 // PAGE_BYTES * PAGE_BYTES  # safetensors' limit of the JSON header
 
-MOST_DATA_BYTES = (1 << 40) - (1 << 30)  # a generation has 1 TiB, head and checksums included
+MAX_DATA_BYTES = (1 << 40) - (1 << 30)  # a generation has 1 TiB, head and checksums included
 
-MOST_DIMENSIONS = 64  # as in torch
+MAX_DIMENSIONS = 64  # as in torch
 
 METADATA = "__metadata__"
 
@@ -127,16 +127,16 @@ def bytes_of(dtype: str, shape: tuple[int, ...]) -> int | None:
         if size < 0:
             return None
         span, each = span * max(size, 1), each * size
-        if span > MOST_DATA_BYTES:  # check early: the product of hostile dimensions would be a huge number
+        if span > MAX_DATA_BYTES:  # check early: the product of hostile dimensions would be a huge number
             return None
-    return each if span and len(shape) <= MOST_DIMENSIONS else None
+    return each if span and len(shape) <= MAX_DIMENSIONS else None
 
 
 def pack(specs: Iterable[Spec]) -> Layout:
     """Lay tensors out, the widest elements first, else in the given order.
 
     Raises BadState for an unknown dtype, for a name that is used twice, reserved or not valid Unicode, and above
-    MOST_DATA_BYTES.
+    MAX_DATA_BYTES.
     """
     entries, names, at = list[Entry](), {METADATA}, 0
     for spec in sorted(specs, key=lambda spec: -DTYPES.get(spec.dtype, 0)):
@@ -148,8 +148,8 @@ def pack(specs: Iterable[Spec]) -> Layout:
         names.add(spec.name)
         entries.append(Entry(spec.name, spec.dtype, spec.shape, at, at + size))
         at += size
-    if at > MOST_DATA_BYTES:
-        raise BadState("", f"{at} bytes: a shard has {MOST_DATA_BYTES} at most")
+    if at > MAX_DATA_BYTES:
+        raise BadState("", f"{at} bytes: a shard has {MAX_DATA_BYTES} at most")
     return Layout(tuple(entries), at)
 
 
@@ -184,8 +184,8 @@ def join_head(about: bytes, tensors: bytes) -> bytes:
     if about:
         tensors = b'{"%b":%b%b' % (METADATA.encode(), about, b"," + tensors[1:] if tensors != b"{}" else b"}")
     size = _padded(len(tensors))
-    if size > MOST_HEAD_BYTES:
-        raise BadState("", f"names and plain values are {len(tensors)} bytes: {MOST_HEAD_BYTES} at most; use tensors")
+    if size > MAX_HEAD_BYTES:
+        raise BadState("", f"names and plain values are {len(tensors)} bytes: {MAX_HEAD_BYTES} at most; use tensors")
     return (size - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little") + tensors.ljust(size - _LENGTH_BYTES)
 
 
@@ -201,8 +201,8 @@ def read_head(data: Buffer) -> tuple[Layout, dict[str, str], int]:
     """
     view = memoryview(data).cast("B")
     size = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
-    if not PAGE_BYTES <= size <= min(MOST_HEAD_BYTES, view.nbytes):
-        raise BadCheckpoint(f"a head of {size} bytes in {view.nbytes}: a page is the least, {MOST_HEAD_BYTES} the most")
+    if not PAGE_BYTES <= size <= min(MAX_HEAD_BYTES, view.nbytes):
+        raise BadCheckpoint(f"a head of {size} bytes in {view.nbytes}: a page is the least, {MAX_HEAD_BYTES} the most")
     try:
         text = bytes(view[_LENGTH_BYTES:size]).rstrip(b" ")
         head = json.loads(text.decode(), object_pairs_hook=_unique)
@@ -228,8 +228,8 @@ def _layout_of(head: Mapping[str, object]) -> Layout:
             raise BadCheckpoint(f"tensor {name[:64]!r} is not described as one that was packed at {at}")
         at, widest = entry.end, DTYPES[entry.dtype]
         entries.append(entry)
-    if at > MOST_DATA_BYTES:
-        raise BadCheckpoint(f"{at} bytes: a shard has {MOST_DATA_BYTES} at most")
+    if at > MAX_DATA_BYTES:
+        raise BadCheckpoint(f"{at} bytes: a shard has {MAX_DATA_BYTES} at most")
     return Layout(tuple(entries), at)
 
 

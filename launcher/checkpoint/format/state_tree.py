@@ -24,11 +24,11 @@ import msgspec
 from turnout.launcher.checkpoint.format.shard_file import escape_text
 from turnout.launcher.errors import BadCheckpoint, BadState
 
-MOST_DEPTH = 64
+MAX_DEPTH = 64
 
-MOST_VALUES = 1 << 20  # counted at each occurrence: a list that contains itself many times ends here
+MAX_VALUES = 1 << 20  # counted at each occurrence: a list that contains itself many times ends here
 
-MOST_TEXT_BYTES = 32 << 20  # at most doubled by the quoting of the head, which may have 100 MB
+MAX_TEXT_BYTES = 32 << 20  # at most doubled by the quoting of the head, which may have 100 MB
 
 _WORD = range(-(1 << 63), 1 << 63)  # integers that any JSON reader of ours keeps exactly
 
@@ -58,8 +58,8 @@ def flatten(
     """
     writer = Writer(is_tensor, plain, identity)
     text = msgspec.json.encode(writer.value(state, "", 0))
-    if len(text) > MOST_TEXT_BYTES:
-        raise BadState("", f"its plain values are {len(text)} bytes of text: {MOST_TEXT_BYTES} at most; use tensors")
+    if len(text) > MAX_TEXT_BYTES:
+        raise BadState("", f"its plain values are {len(text)} bytes of text: {MAX_TEXT_BYTES} at most; use tensors")
     return text.decode(), writer.tensors
 
 
@@ -69,8 +69,8 @@ def unflatten(
     """Build the state from its text and tensors. makers: by the words of `plain`, a function that makes the value.
     Raises BadCheckpoint.
     """
-    if len(text) > MOST_TEXT_BYTES:
-        raise BadCheckpoint(f"a skeleton of {len(text)} characters: {MOST_TEXT_BYTES} at most")
+    if len(text) > MAX_TEXT_BYTES:
+        raise BadCheckpoint(f"a skeleton of {len(text)} characters: {MAX_TEXT_BYTES} at most")
     try:
         skeleton = msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -134,13 +134,13 @@ class Writer:
         self._is_tensor, self._plain, self._identity = is_tensor, plain, identity
         self._names: dict[Hashable, str] = {}
         self._open: set[int] = set()  # ids of the containers around the current value, to find cycles
-        self.left = MOST_VALUES
+        self.left = MAX_VALUES
 
     def value(self, value: Any, name: str, depth: int) -> object:
         """Convert a value to its place in the tree. name: the path of that place. Raises BadState."""
         self.left -= 1
         if self.left < 0:
-            raise BadState(name, f"it is past the first {MOST_VALUES} values: use tensors")
+            raise BadState(name, f"it is past the first {MAX_VALUES} values: use tensors")
         kind = type(value)
         if kind is bool or value is None:
             return value
@@ -162,8 +162,8 @@ class Writer:
         Raises BadState if it contains itself or is nested too deep. name: path of the container. depth: levels above
         it.
         """
-        if depth > MOST_DEPTH:
-            raise BadState(name, f"it is nested more than {MOST_DEPTH} deep")
+        if depth > MAX_DEPTH:
+            raise BadState(name, f"it is nested more than {MAX_DEPTH} deep")
         if id(value) in self._open:
             raise BadState(name, "it contains itself")
         self._open.add(id(value))
@@ -215,7 +215,7 @@ class Writer:
             return _integer(key)
         if kind is float and not math.isnan(key):  # all nan keys have one name
             return _fraction(key)
-        if kind is tuple and depth < MOST_DEPTH:
+        if kind is tuple and depth < MAX_DEPTH:
             return ["tuple", *(self._key(part, name, depth + 1) for part in key)]
         raise BadState(name, f"a key in it is a {kind.__qualname__}: {_KEYS} is needed, nothing nested deep and no nan")
 
@@ -239,7 +239,7 @@ class _Reader:
             return skeleton
         if isinstance(skeleton, int) and skeleton in _WORD:
             return skeleton
-        if not isinstance(skeleton, list) or not skeleton or depth > MOST_DEPTH:
+        if not isinstance(skeleton, list) or not skeleton or depth > MAX_DEPTH:
             raise BadCheckpoint("the skeleton holds what no state was written as, or is nested too deep")
         return self._container(skeleton, depth)
 
@@ -275,7 +275,7 @@ class _Reader:
     def _key(self, skeleton: object, depth: int) -> Hashable:
         """Return the dictionary key that a skeleton describes. Raises BadCheckpoint for a skeleton that no key has."""
         match skeleton:
-            case ["tuple", *parts] if depth < MOST_DEPTH:
+            case ["tuple", *parts] if depth < MAX_DEPTH:
                 return tuple([self._key(part, depth + 1) for part in parts])
             case ["int" | "float", str()] | None | bool() | int() | float() | str():
                 key = self.value(skeleton, depth)
@@ -417,7 +417,7 @@ class TreeCache:
                 self._parts[2 * at + 1] = escape_text(escape_text(text))
         except BadState:  # the full walk reports it with its path
             return None
-        return tensors if self._text_bytes <= MOST_TEXT_BYTES else None
+        return tensors if self._text_bytes <= MAX_TEXT_BYTES else None
 
     def _changed(self, plain: Sequence[object]) -> list[int]:
         others = [at for at, is_other in enumerate(map(is_not, plain, self._values)) if is_other]
@@ -436,7 +436,7 @@ def cache_tree(state: object, is_tensor: IsTensor, plain: Plain, identity: Calla
     """Cache the tree of a state. The arguments are those of state_tree.flatten. None for states not worth caching."""
     writer = _Gapped(is_tensor, plain, identity)
     pieces = msgspec.json.encode(writer.value(state, "", 0)).split(_GAP)
-    if is_tensor(state) or len(pieces) != len(writer.gaps) + 1 or writer.left < MOST_VALUES // 2:
+    if is_tensor(state) or len(pieces) != len(writer.gaps) + 1 or writer.left < MAX_VALUES // 2:
         return None
     root = _branch_of(state, is_tensor) if type(state) in _BRANCHES else None
     return TreeCache(root, type(state), pieces, writer.gaps, plain) if root is not None else None

@@ -32,7 +32,7 @@ import msgspec
 import xxhash
 
 from turnout.launcher.checkpoint.format.arena_layout import (
-    MOST_GENERATIONS,
+    MAX_GENERATIONS,
     RECORD_BYTES,
     ShardRecord,
     read_record,
@@ -51,7 +51,7 @@ _SUM_BYTES = 8
 
 HEAD_BYTES = PREFIX_BYTES + _SUM_BYTES
 
-MOST_BYTES = 64 << 10
+MAX_BYTES = 64 << 10
 
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]
 
@@ -65,7 +65,7 @@ Proof = Annotated[bytes, msgspec.Meta(max_length=64)]
 
 Packed = Annotated[bytes, msgspec.Meta(min_length=RECORD_BYTES, max_length=RECORD_BYTES)]
 
-Generations = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
+Generations = Annotated[int, msgspec.Meta(ge=1, le=MAX_GENERATIONS)]
 
 Sum = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 
@@ -398,7 +398,7 @@ class PeerConnection:
         try:
             async with asyncio.timeout(within_s):
                 head = await self._receive_exactly(HEAD_BYTES)
-                return read(head, await self._receive_exactly(body_bytes(head, MOST_BYTES + MAC_BYTES)), self.auth)
+                return read(head, await self._receive_exactly(body_bytes(head, MAX_BYTES + MAC_BYTES)), self.auth)
         except TimeoutError as error:
             raise PeerSilent(f"no word within {within_s:g} s") from error
         except OSError as error:

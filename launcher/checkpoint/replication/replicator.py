@@ -53,7 +53,7 @@ from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimi
 from turnout.launcher.coordinator_messages import (
     ALL,
     FETCH_DISABLED,
-    MOST_HOLDS,
+    MAX_HOLDS,
     DaemonEndpoint,
     HeldStep,
     ReplicaGroup,
@@ -227,7 +227,7 @@ class ReplicaSender:
 
 COPY_S = 3_600.0  # seconds for the slowest replica
 # Seconds between retries, at first and at most; retries until one is logged.
-RETRY_S, MOST_RETRY_S, LOGGED_TRIES = 0.05, 1.0, 30
+RETRY_S, MAX_RETRY_S, LOGGED_TRIES = 0.05, 1.0, 30
 
 
 class ReplicationLeader:
@@ -311,7 +311,7 @@ async def follow(
             tries += 1
             if tries == LOGGED_TRIES:
                 context.log_event("replicas_unled", {"first": replica_group.first.name, "detail": str(error)})
-            await asyncio.sleep(min(RETRY_S * tries, MOST_RETRY_S))
+            await asyncio.sleep(min(RETRY_S * tries, MAX_RETRY_S))
         finally:
             if connection is not None:
                 with suppress(OSError):
@@ -331,10 +331,10 @@ async def replicate(
     return outcome
 
 
-MOST_CALLERS = 512  # connections that have proved the token
-MOST_STRANGERS = 64  # connections that have proved nothing yet
+MAX_CALLERS = 512  # connections that have proved the token
+MAX_STRANGERS = 64  # connections that have proved nothing yet
 SAVES_BEFORE_CLEANUP = 2  # complete saves after which older ones are not used again
-FULL_S = 1.0  # pause after running out of file descriptors
+RESOURCE_PAUSE_S = 1.0  # pause after running out of file descriptors
 _OWN = 32  # entries of a list of held steps that are reserved for the worker's own
 _THREADS = 16  # receiving threads; idle ones cost nothing
 
@@ -464,7 +464,7 @@ class Replicator:
             if each.ranks == ALL and not each.count and each.round in self._context.replicated_rounds
         ]
         fetch_disabled = [FETCH_DISABLED] if self._context.fetch_failed else []
-        return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MOST_HOLDS - _OWN]
+        return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MAX_HOLDS - _OWN]
 
     def _close_round(self) -> None:
         """Close the connections and cancel the work of the current round."""
@@ -478,7 +478,7 @@ class Replicator:
     def _accept(self, listens: socket.socket) -> None:
         """Accept one connection of a peer and start a task that serves it.
 
-        Without free file descriptors, listening pauses for FULL_S seconds.
+        Without free file descriptors, listening pauses for RESOURCE_PAUSE_S seconds.
         """
         try:
             sock, _ = listens.accept()
@@ -486,10 +486,10 @@ class Replicator:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(listens.fileno())
-                loop.call_later(FULL_S, self.listen, listens)
+                loop.call_later(RESOURCE_PAUSE_S, self.listen, listens)
             return
         # A peer with the token proves it quickly: end the one that has waited longest.
-        if len(self._strangers) >= MOST_STRANGERS:
+        if len(self._strangers) >= MAX_STRANGERS:
             self._strangers.pop(next(iter(self._strangers))).cancel()
         connection = PeerConnection(sock)
         self._connections.add(connection)  # here, since a task that is cancelled before it starts closes nothing
@@ -511,7 +511,7 @@ class Replicator:
             is_proven = await accept_peer(connection, self._context.identity)
             self._strangers.pop(connection, None)
             if is_proven and await self._is_current_round(connection):
-                if len(self._connections) - len(self._strangers) <= MOST_CALLERS:
+                if len(self._connections) - len(self._strangers) <= MAX_CALLERS:
                     await self._serve_requests(connection)
             else:
                 self._log_stranger("stranger_refused", {"peer": connection.peer, "round": connection.round})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, All, Keep, Manifest, steps_to_remove
+from turnout.launcher.checkpoint.format.manifest import MAX_BYTES, All, Keep, Manifest, steps_to_remove
 from turnout.launcher.checkpoint.storage.step_reader import committed, manifest_of, note_of
 from turnout.launcher.checkpoint.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
@@ -116,7 +116,7 @@ def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
 def _has_no_manifest(store: Store, step: int) -> bool:
     """Return True if a step has no manifest at all. An unreadable one counts as a manifest."""
     try:
-        return store.read(step, MANIFEST, MOST_BYTES) is None
+        return store.read(step, MANIFEST, MAX_BYTES) is None
     except BadCheckpoint:  # a person has put something else there
         return False
 

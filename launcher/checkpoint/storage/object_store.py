@@ -76,16 +76,16 @@ class ObjectStore:
                 self._fs.rm_file(path)
             raise
 
-    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+    def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small object of a step; None if it does not exist.
 
-        Raises BadCheckpoint if it has more than `most_bytes`, and StorageFailed.
+        Raises BadCheckpoint if it has more than `max_bytes`, and StorageFailed.
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 size = int(self._fs.info(self._at(step, name))["size"])
-                if size > most_bytes:
-                    raise BadCheckpoint(f"{name} of step {step} has more than {most_bytes} bytes")
+                if size > max_bytes:
+                    raise BadCheckpoint(f"{name} of step {step} has more than {max_bytes} bytes")
                 return bytes(self._fs.cat_file(self._at(step, name)))
             except FileNotFoundError:
                 return None

@@ -97,7 +97,7 @@ def _start_writeback(file: int, start: int, size_bytes: int, flags: int) -> bool
     raise OSError(number, os.strerror(number))
 
 
-MOST_NAMES = 1_000  # names for shards of one rank and step: one for each attempt
+MAX_NAMES = 1_000  # names for shards of one rank and step: one for each attempt
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
 
@@ -178,20 +178,20 @@ class PosixStore:
             self._failpoint("folder_synced")
             return name
 
-    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+    def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small file of a step; None if it does not exist.
 
-        Raises BadCheckpoint if it has more than `most_bytes`, and StorageFailed.
+        Raises BadCheckpoint if it has more than `max_bytes`, and StorageFailed.
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file, open(file, "rb", closefd=False) as content:
-                    found = content.read(most_bytes + 1)
+                    found = content.read(max_bytes + 1)
             except FileNotFoundError:
                 self._look()
                 return None
-        if len(found) > most_bytes:
-            raise BadCheckpoint(f"{name} of step {step} has more than {most_bytes} bytes")
+        if len(found) > max_bytes:
+            raise BadCheckpoint(f"{name} of step {step} has more than {max_bytes} bytes")
         return found
 
     @contextmanager
@@ -275,12 +275,12 @@ class PosixStore:
             self._failpoint("placed")
             return name
         stem, dot, kind = name.rpartition(".")
-        for mark in range(1, MOST_NAMES):
+        for mark in range(1, MAX_NAMES):
             free = f"{stem}{f'.{mark:x}' if mark > 1 else ''}{dot}{kind}"
             if _link(at, private, free):
                 self._failpoint("placed")
                 return free
-        raise OSError(errno.EEXIST, f"{MOST_NAMES} files of this name are there: remove those that no manifest names")
+        raise OSError(errno.EEXIST, f"{MAX_NAMES} files of this name are there: remove those that no manifest names")
 
     @contextmanager
     def _root(self) -> Iterator[int]:

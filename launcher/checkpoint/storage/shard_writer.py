@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from turnout.launcher.checkpoint.format.manifest import (
-    MOST_BYTES,
+    MAX_BYTES,
     Blocks,
     ShardNote,
     StoredShard,
@@ -127,7 +127,7 @@ def _check(store: Store, shard_write: ShardWrite) -> None:
     one has.
     """
     try:
-        text = store.read(shard_write.step, note_name(shard_write.rank), MOST_BYTES)
+        text = store.read(shard_write.step, note_name(shard_write.rank), MAX_BYTES)
         before = read_note(text) if text is not None else None
     except NewerFormat as error:
         raise StorageFailed(

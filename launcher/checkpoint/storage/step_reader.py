@@ -23,7 +23,7 @@ from typing import NamedTuple
 import xxhash
 
 from turnout.launcher.checkpoint.format.manifest import (
-    MOST_BYTES,
+    MAX_BYTES,
     Blocks,
     Manifest,
     ShardNote,
@@ -37,7 +37,7 @@ from turnout.launcher.checkpoint.storage.store import MANIFEST, OpenFile, Store,
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.event_log import EventLog
 
-MOST_THREADS = 2  # for each rank of a host, which all load at once
+MAX_THREADS = 2  # for each rank of a host, which all load at once
 
 _ALONE_BYTES = 1 << 20  # read by one thread before another one starts
 
@@ -94,7 +94,7 @@ class VerifiedReader:
         """
         jobs = self._jobs(pieces)
         size_bytes = sum(job.into.nbytes or self.block_bytes for job in jobs)
-        helpers = min(MOST_THREADS, len(jobs), len(os.sched_getaffinity(0))) - 1
+        helpers = min(MAX_THREADS, len(jobs), len(os.sched_getaffinity(0))) - 1
         if helpers < 1 or size_bytes <= _ALONE_BYTES:
             self._work(jobs)
             return
@@ -230,7 +230,7 @@ def manifest_of(store: Store, step: int) -> Manifest:
 
     Raises BadCheckpoint, NewerFormat, StorageFailed.
     """
-    text = store.read(step, MANIFEST, MOST_BYTES)
+    text = store.read(step, MANIFEST, MAX_BYTES)
     if text is None:
         raise BadCheckpoint(f"step {step} is not committed")
     try:
@@ -308,7 +308,7 @@ def _memory(size_bytes: int) -> memoryview:
 def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
     """Return a rank's note of its shard, or None if it is missing or broken. Raises StorageFailed."""
     try:
-        text = store.read(step, note_name(rank), MOST_BYTES)
+        text = store.read(step, note_name(rank), MAX_BYTES)
         return read_note(text) if text is not None else None
     except BadCheckpoint:
         return None

@@ -21,7 +21,7 @@ from typing import Protocol
 from turnout.launcher.errors import StorageFailed
 
 MANIFEST = "manifest.json"
-MOST_STEP = 1 << 60
+MAX_STEP = 1 << 60
 _STEP = re.compile(r"step-(\d{10,19})")
 _RANK = re.compile(r"rank-(\d{5,10})(\.[0-9a-f]+)?\.(safetensors|json)")
 
@@ -68,7 +68,7 @@ class Store(Protocol):
         and there is no file.
         """
 
-    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+    def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
         """Read a small file, None if it does not exist. Raises BadCheckpoint for what cannot be a file of ours."""
 
     def opened(self, step: int, name: str) -> AbstractContextManager[OpenFile]:
@@ -85,8 +85,8 @@ class Store(Protocol):
 
 def step_name(step: int) -> str:
     """Return the folder name of a step, 0 to 1 << 60."""
-    if not 0 <= step <= MOST_STEP:
-        raise StorageFailed(f"step {step} cannot be stored: 0 to {MOST_STEP} can")
+    if not 0 <= step <= MAX_STEP:
+        raise StorageFailed(f"step {step} cannot be stored: 0 to {MAX_STEP} can")
     return f"step-{step:010}"
 
 
@@ -94,7 +94,7 @@ def step_of(name: str) -> int | None:
     """Return the step of a folder name, or None if it is not one of ours."""
     found = _STEP.fullmatch(name)
     step = int(found[1]) if found else -1
-    return step if found and step <= MOST_STEP and step_name(step) == name else None
+    return step if found and step <= MAX_STEP and step_name(step) == name else None
 
 
 def shard_name(rank: int, mark: str = "") -> str:

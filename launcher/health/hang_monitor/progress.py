@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from turnout.launcher.goodput.job_time import RankZero
-from turnout.launcher.health.hang_detector import BUCKETS, MOST_COUNTED, Progress, aged, bucket_of
+from turnout.launcher.health.hang_detector import BUCKETS, MAX_COUNTED, Progress, aged, bucket_of
 
 PROGRESS = "TURNOUT_PROGRESS_FILE"
 
@@ -141,10 +141,10 @@ class ProgressReporter:
             self._watch_compiler(compiler)
 
     def _count(self, bucket: int) -> None:
-        """Add one interval to a bucket of the histogram. All counts are aged when their sum exceeds MOST_COUNTED."""
+        """Add one interval to a bucket of the histogram. All counts are aged when their sum exceeds MAX_COUNTED."""
         self._counts[bucket] += 1
         self._counted += 1
-        if self._counted > MOST_COUNTED:
+        if self._counted > MAX_COUNTED:
             self._counts = aged(self._counts)
             self._counted = sum(self._counts)
             self._words.write_counts(self._counts)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.launcher.health.hang_monitor.prepare_process import SIGNAL, stacks_file
-from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
+from turnout.launcher.health.stack_traces.parse import MAX_BYTES, write
 
 _NAME = "turnout-stacks"
 
@@ -142,7 +142,7 @@ async def _run_py_spy(command: list[str], limit_s: float) -> tuple[str, str]:
             with contextlib.suppress(ProcessLookupError):
                 spy.kill()
             await spy.wait()
-    if spy.returncode == 0 and len(out) < MOST_BYTES // 2:  # quoting in JSON makes it larger
+    if spy.returncode == 0 and len(out) < MAX_BYTES // 2:  # quoting in JSON makes it larger
         return out.decode(errors="replace"), ""
     return "", f"py-spy: {_complaint(err.decode(errors='replace')) or f'exit code {spy.returncode}'}"
 
@@ -166,7 +166,7 @@ def _dump_by_signal(pid: int, file: Path) -> tuple[str, str]:
             if (now := file.stat().st_size) != size:
                 size, since_s = now, time.monotonic()
         with file.open("rb") as dump:
-            printed = dump.read(MOST_BYTES // 2).decode(errors="replace")
+            printed = dump.read(MAX_BYTES // 2).decode(errors="replace")
     except OSError as error:
         return "", f"its stacks cannot be had: {error}"
     return printed, "" if printed else f"it did not answer a signal in {ANSWER_S:g} s"

@@ -15,7 +15,7 @@ import msgspec
 
 from turnout.launcher.errors import BadFrame, LauncherError
 from turnout.launcher.health.model import ProbeStage
-from turnout.launcher.health.probe_messages import MOST_FAULT, ProbePlan, Report, encode, read_plan
+from turnout.launcher.health.probe_messages import MAX_FAULT, ProbePlan, Report, encode, read_plan
 from turnout.launcher.linux import die_with
 
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         plan = read_plan(plan_text.encode())
     except BadFrame as error:
-        reports.write(fault=str(error)[:MOST_FAULT])
+        reports.write(fault=str(error)[:MAX_FAULT])
         return 1
     sys.stdout.flush()
     code = _measure(plan, reports)
@@ -78,7 +78,7 @@ def _measure(plan: ProbePlan, reports: ReportWriter) -> int:
             reports.write(clock_ahead_s=ahead_s, clock_within_s=within_s)
         reports.write(stage=ProbeStage.DONE)
     except (LauncherError, RuntimeError, OSError, ValueError) as error:
-        reports.write(fault=f"{type(error).__name__}: {error}"[:MOST_FAULT])
+        reports.write(fault=f"{type(error).__name__}: {error}"[:MAX_FAULT])
     well = reports.report.stage is ProbeStage.DONE
     if plan.members > 1:
         with suppress(RuntimeError, LauncherError):  # no other process may be there to receive it

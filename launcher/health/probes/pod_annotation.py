@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnout.launcher.coordinator_messages import Found, Judged
+from turnout.launcher.coordinator_messages import Judged, NodeResult
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.probe_messages import Report
@@ -106,7 +106,7 @@ class OwnPod:
 
         A healthy node waits a random time first, so that not all write at once. The result is logged.
         """
-        if finding.found is Found.FINE:
+        if finding.result is NodeResult.FINE:
             await asyncio.sleep(random.uniform(0, SPREAD_S * finding.members))
         name = f"{self._pod.namespace}/{self._pod.name}"
         body, (client, errors) = await asyncio.to_thread(lambda: (self._body(finding, report), _client()))
@@ -115,7 +115,7 @@ class OwnPod:
                 fault = await self._patch(body, client, errors)
         except TimeoutError:
             fault = f"not within {WITHIN_S:g} s"
-        fields = {"pod": name, "found": finding.found.value, "cause": finding.cause}
+        fields = {"pod": name, "found": finding.result.value, "cause": finding.cause}
         if fault:
             self._log_event("verdict_not_written", {**fields, "detail": fault})
         else:
@@ -151,7 +151,7 @@ class OwnPod:
         from turnout.kube.node_health import CheckResult, NodeReport, encode_report, utc_datetime
 
         verdict = NodeReport(
-            CheckResult(finding.found.value),
+            CheckResult(finding.result.value),
             utc_datetime(time.time()),
             finding.round,
             finding.by[:253],

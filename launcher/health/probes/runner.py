@@ -19,8 +19,8 @@ from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.model import GRACE_S, NodeChecks, ProbeStage, judge
 from turnout.launcher.health.probe_messages import (
-    MOST_BYTES,
-    MOST_FAULT,
+    MAX_BYTES,
+    MAX_FAULT,
     ProbePlan,
     Report,
     encode,
@@ -32,7 +32,7 @@ from turnout.launcher.model import Member
 
 COMMAND = (sys.executable, "-m", "turnout.launcher.health.probes")
 
-_MOST_REPORTS = 64
+_MAX_REPORTS = 64
 
 
 async def probe(
@@ -50,7 +50,7 @@ async def probe(
 
 async def _one(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) -> Report:
     """Run one probe process and return its last report. It is killed when its time is over."""
-    words, reader = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MOST_BYTES)
+    words, reader = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MAX_BYTES)
     with contextlib.ExitStack() as files:
         read_end, write_end = (
             files.enter_context(os.fdopen(end, mode, 0)) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
@@ -81,7 +81,7 @@ async def _last_report(process: Process, reader: asyncio.StreamReader, plan: Pro
     It has a fault if the process was stuck in a stage, wrote no valid report, or ended early.
     """
     report = Report()
-    for _ in range(_MOST_REPORTS):
+    for _ in range(_MAX_REPORTS):
         try:
             async with asyncio.timeout(plan.within_s(report.stage) + GRACE_S):
                 if line := await reader.readline():
@@ -98,7 +98,7 @@ async def _last_report(process: Process, reader: asyncio.StreamReader, plan: Pro
 
 def _failed(report: Report, why: str) -> Report:
     done = report.stage is ProbeStage.DONE
-    return report if done or report.fault else msgspec.structs.replace(report, fault=why[:MOST_FAULT])
+    return report if done or report.fault else msgspec.structs.replace(report, fault=why[:MAX_FAULT])
 
 
 _MEMORY = "/dev/shm"

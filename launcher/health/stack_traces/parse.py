@@ -16,16 +16,16 @@ from turnout.launcher.errors import BadStacks
 from turnout.launcher.health.stack_traces.stack_tree import (
     INNER_FRAMES,
     LEFT_OUT,
-    MOST_FRAMES,
-    MOST_NAME,
-    MOST_THREADS,
+    MAX_FRAMES,
+    MAX_NAME,
+    MAX_THREADS,
     UNNAMED,
     Frame,
     RankStacks,
     Thread,
 )
 
-MOST_BYTES = 4 * 1024 * 1024  # of one rank
+MAX_BYTES = 4 * 1024 * 1024  # of one rank
 _HOMES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
 _OUR_START = "launcher/workers/forkserver/child_main.py"  # calls the user's script
 _NATIVE = re.compile(r"\.so\b|\.(?:cc?|cpp|cxx|cu|hh?|hpp|cuh|S)$")
@@ -72,8 +72,8 @@ def write(by: str, stacks: str, state: str, why: str = "") -> bytes:
 
 def read(raw: bytes) -> RankStacks:
     """Parse the stacks in a file of any of these forms. Raises BadStacks if it has none."""
-    if len(raw) > MOST_BYTES:
-        raise BadStacks(f"it has {len(raw)} bytes, and no more than {MOST_BYTES} are read")
+    if len(raw) > MAX_BYTES:
+        raise BadStacks(f"it has {len(raw)} bytes, and no more than {MAX_BYTES} are read")
     try:
         if raw.lstrip()[:1] != b"{":
             return _parse_text(raw.decode(errors="replace"), "")
@@ -125,26 +125,26 @@ def _with_frames(threads: Sequence[Thread]) -> tuple[Thread, ...]:
 def _blocks(head: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:
     """Split text at the matches of a pattern.
 
-    Returns (match, text up to the next match), at most MOST_THREADS blocks. The last block is always kept.
+    Returns (match, text up to the next match), at most MAX_THREADS blocks. The last block is always kept.
     """
     heads = list(head.finditer(text))
     ends = [*(each.start() for each in heads[1:]), len(text)]
     blocks = [(each, text[each.end() : end]) for each, end in zip(heads, ends, strict=False)]
     # The main thread may be the last.
-    return blocks if len(blocks) <= MOST_THREADS else [*blocks[: MOST_THREADS - 1], blocks[-1]]
+    return blocks if len(blocks) <= MAX_THREADS else [*blocks[: MAX_THREADS - 1], blocks[-1]]
 
 
 def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
     """Return the steps of each thread in py-spy's JSON, and whether it is the main thread.
 
-    At most MOST_THREADS threads.
+    At most MAX_THREADS threads.
     """
     return [
         (
             [_step(frame.name, frame.filename, frame.line or 0, frame.module is None) for frame in thread.frames],
             thread.thread_name == "MainThread" or (thread.pid > 0 and thread.os_thread_id == thread.pid),
         )
-        for thread in _spy.decode(text)[:MOST_THREADS]
+        for thread in _spy.decode(text)[:MAX_THREADS]
     ]
 
 
@@ -179,8 +179,8 @@ def _step(name: str, source: str, line: int, python: bool) -> _Step:
         name = name.rsplit(".", 1)[-1]  # py-spy prints the class, faulthandler does not
     elif name.startswith("0x"):
         name = UNNAMED
-    source = _printable(source[-MOST_NAME:]).replace("@", "?")  # the separator of a label
-    return Frame(_printable(name[:MOST_NAME]) or UNNAMED, source or UNNAMED), line if line > 0 else 0, python
+    source = _printable(source[-MAX_NAME:]).replace("@", "?")  # the separator of a label
+    return Frame(_printable(name[:MAX_NAME]) or UNNAMED, source or UNNAMED), line if line > 0 else 0, python
 
 
 def _printable(text: str) -> str:
@@ -193,6 +193,6 @@ def _thread(steps: Sequence[_Step], main: bool) -> Thread:
     outer = list(reversed(steps))
     ours = max((at for at, step in enumerate(outer) if step[0].source.endswith(_OUR_START)), default=-1)
     outer = outer[ours + 1 :]  # a process that was not forked has no such frames
-    if len(outer) > MOST_FRAMES:
-        outer = [*outer[: MOST_FRAMES - INNER_FRAMES - 1], (LEFT_OUT, 0, True), *outer[-INNER_FRAMES:]]
+    if len(outer) > MAX_FRAMES:
+        outer = [*outer[: MAX_FRAMES - INNER_FRAMES - 1], (LEFT_OUT, 0, True), *outer[-INNER_FRAMES:]]
     return Thread(tuple(step[0] for step in outer), tuple(step[1] for step in outer), main)

@@ -209,9 +209,9 @@ def _xml(words: str) -> str:
     return escape("".join(letter if letter.isprintable() else "?" for letter in words), quote=False)
 
 
-MOST_GROUPS = 20  # groups described one by one
+MAX_GROUPS = 20  # groups described one by one
 
-MOST_TEXT_LINES = 2_000  # lines of one tree
+MAX_TEXT_LINES = 2_000  # lines of one tree
 
 _STATES = {
     "D": "in the kernel, not to be interrupted",
@@ -279,14 +279,14 @@ def verdict(merged: StackReport) -> list[str]:
     outliers, world = merged.outliers, merged.world
     lines = [
         f"{_ranks(group.ranks)} {_verb_for(group.ranks)} apart: {group}"
-        for group in outliers.suspect_groups[:MOST_GROUPS]
+        for group in outliers.suspect_groups[:MAX_GROUPS]
     ]
-    if len(outliers.suspect_groups) > MOST_GROUPS:
-        lines.append(f"and {len(outliers.suspect_groups) - MOST_GROUPS} more groups stand apart")
+    if len(outliers.suspect_groups) > MAX_GROUPS:
+        lines.append(f"and {len(outliers.suspect_groups) - MAX_GROUPS} more groups stand apart")
     lines += _describe_majority(outliers.majority)
     if outliers.silent:
         lines.append(f"{_ranks(outliers.silent)} of {world}: no stack")
-    lines += [f"{_ranks(ranks)}: {reason}" for reason, ranks in merged.why[:MOST_GROUPS]]
+    lines += [f"{_ranks(ranks)}: {reason}" for reason, ranks in merged.why[:MAX_GROUPS]]
     lines += [f"{_ranks(ranks)}: {odd}" for odd, ranks in merged.states]
     return lines
 
@@ -298,7 +298,7 @@ def _describe_majority(crowd: tuple[Group, ...]) -> list[str]:
     """
     if len(crowd) == 1:
         return [f"{_ranks(crowd[0].ranks)} {_verb_for(crowd[0].ranks)} in one place: {crowd[0]}"]
-    lines = [f"{_ranks(group.ranks)} {_verb_for(group.ranks)} here: {group}" for group in crowd[:MOST_GROUPS]]
+    lines = [f"{_ranks(group.ranks)} {_verb_for(group.ranks)} here: {group}" for group in crowd[:MAX_GROUPS]]
     if lines:
         lines.append("no place holds two thirds of the ranks, so nobody is named")
     return lines
@@ -326,13 +326,13 @@ def text(merged: StackReport) -> str:
 
 
 def _tree_lines(root: StackNode, world: int) -> list[str]:
-    """Return the tree of stacks as indented text, at most MOST_TEXT_LINES lines.
+    """Return the tree of stacks as indented text, at most MAX_TEXT_LINES lines.
 
     Indentation grows only where stacks part.
     """
     lines, left = list[str](), [(child, 0) for child in reversed(root.children)]
     while left:
-        if len(lines) >= MOST_TEXT_LINES:
+        if len(lines) >= MAX_TEXT_LINES:
             return [*lines, "... the tree goes on: the JSON has it all"]
         node, depth = left.pop()
         at = f"  :{','.join(map(str, node.lines))}" if node.lines else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-MOST_RANKS = 65_536
+MAX_RANKS = 65_536
 
 
 def all_of(world: int) -> int:
@@ -50,13 +50,13 @@ def label(ranks: int, world: int) -> str:
     return f"{rank_set_text(ranks)}|{rank_set_text(all_of(world) & ~ranks)}"
 
 
-MOST_THREADS = 256  # of one rank; the first are kept
+MAX_THREADS = 256  # of one rank; the first are kept
 
-MOST_FRAMES = 192  # of one thread; if there are more, the outer and the inner ones are kept
+MAX_FRAMES = 192  # of one thread; if there are more, the outer and the inner ones are kept
 
 INNER_FRAMES = 64
 
-MOST_NAME = 160
+MAX_NAME = 160
 
 UNNAMED = "??"  # the guide's word for a function that no debugger can name
 
@@ -106,8 +106,8 @@ class WorldStacks:
     why: dict[int, str] = field(default_factory=dict)  # reasons for missing stacks, by rank
 
     def __post_init__(self) -> None:
-        if not 0 < self.world <= MOST_RANKS:
-            raise ValueError(f"a world of {self.world} ranks, must be 1 to {MOST_RANKS}")
+        if not 0 < self.world <= MAX_RANKS:
+            raise ValueError(f"a world of {self.world} ranks, must be 1 to {MAX_RANKS}")
         for rank in (*self.showings, *self.why):
             if not 0 <= rank < self.world:
                 raise ValueError(f"rank {rank} in a world of {self.world}")
@@ -118,7 +118,7 @@ class WorldStacks:
         return all_of(self.world) & ~set_of(self.showings)
 
 
-MOST_LINES = 4  # line numbers kept for one frame
+MAX_LINES = 4  # line numbers kept for one frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,5 +179,5 @@ def fold(threads: Mapping[int, Iterable[Thread]]) -> StackNode:
 def _grown(frame: Frame, node: _Growing) -> StackNode:
     """Freeze a growing node and everything below it, its children sorted by frame."""
     children = tuple(_grown(each, node.children[each]) for each in sorted(node.children))
-    lines = tuple(sorted(node.lines - {0})[:MOST_LINES])
+    lines = tuple(sorted(node.lines - {0})[:MAX_LINES])
     return StackNode(frame, node.ranks, node.ends, node.threads, lines, children)

@@ -9,7 +9,7 @@ import msgspec
 
 from turnout.launcher.framing import decode, frame
 
-MOST_BYTES = 64 << 20  # a thousand requests with a large environment each
+MAX_BYTES = 64 << 20  # a thousand requests with a large environment each
 READ_BYTES = 1 << 16
 
 

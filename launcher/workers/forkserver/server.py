@@ -32,7 +32,7 @@ from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.linux import adopt_orphans, die_with, kill_below, set_process_name
 from turnout.launcher.workers.forkserver.child_main import execute, leave_parent, look, run, why_no_script
 from turnout.launcher.workers.forkserver.messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     READ_BYTES,
     Ended,
     ParentReady,
@@ -46,7 +46,7 @@ from turnout.launcher.workers.forkserver.messages import (
     read_order,
 )
 
-MOST_S = 0.03
+MAX_S = 0.03
 
 _LOOK_S = 0.001
 
@@ -57,7 +57,7 @@ _SOCK_DIAG, _BY_FAMILY, _DONE, _REQUEST, _DUMP = 4, 20, 3, 0x1, 0x300  # linux/n
 _ANSWER_BYTES = 1 << 13
 
 
-def wait_before_first(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+def wait_before_first(env: Mapping[str, str], most_s: float = MAX_S) -> None:
     """Wait a moment before the first process of a worker without rank 0, so that rank 0 is likely to listen
     elsewhere.
     """
@@ -65,7 +65,7 @@ def wait_before_first(env: Mapping[str, str], most_s: float = MOST_S) -> None:
         time.sleep(most_s)
 
 
-def wait_until_listening(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+def wait_until_listening(env: Mapping[str, str], most_s: float = MAX_S) -> None:
     """Wait after starting rank 0 until it listens, at most `most_s` seconds. Returns at once for other ranks."""
     port = env.get("MASTER_PORT", "")
     if env.get("RANK") != "0" or not port.isdecimal():
@@ -91,7 +91,7 @@ def _is_listening_by_netlink(family: int, port: int) -> bool:
     body = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << int(_LISTENS, 16))
     body += struct.pack("!HH", port, 0) + bytes(44)  # of idiag_sockid only the port is asked for
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
-        kernel.settimeout(MOST_S)
+        kernel.settimeout(MAX_S)
         kernel.send(struct.pack("=IHHII", 16 + len(body), _BY_FAMILY, _REQUEST | _DUMP, 1, 0) + body)
         answer = kernel.recv(_ANSWER_BYTES)
     kind: int = struct.unpack_from("=IH", answer)[1]
@@ -146,7 +146,7 @@ class Parent:
         self._endpoint, self._agent = endpoint, agent
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._handlers = look()
-        self._frames = FrameSplitter(MOST_BYTES)
+        self._frames = FrameSplitter(MAX_BYTES)
         self._running: dict[int, int] = {}  # local ranks by pid
         self._kill_at_s: float | None = None  # set while a Stop is in progress
         self._orphans: set[str] = set()

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format.arena_layout import (
+    MAX_GENERATIONS,
     MOST,
-    MOST_GENERATIONS,
     PAGE_BYTES,
     RECORD_AT,
     RECORD_BYTES,
@@ -65,7 +65,7 @@ BROKEN = Slot(epoch=9, fault="torn")
 names = st.text(max_size=253)
 counts = st.integers(0, MOST)
 identities = st.builds(
-    Identity, names, names, st.integers(0, (1 << 20) - 1), st.text(max_size=64), st.integers(1, MOST_GENERATIONS)
+    Identity, names, names, st.integers(0, (1 << 20) - 1), st.text(max_size=64), st.integers(1, MAX_GENERATIONS)
 )
 records = st.builds(
     lambda rank, more, **fields: ShardRecord(rank=rank, world=rank + more, **fields),
@@ -79,7 +79,7 @@ slots = st.lists(
         st.booleans(),
         st.integers(0, 50),
     ),
-    max_size=MOST_GENERATIONS,
+    max_size=MAX_GENERATIONS,
 )
 
 
@@ -212,7 +212,7 @@ def each_of(value, bounds):
 
 @pytest.mark.parametrize("bound", each_of(OURS, {
     "run": ["r" * 253], "worker": ["w" * 253], "owner": ["o" * 253], "boot": ["b" * 64],
-    "local_rank": [0, (1 << 20) - 1], "count": [1, MOST_GENERATIONS], "owner_count": [1, MOST_GENERATIONS],
+    "local_rank": [0, (1 << 20) - 1], "count": [1, MAX_GENERATIONS], "owner_count": [1, MAX_GENERATIONS],
 }))  # fmt: skip
 def test_the_last_identity_that_is_taken(bound):
     assert replace(OURS, **bound)
@@ -220,7 +220,7 @@ def test_the_last_identity_that_is_taken(bound):
 
 @pytest.mark.parametrize("bound", each_of(OURS, {
     "run": ["r" * 254], "worker": ["w" * 254], "owner": ["o" * 254], "boot": ["b" * 65],
-    "local_rank": [-1, 1 << 20], "count": [0, MOST_GENERATIONS + 1], "owner_count": [0, MOST_GENERATIONS + 1],
+    "local_rank": [-1, 1 << 20], "count": [0, MAX_GENERATIONS + 1], "owner_count": [0, MAX_GENERATIONS + 1],
 }))  # fmt: skip
 def test_the_first_identity_that_is_refused(bound):
     with pytest.raises(BadCheckpoint):
@@ -253,7 +253,7 @@ def test_head_data_and_sums_lie_apart_and_within_what_is_reserved(record):
 
 
 def test_generations_never_meet():
-    assert table_at(MOST_GENERATIONS - 1) + PAGE_BYTES <= offset_of(0)
+    assert table_at(MAX_GENERATIONS - 1) + PAGE_BYTES <= offset_of(0)
     assert [offset_of(at) for at in (0, 1, 6)] == [STRIDE_BYTES, 2 * STRIDE_BYTES, 7 * STRIDE_BYTES]
     assert [table_at(at) for at in (0, 1, 6)] == [PAGE_BYTES, 2 * PAGE_BYTES, 7 * PAGE_BYTES]
 

@@ -22,7 +22,7 @@ from turnout.launcher.health.hang_detector import (
 from turnout.launcher.health.judge_nodes import Sample
 from turnout.launcher.health.model import Check, ExcludedNode, Measured, NodeChecks, SlowRule, StragglerLimits
 from turnout.launcher.health.stack_traces.stack_tree import (
-    MOST_RANKS,
+    MAX_RANKS,
     RankStacks,
     Thread,
     WorldStacks,
@@ -249,7 +249,7 @@ def test_a_set_of_ranks_in_words(words, ranks):
     assert rank_set_text(set_of(ranks)) == words
 
 
-@pytest.mark.parametrize("world", [0, MOST_RANKS + 1])
+@pytest.mark.parametrize("world", [0, MAX_RANKS + 1])
 def test_a_world_of_nobody_or_of_too_many_is_refused(world):
     with pytest.raises(ValueError, match=f"a world of {world} ranks"):
         WorldStacks(world, {})
@@ -264,7 +264,7 @@ def test_a_rank_that_a_world_has_not_is_refused(told, rank):
 
 def test_a_world_may_have_one_rank_and_as_many_as_there_can_be():
     assert (WorldStacks(1, {0: RankStacks()}).silent, WorldStacks(2, {1: RankStacks()}).silent) == (0, 1)
-    assert WorldStacks(MOST_RANKS, {MOST_RANKS - 1: RankStacks()}).silent == (1 << MOST_RANKS - 1) - 1
+    assert WorldStacks(MAX_RANKS, {MAX_RANKS - 1: RankStacks()}).silent == (1 << MAX_RANKS - 1) - 1
 
 
 def test_a_thread_has_a_line_for_each_frame():

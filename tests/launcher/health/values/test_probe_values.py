@@ -5,9 +5,9 @@ import pytest
 
 from turnout.launcher.coordinator_messages import Probe
 from turnout.launcher.errors import BadCheck, BadFrame
-from turnout.launcher.health.model import MOST_STAGE_S, Measured, ProbePolicy, ProbeStage
+from turnout.launcher.health.model import MAX_STAGE_S, Measured, ProbePolicy, ProbeStage
 from turnout.launcher.health.probe_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     ON_CPU,
     ON_DEVICE,
     ProbePlan,
@@ -42,7 +42,7 @@ def test_what_is_said_is_what_is_heard(read, message):
         pytest.param(read_report, b'{"stage": "gone"}', id="a stage that is none"),
         pytest.param(read_report, b'{"compute_s": -1}', id="a time below zero"),
         pytest.param(read_report, b'{"compute_s": NaN}', id="a time that is none"),
-        pytest.param(read_report, b" " * (MOST_BYTES + 1), id="too long"),
+        pytest.param(read_report, b" " * (MAX_BYTES + 1), id="too long"),
         pytest.param(read_report, b"[" * 10_000, id="too deep"),
         pytest.param(
             read_plan, b'{"rank": 2, "processes": 2, "members": 2, "address": "", "port": 0}', id="no such rank"
@@ -111,9 +111,9 @@ def test_what_no_process_has_measured_is_not_known_of_its_member(empty):
 
 def test_as_much_may_be_said_as_is_read():
     whole = encode(REPORT)
-    assert read_report(whole.ljust(MOST_BYTES)) == REPORT
-    with pytest.raises(BadFrame, match=f"{MOST_BYTES} at most"):
-        read_report(whole.ljust(MOST_BYTES + 1))
+    assert read_report(whole.ljust(MAX_BYTES)) == REPORT
+    with pytest.raises(BadFrame, match=f"{MAX_BYTES} at most"):
+        read_report(whole.ljust(MAX_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_as_much_may_be_said_as_is_read():
     [
         pytest.param({"meet_s": 0.0}, id="no time to meet"),
         pytest.param({"stage_s": 0.0}, id="no time for a stage"),
-        pytest.param({"meet_s": MOST_STAGE_S + 1}, id="more than a day to meet"),
-        pytest.param({"stage_s": MOST_STAGE_S + 1}, id="more than a day for a stage"),
+        pytest.param({"meet_s": MAX_STAGE_S + 1}, id="more than a day to meet"),
+        pytest.param({"stage_s": MAX_STAGE_S + 1}, id="more than a day for a stage"),
         pytest.param({"matmul": 0}, id="a product of nothing"),
         pytest.param({"reduce_bytes": 0}, id="an all-reduce of nothing"),
     ],
@@ -137,7 +137,7 @@ def test_what_no_probe_could_obey_is_refused(changes):
     [
         pytest.param({"meet_s": 0.5}, id="half a second to meet"),
         pytest.param({"stage_s": 0.5}, id="half a second for a stage"),
-        pytest.param({"meet_s": MOST_STAGE_S, "stage_s": MOST_STAGE_S}, id="a day for each"),
+        pytest.param({"meet_s": MAX_STAGE_S, "stage_s": MAX_STAGE_S}, id="a day for each"),
         pytest.param({"matmul": 1, "reduce_bytes": 1}, id="the least there is to measure"),
     ],
 )
