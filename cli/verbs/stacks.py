@@ -65,13 +65,13 @@ def _gathered(folder: Path) -> WorldStacks:
     (world,) = worlds
     if not 0 < world <= MAX_RANKS or int(names[-1][:5]) >= world:
         raise BadStacks(f"{names[-1]}: there is no such rank or world")
-    showings, why = dict[int, RankStacks](), dict[int, str]()
+    stacks_by_rank, why = dict[int, RankStacks](), dict[int, str]()
     for name in names:
         rank = int(name[:5])
         try:
             with (folder / name).open("rb") as file:
                 raw = file.read(MAX_BYTES + 1)
-            showings[rank] = read(raw)
+            stacks_by_rank[rank] = read(raw)
         except (BadStacks, OSError) as error:
             why[rank] = str(error)
-    return WorldStacks(world, showings, why)
+    return WorldStacks(world, stacks_by_rank, why)

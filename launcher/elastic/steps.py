@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 from turnout.launcher.health.hang_monitor.prepare_process import make_traceable
 from turnout.launcher.health.hang_monitor.progress import (
-    AGREES,
+    AFTER_LOOP_PHASE,
+    AGREEING_PHASE,
     DONE,
-    LEFT,
     PROGRESS,
     SAVED,
     STOP,
@@ -44,7 +44,7 @@ class Steps:
         """Give start, start + 1, and so on."""
         step = start
         if self._beats is not None:
-            self._beats.leave(LEFT)
+            self._beats.leave(AFTER_LOOP_PHASE)
         try:
             while True:
                 yield step
@@ -63,7 +63,7 @@ class Steps:
         self._beats.count_step()
         if not 0 <= self._words.read(STOP) <= step:
             return False
-        with self._beats.phase(AGREES):
+        with self._beats.phase(AGREEING_PHASE):
             self._agree(self._words, step)
         if last := bool(self._words.read(SURE)) and self._words.read(STOP) <= step:
             self._rest()
@@ -81,8 +81,8 @@ class Steps:
 
     def _rest(self) -> None:
         if self._beats is not None:
-            self._beats.leave(LEFT)
-            self._beats.enter(LEFT)
+            self._beats.leave(AFTER_LOOP_PHASE)
+            self._beats.enter(AFTER_LOOP_PHASE)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Mark a block that is not a step and may take long: `with steps.phase("evaluation"):`."""

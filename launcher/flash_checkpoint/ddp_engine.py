@@ -24,7 +24,7 @@ from turnout.launcher.checkpoint.engine.storage_type import DeletionStrategy, St
 from turnout.launcher.checkpoint.format.daemon_messages import Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVING_PHASE, in_phase
 
 _GENERATIONS, _THREADS = 3, 2
 _OTHERS_S, _LOOK_S = 60.0, 0.01  # seconds for local rank 0 to save the step that this rank has passed
@@ -89,7 +89,7 @@ class DdpCheckpointer:
         if step < 0:
             raise ValueError(f"step is {step}: 0 or more")
         if self._rank.local_rank == 0:
-            with in_phase(SAVES):
+            with in_phase(SAVING_PHASE):
                 self._memory_saver().save(step, state_dict, self._target(step, path, storage_type))
         self._newest = step
         self._steps.saved(step)

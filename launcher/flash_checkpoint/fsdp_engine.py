@@ -24,7 +24,7 @@ from turnout.launcher.checkpoint.engine.state_dict import flatten
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.checkpoint.storage.store import MAX_STEP, step_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
-from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVING_PHASE, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 
@@ -118,7 +118,7 @@ class FsdpShardCheckpointer:
             folder, step=step, disk=storage_type is StorageType.DISK, environ=self._environ, replicas=self._replicas
         )
         writer.home = str(self.checkpoint_dir)
-        with in_phase(SAVES):
+        with in_phase(SAVING_PHASE):
             dcp.save(dict(state_dict), storage_writer=writer)
         self._writer = writer
 

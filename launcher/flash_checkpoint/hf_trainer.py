@@ -23,7 +23,7 @@ from turnout.launcher.checkpoint.engine.storage_type import copies_of
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, Step
-from turnout.launcher.health.hang_monitor.progress import EVALUATES, progress_reporter
+from turnout.launcher.health.hang_monitor.progress import EVALUATING_PHASE, progress_reporter
 
 __all__ = ["FlashCkptTrainer", "FlashSaves"]
 
@@ -204,13 +204,13 @@ class _Progress(TrainerCallback):  # type: ignore[misc, unused-ignore]
         """Report to the agent that an evaluation or predict() runs, at its first step."""
         if not self._evaluates and (ours := progress_reporter()) is not None:
             self._evaluates = True
-            ours.enter(EVALUATES)
+            ours.enter(EVALUATING_PHASE)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Report to the agent that the evaluation has ended."""
         if self._evaluates and (ours := progress_reporter()) is not None:
             self._evaluates = False
-            ours.leave(EVALUATES)
+            ours.leave(EVALUATING_PHASE)
 
     on_predict = on_evaluate
 

@@ -23,7 +23,7 @@ from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStor
 from turnout.launcher.checkpoint.engine.process_info import choose_on_rank_0
 from turnout.launcher.checkpoint.engine.state_dict import flatten, unflatten
 from turnout.launcher.errors import BadCheckpoint, BadState
-from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVING_PHASE, in_phase
 
 _MARK = "turnout.object"
 
@@ -175,7 +175,7 @@ class Parts:
             replicas=self._replicas,
             environ=self._environ,
         )
-        with in_phase(SAVES), _without_warning():
+        with in_phase(SAVING_PHASE), _without_warning():
             dcp.save(state, storage_writer=writer)
         self._writer = writer
 

@@ -37,7 +37,7 @@ from turnout.launcher.checkpoint.storage.store import Store
 from turnout.launcher.coordinator_messages import MAX_COPIES
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.progress import RESTORES, SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import RESTORING_PHASE, SAVING_PHASE, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 
@@ -152,7 +152,7 @@ class Checkpointer:
         if optimizers and self.saves_here:
             self._before_steps.watch(optimizers)
         target = Save(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
-        with in_phase(SAVES):
+        with in_phase(SAVING_PHASE):
             self._save(step, state, target, copy_policy)
 
     def _before_step(self) -> None:
@@ -188,7 +188,7 @@ class Checkpointer:
         Every byte is verified. Raises BadCheckpoint if all ranks agreed on a step in memory that is broken; the next
         round then goes without it. Raises StorageFailed if storage cannot be read.
         """
-        with in_phase(RESTORES):
+        with in_phase(RESTORING_PHASE):
             return self._load(into)
 
     def _load(self, into: Mapping[str, object] | None) -> Loaded | None:

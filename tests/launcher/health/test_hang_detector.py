@@ -18,9 +18,9 @@ from turnout.launcher.health.hang_detector import (
     Progress,
     ProgressWatch,
     Resumed,
-    aged,
     bucket_of,
     edge_s,
+    halve_counts,
     hang_limit_s,
     observe,
     quantile_s,
@@ -137,7 +137,7 @@ def test_a_quantile_is_too_long_by_no_more_than_a_bucket(times_s, share):
 @given(st.lists(st.integers(0, MAX_COUNTED), min_size=BUCKETS, max_size=BUCKETS))
 @settings(max_examples=scaled(10))
 def test_with_age_no_kind_of_step_is_forgotten_and_the_usual_one_stays(counts):
-    old = aged(counts)
+    old = halve_counts(counts)
     assert [count > 0 for count in old] == [count > 0 for count in counts]
     assert all(count <= 2 * half <= count + 1 for count, half in zip(counts, old, strict=True))
 

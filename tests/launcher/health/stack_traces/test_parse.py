@@ -13,10 +13,10 @@ from turnout.launcher.errors import BadStacks
 from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read, state_of, write
 from turnout.launcher.health.stack_traces.stack_tree import (
     INNER_FRAMES,
-    LEFT_OUT,
     MAX_FRAMES,
     MAX_NAME,
     MAX_THREADS,
+    OMITTED_FRAMES,
     UNNAMED,
 )
 
@@ -146,7 +146,7 @@ def test_of_too_many_frames_the_outer_and_the_inner_ones_are_kept():
     (only,) = read(fault(range(1_000)).encode()).python
     names = [frame.function for frame in only.frames]
     assert (len(names), names[0], names[-1]) == (MAX_FRAMES, "f999", "f0")
-    assert only.frames.count(LEFT_OUT) == 1
+    assert only.frames.count(OMITTED_FRAMES) == 1
 
 
 def test_of_too_many_threads_the_last_is_kept_as_it_is_the_main_one():
@@ -229,10 +229,10 @@ def test_a_line_that_is_not_told_is_not_known():
 @pytest.mark.parametrize(("count", "kept"), [(MAX_FRAMES, MAX_FRAMES), (MAX_FRAMES + 1, MAX_FRAMES - 1)])
 def test_frames_are_left_out_only_where_they_are_too_many(count, kept):
     (only,) = read(fault(range(count)).encode()).python
-    assert len([frame for frame in only.frames if frame != LEFT_OUT]) == kept
+    assert len([frame for frame in only.frames if frame != OMITTED_FRAMES]) == kept
     if kept < count:
-        assert only.frames.index(LEFT_OUT) == MAX_FRAMES - INNER_FRAMES - 1
-        assert (only.lines[only.frames.index(LEFT_OUT)], only.frames[-INNER_FRAMES].function) == (0, "f63")
+        assert only.frames.index(OMITTED_FRAMES) == MAX_FRAMES - INNER_FRAMES - 1
+        assert (only.lines[only.frames.index(OMITTED_FRAMES)], only.frames[-INNER_FRAMES].function) == (0, "f63")
 
 
 @pytest.mark.parametrize(("count", "first", "last"), [(256, range(255), 255), (257, range(255), 256)])

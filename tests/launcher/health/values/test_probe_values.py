@@ -13,9 +13,9 @@ from turnout.launcher.health.probe_messages import (
     ProbePlan,
     ProbeSizes,
     Report,
+    combine_reports,
     encode,
-    measured,
-    of_member,
+    group_measurement,
     read_plan,
     read_report,
 )
@@ -71,12 +71,12 @@ def test_what_cannot_be_is_refused(read, data):
     ],
 )
 def test_a_member_is_as_good_as_the_worst_of_its_processes(changes, told):
-    assert of_member([REPORT, msgspec.structs.replace(REPORT, **changes)]) == told
+    assert combine_reports([REPORT, msgspec.structs.replace(REPORT, **changes)]) == told
 
 
 def test_a_group_is_as_fast_as_its_slowest_member():
     reports = [REPORT, msgspec.structs.replace(REPORT, collective_s=0.75)]
-    assert measured(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), 0.75)
+    assert group_measurement(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), 0.75)
 
 
 @pytest.mark.parametrize(
@@ -84,29 +84,29 @@ def test_a_group_is_as_fast_as_its_slowest_member():
 )
 def test_a_group_of_which_one_has_no_time_has_failed(times):
     reports = [msgspec.structs.replace(REPORT, collective_s=time_s) for time_s in times]
-    assert measured(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), None)
+    assert group_measurement(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), None)
 
 
 def test_a_member_has_a_time_only_if_each_of_its_processes_has_one():
     failed = msgspec.structs.replace(REPORT, compute_s=None)
-    assert (of_member([REPORT, failed]).compute_s, of_member([REPORT, REPORT]).compute_s) == (None, 0.5)
+    assert (combine_reports([REPORT, failed]).compute_s, combine_reports([REPORT, REPORT]).compute_s) == (None, 0.5)
 
 
 def test_of_two_that_ended_at_one_stage_the_one_with_a_fault_is_told():
     well, broken = Report(ProbeStage.COMPUTE), Report(ProbeStage.COMPUTE, fault="no kernel for this device")
-    assert of_member([well, broken]).fault == of_member([broken, well]).fault == broken.fault
+    assert combine_reports([well, broken]).fault == combine_reports([broken, well]).fault == broken.fault
 
 
 def test_links_of_a_switchbox_are_told_by_whoever_has_measured_them():
     boxes = (((0, 1), 20_000.0),)
-    told = of_member([REPORT, msgspec.structs.replace(REPORT, boxes=boxes)])
+    told = combine_reports([REPORT, msgspec.structs.replace(REPORT, boxes=boxes)])
     assert told == msgspec.structs.replace(REPORT, boxes=boxes)
 
 
 @pytest.mark.parametrize("empty", [{}, {"bandwidth_bytes_s": None}, {"device_used": None}], ids=str)
 def test_what_no_process_has_measured_is_not_known_of_its_member(empty):
     report = msgspec.structs.replace(REPORT, **empty)
-    assert of_member([report, report]) == report
+    assert combine_reports([report, report]) == report
 
 
 def test_as_much_may_be_said_as_is_read():
