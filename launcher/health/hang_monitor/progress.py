@@ -162,7 +162,7 @@ class ProgressReporter:
             self._watch_compiler(compiler)
 
     def _count(self, bucket: int) -> None:
-        """Add one interval to a bucket of the histogram. All counts are halve_counts when their sum exceeds
+        """Add one interval to a bucket of the histogram. All counts are halved when their sum exceeds
         MAX_COUNTED.
         """
         self._counts[bucket] += 1
