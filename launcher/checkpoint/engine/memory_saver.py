@@ -340,7 +340,9 @@ class MemorySaver:
             self._frozen.wait_compared()
 
     def _changed_names(self, save: _RunningSave, async_copy: AsyncCopy) -> list[str]:
-        """Wait for the copies from host memory. Return the names of tensors that were written to since the save began."""
+        """Wait for the copies from host memory. Return the names of tensors that were written to since the save
+        began.
+        """
         try:
             self._copier.wait()
             region = save.arena.map(save.generation, save.record.region_bytes)
@@ -400,7 +402,7 @@ class MemorySaver:
 
         The newest sealed generation, and one that is pinned while the daemon writes it to storage, are never taken. If
         none is free, the oldest save that waits for storage is dropped after PATIENCE_S.
-        With two generations no save can be dropped, so this one waits. Raises LauncherError after _STUCK_S.
+        With two generations no save can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S.
         """
         self.client.wait_pinned()
         began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
