@@ -1,4 +1,6 @@
-"""Runs the processes of one agent, round by round: derives what to start from the world, and tracks progress and end."""
+"""Runs the processes of one agent, round by round: derives what to start from the world, and tracks progress and
+end.
+"""
 
 from __future__ import annotations
 
