@@ -36,7 +36,7 @@ def sum_of(data: Buffer) -> int:
 
 
 def sums_of(view: memoryview, chunk_bytes: int = CHUNK_BYTES) -> list[int]:
-    """Return one checksum for each chunk, in order; [] for no bytes. The last chunk may be shorter. chunk_bytes: >= 1."""
+    """Return one checksum per chunk, in order; [] for no bytes. The last chunk may be shorter. chunk_bytes: >= 1."""
     if not view.nbytes:  # an empty array may have no shape to cast from
         return []
     octets = view.cast("B")
@@ -234,7 +234,7 @@ def _layout_of(head: Mapping[str, object]) -> Layout:
 
 
 def _entry(name: str, description: object, offset: int) -> Entry | None:
-    """Return the entry of a tensor in the header, None unless its description is valid and its bytes begin at `offset`."""
+    """Return the entry of a tensor, None unless its description is valid and its bytes begin at `offset`."""
     if (
         not isinstance(description, dict)
         or list(description) != ["dtype", "shape", "data_offsets"]

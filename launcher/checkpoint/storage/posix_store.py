@@ -75,7 +75,7 @@ class WritebackFile:
 
 
 def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
-    """Drop a range of a file from the page cache, up to its end for size 0. Do nothing if storage does not support it."""
+    """Drop a range of a file from the page cache, up to its end for size 0, if storage supports that."""
     try:
         os.posix_fadvise(file, start, size_bytes, os.POSIX_FADV_DONTNEED)
     except OSError as error:

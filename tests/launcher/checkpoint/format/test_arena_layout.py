@@ -238,7 +238,9 @@ def test_the_last_record_that_is_taken(bound):
 
 
 @pytest.mark.parametrize("bound", each_of(SMALL, {
-    "epoch": [-1, MAX_NUMBER + 1], "step": [-1, MAX_NUMBER + 1], "round": [-1, MAX_NUMBER + 1], "world": [0, MAX_NUMBER + 1], "rank": [-1, 1],
+    "epoch": [-1, MAX_NUMBER + 1], "step": [-1, MAX_NUMBER + 1], "round": [-1, MAX_NUMBER + 1],
+    "world": [0, MAX_NUMBER + 1],
+    "rank": [-1, 1],
     "head_bytes": [0, PAGE_BYTES + 1, PAGE_BYTES // 2], "data_bytes": [-1, ROOM - PAGE_BYTES + 1],
 }))  # fmt: skip
 def test_the_first_record_that_is_refused(bound):
