@@ -157,6 +157,7 @@ class Reception:
         self._beginning.add_done_callback(put_unexpected(self._fail))
 
     def _fail(self, error: object) -> None:
+        """End the program with an unexpected error, unless it has ended."""
         if not self.ended.done() and isinstance(error, BaseException):
             self.ended.set_exception(error)
 
@@ -168,9 +169,10 @@ class Reception:
         self._current_leadership = self._beginning = None
         self._listener.lead(self)  # the next worker that comes makes it ask the arbiter who leads now
 
-    def _end(self, how: Exit) -> None:
+    def _end(self, exit_code: Exit) -> None:
+        """End the program with this exit code, unless it has ended."""
         if not self.ended.done():
-            self.ended.set_result(how)
+            self.ended.set_result(exit_code)
 
     async def close(self) -> None:
         """End the coordinator after what is pending was sent, and stop listening."""

@@ -239,14 +239,15 @@ def _with_metrics(
     goodput = GoodputMetrics(metrics.registry, settings.rendezvous.run)
     saves = SaveMetrics(metrics.registry, settings.rendezvous.run)
 
-    def both(what: str, fields: Mapping[str, object]) -> None:
-        metrics.count_event(what, fields)
-        goodput.count_event(what, fields)
-        saves.count_event(what, fields)
-        log_event(what, fields)
+    def count_and_log(event: str, fields: Mapping[str, object]) -> None:
+        """Count an event in all metrics, and log it."""
+        metrics.count_event(event, fields)
+        goodput.count_event(event, fields)
+        saves.count_event(event, fields)
+        log_event(event, fields)
 
     try:
-        return both, metrics.serve(address, port)
+        return count_and_log, metrics.serve(address, port)
     except OSError as error:
         raise CannotListen(f"cannot serve metrics at {address}:{port}: {error.strerror}") from error
 

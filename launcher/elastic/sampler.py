@@ -133,10 +133,12 @@ class ElasticSampler:
 
     @property
     def _key(self) -> int:
+        """Return what determines the order of samples: the seed, NOT_SHUFFLED without shuffling."""
         return self.seed if self.shuffle else NOT_SHUFFLED
 
 
 def _key_text(key: int) -> str:
+    """Describe a key for an error message."""
     return "no shuffling" if key == NOT_SHUFFLED else f"seed {key}"
 
 
@@ -178,6 +180,7 @@ class Plan:
             yield length - rest, self.batch.share(self.world, self.rank, rest)
 
     def _steps(self, cursor: int) -> Iterator[MicroStep]:
+        """Give this rank's passes from `cursor` to the end of the epoch."""
         for _, steps in self._shares(cursor):
             yield from steps
 

@@ -50,7 +50,7 @@ class Steps:
                 yield step
                 step += 1
         finally:  # the loop was left
-            self._rest()
+            self._mark_loop_end()
 
     def done(self, step: int) -> bool:
         """Report that this step is done. True if it is the last one for now: save and leave the loop, as all ranks do.
@@ -66,7 +66,7 @@ class Steps:
         with self._beats.phase(AGREEING_PHASE):
             self._agree(self._words, step)
         if last := bool(self._words.read(SURE)) and self._words.read(STOP) <= step:
-            self._rest()
+            self._mark_loop_end()
         return last
 
     @staticmethod
@@ -79,7 +79,8 @@ class Steps:
             time.sleep(_LOOK_S)
         words.write(WAITS, 0)
 
-    def _rest(self) -> None:
+    def _mark_loop_end(self) -> None:
+        """Report that the training loop has ended, so that no further step is expected."""
         if self._beats is not None:
             self._beats.leave(AFTER_LOOP_PHASE)
             self._beats.enter(AFTER_LOOP_PHASE)

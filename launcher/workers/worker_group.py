@@ -1,6 +1,4 @@
-"""Runs the processes of one agent, round by round: derives what to start from the world, and tracks progress and
-end.
-"""
+"""Runs the processes of one agent, round by round: derives what to start from the world, and tracks how it goes."""
 
 from __future__ import annotations
 

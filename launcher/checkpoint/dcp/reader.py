@@ -112,7 +112,7 @@ def process_info(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
 
 
 def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
-    """Return the step in memory to load, -1 for none: the agent's choice, or without an agent a single rank's newest."""
+    """Return the step in memory to load, -1 for none: the agent's choice; without an agent, a lone rank's newest."""
     if rank.restore_step is not None:
         return rank.restore_step
     if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
@@ -222,7 +222,9 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 
     @property
     def source(self) -> str:
-        """Return the source of all loads so far: "memory"; "storage" if any part came from there; "" before the first."""
+        """Return the source of the loads so far: "memory", "storage" if any part came from there, "" before the
+        first.
+        """
         return "" if self._open_step is None else self._open_step.source
 
     def _find_step(self) -> SavedStep | None:

@@ -232,7 +232,7 @@ class ReplicaStore:
         ]
 
     def saved_target(self, arena: Arena, epoch: int) -> Save | None:
-        """Return the target in storage to which the owner of a replica writes it, None if it has none or it is unknown."""
+        """Return where in storage the owner of a replica writes it, None if nowhere or unknown."""
         return self._targets.get((arena.path, epoch))
 
     def arenas(self) -> tuple[Arena, ...]:

@@ -1,9 +1,8 @@
 """Runs a daemon's part in the replication of its job: the leader names a step, and each daemon copies its shards of it.
 
 The leader is the daemon of the first member. It names its newest sealed step to all daemons once all have answered for
-the step before, so all replicas are of one step. The slowest worker determines the rate; training waits for no copy.
-Every memory keeps the last complete step until the next one is complete. Then only the newest step is copied; steps
-between are skipped.
+the step before, so all replicas are of one step; steps between are skipped. The slowest worker determines the rate, and
+training waits for no copy. Every memory keeps the last complete step until the next one is complete.
 """
 
 from __future__ import annotations
@@ -87,8 +86,7 @@ class ReplicaSender:
     async def copy(self, step: int, complete_step: int) -> CopyOutcome:
         """Send all shards of a step to all replica holders, one after another; return the outcome.
 
-        complete_step: the newest step of which all replicas are complete. Both steps stay pinned until the next call;
-        older ones are unpinned.
+        Until the next call, `step` and `complete_step`, the newest with all replicas, stay pinned; others are unpinned.
         """
         self.release({step, complete_step})
         try:
@@ -322,9 +320,8 @@ async def follow(
 async def replicate(
     context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, step: int, complete_step: int
 ) -> CopyOutcome:
-    """Copy the shards of the step that the leader named, and report the outcome to the agent; return it.
-
-    First, replicas that are older than the complete step are removed.
+    """Remove replicas older than the complete step, copy the shards of the named step, report and return the
+    outcome.
     """
     context.complete_step = max(context.complete_step, complete_step)
     if context.complete_step in context.ordered_steps:
@@ -459,8 +456,7 @@ class Replicator:
         return await fetch_for_reader(self._context, self.replica_store, request)
 
     async def held_steps(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
-        """List the steps that other workers may fetch here: replicas, and steps of `own` that are the same on all
-        ranks.
+        """List the steps that others may fetch here: replicas, and steps of `own` that are the same on all ranks.
 
         own: the worker's own held steps. If a shard could not be fetched in this round, FETCH_DISABLED comes first:
         this worker then fetches nothing in the next round.

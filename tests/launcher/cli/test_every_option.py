@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, flatten_settings, markdown, usage
+from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion_script, flatten_settings, markdown, usage
 from turnout.launcher.cli.options import Effect, Origin
 from turnout.launcher.cli.parser import KEYS, OPTIONS
 from turnout.launcher.cli.to_settings import CommandAnswer, read
@@ -148,7 +148,7 @@ def test_help_names_every_option_and_ends_with_0(line, program):  # DL-28
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_completion_script_knows_every_option(shell):
     answer = read(["--print-completion", shell], {})
-    assert answer == CommandAnswer(completion(shell, "turnout-run"), Exit.DONE)
+    assert answer == CommandAnswer(completion_script(shell, "turnout-run"), Exit.DONE)
     assert [option.name for option in OPTIONS if option.name not in answer.text] == []
 
 

@@ -167,7 +167,7 @@ def test_a_time_above_the_fastest_quarters_limit_is_suspect_and_at_it_not(others
         assert Sample([*others, time_s], limits).is_suspicious(time_s, [time_s], None) is suspected
 
 
-@pytest.mark.parametrize("asks", [Sample.slow, Sample.suspects], ids=["slow", "suspected"])
+@pytest.mark.parametrize("asks", [Sample.is_slow, Sample.is_suspicious], ids=["slow", "suspected"])
 def test_a_floor_is_the_last_time_that_is_well(asks):
     sample = Sample([5.0, 5.0], StragglerLimits())
     assert not asks(sample, 5.0, [5.0], 5.0)
