@@ -320,9 +320,7 @@ async def follow(
 async def replicate(
     context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, step: int, complete_step: int
 ) -> CopyOutcome:
-    """Remove replicas older than the complete step, copy the shards of the named step, report and return the
-    outcome.
-    """
+    """Remove replicas older than the complete step, copy the named step; report and return the outcome."""
     context.complete_step = max(context.complete_step, complete_step)
     if context.complete_step in context.ordered_steps:
         replica_store.free_outdated(context.complete_step, context.round)
@@ -430,9 +428,7 @@ class Replicator:
             self._context.sealed.notify_all()
 
     def progress(self) -> tuple[int, int]:
-        """Return the newest replicated step of this round, -1 for none, and the number of steps that were not
-        replicated.
-        """
+        """Return the newest replicated step of this round, -1 for none, and the number of uncopied steps."""
         return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
 
     def busy(self) -> bool:
