@@ -20,8 +20,8 @@ from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 from turnout.launcher.health.hang_detector import (
     BUCKETS,
-    RELIABLE_STEPS,
     LIMIT_QUANTILE,
+    RELIABLE_STEPS,
     HangLimits,
     Progress,
     ProgressWatch,
