@@ -46,11 +46,9 @@ class Metrics:
         self._run = run
 
         def gauge(name: str, text: str, *labels: str) -> Gauge:
-            """Make a gauge with the label of the job."""
             return Gauge(f"turnout_launcher_{name}", text, ["run", *labels], registry=registry)
 
         def counter(name: str, text: str, *labels: str) -> Counter:
-            """Make a counter with the label of the job."""
             return Counter(f"turnout_launcher_{name}", text, ["run", *labels], registry=registry)
 
         self._coordinates = gauge("is_coordinator", "1 on the agent that decides the rounds.")

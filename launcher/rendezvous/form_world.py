@@ -490,19 +490,14 @@ def form(transition: Transition) -> None:
 
 
 def _send_assignments(transition: Transition, world: World, base: int) -> None:
-    """Send each member of the new world its ranks and the step to restore, and the other members why they wait.
-
-    base: the round of the world that this one follows, 0 for none.
-    """
+    """Send all members their place in the new world, or why they wait. base: round of the world before it, or 0."""
     size, successors, host = len(world.members), transition.successors(), world.members[0]
     staying = {id_: member_state for id_, member_state in transition.members.items() if member_state.leave_s is None}
     held_steps = {id_: member_state.held_steps for id_, member_state in staying.items()}
     choice = choose_restore(world, held_steps, {id_: member_state.member for id_, member_state in staying.items()})
     groups, rings = replica_groups(world, transition.state.checkpoints.rings)
-    persist_step, check_storage = (
-        transition.state.checkpoints.persist_step,
-        choice.is_older(max(base, transition.state.fencing.before)),
-    )
+    persist_step = transition.state.checkpoints.persist_step
+    check_storage = choice.is_older(max(base, transition.state.fencing.before))
     checkpoints = Checkpoints(size, rings=rings, handover=transition.state.checkpoints.handover)
     transition.state = replace(transition.state, checkpoints=checkpoints)
     for member in world.members:
