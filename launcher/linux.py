@@ -147,18 +147,18 @@ def write_from(file: int, offset: int, sources: int, count: int) -> None:
     first = 0
     while first < count:
         batch = min(count - first, _MAX_PAIRS)
-        written = _libc.pwritev(file, sources + 16 * first, batch, offset)
-        if written < 0:
+        written_bytes = _libc.pwritev(file, sources + 16 * first, batch, offset)
+        if written_bytes < 0:
             if ctypes.get_errno() == errno.EINTR:
                 continue
             raise _os_error()
-        offset += written
-        while first < count and written >= pairs[2 * first + 1]:
-            written -= pairs[2 * first + 1]
+        offset += written_bytes
+        while first < count and written_bytes >= pairs[2 * first + 1]:
+            written_bytes -= pairs[2 * first + 1]
             first += 1
-        if written:  # the kernel stops at 2 GiB
-            pairs[2 * first] += written
-            pairs[2 * first + 1] -= written
+        if written_bytes:  # the kernel stops at 2 GiB
+            pairs[2 * first] += written_bytes
+            pairs[2 * first + 1] -= written_bytes
 
 
 def copy_pieces(targets: int, target_count: int, sources: int, count: int, size: int) -> bool:
