@@ -25,7 +25,10 @@ log_event = log_to(log, quiet=["member_joined", "job_time_measured", "save_ended
 
 
 def main(argv: Sequence[str] | None = None, program: str = "turnout-run") -> int:
-    """Run one worker's agent; return an exit code of model.Exit."""
+    """Run one worker's agent; return an exit code of model.Exit.
+
+    argv: the arguments, None for those of this process. program: the name in messages.
+    """
     settings = read(sys.argv[1:] if argv is None else argv, os.environ, program, _version)
     if isinstance(settings, CommandAnswer):
         print(settings.text, file=sys.stdout if settings.exit is Exit.DONE else sys.stderr)
@@ -55,15 +58,14 @@ def dlrover_run() -> int:
 
 
 def _version() -> object:
+    """Return the installed build, which --version prints."""
     from turnout.kube.version import installed_build
 
     return installed_build()
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files to the machine's maximum, since a coordinator has one connection per worker. Log
-    the limit.
-    """
+    """Raise this process's limit of open files to its maximum, since a coordinator has one connection per worker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -48,13 +48,13 @@ class CopyStreams(Protocol):
     """Starts copies from devices into host memory, each ordered after the work that is already queued."""
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Return True if the tensor lies on a device, from which it is copied while the host goes on."""
+        """Return True if the tensor lies on a device, so that the host continues while it is copied."""
 
     def start(self, copies: Sequence[HostCopy]) -> PendingCopies:
-        """Start the copies. A source must not be freed before they have ended."""
+        """Start the copies and return at once. A source must not be freed before they have ended."""
 
     def registrar(self, device: torch.device) -> PageRegistrar:
-        """Choose the registrar of the pages into which a device copies."""
+        """Return the registrar for host memory into which this device copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _StreamEvents:
             event.synchronize()
 
 
-NO_COPIES: PendingCopies = _StreamEvents()
+NO_COPIES: PendingCopies = _StreamEvents()  # nothing to wait for
 
 
 class SideStreams:
@@ -91,21 +91,24 @@ class SideStreams:
         return not tensor.is_cpu
 
     def registrar(self, device: torch.device) -> PageRegistrar:
-        """Choose the registrar for a device."""
+        """Return a CudaRegistrar for a device of type "cuda", else a NoRegistrar."""
         return CudaRegistrar(device) if device.type == "cuda" else NoRegistrar(device)
 
     def start(self, copies: Sequence[HostCopy]) -> PendingCopies:
-        """Start the copies, by device. If one cannot be started, wait for the others and raise its error."""
+        """Start the copies of each device on its side stream; make copies from the CPU now.
+
+        If a copy cannot be started, wait for the started ones and raise its error.
+        """
         by_device: dict[torch.device, list[HostCopy]] = {}
         for copy in copies:
             by_device.setdefault(copy.source.device, []).append(copy)
         events: list[tuple[torch.device, torch.Event]] = []
         try:
-            for device, of_device in by_device.items():
+            for device, device_copies in by_device.items():
                 if device.type == "cpu":
-                    _copy_all(of_device, non_blocking=False)
+                    _copy_all(device_copies, non_blocking=False)
                 else:
-                    events.append((device, self._start_on(device, of_device)))
+                    events.append((device, self._start_on(device, device_copies)))
         except BaseException:
             for stream in self._streams.values():
                 stream.synchronize()
@@ -132,6 +135,7 @@ class SideStreams:
 
 
 def _copy_all(copies: Sequence[HostCopy], *, non_blocking: bool) -> None:
+    """Copy each source to its target on the current stream. non_blocking: return before the copies have ended."""
     for target, source in copies:
         target.copy_(source, non_blocking=non_blocking)
 
@@ -139,14 +143,14 @@ def _copy_all(copies: Sequence[HostCopy], *, non_blocking: bool) -> None:
 @contextmanager
 def _current(stream: torch.Stream) -> Iterator[None]:
     """Make this stream the current one of its device, and restore the streams and the device at the end."""
-    of_device = torch.accelerator.current_stream(stream.device)
+    device_copies = torch.accelerator.current_stream(stream.device)
     of_current_device = torch.accelerator.current_stream()
     torch.accelerator.set_stream(stream)
     try:
         yield
     finally:
-        torch.accelerator.set_stream(of_device)
-        if of_current_device.device != of_device.device:
+        torch.accelerator.set_stream(device_copies)
+        if of_current_device.device != device_copies.device:
             torch.accelerator.set_stream(of_current_device)  # this also makes its device current again
 
 
@@ -161,7 +165,10 @@ class CudaRegistrar:
         self._device = device
 
     def register(self, address: int, size: int) -> str:
-        """Register on the chosen device. A new thread would otherwise use device 0 and create a context there."""
+        """Register host memory for fast copies from this registrar's device. Return the reason if it fails, else "".
+
+        A new thread would otherwise use device 0 and create a context there.
+        """
         try:
             with torch.cuda.device(self._device):
                 runtime: Any = torch.cuda.cudart()
@@ -171,7 +178,7 @@ class CudaRegistrar:
         return "" if code in (0, _ALREADY_REGISTERED) else f"cudaHostRegister: error {code}"
 
     def unregister(self, address: int) -> None:
-        """Unregister the bytes. An error is ignored, since nobody could do anything about it."""
+        """Unregister the bytes that begin at `address`. Ignore errors: nothing could repair them."""
         with torch.cuda.device(self._device):
             torch.cuda.cudart().cudaHostUnregister(address)
 
@@ -191,7 +198,9 @@ class NoRegistrar:
 
 
 def active_kind() -> str:
-    """Return the type of the accelerator that this process has started, or "". Starts none."""
+    """Return the type ("cuda", "npu", "xpu") of the accelerator that this process has initialized, or "". Initializes
+    none.
+    """
     return next((kind for kind in _kinds() if torch.get_device_module(kind).is_initialized()), "")
 
 
@@ -201,7 +210,7 @@ def usable_kind() -> str:
 
 
 def _kinds() -> tuple[str, ...]:
-    """List the accelerator that this torch was built for, or none. A build has at most one."""
+    """Return the type of accelerator that this torch was built for, at most one; () for none."""
     accelerator = torch.accelerator.current_accelerator()
     if accelerator is None or not hasattr(torch.get_device_module(accelerator.type), "is_initialized"):
         return ()
@@ -224,10 +233,10 @@ def set_generator_state(kind: str, state: torch.Tensor) -> None:
 
 def used_memory(device: torch.device) -> float | None:
     """Return the share of a device's memory that is in use, 0 to 1. None for a CPU or where torch cannot tell."""
-    read = None if device.type == "cpu" else getattr(torch.get_device_module(device), "mem_get_info", None)
-    if read is None:
+    read_memory = None if device.type == "cpu" else getattr(torch.get_device_module(device), "mem_get_info", None)
+    if read_memory is None:
         return None
-    free_bytes, total_bytes = read(device)
+    free_bytes, total_bytes = read_memory(device)
     return 1 - float(free_bytes) / float(total_bytes)
 
 
@@ -238,14 +247,14 @@ def product_dtype(device: torch.device) -> torch.dtype:
 
 
 def device_count() -> int:
-    """Count the accelerators that this process can use."""
+    """Count the accelerators that this process can use. 0 on a machine without any."""
     return int(torch.accelerator.device_count())
 
 
 def device_name(number: int) -> str:
-    """Return torch's name of an accelerator that this process can use, or "cpu" where there is none."""
-    usual = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    return "cpu" if usual is None else f"{usual.type}:{number}"
+    """Return torch's name of accelerator `number`, such as "cuda:0", or "cpu" where there is no accelerator."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return "cpu" if accelerator is None else f"{accelerator.type}:{number}"
 
 
 def has_peer_link(source: int, target: int) -> bool:
@@ -260,7 +269,10 @@ def synchronize(device: torch.device) -> None:
 
 
 def collective_device(backend: str) -> torch.device:
-    """Return the device of tensors that a collective of this backend sends: the current accelerator, or the CPU."""
+    """Return the device on which a collective of this backend needs its tensors: the current accelerator, or the CPU.
+
+    backend: torch.distributed's name; "gloo" sends from the CPU.
+    """
     if backend == "gloo" or not torch.accelerator.is_available():
         return torch.device("cpu")
     return torch.accelerator.current_stream().device

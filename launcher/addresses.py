@@ -8,26 +8,28 @@ import socket
 import threading
 from contextlib import suppress
 
-RESOLVE_S = 5.0
+RESOLVE_S = 5.0  # seconds to wait for a name server
 
 
-async def resolved(host: str, within_s: float = RESOLVE_S) -> str | None:
-    """Resolve a host to an IP address, at once if it is one. None if the name server does not answer in time.
+async def resolve_host(host: str, within_s: float = RESOLVE_S) -> str | None:
+    """Return the first IP address of a host; `host` itself if it is an IP address.
 
-    It runs in a daemon thread, so that a silent name server does not delay the exit.
+    None if the name is unknown or the name server does not answer within `within_s` seconds. The lookup runs in a
+    daemon thread, so that a silent name server does not delay the exit of this process.
     """
     with suppress(ValueError):
         return str(ipaddress.ip_address(host))
     if host == "localhost":
         return "127.0.0.1"
     loop = asyncio.get_running_loop()
-    found: asyncio.Future[str | None] = loop.create_future()
+    first_address: asyncio.Future[str | None] = loop.create_future()
 
-    def tell(answer: str) -> None:
-        if not found.done():
-            found.set_result(answer or None)
+    def set_address(answer: str) -> None:
+        """Set the result, None for "", unless the time is already up."""
+        if not first_address.done():
+            first_address.set_result(answer or None)
 
-    def look() -> None:
+    def resolve_in_thread() -> None:
         """Resolve the host name in this thread, and pass the first address to the event loop.
 
         The address is "" if the name cannot be resolved.
@@ -37,16 +39,16 @@ async def resolved(host: str, within_s: float = RESOLVE_S) -> str | None:
         except (OSError, UnicodeError):
             answer = ""
         with suppress(RuntimeError):  # the loop is closed: nobody waits for the answer
-            loop.call_soon_threadsafe(tell, answer)
+            loop.call_soon_threadsafe(set_address, answer)
 
-    threading.Thread(target=look, name="resolve", daemon=True).start()
+    threading.Thread(target=resolve_in_thread, name="resolve", daemon=True).start()
     try:
-        return await asyncio.wait_for(found, within_s)
+        return await asyncio.wait_for(first_address, within_s)
     except TimeoutError:
         return None
 
 
-def is_own(address: str) -> bool:
+def is_own_address(address: str) -> bool:
     """Return True if this IP address belongs to this machine, so that it can be bound."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as sock:
@@ -58,7 +60,10 @@ def is_own(address: str) -> bool:
 
 
 def own_address(towards: str | None) -> str:
-    """Return our address from which the peer is reached, or loopback without a peer. Sends nothing."""
+    """Return this machine's address that a peer sees. Sends nothing.
+
+    towards: the peer's IP address; None for no peer. Returns 127.0.0.1 for no peer and if there is no route.
+    """
     if towards is None or ipaddress.ip_address(towards).is_loopback:
         return "127.0.0.1"
     family = socket.AF_INET6 if ":" in towards else socket.AF_INET
@@ -71,7 +76,9 @@ def own_address(towards: str | None) -> str:
 
 
 def free_port(address: str) -> int:
-    """Return a port on which nobody listens here now. A training process uses it a moment later."""
+    """Return a TCP port of this machine's IP address on which nobody listens now. Another program may still take it
+    before the caller does.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.bind((address, 0))

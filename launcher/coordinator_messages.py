@@ -24,7 +24,7 @@ from turnout.launcher.model import ElasticSpec, Member, RestartBudget
 
 ALL = 0  # HeldStep.ranks of a state that is the same on every rank
 
-MOST_COPIES = 3  # of one shard in the memory of others
+MAX_COPIES = 3  # of one shard in the memory of others
 
 ShortText = Annotated[str, msgspec.Meta(max_length=253)]
 
@@ -40,29 +40,29 @@ class _CheckpointFrame(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class HeldStep(_CheckpointFrame, frozen=True):
-    """A step that a member holds in memory, hashed, as the shards of some ranks."""
+    """A saved step of which a member holds the shards of consecutive ranks in memory, with verified hashes."""
 
     step: Step
-    first_rank: Count
+    first_rank: Count  # the first rank whose shard the member holds
     ranks: Count  # size of the world that saved it; ALL for a state that is the same on every rank
-    round: Count = 0  # in which it was saved; the same step of another round is another state
+    round: Count = 0  # the round in which it was saved; the same step of another round is another state
     count: Count = 0  # ranks held for others to fetch; 0: one for each of the member's own processes
     reshardable: bool = False  # saved through torch.distributed.checkpoint, so a world of any size can read it
 
 
-MOST_HOLDS = 256
+MAX_HOLDS = 256
 
-Holds = Annotated[tuple[HeldStep, ...], msgspec.Meta(max_length=MOST_HOLDS)]
+Holds = Annotated[tuple[HeldStep, ...], msgspec.Meta(max_length=MAX_HOLDS)]
 
-FETCH_DISABLED = HeldStep(-1, 0, 0)  # told by who could not fetch: in the next round it is to fetch nothing
+FETCH_DISABLED = HeldStep(-1, 0, 0)  # reported by a member whose fetch failed: it must fetch nothing in the next round
 
 
 class DaemonEndpoint(_CheckpointFrame, frozen=True):
     """The address on which a member's checkpoint daemon listens for other daemons."""
 
-    id: ShortText
+    id: ShortText  # of the member
     name: ShortText  # of the worker
-    address: ShortText
+    address: ShortText  # IP literal
     port: Port
 
 
@@ -73,13 +73,13 @@ class ShardLocation(_CheckpointFrame, frozen=True):
     """Says that one worker's memory holds the shards of `count` ranks from `first_rank` on, for others to fetch."""
 
     first_rank: Count
-    count: Count
-    endpoint: DaemonEndpoint
+    count: Count  # ranks
+    endpoint: DaemonEndpoint  # of that worker's checkpoint daemon
 
 
-MOST_LOCATIONS = 256
+MAX_LOCATIONS = 256
 
-AllLocations = Annotated[tuple[ShardLocation, ...], msgspec.Meta(max_length=MOST_LOCATIONS)]
+AllLocations = Annotated[tuple[ShardLocation, ...], msgspec.Meta(max_length=MAX_LOCATIONS)]
 
 
 class AdoptShards(_CheckpointFrame, frozen=True):
@@ -87,11 +87,11 @@ class AdoptShards(_CheckpointFrame, frozen=True):
 
     owner: ShortText  # the worker that leaves
     first_rank: Count
-    count: Count
+    count: Count  # ranks
     endpoints: Endpoints  # of the daemons that have the shards, the owner's first
 
 
-Takes = Annotated[tuple[AdoptShards, ...], msgspec.Meta(max_length=MOST_LOCATIONS)]
+AdoptOrders = Annotated[tuple[AdoptShards, ...], msgspec.Meta(max_length=MAX_LOCATIONS)]
 
 
 class ReplicaGroup(_CheckpointFrame, frozen=True):
@@ -100,7 +100,7 @@ class ReplicaGroup(_CheckpointFrame, frozen=True):
     first: DaemonEndpoint  # names the step to copy next
     size: Count  # members of the world
     # the daemons that keep this member's replicas, for one copy of each shard, for two, and so on
-    replica_holders: Annotated[tuple[Endpoints, ...], msgspec.Meta(max_length=MOST_COPIES)]
+    replica_holders: Annotated[tuple[Endpoints, ...], msgspec.Meta(max_length=MAX_COPIES)]
 
 
 class RestorePlace(_CheckpointFrame, frozen=True):
@@ -119,7 +119,9 @@ class RestorePlace(_CheckpointFrame, frozen=True):
 
 
 class StoredStepReport(_CheckpointFrame, tag=20, frozen=True):
-    """The newest step committed in this folder: first as one member sees it, then as all are to read it."""
+    """The newest step committed in a checkpoint folder: from a member, what it sees there; from the coordinator, what
+    all members have to read.
+    """
 
     round: Count
     target: Annotated[str, msgspec.Meta(max_length=4_096)] = ""  # "" if no folder is known
@@ -127,8 +129,8 @@ class StoredStepReport(_CheckpointFrame, tag=20, frozen=True):
 
 
 class Handover(_CheckpointFrame, tag=23, frozen=True):
-    """Announces that members leave: members that stay adopt the shards that only leavers hold, and all of them are
-    stored.
+    """Announces that members leave. Members that stay adopt the shards that only leavers hold, and leavers write
+    their shards to storage.
     """
 
     round: Count
@@ -137,7 +139,7 @@ class Handover(_CheckpointFrame, tag=23, frozen=True):
     ranks: Count  # size of the world that saved it
     # time for the handover; the member then answers ShardsAdopted
     within_s: Annotated[float, msgspec.Meta(ge=0, le=1e7)]
-    shards: Takes = ()  # the shards this member adopts; () for a leaver
+    shards: AdoptOrders = ()  # the shards this member adopts; () for a leaver
 
 
 class ShardsAdopted(_CheckpointFrame, tag=24, frozen=True):
@@ -147,7 +149,7 @@ class ShardsAdopted(_CheckpointFrame, tag=24, frozen=True):
     held_steps: Holds = ()
 
 
-Some = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e7)]
 
@@ -156,8 +158,8 @@ Text = Annotated[str, msgspec.Meta(max_length=1_024)]
 Packed = Annotated[bytes, msgspec.Meta(max_length=256 * 1024)]
 
 
-class Found(StrEnum):
-    """The result of a check for a member's node. A node that no test could judge gets none."""
+class NodeResult(StrEnum):
+    """The result of a node check for one node. A node that no test could judge gets no result."""
 
     FINE = "fine"
     FAULTY = "faulty"
@@ -166,12 +168,12 @@ class Found(StrEnum):
 
 
 class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=30):
-    """Asks a member to measure itself, and to measure with its group. It replaces orders with lower numbers."""
+    """Orders a member to measure itself, and then to measure with its group. It replaces orders with lower numbers."""
 
-    number: Count
+    number: Count  # of the order; the answer repeats it
     rank: Count  # of this member's first process in the group
-    processes: Some  # of the group; each member has equally many
-    members: Some
+    processes: PositiveCount  # of the group; each member has equally many
+    members: PositiveCount
     address: ShortText  # where the group's first process listens
     port: Port
 
@@ -183,23 +185,23 @@ class Probe(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=30):
 class Probed(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=31):
     """Reports to the coordinator what one member's probes have measured."""
 
-    number: Count
+    number: Count  # of the Probe that it answers
     master_port: Port  # a free port for the next group that meets here
     compute_s: Seconds | None = None  # None if its own computation failed
     collective_s: Seconds | None = None  # None if the group's collective failed
-    unfit: Text = ""  # why this node must not train, whatever its group found
-    fault: Text = ""
+    unfit: Text = ""  # why this node must not train, independent of its group; "" if it may
+    fault: Text = ""  # the error that ended the measurement, "" for none
     reduce_bytes: Count = 0  # of the all-reduce that took collective_s
 
 
 class Judged(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=35):
-    """Tells a member what a check has found about its node."""
+    """Reports to a member the result of a check for its node."""
 
     round: Count  # the round after the check
-    found: Found
+    result: NodeResult
     by: ShortText  # the coordinator's name
     run: Text  # the job's id
-    members: Some  # how many were measured
+    members: PositiveCount  # how many were measured
     cause: ShortText = ""  # "" for a fine node
     why: Text = ""  # "" for a fine node
 
@@ -215,25 +217,25 @@ class Hung(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=32):
 class ShowStacks(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=33):
     """Asks for the stack traces of all processes of this round."""
 
-    number: Count
+    number: Count  # of the request; the answers repeat it
     round: Count
-    most_bytes: Count  # of one process, compressed
+    max_bytes: Count  # of one process, compressed
 
 
 class Stacks(msgspec.Struct, frozen=True, array_like=True, gc=False, tag=34):
     """Carries the stack traces of one process."""
 
-    number: Count
+    number: Count  # of the request that it answers
     local_rank: Count
     packed: Packed = b""  # its compressed file, b"" if it cannot be sent
     why: Text = ""  # why it cannot be sent
 
 
-VERSION = 3
+VERSION = 3  # of this protocol; a coordinator refuses members of another version
 
-MOST_BYTES = 4 << 20  # the list of 20,000 members; all other messages are far smaller
+MAX_BYTES = 4 << 20  # the list of 20,000 members; all other messages are far smaller
 
-MOST_JOIN_BYTES = 24 << 10  # of a peer that has proved nothing yet
+MAX_JOIN_BYTES = 24 << 10  # of a peer that has proved nothing yet
 
 NONCE_BYTES = 16
 
@@ -252,7 +254,7 @@ class Challenge(_Frame, tag=1, frozen=True):
 
 
 class LastWorld(_Frame, frozen=True):
-    """The last round that a member took part in or was told of. It accepts no earlier one."""
+    """The last round that a member took part in or heard of. The member accepts no earlier round."""
 
     round: Count = 0
     size: Count = 0  # members of that world
@@ -273,16 +275,18 @@ class Join(_Frame, tag=2, frozen=True):
     proof: Proof
     member: Member
     elastic_spec: ElasticSpec
-    base: LastWorld
-    budget: RestartBudget
+    base: LastWorld  # the last world that it knows
+    budget: RestartBudget  # the newest that it knows
     worker_count: Count = 0  # workers that the job has now, 0 if unknown
     held_steps: Holds = ()
     importing_s: Seconds = 0.0  # as in Heartbeat
-    job_time: JobTime | None = None  # the newest totals that the member was told, None for none
+    job_time: JobTime | None = None  # the newest totals of the job's time that the member knows, None for none
 
 
 class Successor(_Frame, frozen=True):
-    """One of the oldest members, to which others go if the coordinator is lost. They are listed oldest first."""
+    """One of the oldest members, which may become the coordinator if the present one is lost. Lists of successors are
+    oldest first.
+    """
 
     id: ShortText
     address: ShortText
@@ -348,7 +352,7 @@ class Formed(_Frame, tag=7, frozen=True):
     persist_step: Step = -1  # the step that all of the last world held, to be written to storage, or -1
     saved_by: Count = 0  # ranks that saved the step, if each rank reads parts of their shards; else 0
     locations: AllLocations = ()
-    # The others may have trained on: all report their stored step, and read the named step if it is newer.
+    # Other members may have continued to train: all report their stored step, and read the step in the answer if newer.
     check_storage: bool = False
 
 
@@ -357,21 +361,21 @@ class StopAt(_Frame, tag=8, frozen=True):
 
     round: Count
     step: Step
-    confirmed: bool  # no rank has passed it; until then, ranks that reach it wait
+    confirmed: bool  # True: no rank has passed it. False: it is proposed, and ranks that reach it wait
 
 
 class Stop(_Frame, tag=9, frozen=True):
-    """Tells a member to end its processes of this round, with this much time to save. Answered by Ready."""
+    """Orders a member to end its processes of this round. Answered by Ready."""
 
     round: Count
     reason: ShortText
-    grace_s: Seconds
+    grace_s: Seconds  # time to save before they are killed
 
 
 class Finish(_Frame, tag=10, frozen=True):
     """Tells a member that the job is over for it."""
 
-    exit: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    exit: Annotated[int, msgspec.Meta(ge=0, le=255)]  # as in model.Exit
     reason: ShortText
     detail: Text
     persist_step: Step = -1  # as in Formed
@@ -381,8 +385,8 @@ class Heartbeat(_Frame, tag=11, frozen=True):
     """Shows that the sender is alive, and reports its progress."""
 
     step: Step = -1  # the newest that all local processes have done, -1: unknown
-    saved: Step = -1  # the newest saved, -1: unknown
-    importing_s: Seconds = 0.0  # longest time until its imports end; 0: it can start processes
+    saved: Step = -1  # the newest that any local process has saved, -1: unknown
+    importing_s: Seconds = 0.0  # upper bound of the time until its imports end; 0: it can start processes
     rank_zero: RankZero | None = None  # the progress of rank 0, from the member that runs it
     job_time: JobTime | None = None  # the job's totals, from the coordinator
 
@@ -408,7 +412,7 @@ class Succeeded(_Frame, tag=14, frozen=True):
     """Reports that all processes of this round have succeeded."""
 
     round: Count
-    held_steps: Holds = ()  # as in Ready, if they were told to stop for another world
+    held_steps: Holds = ()  # as in Ready, if the processes were stopped for another world
 
 
 class Leaving(_Frame, tag=15, frozen=True):
@@ -504,8 +508,10 @@ def read_at_coordinator(body: bytes | memoryview) -> ToCoordinator:
 
 
 def proof(token: bytes, role: str, run: str, peer_nonce: bytes, own_nonce: bytes) -> bytes:
-    """Compute the HMAC-SHA256 that proves knowledge of the token, for the role "member" or "coordinator". own_nonce:
-    the prover's nonce.
+    """Compute the HMAC-SHA256 that proves knowledge of the job's token.
+
+    role: of the prover, "member" or "coordinator". run: the job's id. peer_nonce: of the side that asks for the proof.
+    own_nonce: of the prover.
     """
     text = b"".join(
         len(part).to_bytes(4, "big") + part for part in (role.encode(), run.encode(), peer_nonce, own_nonce)
@@ -514,5 +520,7 @@ def proof(token: bytes, role: str, run: str, peer_nonce: bytes, own_nonce: bytes
 
 
 def is_proof(claimed: bytes, token: bytes, role: str, run: str, peer_nonce: bytes, own_nonce: bytes) -> bool:
-    """Return True if this is the proof of somebody who knows the token. Compares in constant time."""
+    """Return True if `claimed` is the proof that `proof` computes from the same arguments. Compares in constant
+    time.
+    """
     return hmac.compare_digest(claimed, proof(token, role, run, peer_nonce, own_nonce))

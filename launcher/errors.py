@@ -12,7 +12,7 @@ class BadElasticSpec(LauncherError):
 
 
 class BadMember(LauncherError):
-    """The worker's description of itself is invalid. Refuse it, and go on with the others."""
+    """The worker's description of itself is invalid. Refuse the worker, and continue with the others."""
 
     def __init__(self, name: str, fault: str) -> None:
         super().__init__(f"worker {name!r}: {fault}")
@@ -24,9 +24,9 @@ class BadFrame(LauncherError):
 
 
 class BadState(LauncherError):
-    """A value cannot be saved. path: its keys, joined by "/".
+    """A value cannot be saved. Omit it from the state, or convert it to tensors and plain values.
 
-    Leave it out, or convert it to tensors and plain values.
+    path: the keys that lead to the value, joined by "/"; "" for the whole state.
     """
 
     def __init__(self, path: str, fault: str) -> None:
@@ -38,12 +38,16 @@ class BadState(LauncherError):
 
 
 class BadCheckpoint(LauncherError):
-    """The bytes are not what was written: torn, foreign or flipped. Use an older step or another copy."""
+    """The bytes differ from those that were written: incomplete, foreign or corrupt. Use an older step or another
+    copy.
+    """
 
 
 class NewerFormat(BadCheckpoint):
-    """The data is intact, but its format is newer than this version. Load it with a newer version instead of using
-    older data.
+    """The data is intact, but its format is newer than this version knows. Install a newer version; do not fall back
+    to older data.
+
+    what: the kind of data. format: its number. known: the newest number that this version knows.
     """
 
     def __init__(self, what: str, format: int, known: int) -> None:
@@ -58,7 +62,7 @@ class NewerFormat(BadCheckpoint):
 
 
 class NoMemory(LauncherError):
-    """The memory for checkpoints is not available. advice: YAML to add."""
+    """The memory for checkpoints is not available. advice: YAML to add to the pod, "" for none."""
 
     def __init__(self, fault: str, advice: str = "") -> None:
         super().__init__(f"{fault}\n{advice}" if advice else fault)
@@ -66,7 +70,7 @@ class NoMemory(LauncherError):
 
 
 class StorageFailed(LauncherError):
-    """Storage failed to read or write. Training goes on from memory; try another target."""
+    """Storage failed to read or write. Training continues, and memory still has the checkpoint; try another target."""
 
 
 class NotUsable(LauncherError, ImportError):
@@ -82,7 +86,7 @@ class BadCheck(LauncherError):
 
 
 class BadStacks(LauncherError):
-    """A file has no stack traces. Report whose it is, and go on with the others."""
+    """A file has no stack traces. Report its rank, and continue with the other files."""
 
 
 class ProbeFailed(LauncherError):
@@ -90,4 +94,4 @@ class ProbeFailed(LauncherError):
 
 
 class BadSettings(LauncherError):
-    """The settings are invalid. Say so and end with exit code 2."""
+    """The settings are invalid. Print the message and end with exit code 2."""

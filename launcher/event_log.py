@@ -15,11 +15,12 @@ _ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"} 
 def log_to(log: logging.Logger, quiet: Collection[str] = (), *, foreign: bool = False) -> EventLog:
     """Make an event log that writes one line per event to this log.
 
-    quiet: words that are logged for debugging only. foreign: the lines are formatted elsewhere, so their text repeats
-    the facts.
+    quiet: event names that are logged at level DEBUG; all others at INFO. foreign: True if a formatter that is not ours
+    writes the lines: the text then contains the fields.
     """
 
     def log_event(what: str, fields: Mapping[str, object]) -> None:
+        """Log one event. A field with the name of an attribute of log records gets a trailing underscore."""
         extra = {f"{name}_" if name in _ORDINARY else name: value for name, value in fields.items()}
         text = " ".join([what, *(f"{name}={value}" for name, value in fields.items())]) if foreign else what
         log.log(logging.DEBUG if what in quiet else logging.INFO, text, extra=extra)
@@ -27,24 +28,22 @@ def log_to(log: logging.Logger, quiet: Collection[str] = (), *, foreign: bool = 
     return log_event
 
 
-SELDOM_S = 10.0
+SELDOM_S = 10.0  # seconds between two lines of one event that anybody on the network can cause
 
 
 def rate_limited(
     log_event: EventLog, every_s: float = SELDOM_S, now_s: Callable[[], float] = time.monotonic
 ) -> EventLog:
-    """Limit an event log to one line per word in `every_s` seconds; the next line counts those left out.
+    """Return an event log that writes at most one line per event name in `every_s` seconds, for events that anybody on
+    the network can cause.
 
-    It is for events that anybody on the network can cause.
+    The next line has the number of dropped lines in the field `left_out`. now_s: a monotonic clock.
     """
     told_s: dict[str, float] = {}
     left_out: dict[str, int] = {}
 
     def log_rarely(what: str, fields: Mapping[str, object]) -> None:
-        """Log an event at most once per period for each event name.
-
-        The next logged event says how many were left out.
-        """
+        """Log an event, or count it as dropped if its name was logged less than `every_s` seconds ago."""
         if now_s() < told_s.get(what, -every_s) + every_s:
             left_out[what] = left_out.get(what, 0) + 1
             return

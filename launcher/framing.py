@@ -19,11 +19,11 @@ from turnout.launcher.errors import BadFrame, LauncherError
 
 PREFIX_BYTES = 4
 
-_T = TypeVar("_T")
+_T = TypeVar("_T")  # the type of a message
 
 
 def frame(body: bytes, checksum: bytes = b"") -> bytes:
-    """Return the bytes to send. checksum: placed between length and body, not counted in the length."""
+    """Return one frame, ready to send. checksum: bytes between length and body that the length does not count."""
     return len(body).to_bytes(PREFIX_BYTES, "big") + checksum + body
 
 
@@ -53,7 +53,9 @@ class FrameSplitter:
         self._rest = bytearray()
 
     def split(self, piece: bytes) -> Iterator[bytes]:
-        """Yield each body that is complete by now. Raises BadFrame at an invalid length, after the bodies before it."""
+        """Add received bytes, and yield each body that is now complete. Raises BadFrame at an invalid length, after the
+        bodies before it.
+        """
         self._rest += piece
         start = 0
         try:
@@ -76,9 +78,8 @@ def decode(decoder: msgspec.msgpack.Decoder[_T], body: bytes | memoryview) -> _T
         raise BadFrame(str(error)) from error
 
 
-MAC_BYTES = 16  # of a SHA-256; a forger would need 2**64 tries
-
-_COUNT_BYTES = 8
+MAC_BYTES = 16  # of a code: the first bytes of an HMAC-SHA256
+_COUNT_BYTES = 8  # of a frame's number within the code
 
 
 class NotProven(BadFrame):
@@ -86,10 +87,10 @@ class NotProven(BadFrame):
 
 
 class FrameAuth:
-    """Computes the codes of one connection, once both nonces are known.
+    """Signs and verifies the frames of one connection: each body is followed by a code (MAC).
 
-    caller_nonce: of the end that connected. listener_nonce: of the end that listens. With `listens`, this is the
-    listening end.
+    token, run: of the job. caller_nonce: of the end that connected. listener_nonce: of the end that listens.
+    listens: True if this process is the listening end.
     """
 
     def __init__(self, token: bytes, run: str, caller_nonce: bytes, listener_nonce: bytes, *, listens: bool) -> None:
@@ -107,7 +108,9 @@ class FrameAuth:
         return sealed
 
     def open(self, sealed: bytes) -> bytes:
-        """Return the body of the next received frame. Raises NotProven; the connection is then useless."""
+        """Verify the next received frame and return its body without the code. Raises NotProven: close the
+        connection.
+        """
         body, code = sealed[:-MAC_BYTES], sealed[-MAC_BYTES:]
         if not body or not hmac.compare_digest(code, _code(self._receive_key, self._received, body)):
             raise NotProven("a frame without a proof that its sender knows the job's token")
@@ -116,4 +119,5 @@ class FrameAuth:
 
 
 def _code(key: bytes, number: int, body: bytes) -> bytes:
+    """Return the code of a frame. number: how many frames were sent in this direction before it."""
     return hmac.digest(key, number.to_bytes(_COUNT_BYTES, "big") + body, "sha256")[:MAC_BYTES]

@@ -30,35 +30,37 @@ _prctl = _libc.prctl
 _prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 
 
-def _ask(option: int, value: int) -> None:
+def _call_prctl(option: int, value: int) -> None:
+    """Set one option of this process by prctl(2). Raises OSError."""
     if _prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every descendant process whose parent ends, from now on."""
-    _ask(_PR_SET_CHILD_SUBREAPER, 1)
+    """Make this process the new parent of every descendant whose own parent ends, from now on."""
+    _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with(parent: int, sig: signal.Signals) -> bool:
-    """Receive `sig` when the parent process ends. False if `parent` has ended already."""
-    _ask(_PR_SET_PDEATHSIG, sig)
+    """Let the kernel send `sig` to this process when its parent ends.
+
+    parent: pid of the expected parent. Returns False if that process has ended already: no signal will come.
+    """
+    _call_prctl(_PR_SET_PDEATHSIG, sig)
     return os.getppid() == parent
 
 
 def be_traced_by(pid: int) -> None:
-    """Let process `pid` and its descendants trace this one, if Linux restricts tracing to parents. Does nothing on
-    other kernels.
-    """
+    """Let process `pid` and its descendants trace this process. Do nothing if the kernel has no such restriction."""
     with contextlib.suppress(OSError):
-        _ask(_PR_SET_PTRACER, pid)
+        _call_prctl(_PR_SET_PTRACER, pid)
 
 
 def set_process_name(words: Sequence[str]) -> None:
-    """Set the command that `ps` shows, cut to the length of the original one.
+    """Set the command line that `ps` shows for this process, cut to the length of the original one.
 
-    It overwrites the texts that the kernel shows. A started interpreter has its own copies.
+    words: program and arguments. sys.argv does not change.
     """
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
@@ -77,9 +79,9 @@ _MEMBARRIER = {"x86_64": 324, "aarch64": 283}.get(os.uname().machine)
 
 _GLOBAL_EXPEDITED = 2
 
-_MOST_PAIRS = 1_024  # IOV_MAX
+_MAX_PAIRS = 1_024  # IOV_MAX
 
-_STEP_BYTES = 4 << 20  # an interrupted call starts over and blocks page faults: keep each one short
+_CALL_BYTES = 4 << 20  # of one system call: an interrupted call starts over and blocks page faults, so it is short
 
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
@@ -107,69 +109,72 @@ _libc.syscall.restype = ctypes.c_long
 _flock = struct.Struct("hhqqi4x")  # struct flock where off_t has 64 bits
 
 
-def allocate(file: int, at: int, size: int) -> None:
-    """Allocate the file's pages now, so that writing to them cannot fail.
+def allocate(file: int, offset: int, size: int) -> None:
+    """Allocate `size` bytes of a file of shared memory from `offset` on, so that writing to them cannot fail later.
 
-    Raises OSError with ENOSPC if there are none.
+    file: file descriptor, as in all functions below. Raises OSError with ENOSPC if memory is short.
     """
-    for start in range(at, at + size, _STEP_BYTES):
-        os.posix_fallocate(file, start, min(_STEP_BYTES, at + size - start))
+    for start in range(offset, offset + size, _CALL_BYTES):
+        os.posix_fallocate(file, start, min(_CALL_BYTES, offset + size - start))
 
 
-def punch(file: int, at: int, size: int) -> None:
-    """Free pages of the file. The file keeps its size."""
-    if size > 0 and _libc.fallocate(file, _KEEP_SIZE_PUNCH_HOLE, at, size):
-        raise _failed()
+def punch_hole(file: int, offset: int, size: int) -> None:
+    """Free the pages of `size` bytes from `offset` on; they read as zeros then. The file keeps its size."""
+    if size > 0 and _libc.fallocate(file, _KEEP_SIZE_PUNCH_HOLE, offset, size):
+        raise _os_error()
 
 
 def populate(address: int, size: int) -> bool:
-    """Make the pages of a mapping writable without page faults. False if the kernel is too old for it."""
-    for start in range(0, size, _STEP_BYTES):
-        while _libc.madvise(address + start, min(_STEP_BYTES, size - start), _POPULATE_WRITE):
+    """Make the pages of a mapping writable without page faults.
+
+    address: of the mapping in this process. Returns False if the kernel is older than 5.14; then nothing is done.
+    """
+    for start in range(0, size, _CALL_BYTES):
+        while _libc.madvise(address + start, min(_CALL_BYTES, size - start), _POPULATE_WRITE):
             if ctypes.get_errno() == errno.EINVAL:
                 return False
             if ctypes.get_errno() not in (errno.EINTR, errno.EAGAIN):
-                raise _failed()
+                raise _os_error()
     return True
 
 
-def write_from(file: int, at: int, sources: int, count: int) -> None:
-    """Write memory pieces into the file, one after another from offset `at`.
+def write_from(file: int, offset: int, sources: int, count: int) -> None:
+    """Write memory pieces into the file, one after another, from `offset` on.
 
-    sources: the address of `count` iovec structs (address and length), which may be changed by the call.
+    sources: address of `count` iovec structs (address and length of a piece). The call may change the structs.
     """
     pairs = (ctypes.c_uint64 * (2 * count)).from_address(sources)
     first = 0
     while first < count:
-        some = min(count - first, _MOST_PAIRS)
-        done = _libc.pwritev(file, sources + 16 * first, some, at)
-        if done < 0:
+        batch = min(count - first, _MAX_PAIRS)
+        written_bytes = _libc.pwritev(file, sources + 16 * first, batch, offset)
+        if written_bytes < 0:
             if ctypes.get_errno() == errno.EINTR:
                 continue
-            raise _failed()
-        at += done
-        while first < count and done >= pairs[2 * first + 1]:
-            done -= pairs[2 * first + 1]
+            raise _os_error()
+        offset += written_bytes
+        while first < count and written_bytes >= pairs[2 * first + 1]:
+            written_bytes -= pairs[2 * first + 1]
             first += 1
-        if done:  # the kernel stops at 2 GiB
-            pairs[2 * first] += done
-            pairs[2 * first + 1] -= done
+        if written_bytes:  # the kernel stops at 2 GiB
+            pairs[2 * first] += written_bytes
+            pairs[2 * first + 1] -= written_bytes
 
 
-def gather(targets: int, target_count: int, sources: int, count: int, size: int) -> bool:
-    """Copy memory pieces to other places in this process in one system call. `size` is the bytes in all.
+def copy_pieces(targets: int, target_count: int, sources: int, count: int, size: int) -> bool:
+    """Copy memory pieces to other places in this process in one system call.
 
-    targets, sources: addresses of iovec structs, at most 1,024 each. False if the call is not allowed (some sandboxes)
-    or copied less.
+    targets, sources: addresses of `target_count` and `count` iovec structs, 1,024 at most. size: bytes of all pieces.
+    Returns False if the call is not allowed, as in some sandboxes, or copied fewer bytes.
     """
     return bool(_libc.process_vm_writev(os.getpid(), sources, count, targets, target_count, 0) == size)
 
 
 def fence() -> None:
-    """Order all stores before this call before all loads and stores after it, as other processes see them.
+    """Complete all earlier stores of this thread, as other processes see them, before any later load or store.
 
-    x86 keeps stores in order by itself, and the lock's atomic instruction keeps a later load behind them. Elsewhere a
-    lock orders less, so membarrier(2) is called, which gives its caller a full barrier.
+    On x86 the atomic instruction of a lock is a full barrier. On other processors a lock orders less, so membarrier(2)
+    is called too.
     """
     with threading.Lock():  # a new lock: a child forked during the call must not inherit it locked
         pass
@@ -177,44 +182,50 @@ def fence() -> None:
         _libc.syscall(_MEMBARRIER, _GLOBAL_EXPEDITED, 0, 0)
 
 
-def try_lock(file: int, at: int, *, exclusive: bool) -> bool:
-    """Lock one byte of the file until this open file is closed. False if another open file holds the lock."""
+def try_lock(file: int, offset: int, *, exclusive: bool) -> bool:
+    """Lock the byte at `offset` until this open file is closed. Return False if another open file has the lock.
+
+    exclusive: False for a shared lock, which several open files can have.
+    """
     try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock.pack(fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, 0, at, 1, 0))
+        fcntl.fcntl(
+            file, fcntl.F_OFD_SETLK, _flock.pack(fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK, 0, offset, 1, 0)
+        )
     except (BlockingIOError, PermissionError):
         return False
     return True
 
 
-def unlock(file: int, at: int) -> None:
+def unlock(file: int, offset: int) -> None:
     """Unlock one byte that this open file has locked."""
-    fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock.pack(fcntl.F_UNLCK, 0, at, 1, 0))
+    fcntl.fcntl(file, fcntl.F_OFD_SETLK, _flock.pack(fcntl.F_UNLCK, 0, offset, 1, 0))
 
 
-def is_locked(file: int, at: int) -> bool:
+def is_locked(file: int, offset: int) -> bool:
     """Return True if another open file holds a lock on this byte."""
-    answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock.pack(fcntl.F_WRLCK, 0, at, 1, 0))
+    answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _flock.pack(fcntl.F_WRLCK, 0, offset, 1, 0))
     return bool(_flock.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
-def _failed() -> OSError:
+def _os_error() -> OSError:
+    """Return the error of this thread's last C call."""
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """A process as /proc shows it: its pid, name, state, parent and session."""
+    """A process as /proc shows it."""
 
     pid: int
-    name: str
-    state: str  # Z has ended and waits for its parent
-    parent: int
-    session: int
+    name: str  # of its program, cut by the kernel
+    state: str  # a letter as in ps(1); Z has ended and waits for its parent
+    parent: int  # pid
+    session: int  # pid of the session's leader
 
 
 def processes() -> Iterator[ProcessState]:
-    """Give every process of the machine. A process that ends meanwhile is left out."""
+    """Yield every process that this process can see. A process that ends meanwhile is omitted."""
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
             continue
@@ -226,20 +237,26 @@ def processes() -> Iterator[ProcessState]:
 
 
 def processes_below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
-    """List the descendants of `root`, parents first. excluded: pids left out with all their descendants."""
+    """List the descendants of process `root`, without itself. A parent comes before its children.
+
+    excluded: pids that are omitted with all their descendants.
+    """
     children: defaultdict[int, list[ProcessState]] = defaultdict(list)
     for process in processes():
         children[process.parent].append(process)
-    found, waiting = list[ProcessState](), [root]
-    while waiting:
-        mine = [process for process in children[waiting.pop()] if process.pid not in excluded]
-        found += mine
-        waiting += [process.pid for process in mine]
-    return found
+    descendants, parents = list[ProcessState](), [root]
+    while parents:
+        child_processes = [process for process in children[parents.pop()] if process.pid not in excluded]
+        descendants += child_processes
+        parents += [process.pid for process in child_processes]
+    return descendants
 
 
 def kill_below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
-    """Kill the living descendants of `root`, except `excluded` and theirs; return those killed. Zombies stay."""
+    """Send SIGKILL to the living descendants of process `root`; return them. Zombies are not returned.
+
+    excluded: pids that are spared with all their descendants.
+    """
     alive = [process for process in processes_below(root, excluded) if process.state not in "ZX"]
     for process in alive:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -248,24 +265,24 @@ def kill_below(root: int, excluded: Collection[int] = ()) -> list[ProcessState]:
 
 
 class Leftovers:
-    """The processes that one dead parent has left, which this process has adopted.
+    """The descendants of one dead forkserver parent, which are now children of this process.
 
-    A process belongs to the dead parent if the parent started it or a session leader of it, or if its environment has
-    the parent's mark. Every other process is left alone: this process has started some itself.
-    mark: the mark as `NAME=VALUE`. pids: of the parent, and of all that it has started.
+    A process belongs to the dead parent if its pid or its session leader's pid is in `pids`, or if its environment has
+    the parent's mark. All other children are spared: this process has started some itself.
+    mark: an environment variable as `NAME=VALUE`. pids: of the parent, and of all processes that it has started.
     """
 
     def __init__(self, mark: str, pids: Collection[int]) -> None:
         self._mark, self._pids = os.fsencode(mark), set(pids)
 
     def kill_and_reap(self, codes: dict[int, int]) -> set[int]:
-        """Kill and reap those that are adopted by now. Return the pids that are still alive.
+        """Kill and reap the processes that have become children of this one. Return the pids that still live.
 
-        codes: receives the exit codes by pid.
+        codes: this call adds the exit code of each process that it reaps, by pid.
         """
-        left = set[int]()
+        alive = set[int]()
         for process in processes():
-            if process.parent != os.getpid() or not self._has(process):
+            if process.parent != os.getpid() or not self._belongs(process):
                 continue
             self._pids.add(process.pid)  # its environment is gone once it is dead
             if process.state not in "ZX":
@@ -276,15 +293,16 @@ class Leftovers:
                 if pid:
                     codes[pid] = os.waitstatus_to_exitcode(status)
                 else:
-                    left.add(process.pid)
-        return left
+                    alive.add(process.pid)
+        return alive
 
-    def _has(self, process: ProcessState) -> bool:
+    def _belongs(self, process: ProcessState) -> bool:
+        """Return True if a process descends from the dead parent."""
         return process.pid in self._pids or process.session in self._pids or self._mark in _environment(process.pid)
 
 
 def _environment(pid: int) -> list[bytes]:
-    """Return the variables with which a process began, none if they cannot be read."""
+    """Return the environment variables with which a process began, each as NAME=VALUE; [] if they cannot be read."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")

@@ -10,10 +10,10 @@ from enum import IntEnum, StrEnum
 from turnout.launcher.errors import BadElasticSpec, BadMember
 
 PORT = 29_400  # default port of a coordinator
-MOST_PROCESSES = 1_024  # training processes of one worker
-MOST_MEMBERS = 20_000
-MOST_S = 1e7  # upper bound of any duration that a job may set
-MOST_COUNT = 1 << 60
+MAX_PROCESSES = 1_024  # training processes of one worker
+MAX_MEMBERS = 20_000  # of one job
+MAX_DURATION_S = 1e7  # upper bound of any duration that a job may set
+MAX_COUNT = 1 << 60  # upper bound of counts and steps
 
 
 class Exit(IntEnum):
@@ -65,7 +65,7 @@ class SaveOutcome(StrEnum):
     """How a save of one rank ended in one tier: the same word in the log, the metric and the test."""
 
     DONE = "done"
-    SUPERSEDED = "superseded"  # a newer save took its place, or the job went on from another step
+    SUPERSEDED = "superseded"  # a newer save replaced it, or the job continued from another step
     FAILED = "failed"
 
 
@@ -77,24 +77,24 @@ class ElasticSpec:
     max_nodes: int = 1  # members, at least `min_nodes`
     node_unit: int = 1  # a world's size is a multiple of it
     max_restarts: int = 0  # of processes, for the whole job, 0 or more
-    last_call_s: float = 30.0
-    join_timeout_s: float = 600.0
-    settle_s: float = 1.0  # how long after a join a running world waits for more before it grows
+    last_call_s: float = 30.0  # seconds to wait for more members after the latest join, before the first round
+    join_timeout_s: float = 600.0  # seconds to wait for enough members before the job ends
+    settle_s: float = 1.0  # seconds without a further join before a running world grows
     keeps_order: bool = False  # ranks follow the workers' indexes, not the fabric: a mesh is placed by them
 
     def __post_init__(self) -> None:
-        if not 1 <= self.min_nodes <= self.max_nodes <= MOST_MEMBERS:
+        if not 1 <= self.min_nodes <= self.max_nodes <= MAX_MEMBERS:
             raise BadElasticSpec(
-                f"min and max are {self.min_nodes}:{self.max_nodes}: 1 <= min <= max <= {MOST_MEMBERS} is needed"
+                f"min and max are {self.min_nodes}:{self.max_nodes}: 1 <= min <= max <= {MAX_MEMBERS} is needed"
             )
         if self.node_unit < 1 or self.max_nodes < self.node_unit:
             raise BadElasticSpec(
                 f"the unit is {self.node_unit}: at least 1 and at most {self.max_nodes}, the max, is needed"
             )
-        if not 0 <= self.max_restarts <= MOST_COUNT:
+        if not 0 <= self.max_restarts <= MAX_COUNT:
             raise BadElasticSpec(f"max_restarts is {self.max_restarts}: 0 or more is needed")
-        if not all(0 <= each <= MOST_S for each in (self.last_call_s, self.join_timeout_s, self.settle_s)):
-            raise BadElasticSpec(f"a time of the rendezvous is outside 0 to {MOST_S:g} s")
+        if not all(0 <= each <= MAX_DURATION_S for each in (self.last_call_s, self.join_timeout_s, self.settle_s)):
+            raise BadElasticSpec(f"a time of the rendezvous is outside 0 to {MAX_DURATION_S:g} s")
 
     @property
     def smallest_world(self) -> int:
@@ -102,7 +102,9 @@ class ElasticSpec:
         return -(-self.min_nodes // self.node_unit) * self.node_unit
 
     def world_size(self, present: int) -> int:
-        """Return the size of the largest world of so many members: a multiple of the unit within the bounds, else 0."""
+        """Return the size of the largest world that `present` members can form, a multiple of the unit; 0 if they are
+        too few.
+        """
         size = min(present, self.max_nodes) // self.node_unit * self.node_unit
         return size if size >= self.min_nodes else 0
 
@@ -111,9 +113,9 @@ class ElasticSpec:
 class Member:
     """One agent in the rendezvous, as it describes itself to the others."""
 
-    id: str  # of this incarnation, never used again
+    id: str  # of this process of the agent, as NAME/INCARNATION; never used again
     name: str  # of the worker; its replacement in the same place keeps it
-    host: str = ""  # on which it runs
+    host: str = ""  # on which it runs, "" if unknown
     address: str = "127.0.0.1"  # IP literal
     port: int = 0  # at which its own coordinator would listen
     processes: int = 1  # how many it starts
@@ -126,11 +128,11 @@ class Member:
     def __post_init__(self) -> None:
         if not self.id or len(self.id) > 128 or not self.name or len(self.name) > 253:
             raise BadMember(self.name, "an id of 1 to 128 and a name of 1 to 253 characters are needed")
-        if not 1 <= self.processes <= MOST_PROCESSES:
-            raise BadMember(self.name, f"{self.processes} processes: 1 to {MOST_PROCESSES} are needed")
+        if not 1 <= self.processes <= MAX_PROCESSES:
+            raise BadMember(self.name, f"{self.processes} processes: 1 to {MAX_PROCESSES} are needed")
         if not all(0 <= port < 65_536 for port in (self.port, self.master_port, self.daemon_port)):
             raise BadMember(self.name, "a port is outside 0 to 65535")
-        if self.index is not None and not 0 <= self.index <= MOST_COUNT:
+        if self.index is not None and not 0 <= self.index <= MAX_COUNT:
             raise BadMember(self.name, f"its index is {self.index}: 0 or more is needed")
         if not math.isfinite(self.started_s):
             raise BadMember(self.name, "the time when it began is no time")
@@ -140,17 +142,17 @@ class Member:
     @property
     def age(self) -> tuple[float, int, str, str]:
         """Return the sort key of succession: the oldest first, then the lowest index, then the name."""
-        return (self.started_s, MOST_MEMBERS if self.index is None else self.index, self.name, self.id)
+        return (self.started_s, MAX_MEMBERS if self.index is None else self.index, self.name, self.id)
 
 
 @dataclass(frozen=True, slots=True)
 class RankAssignment:
     """One member's place in a world: its group rank and the first of its ranks."""
 
-    member: str
-    group_rank: int
-    first_rank: int
-    processes: int
+    member: str  # id
+    group_rank: int  # number of the member in the world, >= 0
+    first_rank: int  # rank of its first training process
+    processes: int  # training processes, which have consecutive ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +160,15 @@ class World:
     """The fixed members of one round, by group rank."""
 
     round: int
-    members: tuple[Member, ...] = ()
+    members: tuple[Member, ...] = ()  # by group rank
     assignments: Mapping[str, RankAssignment] = field(default_factory=dict)  # by member id
 
     @classmethod
     def of(cls, round_: int, members: tuple[Member, ...]) -> World:
         """Make the world of these members, given in the order of group ranks."""
         assignments, rank = dict[str, RankAssignment](), 0
-        for at, member in enumerate(members):
-            assignments[member.id] = RankAssignment(member.id, at, rank, member.processes)
+        for index, member in enumerate(members):
+            assignments[member.id] = RankAssignment(member.id, index, rank, member.processes)
             rank += member.processes
         return cls(round_, members, assignments)
 
@@ -181,15 +183,15 @@ class RestartBudget:
     """Counts restarts of processes for the whole job. A newer saved step refills the budget."""
 
     used: int = 0  # since the last refill
-    total: int = 0  # ever, as in TORCHELASTIC_RESTART_COUNT
+    total: int = 0  # since the job began, as in TORCHELASTIC_RESTART_COUNT
     saved_step: int = -1  # the newest known, -1 for none
 
     def __post_init__(self) -> None:
-        if not (0 <= self.used <= MOST_COUNT and 0 <= self.total <= MOST_COUNT and -1 <= self.saved_step <= MOST_COUNT):
+        if not (0 <= self.used <= MAX_COUNT and 0 <= self.total <= MAX_COUNT and -1 <= self.saved_step <= MAX_COUNT):
             raise BadElasticSpec("the budget is out of bounds")
 
     def charged(self) -> RestartBudget:
-        """Return the budget with one more fault."""
+        """Return the budget with one more restart."""
         return RestartBudget(self.used + 1, self.total + 1, self.saved_step)
 
     def saved(self, step: int) -> RestartBudget:
@@ -197,7 +199,7 @@ class RestartBudget:
         return self if step <= self.saved_step else RestartBudget(0, self.total, step)
 
     def newer(self, other: RestartBudget) -> RestartBudget:
-        """Return the newer one of two copies."""
+        """Return the newer one of two copies of the job's budget: more restarts in total, then the newer saved step."""
         return max(self, other, key=lambda each: (each.total, each.saved_step, -each.used))
 
 
@@ -207,8 +209,8 @@ class RoundRecord:
 
     run: str  # the job's id; records of other runs are ignored
     round: int  # the newest granted, 0 before the first
-    coordinator: str  # the member id of its holder
-    address: str = ""  # where the holder listens
-    port: int = 0
+    coordinator: str  # the member id of its holder, "" if unknown
+    address: str = ""  # where the holder listens, "" if unknown
+    port: int = 0  # 0 if unknown
     budget: RestartBudget = field(default_factory=RestartBudget)
     totals: str = ""  # the job's time by kind, "" for none; launcher/goodput/job_time.py writes and reads it

@@ -14,9 +14,9 @@ from math import isfinite
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.model import NodeChecks
-from turnout.launcher.model import MOST_PROCESSES, PORT, ElasticSpec
+from turnout.launcher.model import MAX_PROCESSES, PORT, ElasticSpec
 
-MOST_PATH = 16  # switches above a host, as in Member
+MAX_PATH = 16  # switches in a path, as in Member
 
 
 class ScriptKind(StrEnum):
@@ -25,11 +25,11 @@ class ScriptKind(StrEnum):
     SCRIPT = "script"
     MODULE = "module"
     PROGRAM = "program"  # run as it is, without Python
-    RUN_PATH = "run_path"  # in the interpreter that is already there
+    RUN_PATH = "run_path"  # by runpy, in the interpreter that is already running
 
 
 class Devices(StrEnum):
-    """Says to start one process per device of this kind."""
+    """The kind of devices of which each gets one training process."""
 
     AUTO = "auto"  # accelerators if there are any, else CPUs
     CPU = "cpu"
@@ -38,7 +38,7 @@ class Devices(StrEnum):
 
 
 class Backend(StrEnum):
-    """The rendezvous back-end that torchrun's user asks for. Turnout's coordinator serves all of them."""
+    """The rendezvous back-end that torchrun's user names. Turnout's coordinator replaces all of them."""
 
     STATIC = "static"
     C10D = "c10d"
@@ -57,7 +57,7 @@ class LockKind(StrEnum):
 
 
 class Std(IntFlag):
-    """Output streams of a process."""
+    """Output streams of a process, by torchrun's numbers."""
 
     NONE = 0
     OUT = 1
@@ -65,7 +65,7 @@ class Std(IntFlag):
     ALL = 3
 
 
-class Warned(StrEnum):
+class NoteSubject(StrEnum):
     """The subject of a note. The list is closed."""
 
     NO_EFFECT = "no effect here"
@@ -79,8 +79,8 @@ class StartNote:
     """A note for the user when the agent starts."""
 
     about: str  # an option or variable in the user's spelling
-    word: Warned
-    why: str
+    word: NoteSubject
+    why: str  # the explanation, in words
 
     def __str__(self) -> str:
         return f"{self.about}: {self.word.value}: {self.why}"
@@ -90,8 +90,8 @@ class StartNote:
 class Streams:
     """A choice of streams, for all processes or by local rank. Ranks not named have none."""
 
-    every: Std = Std.NONE
-    by_rank: tuple[tuple[int, Std], ...] | None = None
+    every: Std = Std.NONE  # of each process, if by_rank is None
+    by_rank: tuple[tuple[int, Std], ...] | None = None  # (local rank, streams); None: every
 
     def of(self, local_rank: int) -> Std:
         """Return the chosen streams of one process."""
@@ -102,8 +102,8 @@ class Streams:
 class Command:
     """The command that every training process runs."""
 
-    program: str = ""
-    arguments: tuple[str, ...] = ()
+    program: str = ""  # path of a script or program, or a module's name; "" for none
+    arguments: tuple[str, ...] = ()  # of the program
     kind: ScriptKind = ScriptKind.SCRIPT
     python: str = ""  # the interpreter, "" for the agent's
     role: str = "default"  # ROLE_NAME of the processes
@@ -115,11 +115,11 @@ class RendezvousSettings:
 
     run: str = "none"  # the job's id, the same for all members; "" for a single worker, which makes its own
     backend: Backend = Backend.STATIC
-    host: str = "127.0.0.1"  # where the first coordinator listens; "" if only the arbiter's record tells
+    host: str = "127.0.0.1"  # where the first coordinator listens; "" if only the arbiter's record names it
     port: int = PORT  # 0 for any
     is_host: bool | None = None  # this member is the first coordinator; None: the one to which the address belongs
     store_port: int = 0  # of a single worker: where its processes meet, 0 for any
-    standalone: bool = False
+    standalone: bool = False  # a job of one worker (--standalone)
     worker_count: int | None = None  # how many workers the job has now; None if unknown
     arbiter: LockKind = LockKind.MAJORITY
     lease: str = ""  # namespace/name
@@ -149,19 +149,19 @@ class RendezvousSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlaceSettings:
-    """Says who this worker is and where it runs. "" and None: found out later, or unknown."""
+    """Says who this worker is and where it runs. "" and None stand for unknown; the agent may determine it later."""
 
     name: str = ""  # its replacement keeps it
     host: str = ""  # the machine
-    address: str = ""  # where others reach it
+    address: str = ""  # where other workers reach it
     path: tuple[str, ...] = ()  # switches from the root to above the host
     path_file: str = ""  # a file with the path, read if path is ()
     order: int | None = None  # the worker's index if the job numbers its workers; a hint, since some jobs give it twice
 
     def __post_init__(self) -> None:
-        if len(self.path) > MOST_PATH or not all(self.path):
+        if len(self.path) > MAX_PATH or not all(self.path):
             raise BadSettings(
-                f"the path is {'/'.join(self.path)!r}: at most {MOST_PATH} names with / between are needed"
+                f"the path is {'/'.join(self.path)!r}: at most {MAX_PATH} names with / between are needed"
             )
         if self.order is not None and self.order < 0:
             raise BadSettings(f"the node rank is {self.order}: 0 or more is needed")
@@ -169,10 +169,10 @@ class PlaceSettings:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """The intervals and limits of one agent, in seconds."""
+    """The intervals and limits of one agent, in seconds, each finite and >= 0."""
 
     heartbeat_s: float = 2.0  # between heartbeats of both sides of a connection
-    silence_s: float = 10.0  # after which a side is given up
+    silence_s: float = 10.0  # without a message, after which the other side counts as lost
     drain_grace_s: float = 25.0  # from SIGTERM to the end: stop step, save and goodbye
     shutdown_s: float = 30.0  # between a process's SIGTERM and its SIGKILL
 
@@ -220,7 +220,7 @@ class Settings:
 
     command: Command
     elastic_spec: ElasticSpec = field(default_factory=ElasticSpec)
-    processes: int | Devices = 1
+    processes: int | Devices = 1  # training processes of this worker, or the devices of which each gets one
     rendezvous: RendezvousSettings = RendezvousSettings()
     place: PlaceSettings = PlaceSettings()
     timing: Timing = Timing()
@@ -228,19 +228,19 @@ class Settings:
     output: Output = Output()
     checks: NodeChecks = field(default_factory=NodeChecks)
     hangs: HangPolicy = field(default_factory=HangPolicy)
-    strategy: str = ""  # how the job trains, "" if not told
-    explain: bool = False  # only print what was understood
-    coordinates: bool = False  # serve the rendezvous and run nothing
-    given_options: tuple[str, ...] = ()  # options and variables as given
-    notes: tuple[StartNote, ...] = ()  # for the user, once
+    strategy: str = ""  # how the job trains, "" if the user names none
+    explain: bool = False  # only print how the command line was understood (--explain)
+    coordinates: bool = False  # serve the rendezvous and start no training process (--coordinator-only)
+    given_options: tuple[str, ...] = ()  # options and variables in the user's spelling
+    notes: tuple[StartNote, ...] = ()  # logged for the user at the start
 
     def __post_init__(self) -> None:
         if not self.command.program and not self.explain and not self.coordinates:
             raise BadSettings("nothing to run: give a script after the options")
         if self.coordinates and (self.rendezvous.standalone or not self.rendezvous.host or not self.rendezvous.port):
             raise BadSettings("--coordinator-only needs --rdzv-endpoint HOST:PORT, where it is to listen")
-        if isinstance(self.processes, int) and not 1 <= self.processes <= MOST_PROCESSES:
-            raise BadSettings(f"{self.processes} processes: 1 to {MOST_PROCESSES} are needed")
+        if isinstance(self.processes, int) and not 1 <= self.processes <= MAX_PROCESSES:
+            raise BadSettings(f"{self.processes} processes: 1 to {MAX_PROCESSES} are needed")
         if self.rendezvous.standalone and self.elastic_spec.max_nodes != 1:
             raise BadSettings(
                 f"--standalone is for one worker, not for {self.elastic_spec.min_nodes}:{self.elastic_spec.max_nodes}"

@@ -7,20 +7,21 @@ from importlib.metadata import PackageNotFoundError, version
 
 from turnout.launcher.errors import LauncherError
 
-OLDEST_TORCH = (2, 6)
+OLDEST_TORCH = (2, 6)  # the oldest version that is supported
 
-OLDEST_MEGATRON, COUNTS_OPERATIONS = (0, 4), (0, 5)
+# The oldest Megatron-LM that is supported, and the oldest that counts floating-point operations.
+OLDEST_MEGATRON, OLDEST_COUNTING_MEGATRON = (0, 4), (0, 5)
 
 
-def too_old(version: str) -> str | None:
-    """Return the message for a torch version that is too old, None for one that is new enough.
+def too_old_message(version: str) -> str | None:
+    """Return an error message for a torch version that is too old, None for one that is new enough.
 
-    version: as torch writes it: "2.6.0+cu124", "2.7.0a0+git1234". A version that does not begin with two numbers is a
-    custom build, and passes.
+    version: as torch writes it: "2.6.0+cu124", "2.7.0a0+git1234". Returns None too for a version that does not begin
+    with two numbers, which is a custom build.
     Source: VE-22: torch 1.10 cannot shrink a world
     """
-    found = _two(version)
-    if found is None or found >= OLDEST_TORCH:
+    numbers = _major_minor(version)
+    if numbers is None or numbers >= OLDEST_TORCH:
         return None
     needed = ".".join(map(str, OLDEST_TORCH))
     return (
@@ -29,27 +30,29 @@ def too_old(version: str) -> str | None:
     )
 
 
-def too_old_megatron(version: str) -> str | None:
-    """Return what is wrong with this version of Megatron-LM, None if it is new enough. Source: DL-61"""
-    found = _two(version)
-    if found is None or found >= OLDEST_MEGATRON:
+def too_old_megatron_message(version: str) -> str | None:
+    """Return an error message for a Megatron-LM version that is too old, None for one that is new enough or a custom
+    build. Source: DL-61
+    """
+    numbers = _major_minor(version)
+    if numbers is None or numbers >= OLDEST_MEGATRON:
         return None
     return f"{version} is too old: {'.'.join(map(str, OLDEST_MEGATRON))}.0 or newer is needed"
 
 
 def counts_operations(version: str) -> bool:
-    """Return True if this Megatron-LM counts floating-point operations and saves the count in its checkpoints.
+    """Return True if this version of Megatron-LM counts floating-point operations and saves the count in checkpoints.
 
     Source: DL-62
     """
-    found = _two(version)
-    return found is None or found >= COUNTS_OPERATIONS
+    numbers = _major_minor(version)
+    return numbers is None or numbers >= OLDEST_COUNTING_MEGATRON
 
 
-def _two(version: str) -> tuple[int, int] | None:
+def _major_minor(version: str) -> tuple[int, int] | None:
     """Return the first two numbers of a version, None for a custom build."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else None
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return (int(numbers[1]), int(numbers[2])) if numbers else None
 
 
 class TorchTooOld(LauncherError):
@@ -57,10 +60,12 @@ class TorchTooOld(LauncherError):
 
 
 def check_torch(distribution: str = "torch") -> None:
-    """Raise TorchTooOld if the installed torch is too old. A missing torch is not reported here."""
+    """Raise TorchTooOld if the installed torch is too old. Do nothing if it is missing. distribution: a name on
+    PyPI.
+    """
     try:
         installed = version(distribution)
     except PackageNotFoundError:
         return
-    if fault := too_old(installed):
+    if fault := too_old_message(installed):
         raise TorchTooOld(fault)

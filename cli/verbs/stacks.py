@@ -53,8 +53,8 @@ def _stacks(args: argparse.Namespace) -> int:
 def _gathered(folder: Path) -> WorldStacks:
     """Read all files of the folder. One that cannot be read is told, and its rank is silent."""
     from turnout.launcher.errors import BadStacks
-    from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read
-    from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS, RankStacks, WorldStacks
+    from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read
+    from turnout.launcher.health.stack_traces.stack_tree import MAX_RANKS, RankStacks, WorldStacks
 
     names = sorted(name for name in os.listdir(folder) if _NAME.fullmatch(name))
     if not names:
@@ -63,15 +63,15 @@ def _gathered(folder: Path) -> WorldStacks:
     if len(worlds) > 1:
         raise BadStacks(f"{folder} has stacks of worlds of {' and '.join(map(str, sorted(worlds)))} ranks: keep one's")
     (world,) = worlds
-    if not 0 < world <= MOST_RANKS or int(names[-1][:5]) >= world:
+    if not 0 < world <= MAX_RANKS or int(names[-1][:5]) >= world:
         raise BadStacks(f"{names[-1]}: there is no such rank or world")
-    showings, why = dict[int, RankStacks](), dict[int, str]()
+    stacks_by_rank, why = dict[int, RankStacks](), dict[int, str]()
     for name in names:
         rank = int(name[:5])
         try:
             with (folder / name).open("rb") as file:
-                raw = file.read(MOST_BYTES + 1)
-            showings[rank] = read(raw)
+                raw = file.read(MAX_BYTES + 1)
+            stacks_by_rank[rank] = read(raw)
         except (BadStacks, OSError) as error:
             why[rank] = str(error)
-    return WorldStacks(world, showings, why)
+    return WorldStacks(world, stacks_by_rank, why)

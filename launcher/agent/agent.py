@@ -71,7 +71,7 @@ from turnout.launcher.rendezvous.transport.merge_stacks import pack
 from turnout.launcher.settings import Settings
 from turnout.launcher.workers.worker_group import WorkerBackend, first_failure
 
-MOST_WHY = 1_000  # characters
+MAX_WHY = 1_000  # characters
 
 
 class StackResponder:
@@ -87,7 +87,7 @@ class StackResponder:
         hung = dict(self._backend.hanging())
         reported = self._reported[2] if self._reported[:2] == (link, round_) else {}
         for local_rank in sorted(hung.keys() - reported.keys()):
-            self._send(Hung(round_, local_rank, hung[local_rank][:MOST_WHY]))
+            self._send(Hung(round_, local_rank, hung[local_rank][:MAX_WHY]))
         for local_rank in sorted(reported.keys() - hung.keys()):
             self._send(Hung(round_, local_rank))
         self._reported = (link, round_, hung)
@@ -99,6 +99,7 @@ class StackResponder:
         self._task = asyncio.get_running_loop().create_task(self._show(order))
 
     async def _show(self, order: ShowStacks) -> None:
+        """Capture the stack traces of all local processes and send them, rank by rank, as answers to this order."""
         for local_rank, stack in sorted((await self._backend.capture_stacks()).items()):
             self._send(await asyncio.to_thread(partial(_answer, order, local_rank, stack)))
 
@@ -116,8 +117,8 @@ def _answer(order: ShowStacks, local_rank: int, stack: CapturedStack) -> Stacks:
     If they exceed the order's size limit, it only says so.
     """
     packed = pack(stack.file)
-    if len(packed) > order.most_bytes:
-        why = f"its stacks have {len(packed)} bytes packed, {order.most_bytes} may be sent: they are in its own folder"
+    if len(packed) > order.max_bytes:
+        why = f"its stacks have {len(packed)} bytes packed, {order.max_bytes} may be sent: they are in its own folder"
         return Stacks(order.number, local_rank, b"", why)
     return Stacks(order.number, local_rank, packed)
 
@@ -234,6 +235,7 @@ class Agent:
         )
 
         def join(nonce: bytes, proof: bytes) -> Join:
+            """Return the message that joins the coordinator, with this member's state at the time of the call."""
             own, left_s = (self._base, self._budget, worker_count, self._held_steps), self._workers.importing_s()
             return Join(VERSION, run, nonce, proof, self.member, elastic_spec, *own, left_s, self._job_time)
 
@@ -311,6 +313,7 @@ class Agent:
             await self._stop(0.0)
 
     def _is_training(self) -> bool:
+        """Return True if this worker has processes of the round that have not all succeeded."""
         return self._base.busy and not isinstance(self._report, Succeeded)
 
     async def _stop(self, grace_s: float) -> None:
@@ -468,17 +471,17 @@ class Agent:
         elif not self._is_training():
             self._exit = (Exit.DRAINED, Reason.DRAINED, "")
 
-    async def _on_timer(self, late: TimerFired) -> None:
+    async def _on_timer(self, timer: TimerFired) -> None:
         """Act on a timer: end an overdue leave, fence a member without coordinator, or report steps.
 
         A timer of an older connection is ignored.
         """
-        if late.what == "leave":
+        if timer.what == "leave":
             await self._workers.stop(0.0)
             self._exit = (Exit.DRAINED, Reason.DRAINED, "the time to leave was up")
-        elif late.what == "coordinator" and self._session.has_lost(late.link):
+        elif timer.what == "coordinator" and self._session.has_lost(timer.link):
             await self._fence()
-        elif late.what == "steps" and late.link is self._session.link:
+        elif timer.what == "steps" and timer.link is self._session.link:
             self._report_steps()
 
     async def _on_coordinator_ended(self, how: JobOver | StepDown) -> None:

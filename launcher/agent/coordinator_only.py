@@ -10,7 +10,7 @@ import asyncio
 import signal
 from collections.abc import Coroutine
 
-from turnout.launcher.addresses import resolved
+from turnout.launcher.addresses import resolve_host
 from turnout.launcher.agent.coordinator_session import put_unexpected
 from turnout.launcher.agent.start_agent import CannotListen, arbiter_of, member_of, node_checks, token_of
 from turnout.launcher.coordinator_messages import Join, Redirect, ToCoordinator
@@ -34,7 +34,7 @@ async def run_coordinator(settings: Settings, log_event: EventLog) -> Exit:
     Raises BadSettings, CannotListen and LockRefused.
     """
     rendezvous = settings.rendezvous
-    if (address := await resolved(rendezvous.host)) is None:
+    if (address := await resolve_host(rendezvous.host)) is None:
         raise BadSettings(f"--coordinator-only cannot listen at {rendezvous.host}: the name is not known")
     token = token_of(rendezvous, address)
     arbiter = await arbiter_of(settings)
@@ -157,6 +157,7 @@ class Reception:
         self._beginning.add_done_callback(put_unexpected(self._fail))
 
     def _fail(self, error: object) -> None:
+        """End the program with an unexpected error, unless it has ended."""
         if not self.ended.done() and isinstance(error, BaseException):
             self.ended.set_exception(error)
 
@@ -168,9 +169,10 @@ class Reception:
         self._current_leadership = self._beginning = None
         self._listener.lead(self)  # the next worker that comes makes it ask the arbiter who leads now
 
-    def _end(self, how: Exit) -> None:
+    def _end(self, exit_code: Exit) -> None:
+        """End the program with this exit code, unless it has ended."""
         if not self.ended.done():
-            self.ended.set_result(how)
+            self.ended.set_result(exit_code)
 
     async def close(self) -> None:
         """End the coordinator after what is pending was sent, and stop listening."""

@@ -61,10 +61,10 @@ class TimerFired:
     """An event in the agent's inbox: a timer that the agent set has run out."""
 
     what: str  # "leave", "coordinator" or "steps"
-    link: CoordinatorClient | None = None
+    link: CoordinatorClient | None = None  # the connection that it was set for
 
 
-MOST_KNOWN = 16
+MAX_KNOWN = 16
 
 
 def put_unexpected(put: Callable[[object], None]) -> Callable[[asyncio.Task[None]], None]:
@@ -73,11 +73,12 @@ def put_unexpected(put: Callable[[object], None]) -> Callable[[asyncio.Task[None
     Without it, the agent would wait for ever for what the task had to bring.
     """
 
-    def ended(task: asyncio.Task[None]) -> None:
+    def on_end(task: asyncio.Task[None]) -> None:
+        """Pass on the error of a task that failed."""
         if not task.cancelled() and (error := task.exception()) is not None:
             put(error)
 
-    return ended
+    return on_end
 
 
 class CoordinatorSession:
@@ -131,7 +132,7 @@ class CoordinatorSession:
         ids = {each.id for each in link.welcome.successors}
         known = (*link.welcome.successors, *(each for each in self._seek.successors if each.id not in ids))
         self._seek = replace(
-            self._seek, last=address, hint=None, handed_over=False, silent=frozenset(), successors=known[:MOST_KNOWN]
+            self._seek, last=address, hint=None, handed_over=False, silent=frozenset(), successors=known[:MAX_KNOWN]
         )
         self._without_target = False
         self._log_event(
@@ -185,9 +186,11 @@ class CoordinatorSession:
         return self.link is None and link is self._last
 
     def _start_silence_timer(self, link: CoordinatorClient) -> None:
+        """Put TimerFired("coordinator") into the inbox once the coordinator's permitted silence has passed."""
         asyncio.get_running_loop().call_later(link.silence_s, self._put, TimerFired("coordinator", link))
 
     def _drop_link(self) -> None:
+        """Forget the link as lost, but remember it for has_lost(), and stop sending workers to its coordinator."""
         self.link, self._last = None, self.link
         self._leading.set_redirect(None)
 

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from turnout.launcher.goodput.job_time import NS, JobTime
 
-_ENDS = ("stepped_down", "handed_over", "coordinator_moved")
+_COORDINATION_ENDS = ("stepped_down", "handed_over", "coordinator_moved")
 
 
 class GoodputMetrics:
@@ -31,7 +31,7 @@ class GoodputMetrics:
             assert isinstance(record, JobTime)
             self._step_s = step_seconds(self._record, record) or self._step_s
             self._record = record
-        elif event in _ENDS:  # another agent exports the totals from now on
+        elif event in _COORDINATION_ENDS:  # another agent exports the totals from now on
             self._record = None
 
     def collect(self) -> Iterator[Metric]:

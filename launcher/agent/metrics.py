@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disa
 
 from turnout.launcher.model import Reason
 
-MOST_CALLERS = 16  # concurrent connections: a few Prometheus servers and some people
+MAX_CALLERS = 16  # concurrent connections: a few Prometheus servers and some people
 CALLER_S = 5.0  # seconds for a caller to send its request and read the answer
 LOSSES = (Reason.MEMBER_LOST, Reason.MEMBER_SILENT)  # of a connection, seen from either end
 ROUND_CAUSES = (  # what ends a world, so that another one forms
@@ -84,13 +84,13 @@ class Metrics:
     def _make_handlers(self, run: str) -> dict[str, Callable[[Mapping[str, Any]], None]]:
         """Return event name -> function that updates the metrics from the event's fields. run: label of the job."""
         return {
-            "world_formed": self._formed,
-            "processes_started": self._started,
+            "world_formed": self._on_world_formed,
+            "processes_started": self._on_start,
             "member_lost": lambda fields: self._lost.labels(run, fields["reason"]).inc(),
             "process_failed": lambda fields: self._failed.labels(run).inc(),
             "process_hung": lambda fields: self._hangs.labels(run, fields["rank"]).set(1),
             "process_moved": lambda fields: self._hangs.labels(run, fields["rank"]).set(0),
-            "stacks_gathered": self._gathered,
+            "stacks_gathered": self._on_stacks_gathered,
             "hang_over": lambda fields: self._suspects.clear(),
             "processes_spawned": lambda fields: self._spawned.labels(run).inc(),
             "coordinator_lost": lambda fields: self._left.labels(run, fields["reason"]).inc(),
@@ -101,8 +101,8 @@ class Metrics:
 
     def count_event(self, event: str, fields: Mapping[str, object]) -> None:
         """Count one event."""
-        if (hear := self._handlers.get(event)) is not None:
-            hear(fields)
+        if (handle := self._handlers.get(event)) is not None:
+            handle(fields)
 
     def _begin(self) -> None:
         """Begin to coordinate, with every count of the job at 0: `increase` cannot see the first event of a series."""
@@ -112,11 +112,12 @@ class Metrics:
         for reason in LOSSES:
             self._lost.labels(self._run, reason.value)
 
-    def _gathered(self, fields: Mapping[str, Any]) -> None:
+    def _on_stacks_gathered(self, fields: Mapping[str, Any]) -> None:
+        """Mark the ranks whose stacks differ from most others as suspects of a hang."""
         for rank in fields["apart"]:
             self._suspects.labels(self._run, rank).set(1)
 
-    def _formed(self, fields: Mapping[str, Any]) -> None:
+    def _on_world_formed(self, fields: Mapping[str, Any]) -> None:
         """Update the metrics of a world that has formed."""
         run = self._run
         self._suspects.clear()  # the ranks belong to new processes now
@@ -128,7 +129,8 @@ class Metrics:
         self._rounds.labels(run, fields["reason"]).inc()
         self._waited_s.labels(run).observe(fields["waited_s"])
 
-    def _started(self, fields: Mapping[str, Any]) -> None:
+    def _on_start(self, fields: Mapping[str, Any]) -> None:
+        """Update the metrics of the round that this worker's processes were started in."""
         self._hangs.clear()  # the ranks that this agent had in the last round
         self._round.labels(self._run).set(fields["round"])
         self._group_rank.labels(self._run).set(fields["group_rank"])
@@ -142,14 +144,14 @@ class Metrics:
 
 
 class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Serves the metrics page over HTTP. It refuses callers above MOST_CALLERS, and drops callers that stay silent."""
+    """Serves the metrics page over HTTP. It refuses callers above MAX_CALLERS, and drops callers that stay silent."""
 
     daemon_threads = True
 
     def __init__(self, at: tuple[str, int], caller_s: float) -> None:
         self._caller_s = caller_s
         self.address_family = socket.AF_INET6 if ":" in at[0] else socket.AF_INET
-        self._callers = threading.BoundedSemaphore(MOST_CALLERS)
+        self._callers = threading.BoundedSemaphore(MAX_CALLERS)
         super().__init__(at, _Quiet)
 
     def server_bind(self) -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from turnout.launcher.addresses import free_port, is_own, own_address, resolved
+from turnout.launcher.addresses import free_port, is_own_address, own_address, resolve_host
 from turnout.launcher.agent.agent import Agent
 from turnout.launcher.agent.switch_path import SwitchPathReader
 from turnout.launcher.errors import BadSettings, LauncherError
@@ -61,7 +61,7 @@ def check_metrics(port: int | None) -> None:
         raise BadSettings("--metrics-port needs pip install 'turnout[launcher]'")
 
 
-_MOST_TOKEN_BYTES = 4_096
+_MAX_TOKEN_BYTES = 4_096
 
 _FEWEST_TOKEN_BYTES = 16
 
@@ -79,13 +79,13 @@ def token_of(rendezvous: RendezvousSettings, address: str) -> bytes:
             file = Path(rendezvous.token_file)
             if not stat.S_ISREG(file.stat().st_mode):
                 raise BadSettings(f"the token {file} is no file")
-            token = file.read_bytes()[: _MOST_TOKEN_BYTES + 1].strip()
+            token = file.read_bytes()[: _MAX_TOKEN_BYTES + 1].strip()
         except OSError as error:
             raise BadSettings(f"the token {rendezvous.token_file} cannot be read: {error.strerror}") from error
-        if not _FEWEST_TOKEN_BYTES <= len(token) <= _MOST_TOKEN_BYTES:
+        if not _FEWEST_TOKEN_BYTES <= len(token) <= _MAX_TOKEN_BYTES:
             raise BadSettings(
                 f"the token {rendezvous.token_file} has {len(token)} bytes: "
-                f"{_FEWEST_TOKEN_BYTES} to {_MOST_TOKEN_BYTES} are needed"
+                f"{_FEWEST_TOKEN_BYTES} to {_MAX_TOKEN_BYTES} are needed"
             )
         return token
     if not rendezvous.insecure and not ipaddress.ip_address(address).is_loopback:
@@ -160,7 +160,7 @@ async def run_agent(
     if single_worker := _is_single_worker(settings):
         settings = _single_worker_settings(settings)
     rendezvous, place = settings.rendezvous, settings.place
-    endpoint = await resolved(rendezvous.host) if rendezvous.host else None
+    endpoint = await resolve_host(rendezvous.host) if rendezvous.host else None
     address = LOOPBACK if single_worker else place.address or own_address(endpoint)
     token = token_of(rendezvous, address)
     log_event, serving = _with_metrics(settings, address, log_event)
@@ -239,14 +239,15 @@ def _with_metrics(
     goodput = GoodputMetrics(metrics.registry, settings.rendezvous.run)
     saves = SaveMetrics(metrics.registry, settings.rendezvous.run)
 
-    def both(what: str, fields: Mapping[str, object]) -> None:
-        metrics.count_event(what, fields)
-        goodput.count_event(what, fields)
-        saves.count_event(what, fields)
-        log_event(what, fields)
+    def count_and_log(event: str, fields: Mapping[str, object]) -> None:
+        """Count an event in all metrics, and log it."""
+        metrics.count_event(event, fields)
+        goodput.count_event(event, fields)
+        saves.count_event(event, fields)
+        log_event(event, fields)
 
     try:
-        return both, metrics.serve(address, port)
+        return count_and_log, metrics.serve(address, port)
     except OSError as error:
         raise CannotListen(f"cannot serve metrics at {address}:{port}: {error.strerror}") from error
 
@@ -306,7 +307,9 @@ def _is_coordinator_host(settings: Settings, endpoint: str | None) -> bool:
     """Return True if the endpoint names this agent. Without an endpoint, the first worker coordinates first."""
     if not settings.rendezvous.host:
         return settings.place.order == 0
-    return endpoint is not None and (endpoint == settings.place.address if settings.place.address else is_own(endpoint))
+    return endpoint is not None and (
+        endpoint == settings.place.address if settings.place.address else is_own_address(endpoint)
+    )
 
 
 def _processes(settings: Settings, environ: Mapping[str, str]) -> int:

@@ -23,9 +23,9 @@ HOST_ENVS = ("NODE_NAME", "NODE_IP", "HOST_IP")
 
 MAP_KEYS = (TEXT_KEY, YAML_KEY)
 
-MOST_FILE_BYTES = 1 << 16
+MAX_FILE_BYTES = 1 << 16
 
-MOST_MAP_BYTES = 1 << 20  # the limit of a ConfigMap
+MAX_MAP_BYTES = 1 << 20  # the limit of a ConfigMap
 
 _ANNOTATION = pattern(r'([A-Za-z0-9][A-Za-z0-9./_-]*)="((?:[^"\\]|\\.)*)"\Z')
 
@@ -168,14 +168,14 @@ class SwitchPathReader:
         Files that cannot be read are listed as faults.
         """
         faults: list[str] = []
-        file = _text(self._file, MOST_FILE_BYTES, faults) if self._file else ""
+        file = _text(self._file, MAX_FILE_BYTES, faults) if self._file else ""
         data = []
         if self._map:
-            data = [(key, _text(self._map / key, MOST_MAP_BYTES, faults)) for key in MAP_KEYS]
+            data = [(key, _text(self._map / key, MAX_MAP_BYTES, faults)) for key in MAP_KEYS]
         return PodTexts(self._given, file, tuple(data), self._hosts, tuple(faults))
 
 
-def _text(file: pathlib.Path, most_bytes: int, faults: list[str]) -> str:
+def _text(file: pathlib.Path, max_bytes: int, faults: list[str]) -> str:
     """Return a file's text, "" if it does not exist or cannot be read. A read error is added to `faults`."""
     try:
         if not file.exists():
@@ -184,9 +184,9 @@ def _text(file: pathlib.Path, most_bytes: int, faults: list[str]) -> str:
             faults.append(f"{file} is no file")
             return ""
         with file.open("rb") as stream:
-            found = stream.read(most_bytes + 1)
-        if len(found) > most_bytes:
-            faults.append(f"{file} is larger than {most_bytes} bytes")
+            found = stream.read(max_bytes + 1)
+        if len(found) > max_bytes:
+            faults.append(f"{file} is larger than {max_bytes} bytes")
             return ""
         return found.decode()
     except FileNotFoundError:

@@ -11,8 +11,9 @@ from textwrap import wrap
 from turnout.launcher.cli.options import OPTIONS, Effect, Option
 from turnout.launcher.cli.parser import KEYS, ConfigKey
 from turnout.launcher.model import Exit
-from turnout.launcher.settings import Command, Settings, Warned
+from turnout.launcher.settings import Command, NoteSubject, Settings
 
+# What each exit code means, for the page and the help.
 EXITS = {
     Exit.DONE: "all workers have finished; they exit together",
     Exit.FAILED: "the restarts are spent, the world never formed, or no coordinator may decide; the log has the reason",
@@ -22,11 +23,12 @@ EXITS = {
     Exit.DRAINED: "asked to leave by SIGTERM, and drained",
 }
 
+# What each subject of a warning at the start means.
 WARNINGS = {
-    Warned.NO_EFFECT: "the option, its value, the key or the variable changes nothing; the reason follows",
-    Warned.NO_ADDRESS: "there are several workers and no rendezvous address: only those of this machine can meet",
-    Warned.OTHER_BACKEND: "static cannot be resized: the dynamic rendezvous is used instead",
-    Warned.RESIZING: "resizing is not promised for this strategy",
+    NoteSubject.NO_EFFECT: "the option, its value, the key or the variable changes nothing; the reason follows",
+    NoteSubject.NO_ADDRESS: "there are several workers and no rendezvous address: only those of this machine can meet",
+    NoteSubject.OTHER_BACKEND: "static cannot be resized: the dynamic rendezvous is used instead",
+    NoteSubject.RESIZING: "resizing is not promised for this strategy",
 }
 
 _HEAD = """# The options of turnout-run
@@ -59,14 +61,14 @@ def usage(program: str) -> str:
             lines += _paragraph(_option_text(option))
     lines += ["", "keys of --rdzv-conf:"]
     for key in KEYS:
-        lines += [f"  {key.name}", *_paragraph(_key(key))]
+        lines += [f"  {key.name}", *_paragraph(_key_text(key))]
     return "\n".join(lines)
 
 
 SHELLS = ("bash", "zsh", "tcsh", "fish", "powershell")
 
 
-def completion(shell: str, program: str) -> str:
+def completion_script(shell: str, program: str) -> str:
     """Return a script that makes a shell complete the options. shell: one of SHELLS, those that torchrun has."""
     names = [string for option in OPTIONS for string in option.strings if string.startswith("--")]
     match shell:
@@ -90,9 +92,12 @@ def markdown() -> str:
     """Return the whole page docs/launcher-options.md."""
     parts = [_HEAD]
     for origin, options in groupby(OPTIONS, lambda option: option.origin):
-        rows = [(_names(option), _variables(option), _option_text(option), _fields(option.sets)) for option in options]
+        rows = [
+            (_names_cell(option), _variables_cell(option), _option_text(option), _fields_cell(option.sets))
+            for option in options
+        ]
         parts.append(_table(f"## Options of {origin.value}", ("option", "also read", "here", "sets"), rows))
-    keys = [(f"`{key.name}`", _key(key), _fields(key.sets)) for key in KEYS]
+    keys = [(f"`{key.name}`", _key_text(key), _fields_cell(key.sets)) for key in KEYS]
     parts.append(_table("## Keys of rdzv-conf", ("key", "here", "sets"), keys))
     warned = [(f"`{word.value}`", text) for word, text in WARNINGS.items()]
     parts.append(_table("## Warnings", ("warning", "says"), warned))
@@ -102,54 +107,63 @@ def markdown() -> str:
 
 
 def _option_text(option: Option) -> str:
+    """Return what the option does here, or that it has no effect and why."""
     return f"{Effect.NONE.value}: {option.text}" if option.effect is Effect.NONE else option.text
 
 
-def _key(key: ConfigKey) -> str:
+def _key_text(key: ConfigKey) -> str:
+    """Return what the key does here, or that it has no effect and why."""
     return key.text if key.sets else f"{Effect.NONE.value}: {key.text}"
 
 
 def _paragraph(text: str) -> list[str]:
+    """Return the text as indented lines of the help."""
     return wrap(text, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
-def _names(option: Option) -> str:
+def _names_cell(option: Option) -> str:
+    """Write the spellings of an option as a cell of a Markdown table."""
     spans = [f"`{string} {option.value}".rstrip() + "`" for string in option.strings]
     return ", ".join(spans).replace("|", "\\|")
 
 
-def _variables(option: Option) -> str:
+def _variables_cell(option: Option) -> str:
+    """Write the variables that set an option as a cell, without the first: PET_ and the name."""
     return ", ".join(f"`{variable}`" for variable in option.variables[1:])
 
 
-def _fields(names: Sequence[str]) -> str:
+def _fields_cell(names: Sequence[str]) -> str:
+    """Write the names of settings fields as a cell."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def _table(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Write a Markdown table below its title."""
     lines = [title, "", f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
     lines += [f"| {' | '.join(cell.replace(' | ', ' ') for cell in row)} |" for row in rows]
     return "\n".join([*lines, ""])
 
 
-_APART = ("given_options", "notes")
+_SHOWN_APART = ("given_options", "notes")  # fields that explain() prints on lines of their own
 
 
 def explain(settings: Settings) -> str:
-    """Write the explanation: first the given words, then changed fields, last the notes."""
-    usual = dict(flatten_settings(Settings(Command("script"))))
+    """Return what --explain prints: the options as given, the settings that differ from the defaults, the notes."""
+    defaults = dict(flatten_settings(Settings(Command("script"))))
     lines = [f"given: {' '.join(settings.given_options) or 'nothing'}"]
     lines += [
-        f"{name} = {value}" for name, value in flatten_settings(settings) if value != usual[name] and name != "explain"
+        f"{name} = {value}"
+        for name, value in flatten_settings(settings)
+        if value != defaults[name] and name != "explain"
     ]
     return "\n".join([*lines, *(f"note: {note}" for note in settings.notes)])
 
 
 def flatten_settings(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Give every field as text with its dotted name, except the given words and the notes."""
+    """Give every field as text with its dotted name, except the options as given and the notes."""
     for field in fields(settings):
         value = getattr(settings, field.name)
-        if field.name in _APART:
+        if field.name in _SHOWN_APART:
             continue
         if not is_dataclass(value):
             yield field.name, _text(value)
@@ -159,4 +173,5 @@ def flatten_settings(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: object) -> str:
+    """Return a setting as --explain prints it."""
     return str(value.value) if isinstance(value, Enum) else str(value)

@@ -26,11 +26,11 @@ from turnout.launcher.cli.value_types import (
     name_of_lease,
     path,
     port,
+    positive_count,
     processes,
     ranks,
     seconds,
     signals,
-    some,
     streams,
     truth,
     word,
@@ -209,7 +209,7 @@ _TORCHRUN = (
 )
 
 _DLROVER = (
-    _value("node-unit", "N", "2", "elastic_spec.node_unit", some, also=("unit",),
+    _value("node-unit", "N", "2", "elastic_spec.node_unit", positive_count, also=("unit",),
         text="the size of the world is a multiple of N workers."),
     _flag("auto-config", "processes",
         text="take --nnodes from NODE_NUM and --nproc-per-node auto where they are not given. It does not turn on "
@@ -256,7 +256,7 @@ _TURNOUT = (
         text="coordinate the job and run nothing: listen at --rdzv-endpoint until the job is over, and exit with 0 "
              "if it has succeeded. The other options of the rendezvous and of checks are as for the workers; "
              "--nnodes is theirs."),
-    _value("wanted", "N", "3", "rendezvous.worker_count", some, env=("NODE_NUM",),
+    _value("wanted", "N", "3", "rendezvous.worker_count", positive_count, env=("NODE_NUM",),
         text="number of workers that the job has now; a round does not wait for more."),
     _value("last-call-s", "S", "2", "elastic_spec.last_call_s", seconds,
         text="seconds that a round waits for more workers once it has its minimum; 30 by default."),
@@ -297,10 +297,10 @@ _TURNOUT = (
     _value("probe-stage-s", "S", "10", "checks.probing", duration,
         text="with --network-check, seconds for each measurement, 60 by default; a process that takes longer is "
              "killed."),
-    _value("probe-matmul", "N", "4096", "checks.probing", some,
+    _value("probe-matmul", "N", "4096", "checks.probing", positive_count,
         text="with --network-check, rows of the square matrices that a probe multiplies; 512 on a CPU and 16384 on a "
              "GPU by default."),
-    _value("probe-reduce-bytes", "N", "268435456", "checks.probing", some,
+    _value("probe-reduce-bytes", "N", "268435456", "checks.probing", positive_count,
         text="with --network-check, bytes of a probe's all-reduce; 4 MiB on a CPU and 64 MiB on a GPU by default."),
     _value("name", "NAME", "bert-3", "place.name", word, env=("POD_NAME",),
         text="name of this worker, kept by its replacement. Default: POD_NAME, else the host name."),

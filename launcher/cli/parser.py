@@ -14,7 +14,7 @@ from turnout.launcher.cli import value_types
 from turnout.launcher.cli.options import OPTIONS, Option
 from turnout.launcher.cli.value_types import BadValue
 from turnout.launcher.errors import LauncherError
-from turnout.launcher.settings import StartNote, Warned
+from turnout.launcher.settings import NoteSubject, StartNote
 
 _STORE = "there is no store; members talk to the coordinator"
 
@@ -76,7 +76,7 @@ KEYS = (
         "heartbeats that may be missing before a peer is given up, 5 by default; --silence-s wins",
         "3",
         ("timing.silence_s",),
-        value_types.some,
+        value_types.positive_count,
     ),
     ConfigKey("is_host", "1 if this worker is the first coordinator", "1", ("rendezvous.is_host",), value_types.truth),
     ConfigKey("heartbeat_timeout", "a heartbeat is not a request; nothing waits for it", "7"),
@@ -100,7 +100,7 @@ def parse_rdzv_conf(text: str, source: str) -> tuple[Mapping[str, object], tuple
 
     text: k=v,… An extra comma is ignored. source: the option or variable that gave it.
     """
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     notes: list[StartNote] = []
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, _, value = (part.strip() for part in item.partition("="))
@@ -110,15 +110,15 @@ def parse_rdzv_conf(text: str, source: str) -> tuple[Mapping[str, object], tuple
         if not value:
             raise BadCommand(f"{source}: {name} needs a value, as in {name}={key.example}")
         if not key.sets:
-            notes.append(StartNote(f"{source} {name}", Warned.NO_EFFECT, key.text))
+            notes.append(StartNote(f"{source} {name}", NoteSubject.NO_EFFECT, key.text))
             continue
         try:
             parsed = key.read(value)
         except value_types.BadValue as error:
             raise BadCommand(f"{source}: {name} is {value!r}: {error}") from error
-        if found.setdefault(key.same or name, parsed) != parsed:
+        if values.setdefault(key.same or name, parsed) != parsed:
             raise BadCommand(f"{source} says {key.same or name} twice, and not the same")
-    return found, tuple(notes)
+    return values, tuple(notes)
 
 
 _BY_STRING: Mapping[str, Option] = {string: option for option in OPTIONS for string in option.strings}
@@ -171,16 +171,16 @@ def parse_command_line(argv: Sequence[str]) -> Line:
             words.insert(0, word)
             break
         if word.startswith("--"):
-            found = _long(word, words)
+            parsed = _parse_long(word, words)
         else:
-            found, more = _short(word, words)
-            words[:0] = [more] if more else []
-        given.pop(found.option.name, None)
-        given[found.option.name] = found
+            parsed, short_options = _parse_short(word, words)
+            words[:0] = [short_options] if short_options else []
+        given.pop(parsed.option.name, None)
+        given[parsed.option.name] = parsed
     return Line(given, words[0] if words else "", tuple(words[1:]))
 
 
-def _long(word: str, rest: list[str]) -> Given:
+def _parse_long(word: str, rest: list[str]) -> Given:
     """Parse --name, --name value or --name=value, and remove the value from `rest`. Raises BadCommand."""
     name, equals, text = word.partition("=")
     option = _BY_STRING.get(name.replace("_", "-"))
@@ -189,10 +189,10 @@ def _long(word: str, rest: list[str]) -> Given:
         raise BadCommand(f"there is no option {name}" + (f", the nearest is {matches[0]}" if matches else ""))
     if option.flag:
         return Given(option, text if equals else "1", name)
-    return Given(option, text if equals else _next(name, rest), name)
+    return Given(option, text if equals else _take_value(name, rest), name)
 
 
-def _short(word: str, rest: list[str]) -> tuple[Given, str]:
+def _parse_short(word: str, rest: list[str]) -> tuple[Given, str]:
     """Parse -r value, -rvalue or -r=value. Short options after a flag are returned as a word. Raises BadCommand."""
     name, tail = word[:2], word[2:]
     option = _BY_STRING.get(name)
@@ -200,25 +200,26 @@ def _short(word: str, rest: list[str]) -> tuple[Given, str]:
         raise BadCommand(f"there is no option {name}")
     if option.flag:
         return Given(option, "1", name), f"-{tail}" if tail else ""
-    return Given(option, tail.removeprefix("=") if tail else _next(name, rest), name), ""
+    return Given(option, tail.removeprefix("=") if tail else _take_value(name, rest), name), ""
 
 
-def _next(name: str, rest: list[str]) -> str:
+def _take_value(name: str, rest: list[str]) -> str:
+    """Remove the value of the option `name` from the front of `rest` and return it. Raises BadCommand."""
     if not rest or (len(rest[0]) > 1 and rest[0].startswith("-") and " " not in rest[0]):
         raise BadCommand(f"{name} needs a value; one that begins with - is written {name}=VALUE")
     return rest.pop(0)
 
 
 def look_up(environ: Mapping[str, str]) -> Mapping[str, Given]:
-    """Find the options that the environment sets, by name. An empty variable counts as not set."""
-    found: dict[str, Given] = {}
+    """Return the options that the environment sets, by option name. An empty variable counts as not set."""
+    given: dict[str, Given] = {}
     for option in OPTIONS:
         for variable in option.variables:
             text = environ.get(variable)
             if text is not None and (text := text if text.strip() else option.empty):
-                found[option.name] = Given(option, text, variable)
+                given[option.name] = Given(option, text, variable)
                 break
-    return found
+    return given
 
 
 def unknown_variables(environ: Mapping[str, str]) -> tuple[str, ...]:

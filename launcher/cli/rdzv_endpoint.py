@@ -11,14 +11,14 @@ from typing import Any
 
 from turnout.launcher.cli import value_types
 from turnout.launcher.cli.parser import BadCommand, Given
-from turnout.launcher.model import MOST_MEMBERS, PORT
-from turnout.launcher.settings import Backend, LockKind, RendezvousSettings, StartNote, Warned
+from turnout.launcher.model import MAX_MEMBERS, PORT
+from turnout.launcher.settings import Backend, LockKind, NoteSubject, RendezvousSettings, StartNote
 
 STATIC_PORT = 29_500  # torchrun's default, for an address without --rdzv-endpoint
 LOCAL = "127.0.0.1"
-MASTER = "DLROVER_MASTER_ADDR"  # of an ElasticJob; that of DLRover's own operator coordinates nothing here
-JOB_IDS = ("TURNOUT_JOB", "JOB_UID", "ELASTIC_JOB_NAME", "SLURM_JOB_ID")
-_NOWHERE = (
+MASTER_VARIABLE = "DLROVER_MASTER_ADDR"  # set by ElasticJob; the master of DLRover's own operator is no coordinator
+JOB_ID_VARIABLES = ("TURNOUT_JOB", "JOB_UID", "ELASTIC_JOB_NAME", "SLURM_JOB_ID")
+_NO_ADDRESS_TEXT = (
     "nothing says where {0} workers meet, so only workers on this machine are found, at {1}:{2}; for several machines "
     "give all of them the same --rdzv-endpoint HOST[:PORT] or --master-addr HOST, --lease or --round-dir"
 )
@@ -31,24 +31,24 @@ def rendezvous_settings(
     """Make the rendezvous settings. chosen: values by option. conf: values by key of --rdzv-conf. Raises BadSettings,
     BadCommand.
     """
-    least, most = bounds
+    min_workers, max_workers = bounds
     backend = chosen.get("rdzv-backend", Backend.STATIC)
     is_host = conf.get("is_host")
-    if backend is Backend.STATIC and least < most:
+    if backend is Backend.STATIC and min_workers < max_workers:
         backend = Backend.C10D
-    if backend is Backend.STATIC and is_host is None and most > 1 and "node-rank" in chosen:
+    if backend is Backend.STATIC and is_host is None and max_workers > 1 and "node-rank" in chosen:
         is_host = chosen["node-rank"] == 0
-    arbiter = _arbiter(chosen, most)
-    host, port = _address(chosen, backend, arbiter, most, environ)
-    if "is_host" not in conf and environ.get(MASTER) == f"{host}:{port}":
+    arbiter = _arbiter(chosen, max_workers)
+    host, port = _address(chosen, backend, arbiter, max_workers, environ)
+    if "is_host" not in conf and environ.get(MASTER_VARIABLE) == f"{host}:{port}":
         is_host = False  # the job's master pod hosts, and no worker
     return RendezvousSettings(
-        run=_run(chosen, most, environ),
+        run=_job_id(chosen, max_workers, environ),
         backend=backend,
         host=host,
         port=port,
         is_host=is_host,
-        store_port=chosen.get("master-port", 0) if _meets_nobody(chosen, backend, most) else 0,
+        store_port=chosen.get("master-port", 0) if _is_whole_job(chosen, backend, max_workers) else 0,
         standalone=chosen.get("standalone", False),
         worker_count=chosen.get("wanted"),
         arbiter=arbiter,
@@ -59,19 +59,19 @@ def rendezvous_settings(
     )
 
 
-def _run(chosen: Mapping[str, Any], most: int, environ: Mapping[str, str]) -> str:
+def _job_id(chosen: Mapping[str, Any], max_workers: int, environ: Mapping[str, str]) -> str:
     """Return the job's id. A single worker without one gets "", and makes its own."""
     given = chosen.get("rdzv-id", "none")
     if given != "none":
         return str(given)
-    return next(filter(None, map(environ.get, JOB_IDS)), "" if most == 1 else "none")
+    return next(filter(None, map(environ.get, JOB_ID_VARIABLES)), "" if max_workers == 1 else "none")
 
 
 def _address(
-    chosen: Mapping[str, Any], backend: Backend, arbiter: LockKind, most: int, environ: Mapping[str, str]
+    chosen: Mapping[str, Any], backend: Backend, arbiter: LockKind, max_workers: int, environ: Mapping[str, str]
 ) -> tuple[str, int]:
     """Return where the first coordinator listens. A more explicit source overrides the others. Raises BadCommand."""
-    if _meets_nobody(chosen, backend, most):
+    if _is_whole_job(chosen, backend, max_workers):
         return LOCAL, 0
     if "rdzv-endpoint" in chosen and backend not in _ETCD:
         host, port = chosen["rdzv-endpoint"]
@@ -93,13 +93,13 @@ def _address(
     return LOCAL, PORT
 
 
-def _meets_nobody(chosen: Mapping[str, Any], backend: Backend, most: int) -> bool:
+def _is_whole_job(chosen: Mapping[str, Any], backend: Backend, max_workers: int) -> bool:
     """Return True if this worker is the whole job; its processes may then use --master-port.
 
     With an endpoint it is not, since a second worker may come there as a spare.
     """
     endpoint = "rdzv-endpoint" in chosen and backend not in _ETCD
-    return bool(chosen.get("standalone")) or (most == 1 and not endpoint)
+    return bool(chosen.get("standalone")) or (max_workers == 1 and not endpoint)
 
 
 def _env_port(environ: Mapping[str, str]) -> int:
@@ -111,10 +111,10 @@ def _env_port(environ: Mapping[str, str]) -> int:
         raise BadCommand(f"MASTER_PORT is {text!r}: {error}") from error
 
 
-def _arbiter(chosen: Mapping[str, Any], most: int) -> LockKind:
+def _arbiter(chosen: Mapping[str, Any], max_workers: int) -> LockKind:
     """Return the kind of lock that grants rounds: the chosen one, else the one whose option is given.
 
-    most: the largest number of workers; a single worker needs no lock.
+    max_workers: 1 if this worker is alone, which needs no lock.
     """
     arbiter = chosen.get("arbiter", "auto")
     if arbiter != "auto":
@@ -123,7 +123,7 @@ def _arbiter(chosen: Mapping[str, Any], most: int) -> LockKind:
         return LockKind.LEASE
     if "round-dir" in chosen:
         return LockKind.FILE
-    return LockKind.NONE if most == 1 else LockKind.MAJORITY
+    return LockKind.NONE if max_workers == 1 else LockKind.MAJORITY
 
 
 def order(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
@@ -133,27 +133,29 @@ def order(chosen: Mapping[str, Any], environ: Mapping[str, str]) -> int | None:
     if "LOCAL_RANK" not in environ and {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= environ.keys():
         text = environ["RANK"]
         return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
-    found = re.fullmatch(r".+-([0-9]{1,5})", environ.get("POD_NAME", ""))
-    return int(found[1]) if found and int(found[1]) < MOST_MEMBERS else None
+    match = re.fullmatch(r".+-([0-9]{1,5})", environ.get("POD_NAME", ""))
+    return int(match[1]) if match and int(match[1]) < MAX_MEMBERS else None
 
 
 def notes(given: Mapping[str, Given], rendezvous: RendezvousSettings, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
     """List the notes about rendezvous options that are used differently from how they were given."""
-    found: list[StartNote] = []
+    notes_so_far: list[StartNote] = []
     if rendezvous.standalone and "nnodes" in given and given["nnodes"].value != bounds:
-        found.append(StartNote(given["nnodes"].source, Warned.NO_EFFECT, "a standalone worker is the whole world"))
+        notes_so_far.append(
+            StartNote(given["nnodes"].source, NoteSubject.NO_EFFECT, "a standalone worker is the whole world")
+        )
     backend, endpoint = given.get("rdzv-backend"), given.get("rdzv-endpoint")
     requested = backend.text if backend else Backend.STATIC.value
     if rendezvous.backend.value != requested:
         about = backend.source if backend else "--nnodes"
         why = f"static cannot be resized, and {bounds[0]}:{bounds[1]} workers are asked for"
-        found.append(StartNote(about, Warned.OTHER_BACKEND, why))
+        notes_so_far.append(StartNote(about, NoteSubject.OTHER_BACKEND, why))
     if endpoint and (why := _why_no_endpoint(rendezvous)):
-        found.append(StartNote(endpoint.source, Warned.NO_EFFECT, why))
-    if bounds[1] > 1 and (rendezvous.host, rendezvous.port) == (LOCAL, PORT) and not _named(given):
+        notes_so_far.append(StartNote(endpoint.source, NoteSubject.NO_EFFECT, why))
+    if bounds[1] > 1 and (rendezvous.host, rendezvous.port) == (LOCAL, PORT) and not _names_meeting_place(given):
         nnodes = given["nnodes"].source if "nnodes" in given else "--nnodes"
-        found.append(StartNote(nnodes, Warned.NO_ADDRESS, _NOWHERE.format(bounds[1], LOCAL, PORT)))
-    return tuple(found)
+        notes_so_far.append(StartNote(nnodes, NoteSubject.NO_ADDRESS, _NO_ADDRESS_TEXT.format(bounds[1], LOCAL, PORT)))
+    return tuple(notes_so_far)
 
 
 def _why_no_endpoint(rendezvous: RendezvousSettings) -> str:
@@ -163,6 +165,6 @@ def _why_no_endpoint(rendezvous: RendezvousSettings) -> str:
     return "the server of etcd is not asked: members meet each other" if rendezvous.backend in _ETCD else ""
 
 
-def _named(given: Mapping[str, Given]) -> bool:
+def _names_meeting_place(given: Mapping[str, Given]) -> bool:
     """Return True if the user gave the place where the workers meet."""
     return not given.keys().isdisjoint(("rdzv-endpoint", "master-addr", "master-port"))

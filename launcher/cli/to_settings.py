@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from turnout.launcher.cli import help, parser, rdzv_endpoint
 from turnout.launcher.cli.options import Effect
 from turnout.launcher.cli.parser import BadCommand, Given, Line, look_up, parse_command_line, unknown_variables
-from turnout.launcher.cli.value_types import BadValue, some
+from turnout.launcher.cli.value_types import BadValue, positive_count
 from turnout.launcher.errors import BadCheck, BadElasticSpec, BadSettings
 from turnout.launcher.health.hang_detector import HangAction, HangPolicy
 from turnout.launcher.health.model import NodeChecks, ProbePolicy, SlowRule, StragglerLimits
@@ -21,6 +21,7 @@ from turnout.launcher.model import ElasticSpec, Exit
 from turnout.launcher.settings import (
     Command,
     Devices,
+    NoteSubject,
     Output,
     PlaceSettings,
     ScriptKind,
@@ -29,10 +30,10 @@ from turnout.launcher.settings import (
     StartSettings,
     Streams,
     Timing,
-    Warned,
 )
 
-_ANY_SIZE = frozenset(["", "none", "single", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"])
+# Strategies that load their state in a world of any size.
+_RESIZABLE = frozenset(["", "none", "single", "ddp", "torchddp", "pytorchddp", "distributeddataparallel"])
 
 # Why a strategy cannot be resized, by the prefix of its name.
 _SHARDED = "every rank holds a shard of the state; save it with torch.distributed.checkpoint, which loads in any world"
@@ -41,31 +42,31 @@ _ZERO = "ZeRO's checkpoints are of one world size; convert them to universal one
 
 _GROUPS = "tensor and pipeline parallelism take whole groups of ranks; let the unit be a whole number of groups"
 
-_WHY = {"fsdp": _SHARDED, "fullysharded": _SHARDED, "deepspeed": _ZERO, "zero": _ZERO, "megatron": _GROUPS}
+_REASONS = {"fsdp": _SHARDED, "fullysharded": _SHARDED, "deepspeed": _ZERO, "zero": _ZERO, "megatron": _GROUPS}
 
-_WHY_NOT = "it is not known to load its state in a world of another size"
+_UNKNOWN_STRATEGY = "it is not known to load its state in a world of another size"
 
 
-def resizable(strategy: str, least: int, most: int) -> str | None:
+def resizable(strategy: str, min_workers: int, max_workers: int) -> str | None:
     """Return the warning for an elastic job with this strategy, or None if there is none.
 
-    strategy: as the job declares it, in any case and punctuation; "" if it declares none. least, most: numbers of
-    workers.
+    strategy: as the job declares it, in any case and punctuation; "" if it declares none. min_workers, max_workers:
+    numbers of workers.
     Source: DLRover's guide, DL-91: resizing is promised for DDP of torch alone
     """
     name = re.sub(r"[^a-z0-9]", "", strategy.lower())
-    if least == most or name in _ANY_SIZE:
+    if min_workers == max_workers or name in _RESIZABLE:
         return None
-    why = next((why for begins, why in _WHY.items() if name.startswith(begins)), _WHY_NOT)
+    why = next((why for begins, why in _REASONS.items() if name.startswith(begins)), _UNKNOWN_STRATEGY)
     return (
-        f"strategy {strategy} with {least} to {most} workers: resizing is promised for DDP only. "
+        f"strategy {strategy} with {min_workers} to {max_workers} workers: resizing is promised for DDP only. "
         f"Here {why}. To be safe, give min and max the same number."
     )
 
 
 Chosen: TypeAlias = Mapping[str, Any]  # values by the names of options
 
-MISSED = 5  # heartbeats before a peer is given up
+MISSED_HEARTBEATS = 5  # missing heartbeats after which a peer is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def read(
         if "version" in line.given:
             return CommandAnswer(f"{program} {version()}", Exit.DONE)
         if shell := line.given.get("print-completion"):
-            return CommandAnswer(help.completion(str(shell.value), program), Exit.DONE)
+            return CommandAnswer(help.completion_script(str(shell.value), program), Exit.DONE)
         return _settings(line, environ)
     except (BadCommand, BadSettings, BadElasticSpec, BadCheck) as error:
         return CommandAnswer(f"{program}: {error}", Exit.USAGE)
@@ -101,7 +102,8 @@ def read(
 def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
     """Convert a parsed command line and the environment to settings.
 
-    A given option overrides its environment variable. Notes about ignored or unknown words are part of the settings.
+    A given option overrides its environment variable. The settings hold the notes about options without effect and
+    unknown variables.
     """
     given = {**look_up(environ), **line.given}
     chosen: Chosen = {name: each.value for name, each in given.items()}
@@ -125,27 +127,29 @@ def _settings(line: Line, environ: Mapping[str, str]) -> Settings:
         given_options=tuple(str(each) for each in given.values()),
     )
     notes = (*_notes(given, chosen, bounds), *conf_notes, *rdzv_endpoint.notes(given, settings.rendezvous, bounds))
-    unknown = (StartNote(name, Warned.NO_EFFECT, "no option has this name") for name in unknown_variables(environ))
+    unknown = (StartNote(name, NoteSubject.NO_EFFECT, "no option has this name") for name in unknown_variables(environ))
     return replace(settings, notes=(*notes, *unknown))
 
 
 def _bounds(chosen: Chosen, environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the least and most workers. A standalone worker is alone even if more are allowed. Raises BadCommand.
+    """Return the smallest and the largest number of workers. A standalone worker is alone even if more are allowed.
+    Raises BadCommand.
 
-    A process that only coordinates takes over what the workers say, of which there may be several.
+    A process that only coordinates defaults to two, for "several": it takes over the real numbers from the workers.
     """
-    least, most = chosen.get("nnodes", (2, 2) if chosen.get("coordinator-only") else (1, 1))
+    min_workers, max_workers = chosen.get("nnodes", (2, 2) if chosen.get("coordinator-only") else (1, 1))
     if "nnodes" not in chosen and chosen.get("auto-config") and (number := environ.get("NODE_NUM", "").strip()):
         try:
-            least = most = some(number)
+            min_workers = max_workers = positive_count(number)
         except BadValue as error:
             raise BadCommand(f"NODE_NUM is {number!r}: {error}") from error
-    return (least, 1) if chosen.get("standalone") and least == 1 else (least, most)
+    return (min_workers, 1) if chosen.get("standalone") and min_workers == 1 else (min_workers, max_workers)
 
 
 def _processes(chosen: Chosen) -> int | Devices:
-    found: int | Devices = chosen.get("nproc-per-node", Devices.AUTO if chosen.get("auto-config") else 1)
-    return found
+    """Return the number of processes on this worker, or the kind of devices that determines it."""
+    count: int | Devices = chosen.get("nproc-per-node", Devices.AUTO if chosen.get("auto-config") else 1)
+    return count
 
 
 def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
@@ -154,13 +158,13 @@ def _command(line: Line, chosen: Chosen, environ: Mapping[str, str]) -> Command:
     Source: torchrun, where --run-path overrides the other two, and those exclude each other.
     """
     kinds = {"run-path": ScriptKind.RUN_PATH, "module": ScriptKind.MODULE, "no-python": ScriptKind.PROGRAM}
-    named = [kind for name, kind in kinds.items() if chosen.get(name)]
-    if named == [ScriptKind.MODULE, ScriptKind.PROGRAM]:
+    chosen_kinds = [kind for name, kind in kinds.items() if chosen.get(name)]
+    if chosen_kinds == [ScriptKind.MODULE, ScriptKind.PROGRAM]:
         raise BadCommand("--module and --no-python exclude each other: a module is run by Python")
     return Command(
         program=line.script,
         arguments=line.arguments,
-        kind=named[0] if named else ScriptKind.SCRIPT,
+        kind=chosen_kinds[0] if chosen_kinds else ScriptKind.SCRIPT,
         python=environ.get("PYTHON_EXEC", ""),
         role=chosen.get("role", "default"),
     )
@@ -201,7 +205,7 @@ def _timing_settings(chosen: Chosen, keys: Mapping[str, Any]) -> Timing:
     heartbeat_s = chosen.get("heartbeat-s", keys.get("keep_alive_interval", default.heartbeat_s))
     return Timing(
         heartbeat_s=heartbeat_s,
-        silence_s=chosen.get("silence-s", heartbeat_s * keys.get("keep_alive_max_attempt", MISSED)),
+        silence_s=chosen.get("silence-s", heartbeat_s * keys.get("keep_alive_max_attempt", MISSED_HEARTBEATS)),
         drain_grace_s=chosen.get("drain-grace-s", default.drain_grace_s),
         shutdown_s=chosen.get("shutdown-timeout", default.shutdown_s),
     )
@@ -274,10 +278,14 @@ def _hang_policy(chosen: Chosen) -> HangPolicy:
 
 def _notes(given: Mapping[str, Given], chosen: Chosen, bounds: tuple[int, int]) -> tuple[StartNote, ...]:
     """List notes about options without effect, and about the risk of a resize."""
-    nothing = [
-        StartNote(each.source, Warned.NO_EFFECT, each.option.text)
+    without_effect = [
+        StartNote(each.source, NoteSubject.NO_EFFECT, each.option.text)
         for each in given.values()
         if each.option.effect is Effect.NONE and each.value is not False
     ]
-    risky = resizable(chosen.get("strategy", ""), *bounds)
-    return (*nothing, StartNote(given["strategy"].source, Warned.RESIZING, risky)) if risky else tuple(nothing)
+    warning = resizable(chosen.get("strategy", ""), *bounds)
+    return (
+        (*without_effect, StartNote(given["strategy"].source, NoteSubject.RESIZING, warning))
+        if warning
+        else tuple(without_effect)
+    )

@@ -23,21 +23,21 @@ class BadValue(ValueError):
     """The text is no valid value. The error's own text says what is needed instead."""
 
 
-def any_text(given: str) -> str:
+def any_text(text: str) -> str:
     """Return the text unchanged."""
-    return given
+    return text
 
 
-def word(given: str) -> str:
+def word(text: str) -> str:
     """Read a text that is not empty, without surrounding space."""
-    if not given.strip():
+    if not text.strip():
         raise BadValue("a text is needed")
-    return given.strip()
+    return text.strip()
 
 
-def truth(given: str) -> bool:
+def truth(text: str) -> bool:
     """Read 1 or 0, like torchrun's variables, or a word for yes or no."""
-    lower = given.strip().lower()
+    lower = text.strip().lower()
     if lower in _YES or (lower.isdecimal() and int(lower) > 0):
         return True
     if lower in _NO:
@@ -45,24 +45,24 @@ def truth(given: str) -> bool:
     raise BadValue("1 or 0 is needed")
 
 
-def count(given: str) -> int:
+def count(text: str) -> int:
     """Read a whole number, 0 or more."""
-    if not re.fullmatch(r"[0-9]{1,9}", given.strip()):
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
         raise BadValue("a whole number, 0 or more, is needed")
-    return int(given)
+    return int(text)
 
 
-def some(given: str) -> int:
+def positive_count(text: str) -> int:
     """Read a whole number, 1 or more."""
-    if count(given) < 1:
+    if count(text) < 1:
         raise BadValue("a whole number, 1 or more, is needed")
-    return int(given)
+    return int(text)
 
 
-def seconds(given: str) -> float:
+def seconds(text: str) -> float:
     """Read a time in seconds, 0 or more."""
     try:
-        value = float(given)
+        value = float(text)
     except ValueError:
         value = -1.0
     if not isfinite(value) or value < 0:
@@ -70,109 +70,109 @@ def seconds(given: str) -> float:
     return value
 
 
-def duration(given: str) -> float:
+def duration(text: str) -> float:
     """Read a time in seconds, above 0."""
-    if (value := seconds(given)) > 0:
+    if (value := seconds(text)) > 0:
         return value
     raise BadValue("a number of seconds above 0 is needed")
 
 
-def port(given: str) -> int:
+def port(text: str) -> int:
     """Read a port, 0 to 65535."""
-    if count(given) > 65_535:
+    if count(text) > 65_535:
         raise BadValue("a port from 0 to 65535 is needed")
-    return int(given)
+    return int(text)
 
 
-def bounds(given: str) -> tuple[int, int]:
+def bounds(text: str) -> tuple[int, int]:
     """Read N or MIN:MAX workers."""
-    found = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", given.strip())
-    if not found or not 1 <= int(found[1]) <= int(found[2] or found[1]):
+    match = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text.strip())
+    if not match or not 1 <= int(match[1]) <= int(match[2] or match[1]):
         raise BadValue("N or MIN:MAX with 1 <= MIN <= MAX is needed")
-    return int(found[1]), int(found[2] or found[1])
+    return int(match[1]), int(match[2] or match[1])
 
 
-def processes(given: str) -> int | Devices:
+def processes(text: str) -> int | Devices:
     """Read a number of processes, or the kind of devices to count."""
     names = [each.value for each in Devices]
-    if given in names:
-        return Devices(given)
-    if not re.fullmatch(r"[0-9]{1,9}", given.strip()) or int(given) < 1:
+    if text in names:
+        return Devices(text)
+    if not re.fullmatch(r"[0-9]{1,9}", text.strip()) or int(text) < 1:
         raise BadValue(f"a number, 1 or more, or one of {', '.join(names)} is needed")
-    return int(given)
+    return int(text)
 
 
-def endpoint(given: str) -> tuple[str, int]:
+def endpoint(text: str) -> tuple[str, int]:
     """Read host[:port], with an IPv6 address in brackets. Source: PE-13; torchrun reads it alike."""
-    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?", given.strip())
-    if not found or int(found[2] or 0) > 65_535:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::([0-9]{1,5}))?", text.strip())
+    if not match or int(match[2] or 0) > 65_535:
         raise BadValue("host[:port] is needed, an IPv6 address in brackets")
-    return host(found[1]), PORT if found[2] is None else int(found[2])
+    return host(match[1]), PORT if match[2] is None else int(match[2])
 
 
-def host(given: str) -> str:
+def host(text: str) -> str:
     """Read a host name or address, without the brackets of IPv6."""
-    found = re.fullmatch(r"\[?([0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]?|([\w.-]+)", given.strip())
-    if not found:
+    match = re.fullmatch(r"\[?([0-9A-Fa-f]*:[0-9A-Fa-f:.]+)\]?|([\w.-]+)", text.strip())
+    if not match:
         raise BadValue("the name or the address of a host is needed")
-    return found[1] or found[2]
+    return match[1] or match[2]
 
 
-def streams(given: str) -> Streams:
+def streams(text: str) -> Streams:
     """Read 0 to 3 for all ranks, or RANK:0..3,… Source: torchrun's --redirects."""
-    if re.fullmatch(r"[0-3]", given):
-        return Streams(Std(int(given)))
-    if not re.fullmatch(r"[0-9]{1,4}:[0-3](,[0-9]{1,4}:[0-3])*", given):
+    if re.fullmatch(r"[0-3]", text):
+        return Streams(Std(int(text)))
+    if not re.fullmatch(r"[0-9]{1,4}:[0-3](,[0-9]{1,4}:[0-3])*", text):
         raise BadValue("0 (none), 1 (out), 2 (err), 3 (both) or RANK:0..3,... is needed")
-    pairs = (each.split(":") for each in given.split(","))
+    pairs = (each.split(":") for each in text.split(","))
     return Streams(by_rank=tuple(sorted({int(rank): Std(int(std)) for rank, std in pairs}.items())))
 
 
-def ranks(given: str) -> tuple[int, ...]:
+def ranks(text: str) -> tuple[int, ...]:
     """Read local ranks, as R,R,…"""
-    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", given.replace(" ", "")):
+    if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text.replace(" ", "")):
         raise BadValue("local ranks with commas between them are needed")
-    return tuple(sorted({int(rank) for rank in given.split(",")}))
+    return tuple(sorted({int(rank) for rank in text.split(",")}))
 
 
-def filters(given: str) -> tuple[str, ...]:
+def filters(text: str) -> tuple[str, ...]:
     """Read words separated by commas; two commas are one comma within a word. Source: torchrun's parser."""
-    return tuple(word.replace("\0", ",") for word in given.replace(",,", "\0").split(",") if word)
+    return tuple(word.replace("\0", ",") for word in text.replace(",,", "\0").split(",") if word)
 
 
-def modules(given: str) -> tuple[str, ...]:
+def modules(text: str) -> tuple[str, ...]:
     """Read module names separated by commas."""
-    if not re.fullmatch(r"[^\W\d][\w.]*(,[^\W\d][\w.]*)*", given):
+    if not re.fullmatch(r"[^\W\d][\w.]*(,[^\W\d][\w.]*)*", text):
         raise BadValue("names of modules with commas between them are needed")
-    return tuple(dict.fromkeys(given.split(",")))
+    return tuple(dict.fromkeys(text.split(",")))
 
 
-def signals(given: str) -> tuple[str, ...]:
+def signals(text: str) -> tuple[str, ...]:
     """Read signal names separated by commas."""
-    names = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
     if wrong := [name for name in names if name not in SIGNALS]:
         raise BadValue(f"{wrong[0]!r} is no signal that a process can handle")
     return names
 
 
-def path(given: str) -> tuple[str, ...]:
+def path(text: str) -> tuple[str, ...]:
     """Read a path a/b/c, from the root of the fabric down."""
-    return tuple(name for name in given.strip().split("/") if name)
+    return tuple(name for name in text.strip().split("/") if name)
 
 
-def box_pairs(given: str) -> tuple[tuple[int, int], ...]:
+def box_pairs(text: str) -> tuple[tuple[int, int], ...]:
     """Read pairs a:b c:d of switchbox sockets, each socket once. Source: the guide, DL-33"""
-    if not re.fullmatch(r"[0-9]{1,3}:[0-9]{1,3}( +[0-9]{1,3}:[0-9]{1,3})*", given.strip()):
+    if not re.fullmatch(r"[0-9]{1,3}:[0-9]{1,3}( +[0-9]{1,3}:[0-9]{1,3})*", text.strip()):
         raise BadValue("pairs of sockets like '0:1 2:4' are needed")
-    pairs = tuple((int(a), int(b)) for a, b in (pair.split(":") for pair in given.split()))
+    pairs = tuple((int(a), int(b)) for a, b in (pair.split(":") for pair in text.split()))
     sockets = [socket for pair in pairs for socket in pair]
     if len(set(sockets)) < len(sockets):
         raise BadValue("each socket may stand in one pair only")
     return pairs
 
 
-def name_of_lease(given: str) -> str:
+def name_of_lease(text: str) -> str:
     """Read namespace/name."""
-    if not re.fullmatch(r"[a-z0-9.-]+/[a-z0-9.-]+", given):
+    if not re.fullmatch(r"[a-z0-9.-]+/[a-z0-9.-]+", text):
         raise BadValue("namespace/name is needed")
-    return given
+    return text

@@ -44,7 +44,7 @@ class ElasticBatch:
 
     def passes(self, world: int, samples: int | None = None) -> int:
         """Return the passes that every rank makes for one batch: as many as the rank with the most samples needs."""
-        largest = -(-self._size(samples) // _checked(world))
+        largest = -(-self._size(samples) // _checked_world(world))
         return -(-largest // self.micro_batch) if self.micro_batch else 1
 
     def share(self, world: int, rank: int, samples: int | None = None) -> tuple[MicroStep, ...]:
@@ -56,7 +56,7 @@ class ElasticBatch:
         average is the gradient of the batch's mean loss, however uneven the shares are.
         """
         size = self._size(samples)
-        if not 0 <= rank < _checked(world):
+        if not 0 <= rank < _checked_world(world):
             raise BadBatch(f"rank {rank} is not in a world of {world}")
         mine = range(rank, size, world)
         passes = self.passes(world, size)
@@ -80,7 +80,8 @@ class ElasticBatch:
         return samples
 
 
-def _checked(world: int) -> int:
+def _checked_world(world: int) -> int:
+    """Return the number of ranks unchanged. Raises BadBatch if it is below 1."""
     if world < 1:
         raise BadBatch(f"a world of {world} ranks: 1 or more is needed")
     return world

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from turnout.launcher.elastic.batch import ElasticBatch, MicroStep
 from turnout.launcher.errors import LauncherError
 
-MOST_SAMPLES = 1 << 62
+MAX_SAMPLES = 1 << 62
 NOT_SHUFFLED = -1  # stands for the seed in a state
 STATE = ("seed", "epoch", "cursor", "length")
 
@@ -76,7 +76,7 @@ class ElasticSampler:
     """
 
     def __init__(self, length: int, *, seed: int, shuffle: bool = True) -> None:
-        if not 1 <= length <= MOST_SAMPLES:
+        if not 1 <= length <= MAX_SAMPLES:
             raise BadData(f"a data set of {length} samples: 1 to 2**62 are needed")
         if seed < 0:
             raise BadData(f"the seed is {seed}: 0 or more is needed")
@@ -133,10 +133,12 @@ class ElasticSampler:
 
     @property
     def _key(self) -> int:
+        """Return what determines the order of samples: the seed, NOT_SHUFFLED without shuffling."""
         return self.seed if self.shuffle else NOT_SHUFFLED
 
 
 def _key_text(key: int) -> str:
+    """Describe a key for an error message."""
     return "no shuffling" if key == NOT_SHUFFLED else f"seed {key}"
 
 
@@ -178,6 +180,7 @@ class Plan:
             yield length - rest, self.batch.share(self.world, self.rank, rest)
 
     def _steps(self, cursor: int) -> Iterator[MicroStep]:
+        """Give this rank's passes from `cursor` to the end of the epoch."""
         for _, steps in self._shares(cursor):
             yield from steps
 

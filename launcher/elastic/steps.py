@@ -13,9 +13,9 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 
 from turnout.launcher.health.hang_monitor.prepare_process import make_traceable
 from turnout.launcher.health.hang_monitor.progress import (
-    AGREES,
+    AFTER_LOOP_PHASE,
+    AGREEING_PHASE,
     DONE,
-    LEFT,
     PROGRESS,
     SAVED,
     STOP,
@@ -44,13 +44,13 @@ class Steps:
         """Give start, start + 1, and so on."""
         step = start
         if self._beats is not None:
-            self._beats.leave(LEFT)
+            self._beats.leave(AFTER_LOOP_PHASE)
         try:
             while True:
                 yield step
                 step += 1
         finally:  # the loop was left
-            self._rest()
+            self._mark_loop_end()
 
     def done(self, step: int) -> bool:
         """Report that this step is done. True if it is the last one for now: save and leave the loop, as all ranks do.
@@ -63,10 +63,10 @@ class Steps:
         self._beats.count_step()
         if not 0 <= self._words.read(STOP) <= step:
             return False
-        with self._beats.phase(AGREES):
+        with self._beats.phase(AGREEING_PHASE):
             self._agree(self._words, step)
         if last := bool(self._words.read(SURE)) and self._words.read(STOP) <= step:
-            self._rest()
+            self._mark_loop_end()
         return last
 
     @staticmethod
@@ -79,10 +79,11 @@ class Steps:
             time.sleep(_LOOK_S)
         words.write(WAITS, 0)
 
-    def _rest(self) -> None:
+    def _mark_loop_end(self) -> None:
+        """Report that the training loop has ended, so that no further step is expected."""
         if self._beats is not None:
-            self._beats.leave(LEFT)
-            self._beats.enter(LEFT)
+            self._beats.leave(AFTER_LOOP_PHASE)
+            self._beats.enter(AFTER_LOOP_PHASE)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Mark a block that is not a step and may take long: `with steps.phase("evaluation"):`."""

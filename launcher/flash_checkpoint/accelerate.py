@@ -20,7 +20,7 @@ from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.state_dict import buffers, load_module, named
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.errors import BadCheckpoint, NotUsable
-from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, plain
+from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
 
 __all__ = ["FlashState", "StorageType"]
 
@@ -30,16 +30,15 @@ try:
 except ImportError as error:
     raise NotUsable("accelerate", "is not there") from error
 
-_SHARDED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP")
-
-_RANDOM, _BUFFERS = "random", "/buffers"
+_SHARDED = ("DEEPSPEED", "FSDP", "MEGATRON_LM", "TP")  # names in DistributedType that are not supported here
+_RANDOM, _BUFFERS = "random", "/buffers"  # name of the part with random number generators; suffix of a model's buffers
 
 
 class FlashState:
     """Saves and loads the state of one process's Accelerator. All ranks have to call its methods alike.
 
-    accelerator: with everything prepared and registered. keep, every: how many of the newest steps stay in storage, and
-    which multiples.
+    accelerator: with everything prepared and registered. keep, every: storage keeps the `keep` newest steps and the
+    multiples of `every`.
     replica_count: workers in a group that keep each other's state in memory, 0 and 1 for none. environ: of this
     process.
     Raises NotImplementedError if models are sharded, or if hooks of save_state would write their own files.
@@ -65,21 +64,22 @@ class FlashState:
         self._parts = Parts(folder, keep=keep, every=every, replicas=copies, environ=environ)
 
     def save_state(self, step: int, storage_type: StorageType = StorageType.DISK) -> None:
-        """Save this step in memory; training may go on when this returns. DISK also stores it in the background.
+        """Save this step in memory; training may continue when this returns. DISK also writes it to storage in the
+        background.
 
         Raises BadState, NoMemory.
         """
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
         parts: dict[str, object] = {_RANDOM: rng.encode_state(self._parts.rank)}
-        own: dict[str, object] = {}
+        own_parts: dict[str, object] = {}
         for name, each in self._named_objects():
             state = _state_of(each)
-            parts[name] = plain(state, {}, name)
+            parts[name] = encode_object(state, {}, name)
             if isinstance(each, Module):
-                own[f"{name}{_BUFFERS}"] = buffers(each, state)
+                own_parts[f"{name}{_BUFFERS}"] = buffers(each, state)
         parts["accelerator"] = {"step": self._accelerator.step, "iteration": self._accelerator.save_iteration}
-        self._parts.save(step, parts | own, disk=storage_type is StorageType.DISK, own=own)
+        self._parts.save(step, parts | own_parts, disk=storage_type is StorageType.DISK, own=own_parts)
 
     def load_state(self) -> int | None:
         """Restore everything from the newest step in memory or storage; return that step, or None if nothing is stored.
@@ -87,47 +87,47 @@ class FlashState:
         Random number generators are restored if the number of ranks is the same. Raises BadCheckpoint, also if a
         prepared or registered object was not saved, and StorageFailed.
         """
-        found = self._parts.load(lambda name: name != _RANDOM)
-        if found is None:
+        loaded = self._parts.load(lambda name: name != _RANDOM)
+        if loaded is None:
             return None
-        missing = sorted({name for name, _ in self._named_objects()} - {*found.parts})
+        missing = sorted({name for name, _ in self._named_objects()} - {*loaded.parts})
         if missing:
-            raise BadCheckpoint(f"step {found.step} has no {', '.join(missing)}: prepare and register what was saved")
+            raise BadCheckpoint(f"step {loaded.step} has no {', '.join(missing)}: prepare and register what was saved")
         for name, each in self._named_objects():
-            state = decode_object(found.parts[name], {})
-            if own := decode_object(found.parts.get(f"{name}{_BUFFERS}"), {}):
-                state = {**state, **own}
+            state = decode_object(loaded.parts[name], {})
+            if own_buffers := decode_object(loaded.parts.get(f"{name}{_BUFFERS}"), {}):
+                state = {**state, **own_buffers}
             _load_object(each, state)
-        counts = found.parts.get("accelerator")
+        counts = loaded.parts.get("accelerator")
         if isinstance(counts, dict):
             self._accelerator.step = counts["step"]
             self._accelerator.project_configuration.iteration = counts["iteration"]
-        dice = found.parts.get(_RANDOM)
-        if found.same_world and isinstance(dice, str):
-            rng.restore(dice, self._parts.rank)
-        return found.step
+        rng_text = loaded.parts.get(_RANDOM)
+        if loaded.same_world and isinstance(rng_text, str):
+            rng.restore(rng_text, self._parts.rank)
+        return loaded.step
 
     def wait(self, timeout: float = 1800) -> None:
-        """Wait until this rank's part of the last save has reached its target, and on rank 0 the whole save. Raises
-        TimeoutError.
+        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        whole step is. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)
 
     def _named_objects(self) -> Iterator[tuple[str, Any]]:
-        """Give each saved object with its name, numbered in the order of preparing, as in Accelerate's own files."""
-        own = self._accelerator
+        """Yield each saved object with its name, numbered in the order of `prepare` as in Accelerate's own files."""
+        accelerator = self._accelerator
         kinds = {
-            "model": [own.unwrap_model(each) for each in own._models],
-            "optimizer": own._optimizers,
-            "scheduler": own._schedulers,
-            "data": [_LoaderPosition(each) for each in own._dataloaders],
-            "custom": own._custom_objects,
+            "model": [accelerator.unwrap_model(each) for each in accelerator._models],
+            "optimizer": accelerator._optimizers,
+            "scheduler": accelerator._schedulers,
+            "data": [_LoaderPosition(each) for each in accelerator._dataloaders],
+            "custom": accelerator._custom_objects,
         }
-        for kind, found in kinds.items():
-            for at, each in enumerate(found):
-                yield f"{kind}_{at}", each
-        if own.scaler is not None:
-            yield "scaler", own.scaler
+        for kind, objects in kinds.items():
+            for index, each in enumerate(objects):
+                yield f"{kind}_{index}", each
+        if accelerator.scaler is not None:
+            yield "scaler", accelerator.scaler
 
 
 class _LoaderPosition:
@@ -157,13 +157,14 @@ class _LoaderPosition:
             self._loader.load_state_dict(state["loader"])
 
 
-def _state_of(each: Any) -> dict[str, Any]:
-    return named(each) if isinstance(each, Module) else each.state_dict()
+def _state_of(object_: Any) -> dict[str, Any]:
+    """Return the state of a module, without torch.compile's prefixes, or of any object with state_dict()."""
+    return named(object_) if isinstance(object_, Module) else object_.state_dict()
 
 
-def _load_object(each: Any, state: Any) -> None:
+def _load_object(object_: Any, state: Any) -> None:
     """Load a saved state into a module, or into any object with load_state_dict."""
-    if isinstance(each, Module):
-        load_module(each, state)
+    if isinstance(object_, Module):
+        load_module(object_, state)
     else:
-        each.load_state_dict(state)
+        object_.load_state_dict(state)

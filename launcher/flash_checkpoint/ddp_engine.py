@@ -1,8 +1,7 @@
 """`DdpCheckpointer` saves a state that is the same on all ranks, in memory and as one torch file per step.
 
 Every rank calls `save_checkpoint` and `load_checkpoint`. Local rank 0 of each worker saves to memory, and only rank 0
-to disk. Users import it from launcher/flash_checkpoint/. The files are known in
-launcher/checkpoint/engine/torch_file.py.
+to disk. Users import it from launcher/flash_checkpoint/. launcher/checkpoint/engine/torch_file.py knows the files.
 Source: DL-43 to DL-51, DL-65, DL-66; docs/facts/dlrover.md 6.4
 """
 
@@ -24,10 +23,10 @@ from turnout.launcher.checkpoint.engine.storage_type import DeletionStrategy, St
 from turnout.launcher.checkpoint.format.daemon_messages import Persisted, Save, SaveFailed, ToClient
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVING_PHASE, in_phase
 
-_GENERATIONS, _THREADS = 3, 2
-_OTHERS_S, _LOOK_S = 60.0, 0.01  # seconds for local rank 0 to save the step that this rank has passed
+_GENERATIONS, _THREADS = 3, 2  # saves that memory holds, and threads that copy
+_WAIT_S, _POLL_S = 60.0, 0.01  # seconds for local rank 0 to save the newest step, and between two checks
 log = logging.getLogger("turnout.checkpoint")
 
 
@@ -65,8 +64,8 @@ class DdpCheckpointer:
         self._rank = ProcessInfo.of(self._environ, str(self.checkpoint_dir))
         self._steps = Steps()
         self._memory: MemorySaver | None = None
-        self._newest = -1  # step that was saved by this process, or would have been by local rank 0
-        self._to_disk = -1
+        self._newest_step = -1  # step that was saved by this process, or would have been by local rank 0
+        self._last_disk_step = -1
         self._failed: dict[int, str] = {}
 
     def save_checkpoint(
@@ -76,7 +75,8 @@ class DdpCheckpointer:
         path: str | os.PathLike[str] = "",
         storage_type: StorageType = StorageType.DISK,
     ) -> None:
-        """Save this step in memory; training may go on when this returns. DISK also writes `path`, in the background.
+        """Save this step in memory; training may continue when this returns. DISK also writes `path`, in the
+        background.
 
         state_dict: nested dicts, lists and tuples of tensors and plain values.
         path: a file for `torch.load(path, weights_only=True)`, "" for <checkpoint_dir>/<step>/rank_0.pt.
@@ -89,21 +89,21 @@ class DdpCheckpointer:
         if step < 0:
             raise ValueError(f"step is {step}: 0 or more")
         if self._rank.local_rank == 0:
-            with in_phase(SAVES):
+            with in_phase(SAVING_PHASE):
                 self._memory_saver().save(step, state_dict, self._target(step, path, storage_type))
-        self._newest = step
+        self._newest_step = step
         self._steps.saved(step)
 
     def _target(self, step: int, path: str | os.PathLike[str], storage_type: StorageType) -> Save | None:
-        """Return where the daemon stores a step as a file of torch.save; None on all ranks but 0.
+        """Return the target by which the daemon writes a step as a torch file; None on all ranks but 0.
 
-        path: within the checkpoint folder, "" for the default. A memory save is stored later, if at all.
+        path: within the checkpoint folder, "" for the default. A MEMORY save is written only after a failure.
         """
         if self._rank.rank:
             return None
         file = self.checkpoint_dir / path if str(path) else torch_file.default_path(self.checkpoint_dir, step)
         if storage_type is StorageType.DISK:
-            self._to_disk = step
+            self._last_disk_step = step
             self._failed.pop(step, None)
         later = storage_type is StorageType.MEMORY
         return Save(0, 0, step, str(self.checkpoint_dir), "torch", str(file.absolute()), self._keep, self._every, later)
@@ -115,27 +115,27 @@ class DdpCheckpointer:
         Raises BadCheckpoint if all ranks agreed on a step in memory that is broken; the next round goes without it.
         Raises BadCheckpoint if files exist but none can be loaded, and StorageFailed.
         """
-        found = self._from_memory()
-        if found is None and str(resume_path):
-            found = torch_file.load(Path(resume_path))
-        if found is None:
-            found = self._from_files()
-        if found is None:
+        state = self._from_memory()
+        if state is None and str(resume_path):
+            state = torch_file.load(Path(resume_path))
+        if state is None:
+            state = self._from_files()
+        if state is None:
             return {}
-        if not isinstance(found, dict):
+        if not isinstance(state, dict):
             raise BadCheckpoint(f"the newest checkpoint of {self.checkpoint_dir} is no dictionary")
-        return found
+        return state
 
     def _from_memory(self) -> object | None:
         """Return the state of the newest step that all ranks hold in memory; None if there is none.
 
-        A single rank that cannot read its memory returns None; in a larger world BadCheckpoint is raised.
+        If the step in memory is broken, a single rank returns None; in a larger world BadCheckpoint is raised.
         """
         rank = self._rank
         if not rank.has_agent and rank.world > 1:
             return None  # what the other ranks hold is unknown
-        if self._newest >= 0:
-            step = self._await_hashed(self._newest)
+        if self._newest_step >= 0:
+            step = self._await_hashed(self._newest_step)
         elif rank.restore_step is not None:
             step = rank.restore_step
         else:
@@ -151,16 +151,19 @@ class DdpCheckpointer:
             return None
 
     def _await_hashed(self, step: int) -> int:
-        """Wait until the step that all ranks saved last is hashed, since local rank 0 may be slightly behind."""
-        memory, until_s = self._memory_saver(), time.monotonic() + _OTHERS_S
+        """Wait until local rank 0 has saved this step and the daemon has hashed it; return the step.
+
+        Raises BadCheckpoint after _WAIT_S.
+        """
+        memory, until_s = self._memory_saver(), time.monotonic() + _WAIT_S
         while step not in [each.step for each in memory.client.held_steps(1)]:
             if time.monotonic() > until_s:
-                raise BadCheckpoint(f"local rank 0 has not saved step {step} within {_OTHERS_S:g} s")
-            time.sleep(_LOOK_S)
+                raise BadCheckpoint(f"local rank 0 has not saved step {step} within {_WAIT_S:g} s")
+            time.sleep(_POLL_S)
         return step
 
     def _from_files(self) -> object | None:
-        """Load the newest intact file, or the one that rank 0 chose."""
+        """Return the state in the newest intact file, which rank 0 chooses for all ranks; None if there is no file."""
         newest = choose_on_rank_0(
             self._rank.world,
             lambda: torch_file.newest(self.checkpoint_dir, _log_warning),
@@ -180,8 +183,8 @@ class DdpCheckpointer:
         """Wait until the last DISK save is in its file. Raises TimeoutError, and StorageFailed if the write failed."""
         if self._memory is not None:
             self._memory.client.wait(timeout)
-        if self._to_disk in self._failed:
-            raise StorageFailed(f"step {self._to_disk}: {self._failed[self._to_disk]}")
+        if self._last_disk_step in self._failed:
+            raise StorageFailed(f"step {self._last_disk_step}: {self._failed[self._last_disk_step]}")
 
     def close(self) -> None:
         """Stop saving. An agent's daemon finishes saves in flight; without an agent they finish before this returns."""
@@ -205,14 +208,15 @@ class DdpCheckpointer:
         return self._memory
 
     def _on_daemon_message(self, message: ToClient) -> None:
-        """Record whether the latest disk save was stored or failed, and log a failure."""
+        """Record whether the last DISK save was written or failed, and log a failure."""
         match message:
             case Persisted(step=step):
                 self._failed.pop(step, None)
-            case SaveFailed(step=step, reason=reason, detail=detail) if step == self._to_disk:
+            case SaveFailed(step=step, reason=reason, detail=detail) if step == self._last_disk_step:
                 self._failed[step] = detail
                 log.warning("persist_failed", extra={"step": step, "reason": reason, "detail": detail})
 
 
 def _log_warning(word: str, fields: Mapping[str, object]) -> None:
+    """Log an event of storage as a warning."""
     log.warning(word, extra=dict(fields))

@@ -20,7 +20,7 @@ from typing import Any
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.errors import BadCheckpoint, NotUsable
-from turnout.launcher.flash_checkpoint.named_parts import Kinds, Parts, decode_object, plain
+from turnout.launcher.flash_checkpoint.named_parts import Kinds, Parts, decode_object, encode_object
 
 __all__ = ["DeepSpeedCheckpointer", "FlashCheckpointEngine", "StorageType"]
 
@@ -45,19 +45,20 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
     commit().
 
     root: the folder in which DeepSpeed's paths lie; nothing is written there.
-    Tensors are copied in commit(), so nothing may train between create() and commit(). DeepSpeed's engine does not.
+    Tensors are copied in commit(), so no training step may run between create() and commit(); DeepSpeed's engine runs
+    none. `files`: content by name, of the checkpoint being saved or loaded.
     """
 
     def __init__(self, parts: Parts, root: str | os.PathLike[str]) -> None:
         super().__init__(None)
         self.name = "turnout"
         self.step, self.disk = 0, True
-        self.found: dict[str, object] = {}
+        self.files: dict[str, object] = {}
         self._parts, self._root = parts, Path(root)
 
     def create(self, info: Any) -> None:
         """Begin a checkpoint. info: DeepSpeed's, with its tag."""
-        self.found = {_TAG: str(getattr(info, "tag", info)), _RANDOM: rng.encode_state(self._parts.rank)}
+        self.files = {_TAG: str(getattr(info, "tag", info)), _RANDOM: rng.encode_state(self._parts.rank)}
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         """Do nothing: no files are written, so no folders are needed."""
@@ -65,18 +66,18 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
     def save(self, state_dict: Any, path: str) -> None:
         """Add a file's content to the checkpoint. Raises BadState."""
         name = self._name(path)
-        self.found[name] = plain(state_dict, _KINDS, name)
+        self.files[name] = encode_object(state_dict, _KINDS, name)
 
     def load(self, path: str, map_location: Any = None) -> Any:
         """Return a file's content from the loaded checkpoint, on the CPU. Raises BadCheckpoint."""
         name = self._name(path)
-        if name not in self.found:
+        if name not in self.files:
             raise BadCheckpoint(f"the checkpoint has no {name}")
-        return decode_object(self.found[name], _KINDS)
+        return decode_object(self.files[name], _KINDS)
 
     def commit(self, info: Any) -> bool:
         """Save the whole checkpoint in memory. Raises BadState, NoMemory."""
-        found, self.found = self.found, {}
+        found, self.files = self.files, {}
         self._parts.save(self.step, found, disk=self.disk)
         return True
 
@@ -85,13 +86,15 @@ class FlashCheckpointEngine(CheckpointEngine):  # type: ignore[misc, unused-igno
         return False
 
     def _name(self, path: str) -> str:
+        """Return the part's name of a file: its path relative to the root."""
         return os.path.relpath(path, self._root)
 
 
 class DeepSpeedCheckpointer:
     """Saves and loads the checkpoints of one process's DeepSpeed engine. All ranks have to call its methods alike.
 
-    engine: from deepspeed.initialize(). keep, every: how many of the newest steps stay in storage, and which multiples.
+    engine: from deepspeed.initialize(). keep, every: storage keeps the `keep` newest steps and the multiples of
+    `every`.
     replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none. environ: of this
     process.
     Raises NotImplementedError if the optimizer is on NVMe, since DeepSpeed then copies its files itself.
@@ -121,13 +124,14 @@ class DeepSpeedCheckpointer:
         save_latest: bool = True,
         storage_type: StorageType = StorageType.DISK,
     ) -> bool:
-        """Save this step in memory; training may go on when this returns. DISK also stores it in the background.
+        """Save this step in memory; training may continue when this returns. DISK also writes it to storage in the
+        background.
 
         save_dir: the checkpointer's folder, or "". client_state: plain values and tensors. save_latest: ignored, since
         the newest step is found without it.
         Raises BadState, NoMemory.
         """
-        self._only(save_dir)
+        self._check_folder(save_dir)
         if not isinstance(storage_type, StorageType):
             raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
         with self._with_own_engine() as (files, root):
@@ -143,16 +147,16 @@ class DeepSpeedCheckpointer:
         load_checkpoint. Random number generators are restored too.
         Raises BadCheckpoint, also if `tag` is not that of the newest step, and StorageFailed.
         """
-        self._only(load_dir)
-        found = self._parts.load(lambda name: name != _RANDOM)
-        if found is None:
+        self._check_folder(load_dir)
+        loaded = self._parts.load(lambda name: name != _RANDOM)
+        if loaded is None:
             return None, None
-        parts = dict(found.parts)
+        parts = dict(loaded.parts)
         saved_tag, rng_state = str(parts.pop(_TAG, "")), parts.pop(_RANDOM, None)
         if tag not in (None, saved_tag):
             raise BadCheckpoint(f"the newest step is {saved_tag}: only that one can be loaded, not {tag}")
         with self._with_own_engine() as (files, root):
-            files.found = parts
+            files.files = parts
             for name in parts:  # DeepSpeed lists the files before it reads them
                 path = Path(root, name)
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -163,26 +167,27 @@ class DeepSpeedCheckpointer:
         return (None if path_of is None else str(self.checkpoint_dir / os.path.relpath(path_of, root))), client_state
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
-        """Wait until this rank's part of the last save has reached its target, and on rank 0 the whole save. Raises
-        TimeoutError.
+        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        whole step is. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)
 
-    def _only(self, folder: str | os.PathLike[str]) -> None:
+    def _check_folder(self, folder: str | os.PathLike[str]) -> None:
+        """Raise ValueError if a folder is named that is not this checkpointer's. "" names none."""
         if str(folder) and Path(folder).absolute() != self.checkpoint_dir:
             raise ValueError(f"{folder} is not {self.checkpoint_dir}, which this checkpointer is for")
 
     @contextmanager
     def _with_own_engine(self) -> Iterator[tuple[FlashCheckpointEngine, str]]:
-        """Lend the engine our checkpoint engine in place of its own, with an empty folder, for the length of
-        a block.
+        """Replace the checkpoint engine of DeepSpeed's engine by ours within a block; yield ours and an empty
+        folder.
         """
         engine = self._engine
-        own, first = engine.checkpoint_engine, getattr(engine, "save_non_zero_checkpoint", True)
+        own_engine, first = engine.checkpoint_engine, getattr(engine, "save_non_zero_checkpoint", True)
         with tempfile.TemporaryDirectory(prefix="turnout-") as root:
             engine.checkpoint_engine = files = FlashCheckpointEngine(self._parts, root)
             engine.save_non_zero_checkpoint = True  # each rank keeps what it will read again; storage has it once
             try:
                 yield files, root
             finally:
-                engine.checkpoint_engine, engine.save_non_zero_checkpoint = own, first
+                engine.checkpoint_engine, engine.save_non_zero_checkpoint = own_engine, first

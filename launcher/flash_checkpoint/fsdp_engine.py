@@ -1,7 +1,7 @@
 """`FsdpShardCheckpointer` saves each rank's own part through torch.distributed.checkpoint, one folder per step.
 
 It supports both interfaces of DLRover's class: state dicts in and a storage reader out, or models and optimizers in and
-out. How parts become files, and files become parts in another world size, is known in launcher/checkpoint/dcp.
+out. launcher/checkpoint/dcp knows how parts become files, and how a world of another size reads them.
 Source: DL-52 to DL-56; docs/facts/dlrover.md 6.4
 """
 
@@ -22,9 +22,9 @@ from turnout.launcher.checkpoint.dcp.writer import FlashLoadPlanner, FlashStorag
 from turnout.launcher.checkpoint.engine.process_info import choose_on_rank_0
 from turnout.launcher.checkpoint.engine.state_dict import flatten
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
-from turnout.launcher.checkpoint.storage.store import MOST_STEP, step_of
+from turnout.launcher.checkpoint.storage.store import MAX_STEP, step_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NewerFormat
-from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVING_PHASE, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 
@@ -98,7 +98,8 @@ class FsdpShardCheckpointer:
         *,
         state_dict: Mapping[str, Any] | None = None,
     ) -> None:
-        """Save this step in memory; training may go on when this returns. DISK also writes a folder, in the background.
+        """Save this step in memory; training may continue when this returns. DISK also writes a folder, in the
+        background.
 
         Takes either (step, state_dict, path) or (step, model, optimizer, extra_sd, path). state_dict: with sharded
         tensors. extra_sd: plain values, the same on all ranks.
@@ -118,18 +119,17 @@ class FsdpShardCheckpointer:
             folder, step=step, disk=storage_type is StorageType.DISK, environ=self._environ, replicas=self._replicas
         )
         writer.home = str(self.checkpoint_dir)
-        with in_phase(SAVES):
+        with in_phase(SAVING_PHASE):
             dcp.save(dict(state_dict), storage_writer=writer)
         self._writer = writer
 
     def _folder(self, step: int, path: str | os.PathLike[str]) -> Path:
-        """Return the folder of a step.
+        """Return the folder of a step. path: its name, "" for the step's number.
 
-        Raises ValueError unless it is the checkpoint folder or directly in it. path: its name, "" for the step's
-        number.
+        Raises ValueError unless it is the checkpoint folder or directly in it.
         """
-        if not 0 <= step <= MOST_STEP:
-            raise ValueError(f"step is {step}: 0 to {MOST_STEP}")
+        if not 0 <= step <= MAX_STEP:
+            raise ValueError(f"step is {step}: 0 to {MAX_STEP}")
         folder = self.checkpoint_dir / (path or str(step))
         if self.checkpoint_dir not in (folder, folder.parent):
             raise ValueError(f"{folder} is no folder in {self.checkpoint_dir}: it would not be found again")
@@ -167,14 +167,14 @@ class FsdpShardCheckpointer:
         return None
 
     def _reader_of(self, step: int) -> FlashStorageReader:
-        """Open the step that rank 0 found. Raises BadCheckpoint if this rank does not find it."""
+        """Return a reader of the step that rank 0 chose. Raises BadCheckpoint if this rank does not find the step."""
         for _, folder in (each for each in self._candidates() if each[0] == step):
             if reader := FlashStorageReader(folder, step=step, environ=self._environ):
                 return reader
         raise BadCheckpoint(f"rank 0 has found step {step}: this rank does not, in {self.checkpoint_dir}")
 
     def _candidates(self) -> Iterator[tuple[int, Path]]:
-        """Give steps and their folders: the one in memory, then those that may be in storage, newest first."""
+        """Yield steps and their folders: the step in memory, then those that may be in storage, newest first."""
         stored = sorted(self._stored_steps(), key=lambda each: (-each[0], each[1]))
         rank = process_info(str(self.checkpoint_dir), self._environ)
         restore = rank.restore_step if rank.resharded_step is None else rank.resharded_step.step
@@ -209,16 +209,16 @@ class FsdpShardCheckpointer:
         return extra
 
     def wait_latest_checkpoint(self, timeout: float = 1800) -> None:
-        """Wait until this rank's part of the last save has reached its target, and on rank 0 the whole save. Raises
-        TimeoutError.
+        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        whole step is. Raises TimeoutError after `timeout` seconds.
         """
         if self._writer is not None:
             self._writer.wait(timeout)
 
 
 def _only_values(extra_sd: Mapping[str, Any]) -> tuple[dict[str, Any]]:
-    """Wrap the values so that torch.distributed.checkpoint takes them as one value. Raises BadState before other ranks
-    wait.
+    """Return the values in a tuple, which torch.distributed.checkpoint saves as one value. Raises BadState for a tensor
+    among them, before other ranks wait for this one.
     """
     _, tensors = flatten(dict(extra_sd))
     for name in tensors:

@@ -1,4 +1,4 @@
-"""`FlashCkptTrainer` is Hugging Face's Trainer with its checkpoints in memory, and now and then in storage.
+"""`FlashCkptTrainer` is Hugging Face's Trainer with checkpoints in memory, and some of them also in storage.
 
     trainer = FlashCkptTrainer(model, arguments, train_dataset=data, storage_steps=500)
     trainer.train(resume_from_checkpoint=True)
@@ -23,7 +23,7 @@ from turnout.launcher.checkpoint.engine.storage_type import copies_of
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, NotUsable
 from turnout.launcher.flash_checkpoint.named_parts import Parts, Step
-from turnout.launcher.health.hang_monitor.progress import EVALUATES, progress_reporter
+from turnout.launcher.health.hang_monitor.progress import EVALUATING_PHASE, progress_reporter
 
 __all__ = ["FlashCkptTrainer", "FlashSaves"]
 
@@ -33,7 +33,7 @@ try:
 except ImportError as error:
     raise NotUsable("transformers", "with Trainer is not there") from error
 
-_STATE = "trainer_state.json"
+_STATE = "trainer_state.json"  # transformers' name of its own state
 
 _BUFFERS = "model/buffers"
 
@@ -137,17 +137,19 @@ class FlashSaves:
 
     def _text(self, name: str) -> str:
         """Return a part of the loaded checkpoint that is text. Raises BadCheckpoint if it is not."""
-        found = self._part(name)
-        if not isinstance(found, str):
+        text = self._part(name)
+        if not isinstance(text, str):
             raise BadCheckpoint(f"the part {name!r} is no text")
-        return found
+        return text
 
     def _part(self, name: str) -> Any:
+        """Return a part of the loaded checkpoint. Raises BadCheckpoint if the checkpoint has none of this name."""
         if self._loaded is None or name not in self._loaded.parts:
             raise BadCheckpoint(f"the checkpoint has no part {name!r}")
         return self._loaded.parts[name]
 
     def _is_ours(self, path: object) -> bool:
+        """Return True if the path stands for the loaded flash checkpoint."""
         return bool(self._loaded_at) and path == self._loaded_at
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -157,8 +159,10 @@ class FlashSaves:
         if not self._is_ours(resume_from_checkpoint):
             inherited._load_from_checkpoint(resume_from_checkpoint, model)
             return
-        own = self._part(_BUFFERS) if self._loaded and _BUFFERS in self._loaded.parts else {}  # an older step has none
-        load_module(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model") | own)
+        own_buffers = (
+            self._part(_BUFFERS) if self._loaded and _BUFFERS in self._loaded.parts else {}
+        )  # an older step has none
+        load_module(trainer.accelerator.unwrap_model(model or trainer.model), self._part("model") | own_buffers)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Load optimizer and scheduler from a flash checkpoint; leave any other checkpoint to the Trainer."""
@@ -198,23 +202,24 @@ class _Progress(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Reports the step to the agent. When all ranks have to stop, it makes the Trainer save and leave its loop."""
 
     def __init__(self) -> None:
-        self._steps, self._evaluates = Steps(), False
+        self._steps, self._is_evaluating = Steps(), False
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Report to the agent that an evaluation or predict() runs, at its first step."""
-        if not self._evaluates and (ours := progress_reporter()) is not None:
-            self._evaluates = True
-            ours.enter(EVALUATES)
+        if not self._is_evaluating and (reporter := progress_reporter()) is not None:
+            self._is_evaluating = True
+            reporter.enter(EVALUATING_PHASE)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Report to the agent that the evaluation has ended."""
-        if self._evaluates and (ours := progress_reporter()) is not None:
-            self._evaluates = False
-            ours.leave(EVALUATES)
+        if self._is_evaluating and (reporter := progress_reporter()) is not None:
+            self._is_evaluating = False
+            reporter.leave(EVALUATING_PHASE)
 
     on_predict = on_evaluate
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        """Report a step to the agent. If all ranks stop after it, make the Trainer save and stop."""
         if self._steps.done(state.global_step):
             control.should_save = control.should_training_stop = True
         return control

@@ -1,4 +1,4 @@
-"""`FlashCheckpoint` is a Lightning callback that saves checkpoints in memory, and now and then in storage.
+"""`FlashCheckpoint` is a Lightning callback that saves checkpoints in memory, and some of them also in storage.
 
     flash = FlashCheckpoint(folder, storage_steps=500)
     trainer = Trainer(callbacks=[flash])
@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.engine.state_dict import buffers
 from turnout.launcher.checkpoint.engine.storage_type import copies_of
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, NotUsable
-from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, plain
+from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
 
 __all__ = ["FlashCheckpoint"]
 
@@ -59,21 +59,21 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         super().__init__()
         self._parts = Parts(folder, keep=keep, replicas=copies_of(replica_count), environ=environ)
         self._every, self._storage_steps = every_n_steps, storage_steps
-        self._steps, self._last_step, self._stored = Steps(), -1, -1
-        self._dice = ""
+        self._steps, self._last_step, self._last_stored_step = Steps(), -1, -1
+        self._rng_text = ""
         self.path = f"{self._parts.folder}/newest"
 
     def newest(self) -> str | None:
-        """Return the value for `ckpt_path`: the newest step when it is loaded. None if nothing is stored, for a fresh
-        start.
+        """Return the value for `ckpt_path` that stands for the newest step; None, for a fresh start, if there is no
+        step.
 
-        Raises BadCheckpoint, StorageFailed.
+        Raises BadCheckpoint and StorageFailed.
         """
         return self.path if self._parts.any() else None
 
     def wait(self, timeout: float = 1800) -> None:
-        """Wait until this rank's part of the last save has reached its target, and on rank 0 the whole save. Raises
-        TimeoutError.
+        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        whole step is. Raises TimeoutError after `timeout` seconds.
         """
         self._parts.wait(timeout)
 
@@ -91,9 +91,9 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
         """Restore random number generators before the first batch after a load, since Lightning has drawn numbers until
         then.
         """
-        dice, self._dice = self._dice, ""
-        if dice:
-            rng.restore(dice, self._parts.rank)
+        rng_text, self._rng_text = self._rng_text, ""
+        if rng_text:
+            rng.restore(rng_text, self._parts.rank)
 
     def on_train_batch_end(self, trainer: Any, *arguments: Any, **more: Any) -> None:
         """Save after each optimizer step that is due. Raises BadState, NoMemory."""
@@ -108,32 +108,36 @@ class FlashCheckpoint(Checkpoint):  # type: ignore[misc, unused-ignore]
             self._save(trainer, last or step % (self._storage_steps or 1) == 0)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Store the last step if it was not stored yet, since it may be known only now. Raises BadState, NoMemory."""
-        if self._stored != trainer.global_step:
+        """Save the last step to storage too, if it was not: only now it is known to be the last. Raises BadState and
+        NoMemory.
+        """
+        if self._last_stored_step != trainer.global_step:
             self._save(trainer, True)
 
     def _save(self, trainer: Any, disk: bool) -> None:
-        """Save the current step of a Lightning trainer in memory. disk: also store it."""
-        found = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        parts = {name: plain(each, {}, name) for name, each in found.items()}
+        """Save the current step of a Lightning trainer in memory. disk: also to storage."""
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        parts = {name: encode_object(each, {}, name) for name, each in checkpoint.items()}
         parts |= {
             _RANDOM: rng.encode_state(self._parts.rank),
-            _BUFFERS: buffers(trainer.lightning_module, found["state_dict"]),
+            _BUFFERS: buffers(trainer.lightning_module, checkpoint["state_dict"]),
         }
         self._parts.save(trainer.global_step, parts, disk=disk, own={_BUFFERS})
         if disk:
-            self._stored = trainer.global_step
+            self._last_stored_step = trainer.global_step
 
     def load(self) -> dict[str, Any]:
         """Load the newest step in the form of Lightning's own files. Raises BadCheckpoint, StorageFailed."""
-        found = self._parts.load(lambda name: name != _RANDOM)
-        if found is None:
+        loaded = self._parts.load(lambda name: name != _RANDOM)
+        if loaded is None:
             raise BadCheckpoint(f"nothing is stored in {self._parts.folder}")
-        dice = found.parts.get(_RANDOM)
-        self._dice = dice if found.same_world and isinstance(dice, str) else ""
-        parts = {name: decode_object(each, {}) for name, each in found.parts.items() if name not in (_RANDOM, _BUFFERS)}
-        if own := decode_object(found.parts.get(_BUFFERS), {}):
-            parts["state_dict"] = {**parts["state_dict"], **own}
+        rng_text = loaded.parts.get(_RANDOM)
+        self._rng_text = rng_text if loaded.same_world and isinstance(rng_text, str) else ""
+        parts = {
+            name: decode_object(each, {}) for name, each in loaded.parts.items() if name not in (_RANDOM, _BUFFERS)
+        }
+        if own_buffers := decode_object(loaded.parts.get(_BUFFERS), {}):
+            parts["state_dict"] = {**parts["state_dict"], **own_buffers}
         return parts
 
 
@@ -156,4 +160,5 @@ class _Files(CheckpointIO):  # type: ignore[misc, unused-ignore]
         self._files.remove_checkpoint(path)
 
     def teardown(self) -> None:
+        """End the Trainer's own checkpoint files."""
         self._files.teardown()

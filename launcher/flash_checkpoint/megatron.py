@@ -1,6 +1,7 @@
 """Saves what Megatron-LM would write: to memory, and to storage in the background.
 
-The state of one rank is collected as named parts: its version, its place in the grid, and its states.
+The state of one rank is collected as named parts (named_parts.py): the model chunks, the states of the optimizer and
+the scheduler, and the random number generators of tensor parallelism.
 get_args() is in `megatron` up to 0.5, and in `megatron.training` since then. megatron-core alone, without the training
 scripts, has no arguments; callers then name their folder.
 """
@@ -21,13 +22,13 @@ from turnout.launcher.checkpoint.dcp.reader import absolute_folder
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.storage_type import StorageType, copies_of
 from turnout.launcher.errors import BadCheckpoint, BadState, NotUsable
-from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, plain
-from turnout.launcher.torch_version import counts_operations, too_old_megatron
+from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
+from turnout.launcher.torch_version import counts_operations, too_old_megatron_message
 
 __all__ = ["StorageType", "load_checkpoint", "save_checkpoint", "wait_latest_checkpoint"]
 
 # Ways to get and set a distributed optimizer's own shard, newest first.
-_SHARDS = (
+_SHARD_METHODS = (
     ("get_parameter_state_dp_reshardable", "load_parameter_state_from_dp_reshardable"),
     ("get_parameter_state_fs_bucket_space", "load_parameter_state_from_fs_bucket_space"),
 )
@@ -35,12 +36,12 @@ _SHARDS = (
 
 @dataclass(frozen=True, slots=True)
 class Megatron:
-    """Describes the Megatron that is installed, and this rank's place in it."""
+    """The installed Megatron, and this rank's place in its grid of parallelism."""
 
-    version: str
-    grid: tuple[int, int, int]  # tensor, pipeline, expert
-    place: str  # of this rank in the grid, without data parallelism
-    data_rank: int
+    version: str  # of megatron-core
+    grid: tuple[int, int, int]  # sizes of tensor, pipeline and expert parallelism
+    place: str  # of this rank in the grid, without data parallelism; begins the names of its parts
+    data_rank: int  # rank in data parallelism
 
     @classmethod
     def of_process(cls) -> Megatron:
@@ -52,7 +53,7 @@ class Megatron:
         version = str(
             getattr(core, "__version__", None) or getattr(_module("megatron.core.package_info"), "__version__", "")
         )
-        if why := too_old_megatron(version):
+        if why := too_old_megatron_message(version):
             raise NotUsable("megatron-core", why)
         state: Any = _module("megatron.core.parallel_state")
         tensor, pipeline = state.get_tensor_model_parallel_rank(), state.get_pipeline_model_parallel_rank()
@@ -68,78 +69,86 @@ class Megatron:
     def arguments(self) -> Any:
         """Return Megatron's arguments, or an empty namespace if it has none."""
         with suppress(AssertionError):  # "args is not initialized."
-            if get := _first("get_args"):
+            if get := _find_function("get_args"):
                 return get()
         return SimpleNamespace()
 
     def set_consumed_samples(self, consumed: int) -> None:
-        """Tell Megatron how many samples were consumed, so that a growing batch size continues at its size."""
-        if update := _first("update_num_microbatches"):
+        """Tell Megatron how many samples were consumed, so that a batch size that grows continues at its last size."""
+        if update := _find_function("update_num_microbatches"):
             with suppress(AttributeError):  # megatron-core without its own calculator of micro batches
                 update(consumed_samples=consumed, consistency_check=False)
 
-    def names(self) -> frozenset[str]:
-        """List the parts that this rank needs if the world has another size."""
+    def part_names(self) -> frozenset[str]:
+        """Return the names of the parts that this rank needs."""
         kinds = ("model", "optimizer", "scheduler", "tracker", f"shard{self.data_rank:05}")
         return frozenset(f"{self.place}/{kind}" for kind in kinds)
 
-    def models(self, model: Any) -> dict[str, object]:
-        """Collect the model chunks of this rank: one, or several with interleaved pipelines."""
-        return {f"{self.place}/model": [_state_of(each) for each in _chunks(model)]}
+    def model_parts(self, model: Any) -> dict[str, object]:
+        """Return the part with the model chunks of this rank: one, or several with interleaved pipelines."""
+        return {f"{self.place}/model": [_state_of(each) for each in _bare_chunks(model)]}
 
     def load_models(self, model: Any, parts: Mapping[str, object], strict: bool) -> None:
-        """Load the model chunks of this rank. Raises BadCheckpoint."""
-        found, chunks = self._part(parts, "model"), list(_chunks(model))
-        if not isinstance(found, list) or len(found) != len(chunks):
+        """Load the model chunks of this rank. strict: as in load_state_dict. Raises BadCheckpoint."""
+        states, chunks = self._part(parts, "model"), list(_bare_chunks(model))
+        if not isinstance(states, list) or len(states) != len(chunks):
             raise BadCheckpoint(f"the model of this rank is saved in other than {len(chunks)} chunks")
-        for chunk, state in zip(chunks, found, strict=True):
+        for chunk, state in zip(chunks, states, strict=True):
             chunk.load_state_dict(state, strict=strict)
 
-    def optimizers(self, optimizer: Any, scheduler: Any) -> dict[str, object]:
-        """Collect the states of optimizer and scheduler. Raises BadState if a distributed optimizer cannot return its
-        own shard.
+    def optimizer_parts(self, optimizer: Any, scheduler: Any) -> dict[str, object]:
+        """Return the parts with the states of optimizer and scheduler; None for either is omitted.
+
+        Raises BadState if a distributed optimizer cannot return its own shard.
         """
         parts: dict[str, object] = {}
         if optimizer is not None:
-            parts[f"{self.place}/optimizer"] = plain(optimizer.state_dict(), {}, "optimizer")
-            shards = [each for each in map(_shard, _links(optimizer)) if each is not None]
+            parts[f"{self.place}/optimizer"] = encode_object(optimizer.state_dict(), {}, "optimizer")
+            shards = [each for each in map(_shard, _single_optimizers(optimizer)) if each is not None]
             if shards:
-                parts[f"{self.place}/shard{self.data_rank:05}"] = plain([get() for get, _ in shards], {}, "optimizer")
+                parts[f"{self.place}/shard{self.data_rank:05}"] = encode_object(
+                    [get() for get, _ in shards], {}, "optimizer"
+                )
         if scheduler is not None:
-            parts[f"{self.place}/scheduler"] = plain(scheduler.state_dict(), {}, "opt_param_scheduler")
+            parts[f"{self.place}/scheduler"] = encode_object(scheduler.state_dict(), {}, "opt_param_scheduler")
         return parts
 
     def load_optimizers(self, optimizer: Any, scheduler: Any, parts: Mapping[str, object]) -> None:
-        """Load the states of optimizer and scheduler. Raises BadCheckpoint, and BadState as `optimizers` does."""
+        """Load the states of optimizer and scheduler. Raises BadCheckpoint, and BadState as `optimizer_parts` does."""
         if optimizer is not None:
             optimizer.load_state_dict(decode_object(self._part(parts, "optimizer"), {}))
-            shards = [each for each in map(_shard, _links(optimizer)) if each is not None]
+            shards = [each for each in map(_shard, _single_optimizers(optimizer)) if each is not None]
             if shards:
-                found = decode_object(self._part(parts, f"shard{self.data_rank:05}"), {})
-                for (_, give), shard in zip(shards, found, strict=True):
-                    give(_without_padding(shard))
+                saved_shards = decode_object(self._part(parts, f"shard{self.data_rank:05}"), {})
+                for (_, set_shard), shard in zip(shards, saved_shards, strict=True):
+                    set_shard(_without_padding(shard))
         if scheduler is not None:
             scheduler.load_state_dict(decode_object(self._part(parts, "scheduler"), {}))
 
-    def tracked(self) -> dict[str, object]:
-        """Collect the random number generators of tensor parallelism, if there are any."""
-        states = {name: _dice(each) for name, each in _tracker().get_states().items()}
+    def rng_states(self) -> dict[str, object]:
+        """Return the part with the states of the random number generators of tensor parallelism; {} if there are
+        none.
+        """
+        states = {name: _generator_state(each) for name, each in _rng_tracker().get_states().items()}
         return {f"{self.place}/tracker": states} if states else {}
 
-    def load_tracked(self, parts: Mapping[str, object]) -> None:
-        """Load the random number generators of tensor parallelism. Raises BadCheckpoint."""
-        found = parts.get(f"{self.place}/tracker", {})
-        if not isinstance(found, dict):
+    def load_rng_states(self, parts: Mapping[str, object]) -> None:
+        """Set the random number generators of tensor parallelism to their saved states, if there are any.
+
+        Raises BadCheckpoint.
+        """
+        saved_states = parts.get(f"{self.place}/tracker", {})
+        if not isinstance(saved_states, dict):
             raise BadCheckpoint("the random numbers of tensor parallelism are no dict")
-        tracker = _tracker()
-        known = tracker.get_states()
-        for name, each in found.items():
-            if isinstance(known.get(name), torch.Generator):
-                known[name].set_state(each)
+        tracker = _rng_tracker()
+        current_states = tracker.get_states()
+        for name, each in saved_states.items():
+            if isinstance(current_states.get(name), torch.Generator):
+                current_states[name].set_state(each)
             else:
-                known[name] = each
-        if found:
-            tracker.set_states(known)
+                current_states[name] = each
+        if saved_states:
+            tracker.set_states(current_states)
 
     def _part(self, parts: Mapping[str, object], kind: str) -> Any:
         """Return this rank's part of a kind, such as the model. Raises BadCheckpoint if the checkpoint lacks it."""
@@ -157,16 +166,16 @@ def _module(name: str) -> ModuleType | None:
         return None
 
 
-def _first(function: str) -> Callable[..., Any] | None:
-    """Find a function in the module where this Megatron version has it. None if it is in none."""
+def _find_function(function: str) -> Callable[..., Any] | None:
+    """Return a function of Megatron from the module where this version has it; None if no module has it."""
     for name in ("megatron.core.num_microbatches_calculator", "megatron.training", "megatron"):
-        if found := getattr(_module(name), function, None):
-            return found  # type: ignore[no-any-return]
+        if match := getattr(_module(name), function, None):
+            return match  # type: ignore[no-any-return]
     return None
 
 
-def _chunks(model: Any) -> Iterator[Any]:
-    """Give each model chunk without its wrappers for data parallelism or half precision."""
+def _bare_chunks(model: Any) -> Iterator[Any]:
+    """Yield each model chunk without its wrappers for data parallelism or half precision."""
     for each in model if isinstance(model, list | tuple) else [model]:
         bare = each
         while isinstance(getattr(bare, "module", None), torch.nn.Module):
@@ -175,12 +184,13 @@ def _chunks(model: Any) -> Iterator[Any]:
 
 
 def _state_of(chunk: Any) -> object:
+    """Return the state of a model chunk, as Megatron itself would save it."""
     get = getattr(chunk, "state_dict_for_save_checkpoint", chunk.state_dict)
-    return plain(get(), {}, "model")
+    return encode_object(get(), {}, "model")
 
 
-def _links(optimizer: Any) -> Iterator[Any]:
-    """Give the single optimizers; Megatron chains those of dense and expert parameters."""
+def _single_optimizers(optimizer: Any) -> Iterator[Any]:
+    """Yield the single optimizers; Megatron chains those of dense and expert parameters."""
     chain = getattr(optimizer, "chained_optimizers", None)
     yield from [optimizer] if chain is None else chain
 
@@ -190,7 +200,7 @@ def _shard(optimizer: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | 
 
     Raises BadState.
     """
-    for get, give in _SHARDS:
+    for get, give in _SHARD_METHODS:
         if hasattr(optimizer, get) and hasattr(optimizer, give):
             return getattr(optimizer, get), getattr(optimizer, give)
     if hasattr(optimizer, "load_parameter_state"):
@@ -207,26 +217,35 @@ def _without_padding(shard: Any) -> Any:
     return shard
 
 
-def _tracker() -> Any:
+def _rng_tracker() -> Any:
+    """Return Megatron's tracker of random number generators; one without any if this version has none."""
     random: Any = _module("megatron.core.tensor_parallel.random") or _module("megatron.core.tensor_parallel")
     get = getattr(random, "get_cuda_rng_tracker", None)
     return get() if get else SimpleNamespace(get_states=dict, set_states=lambda states: None)
 
 
-def _dice(state: Any) -> torch.Tensor:
-    found: torch.Tensor = state.get_state() if isinstance(state, torch.Generator) else state
-    return found
+def _generator_state(state: Any) -> torch.Tensor:
+    """Return the state of a generator as a tensor; newer versions of Megatron track generators instead of states."""
+    tensor: torch.Tensor = state.get_state() if isinstance(state, torch.Generator) else state
+    return tensor
 
 
-_SAMPLES = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
+# Counts of samples in Megatron's arguments, which are saved.
+_SAMPLE_COUNTS = ("consumed_train_samples", "skipped_train_samples", "consumed_valid_samples")
 
-_ONLY_NONE = ("pipeline_rank", "expert_rank", "tensor_rank", "pipeline_parallel", "expert_parallel")
+# Arguments of Megatron's own functions that are refused unless None, and those that have no effect here.
+_UNSUPPORTED_ARGUMENTS = ("pipeline_rank", "expert_rank", "tensor_rank", "pipeline_parallel", "expert_parallel")
 
-_IDLE = ("checkpointing_context", "train_data_iterator", "preprocess_common_state_dict_fn", "prune_state_dict_func")
+_IGNORED_ARGUMENTS = (
+    "checkpointing_context",
+    "train_data_iterator",
+    "preprocess_common_state_dict_fn",
+    "prune_state_dict_func",
+)
 
-_IDLE_AT_LOAD = ("ft_client", "checkpointing_context")
+_IGNORED_AT_LOAD = ("ft_client", "checkpointing_context")
 
-_parts: dict[tuple[str, int], Parts] = {}
+_parts: dict[tuple[str, int], Parts] = {}  # by folder and number of replicas
 
 
 def save_checkpoint(
@@ -244,30 +263,30 @@ def save_checkpoint(
     checkpoint_dir: str | os.PathLike[str] = "",
     **megatrons: Any,
 ) -> None:
-    """Save this iteration in memory; training may go on when this returns. All ranks have to call it.
+    """Save this iteration in memory; training may continue when this returns. All ranks have to call it.
 
-    DISK also stores it in the background. MEMORY, and what Megatron calls a non-persistent checkpoint, is stored only
-    if training resumes from it after a failure.
+    DISK also writes it to storage in the background. MEMORY, and what Megatron calls a non-persistent checkpoint, is
+    stored only if training resumes from it after a failure.
     num_floating_point_operations_so_far: 0 before Megatron 0.5, which has no count. checkpoint_dir: --save by default.
     replica_count: workers in a group that keep each other's shards in memory, 0 and 1 for none; the same at each save.
     comm_backend: ignored. megatrons: Megatron's own. Raises BadState, NoMemory, NotUsable, NotImplementedError.
     """
-    _check_arguments(megatrons, _IDLE)
+    _check_arguments(megatrons, _IGNORED_ARGUMENTS)
     if not isinstance(storage_type, StorageType):
         raise TypeError(f"storage_type is {storage_type!r}: StorageType.MEMORY or StorageType.DISK")
     megatron = Megatron.of_process()
     arguments = megatron.arguments()
     flops = num_floating_point_operations_so_far if counts_operations(megatron.version) else 0
-    samples = {name: getattr(arguments, name) for name in _SAMPLES if hasattr(arguments, name)}
-    files = _of(checkpoint_dir or getattr(arguments, "save", None), "--save", copies_of(replica_count))
+    samples = {name: getattr(arguments, name) for name in _SAMPLE_COUNTS if hasattr(arguments, name)}
+    files = _parts_for(checkpoint_dir or getattr(arguments, "save", None), "--save", copies_of(replica_count))
     state: dict[str, object] = {
         "common": {"iteration": int(iteration), "operations": flops, "samples": samples, "grid": megatron.grid},
-        **megatron.models(model),
+        **megatron.model_parts(model),
     }
     if not getattr(arguments, "no_save_optim", False):
-        state |= megatron.optimizers(optimizer, opt_param_scheduler)
+        state |= megatron.optimizer_parts(optimizer, opt_param_scheduler)
     if not getattr(arguments, "no_save_rng", False):
-        state |= {"random": rng.encode_state(files.rank)} | megatron.tracked()
+        state |= {"random": rng.encode_state(files.rank)} | megatron.rng_states()
     files.save(int(iteration), state, disk=storage_type is StorageType.DISK and not non_persistent_ckpt)
 
 
@@ -290,26 +309,26 @@ def load_checkpoint(
     The sizes of tensor, pipeline and expert parallelism must equal the save's; with a distributed optimizer, data too.
     Raises BadCheckpoint, StorageFailed, NotUsable, NotImplementedError.
     """
-    _check_arguments(megatrons, _IDLE_AT_LOAD)
+    _check_arguments(megatrons, _IGNORED_AT_LOAD)
     megatron = Megatron.of_process()
     arguments = megatron.arguments()
-    files = _of(checkpoint_dir or getattr(arguments, load_arg, None), f"--{load_arg}", copies_of(replica_count))
-    found = files.load(lambda name: name == "common" or name in megatron.names())
-    if found is None:
+    files = _parts_for(checkpoint_dir or getattr(arguments, load_arg, None), f"--{load_arg}", copies_of(replica_count))
+    loaded = files.load(lambda name: name == "common" or name in megatron.part_names())
+    if loaded is None:
         return 0, 0
-    common = _common_part(found.parts, megatron)
-    megatron.load_models(model, found.parts, strict)
+    common = _common_part(loaded.parts, megatron)
+    megatron.load_models(model, loaded.parts, strict)
     if getattr(arguments, "finetune", False):
         return 0, 0
     if not getattr(arguments, "no_load_optim", False):
-        megatron.load_optimizers(optimizer, opt_param_scheduler, found.parts)
+        megatron.load_optimizers(optimizer, opt_param_scheduler, loaded.parts)
     if not getattr(arguments, "no_load_rng", False):
-        if found.same_world and "random" in found.parts:
-            rng.restore(str(found.parts["random"]), files.rank)
-        megatron.load_tracked(found.parts)
+        if loaded.same_world and "random" in loaded.parts:
+            rng.restore(str(loaded.parts["random"]), files.rank)
+        megatron.load_rng_states(loaded.parts)
     for name, value in common["samples"].items():
         setattr(arguments, name, value)
-    megatron.set_consumed_samples(common["samples"].get(_SAMPLES[0], 0))
+    megatron.set_consumed_samples(common["samples"].get(_SAMPLE_COUNTS[0], 0))
     return common["iteration"], common["operations"] if counts_operations(megatron.version) else 0
 
 
@@ -327,14 +346,18 @@ def _common_part(parts: Mapping[str, object], megatron: Megatron) -> dict[str, A
 
 
 def wait_latest_checkpoint(timeout: float = 1800) -> None:
-    """Wait until this rank's part of the last saves has reached its target, and on rank 0 the whole saves. Raises
-    TimeoutError.
+    """Wait until this rank\'s part of the last saves is in storage, if storage is its target; on rank 0, until the
+    whole step is. Raises TimeoutError after `timeout` seconds.
     """
     for each in _parts.values():
         each.wait(timeout)
 
 
-def _of(folder: str | os.PathLike[str] | None, option: str, copies: int) -> Parts:
+def _parts_for(folder: str | os.PathLike[str] | None, option: str, copies: int) -> Parts:
+    """Return the Parts of a folder, always the same object. Raises ValueError without a folder.
+
+    option: Megatron's option for the folder, for the message. copies: number of replicas.
+    """
     if not folder:
         raise ValueError(f"Megatron was started without {option}: where do checkpoints go? Give it, or checkpoint_dir")
     return _parts.setdefault((absolute_folder(folder), copies), Parts(folder, replicas=copies))
@@ -346,7 +369,7 @@ def _check_arguments(megatrons: dict[str, Any], idle: Iterable[str]) -> None:
     idle: names that may have any value.
     """
     for name, value in megatrons.items():
-        if name not in (*idle, *_ONLY_NONE):
+        if name not in (*idle, *_UNSUPPORTED_ARGUMENTS):
             raise TypeError(f"{name}: this is known neither here nor to Megatron's own")
-        if name in _ONLY_NONE and value is not None:
+        if name in _UNSUPPORTED_ARGUMENTS and value is not None:
             raise NotImplementedError(f"{name} is for tools that convert checkpoints: use Megatron's own for these")

@@ -1,6 +1,6 @@
 """Saves and loads the state of a framework as named parts; converts simple objects to plain values and back.
 
-Data that is read can only name the classes that its adapter lists.
+Saved data can only create objects of the classes that its adapter lists (`Kinds`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader, FlashStor
 from turnout.launcher.checkpoint.engine.process_info import choose_on_rank_0
 from turnout.launcher.checkpoint.engine.state_dict import flatten, unflatten
 from turnout.launcher.errors import BadCheckpoint, BadState
-from turnout.launcher.health.hang_monitor.progress import SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import SAVING_PHASE, in_phase
 
-_MARK = "turnout.object"
-
+_MARK = "turnout.object"  # key of a dict that stands for an object
 _SET = "set"
 
 _PAIRS = "pairs"  # a dict with keys that are no plain values, such as torch.dtype
 
-_KEYS = (str, int, float, bool, type(None))
+_KEYS = (str, int, float, bool, type(None))  # types of keys that a checkpoint can hold
+Kinds = Mapping[str, type]  # classes whose objects may be saved, by the name in the checkpoint
 
-Kinds = Mapping[str, type]
 
+def encode_object(value: object, kinds: Kinds, path: str = "") -> object:
+    """Return a value with objects of these kinds, sets and enumerations replaced by plain values, in depth.
 
-def plain(value: object, kinds: Kinds, path: str = "") -> object:
-    """Replace objects of these kinds by dicts. Raises BadState for a dict that already has the marker key."""
+    path: of the value, for messages. Raises BadState for a dict that has the marker key.
+    """
     for name, kind in kinds.items():
         if type(value) is kind:
-            return {_MARK: name, "fields": plain(dict(vars(value)), kinds, path)}
+            return {_MARK: name, "fields": encode_object(dict(vars(value)), kinds, path)}
     if isinstance(value, Enum) and isinstance(value, int | str):
         return value.value
     if isinstance(value, dict):
@@ -48,40 +49,41 @@ def plain(value: object, kinds: Kinds, path: str = "") -> object:
     if type(value) is set and all(map(_is_key, value)):
         return {_MARK: _SET, "fields": sorted(value, key=repr)}  # the same order on all ranks
     if type(value) is list or type(value) is tuple:
-        found = [plain(each, kinds, f"{path}/{at}") for at, each in enumerate(value)]
-        return found if type(value) is list else tuple(found)
+        items = [encode_object(each, kinds, f"{path}/{index}") for index, each in enumerate(value)]
+        return items if type(value) is list else tuple(items)
     return value
 
 
-def _plain_dict(found: dict[Any, Any], kinds: Kinds, path: str) -> object:
+def _plain_dict(dictionary: dict[Any, Any], kinds: Kinds, path: str) -> object:
     """Return a dictionary with plain values.
 
     One with keys that a checkpoint cannot hold becomes a marked list of pairs. Raises BadState if a key is the mark
     itself. path: of the dictionary, for messages.
     """
-    if _MARK in found:
+    if _MARK in dictionary:
         raise BadState(path, f"the key {_MARK!r} is taken")
-    items = [(key, plain(each, kinds, f"{path}/{key}")) for key, each in found.items()]
+    items = [(key, encode_object(each, kinds, f"{path}/{key}")) for key, each in dictionary.items()]
     if not all(_is_key(key) for key, _ in items):
         return {_MARK: _PAIRS, "fields": [[key, each] for key, each in items]}
-    return OrderedDict(items) if isinstance(found, OrderedDict) else dict(items)
+    return OrderedDict(items) if isinstance(dictionary, OrderedDict) else dict(items)
 
 
 def _is_key(key: object) -> bool:
+    """Return True for a key that a checkpoint can hold, or a tuple of such keys."""
     return all(map(_is_key, key)) if type(key) is tuple else type(key) in _KEYS
 
 
 def decode_object(value: object, kinds: Kinds) -> Any:
-    """Rebuild a value that `plain` converted; enumerations stay as their values. Raises BadCheckpoint for an unlisted
-    kind.
+    """Rebuild a value that `encode_object` converted; enumerations stay as their values. Raises BadCheckpoint for an
+    unlisted kind.
     """
     if isinstance(value, dict) and _MARK in value:
         return _create_object(value[_MARK], decode_object(value.get("fields"), kinds), kinds)
     if isinstance(value, dict):
         return type(value)((key, decode_object(each, kinds)) for key, each in value.items())
     if type(value) is list or type(value) is tuple:
-        found = [decode_object(each, kinds) for each in value]
-        return found if type(value) is list else tuple(found)
+        items = [decode_object(each, kinds) for each in value]
+        return items if type(value) is list else tuple(items)
     return value
 
 
@@ -96,12 +98,12 @@ def _create_object(name: object, fields: Any, kinds: Kinds) -> object:
         return set(fields)
     if name not in kinds or not isinstance(fields, dict):
         raise BadCheckpoint(f"an object of the kind {name!r}: only {', '.join(kinds) or 'plain values'} are made here")
-    found: object = object.__new__(kinds[str(name)])
-    vars(found).update(fields)
-    return found
+    created: object = object.__new__(kinds[str(name)])
+    vars(created).update(fields)
+    return created
 
 
-_DICE_BYTES = 64 << 10  # a byte tensor up to this size may be the state of a random generator
+_RNG_BYTES = 64 << 10  # a byte tensor up to this size may be the state of a random number generator
 
 
 class _Index(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -115,18 +117,18 @@ _decoder = msgspec.json.Decoder(_Index)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A loaded step. same_world: the world has as many ranks as the one that saved it."""
+    """A loaded step."""
 
     step: int
-    parts: Mapping[str, object]
-    same_world: bool
+    parts: Mapping[str, object]  # by name
+    same_world: bool  # the world has as many ranks as the world that saved it
 
 
 class Parts:
     """Saves and loads named parts for one process. All ranks have to call its methods alike.
 
-    folder: a path or URL for the steps. keep, every: how many of the newest steps stay in storage, and which multiples;
-    0 and 0 for all.
+    folder: a path or URL for the steps. keep, every: storage keeps the `keep` newest steps and the multiples of
+    `every`. 0 and 0 for all.
     replicas: how many other workers keep a copy in memory. environ: this process's environment, in which the launcher
     passes rank and paths.
     """
@@ -150,22 +152,22 @@ class Parts:
         return process_info(self.folder, self._environ).rank
 
     def save(self, step: int, parts: Mapping[str, object], *, disk: bool, own: Collection[str] = ()) -> None:
-        """Save parts in memory; training may go on when this returns. With `disk` they are also stored in the
-        background.
+        """Save parts in memory; training may continue when this returns. With `disk` they are also written to storage
+        in the background.
 
-        Otherwise they are stored only if training resumes from this step after a failure. own: names of parts whose
-        tensors may differ between ranks, so every byte is compared.
+        Otherwise they are written there only if training resumes from this step after a failure. own: names of parts
+        whose tensors may differ between ranks, so that every byte is compared; equal parts are stored once.
         Raises BadState, NoMemory.
         """
         state: dict[str, torch.Tensor] = {}
         contents: dict[str, str] = {}
         for name, part in parts.items():
             text, tensors = flatten(part)
-            contents[name] = _content(text, tensors.values(), name in own)
-            key = _key(name, contents[name])
-            state[key] = _bytes(text.encode())
+            contents[name] = _content_sum(text, tensors.values(), name in own)
+            key = _part_key(name, contents[name])
+            state[key] = _byte_tensor(text.encode())
             state |= {f"{key}/{each}": tensor for each, tensor in tensors.items()}
-        state[f"ranks/{self.rank}"] = _bytes(msgspec.json.encode(_Index(contents)))
+        state[f"ranks/{self.rank}"] = _byte_tensor(msgspec.json.encode(_Index(contents)))
         writer = FlashStorageWriter(
             self.folder,
             step=step,
@@ -175,28 +177,32 @@ class Parts:
             replicas=self._replicas,
             environ=self._environ,
         )
-        with in_phase(SAVES), _without_warning():
+        with in_phase(SAVING_PHASE), _without_warning():
             dcp.save(state, storage_writer=writer)
         self._writer = writer
 
     def load(self, other_world: Callable[[str], bool]) -> Step | None:
         """Load the newest step: from memory if all ranks hold it, else from storage. None if there is none.
 
-        other_world: called with a part's name if the number of ranks has changed; True if this rank needs it. Otherwise
-        a rank gets the parts it saved.
+        With the same number of ranks, a rank gets the parts that it saved. Otherwise it gets the parts for whose name
+        `other_world` returns True.
         Raises BadCheckpoint and StorageFailed.
         """
         reader = self._reader()
         if reader is None:
             return None
-        known: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+        tensor_metadata: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
         rank = process_info(self.folder, self._environ)
-        indices = sorted((each for each in known if each.startswith("ranks/")), key=lambda each: int(each[6:]))
-        same = len(indices) == rank.world
-        contents = _contents_of(_read(reader, known, [f"ranks/{rank.rank}"] if same else indices).values())
-        chosen = {name: _key(name, each) for name, each in contents.items() if same or other_world(name)}
-        state = _read(reader, known, _keys_below(known, {*chosen.values()}))
-        return Step(reader.step or 0, {name: _part(state, key) for name, key in chosen.items()}, same)
+        indices = sorted(
+            (each for each in tensor_metadata if each.startswith("ranks/")), key=lambda each: int(each[6:])
+        )
+        same_world = len(indices) == rank.world
+        contents = _contents_of(
+            _read_tensors(reader, tensor_metadata, [f"ranks/{rank.rank}"] if same_world else indices).values()
+        )
+        chosen = {name: _part_key(name, each) for name, each in contents.items() if same_world or other_world(name)}
+        state = _read_tensors(reader, tensor_metadata, _keys_below(tensor_metadata, {*chosen.values()}))
+        return Step(reader.step or 0, {name: _part(state, key) for name, key in chosen.items()}, same_world)
 
     def _reader(self) -> FlashStorageReader | None:
         """Open the newest step, which rank 0 chooses. None if there is none."""
@@ -208,56 +214,59 @@ class Parts:
         )
 
     def any(self) -> bool:
-        """Return True if this rank finds any step. Raises BadCheckpoint and StorageFailed."""
+        """Return True if this rank finds a step in memory or storage. Raises BadCheckpoint and StorageFailed."""
         return bool(FlashStorageReader(self.folder, environ=self._environ))
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until this rank's part of the last save has reached its target, and on rank 0 the whole save. Raises
-        TimeoutError.
+        """Wait until this rank\'s part of the last save is in storage, if storage is its target; on rank 0, until the
+        whole step is. Raises TimeoutError after `timeout` seconds.
         """
         if self._writer is not None:
             self._writer.wait(timeout_s)
 
 
-def _key(name: str, content: str) -> str:
+def _part_key(name: str, content: str) -> str:
+    """Return the key of a part in the saved state. content: checksum of the part."""
     return f"parts/{name}@{content}"
 
 
-def _bytes(text: bytes) -> torch.Tensor:
+def _byte_tensor(text: bytes) -> torch.Tensor:
+    """Return a uint8 tensor with these bytes."""
     return torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
-def _content(text: str, tensors: Iterable[torch.Tensor], with_bytes: bool) -> str:
-    """Compute a checksum that is equal for parts that may be combined from several ranks.
+def _content_sum(text: str, tensors: Iterable[torch.Tensor], with_bytes: bool) -> str:
+    """Return the checksum of a part; parts of several ranks with an equal checksum are saved as one.
 
-    It covers values, types and shapes. It covers tensor bytes only if `with_bytes` is set, or for small byte tensors,
-    which may be random number generators.
+    text: of the part's tree. It covers values, types and shapes. It covers the bytes of tensors only if `with_bytes` is
+    set, and of small byte tensors, which may be states of random number generators.
     """
     total = xxhash.xxh3_64(text.encode())
     for each in tensors:
         total.update(f"{each.dtype}{tuple(each.shape)}".encode())
-        if with_bytes or (each.dtype is torch.uint8 and each.is_cpu and each.numel() <= _DICE_BYTES):
+        if with_bytes or (each.dtype is torch.uint8 and each.is_cpu and each.numel() <= _RNG_BYTES):
             flat = each.detach().cpu().resolve_conj().resolve_neg().reshape(-1)
             total.update(flat.view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 
-def _read(reader: FlashStorageReader, known: Mapping[str, Any], keys: Iterable[str]) -> dict[str, torch.Tensor]:
+def _read_tensors(
+    reader: FlashStorageReader, tensor_metadata: Mapping[str, Any], keys: Iterable[str]
+) -> dict[str, torch.Tensor]:
     """Read the tensors of these keys. Raises BadCheckpoint for a missing key."""
     state: dict[str, torch.Tensor] = {}
     for key in keys:
-        if key not in known or not hasattr(known[key], "properties"):
+        if key not in tensor_metadata or not hasattr(tensor_metadata[key], "properties"):
             raise BadCheckpoint(f"step {reader.step} has no tensor {key}")
-        state[key] = torch.empty(known[key].size, dtype=known[key].properties.dtype)
+        state[key] = torch.empty(tensor_metadata[key].size, dtype=tensor_metadata[key].properties.dtype)
     with _without_warning():
         dcp.load(state, storage_reader=reader)
     return state
 
 
 def _part(state: Mapping[str, torch.Tensor], key: str) -> object:
-    """Return one named part of a state.
-
-    The tensor `key` holds its skeleton as text; tensors `key/...` are its leaves. Raises BadCheckpoint.
+    """Return one part of a loaded state. The tensor at `key` has its tree as text; the tensors at `key/...` are its
+    own. Raises BadCheckpoint.
     """
     tensors = {each[len(key) + 1 :]: tensor for each, tensor in state.items() if each.startswith(f"{key}/")}
     try:
@@ -267,24 +276,24 @@ def _part(state: Mapping[str, torch.Tensor], key: str) -> object:
     return unflatten(text, tensors)
 
 
-def _keys_below(known: Iterable[str], parts: Collection[str]) -> list[str]:
-    """Select the keys of these parts: the part's own, and those of its tensors."""
+def _keys_below(keys: Iterable[str], parts: Collection[str]) -> list[str]:
+    """Return the keys of these parts: each part's own key, and those of its tensors."""
     starts = tuple(f"{part}/" for part in parts)
-    return [key for key in known if key in parts or key.startswith(starts)]
+    return [key for key in keys if key in parts or key.startswith(starts)]
 
 
 def _contents_of(indices: Iterable[torch.Tensor]) -> dict[str, str]:
     """Return the checksums of all parts by name, from the indices of ranks. The first rank counts for a part."""
     contents: dict[str, str] = {}
     for each in indices:
-        contents = _index(each).parts | contents
+        contents = _decode_index(each).parts | contents
     return contents
 
 
-def _index(found: torch.Tensor) -> _Index:
-    """Return the list of parts that a rank has stored. Raises BadCheckpoint."""
+def _decode_index(tensor: torch.Tensor) -> _Index:
+    """Decode the index of a rank: the parts that it saved, with their checksums. Raises BadCheckpoint."""
     try:
-        return _decoder.decode(bytes(found.numpy()))
+        return _decoder.decode(bytes(tensor.numpy()))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadCheckpoint(f"not the index of a rank: {error}") from error
 

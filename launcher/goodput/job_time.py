@@ -43,7 +43,7 @@ _PLACES = {kind: place for place, kind in enumerate(KINDS)}
 Amount = Annotated[int, Meta(ge=0, le=1 << 62)]
 Amounts = Annotated[tuple[Amount, ...], Meta(max_length=64)]
 StepNumber = Annotated[int, Meta(ge=-1, le=1 << 60)]
-NOTHING = (0,) * len(KINDS)
+NO_TIME = (0,) * len(KINDS)  # an amount of 0 for each kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class JobTime:
     issuer: Annotated[str, Meta(max_length=253)] = ""  # member id of the coordinator that measured
     origin_ns: Amount = 0  # start of the measurement, in nanoseconds since 1970
     until_ns: Amount = 0  # end of the measured time, in nanoseconds since 1970
-    time_ns: Amounts = NOTHING  # wall time by kind, in the order of KINDS
-    gpu_us: Amounts = NOTHING  # the same in GPU-microseconds: each interval times the GPUs of the world
+    time_ns: Amounts = NO_TIME  # wall time by kind, in the order of KINDS
+    gpu_us: Amounts = NO_TIME  # the same in GPU-microseconds: each interval times the GPUs of the world
     undecided_ns: Amount = 0  # steps that are not preserved, and a start whose first step is not done
     gpus: Amount = 0  # of the newest world: its training processes
     mark: StepNumber = -1  # the newest step before the undecided ones
@@ -91,7 +91,7 @@ class JobTime:
         }
 
 
-MOST_TOTALS = 2_048  # characters of totals as text
+MAX_TOTALS = 2_048  # characters of totals as text
 MAX_SKEW_NS = 86_400 * NS  # largest difference of two hosts' clocks
 
 
@@ -103,7 +103,7 @@ _totals = msgspec.json.Decoder(JobTime)
 
 
 def write_totals(record: JobTime) -> str:
-    """Encode totals as text, at most MOST_TOTALS characters."""
+    """Encode totals as text, at most MAX_TOTALS characters."""
     return msgspec.json.encode(record).decode()
 
 
@@ -114,8 +114,8 @@ def read_totals(text: str, now_ns: int) -> JobTime | None:
     """
     if not text:
         return None
-    if len(text) > MOST_TOTALS:
-        raise BadTotals(f"{len(text)} characters: at most {MOST_TOTALS} are totals")
+    if len(text) > MAX_TOTALS:
+        raise BadTotals(f"{len(text)} characters: at most {MAX_TOTALS} are totals")
     try:
         record = _totals.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
@@ -133,8 +133,8 @@ def read_totals(text: str, now_ns: int) -> JobTime | None:
 class Totals:
     """Time by kind. Amounts are only added, so no total decreases."""
 
-    time_ns: tuple[int, ...] = NOTHING  # in the order of KINDS
-    gpu_us: tuple[int, ...] = NOTHING  # GPU-microseconds in the order of KINDS
+    time_ns: tuple[int, ...] = NO_TIME  # in the order of KINDS
+    gpu_us: tuple[int, ...] = NO_TIME  # GPU-microseconds in the order of KINDS
 
     def add(self, kind: TimeKind, amount_ns: int, gpus: int) -> Totals:
         """Add an interval that `gpus` GPUs spent."""
@@ -149,10 +149,12 @@ class Totals:
 
 
 def _plus(amounts: tuple[int, ...], place: int, amount: int) -> tuple[int, ...]:
+    """Return the amounts with `amount` added at one place."""
     return (*amounts[:place], amounts[place] + amount, *amounts[place + 1 :])
 
 
 def _sum(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """Add amounts by kind. other: of a version that may know fewer kinds; those count as 0."""
     missing = len(KINDS) - len(other)
     return tuple(map(sum, zip(one, (*other, *(0,) * missing), strict=False)))
 

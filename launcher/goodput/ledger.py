@@ -204,6 +204,7 @@ def _settle(ledger: Ledger) -> Ledger:
 
 
 def _preserve(ledger: Ledger, saved: int) -> Ledger:
+    """Count the undecided steps up to the saved step as productive: their share of the time of all undecided steps."""
     if saved <= ledger.preserved:
         return ledger
     if ledger.step >= 0:
@@ -237,4 +238,5 @@ def _gpus(ledger: Ledger) -> int:
 
 
 def _add(ledger: Ledger, kind: TimeKind, amount_ns: int) -> Ledger:
+    """Add an interval to the totals that this coordinator counted, for the GPUs of the newest world."""
     return replace(ledger, own=ledger.own.add(kind, amount_ns, _gpus(ledger)))

@@ -1,9 +1,10 @@
 """Defines the nouns of node checks: a job's settings, measurements of groups, the state of a check, its verdict.
 
 A node is named by the id of its member. What counts as slow, and which node is at fault, is decided in judge_nodes.py;
-rendezvous/diagnosis/ runs the check. Whether the links between a node's GPUs and its switchbox are fast enough is
-decided here: a link goes from GPU A over the switchbox to GPU B; below the minimum bandwidth it is broken, and a node
-with too few working links is faulty. Source: the guide, DL-32 to DL-35, DL-96
+rendezvous/diagnosis/ runs the check (--network-check).
+
+The switchbox check is decided here: a link goes from GPU A over the switchbox to GPU B. A link below the minimum
+bandwidth is broken, and a node with too few working links is faulty. Source: the guide, DL-32 to DL-35, DL-96
 """
 
 from __future__ import annotations
@@ -25,36 +26,41 @@ Bandwidths: TypeAlias = tuple[tuple[Pair, float | None], ...]  # MB/s of 10^6 by
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The result of judging a node's links."""
+    """The result of the switchbox check of one node."""
 
-    broken: tuple[Pair, ...] = ()
+    broken: tuple[Pair, ...] = ()  # links below the minimum bandwidth
     faulty: bool = False  # the node must not train
-    why: str = ""
+    why: str = ""  # the broken links in words, "" for none
 
 
-def judge(found: Bandwidths, least_mb_per_s: int, least_channels: int) -> Box:
-    """Judge the links of one node. Without links nothing is broken."""
-    broken = tuple(pair for pair, mb_per_s in found if mb_per_s is None or mb_per_s < least_mb_per_s)
-    working = len(found) - len(broken)
+def judge_links(bandwidths: Bandwidths, least_mb_per_s: int, least_channels: int) -> Box:
+    """Judge the switchbox links of one node.
+
+    least_mb_per_s: a link below it is broken. least_channels: a node with fewer working links is faulty. Without
+    broken links the node is never faulty.
+    """
+    broken = tuple(pair for pair, mb_per_s in bandwidths if mb_per_s is None or mb_per_s < least_mb_per_s)
+    working = len(bandwidths) - len(broken)
     if not broken:
         return Box()
-    named = ", ".join(_link_text(pair, mb_per_s) for pair, mb_per_s in found if pair in broken)
-    why = f"{working} of {len(found)} links reach {least_mb_per_s} MB/s, {least_channels} are needed: {named}"
+    named = ", ".join(_link_text(pair, mb_per_s) for pair, mb_per_s in bandwidths if pair in broken)
+    why = f"{working} of {len(bandwidths)} links reach {least_mb_per_s} MB/s, {least_channels} are needed: {named}"
     return Box(broken, working < least_channels, why)
 
 
 def _link_text(pair: Pair, mb_per_s: float | None) -> str:
+    """Describe one link and its bandwidth, None for a link that failed."""
     return f"{pair[0]}:{pair[1]} {'failed' if mb_per_s is None else f'has {mb_per_s:.0f}'}"
 
 
-Group: TypeAlias = tuple[str, ...]
-Groups: TypeAlias = tuple[Group, ...]
+Group: TypeAlias = tuple[str, ...]  # nodes that measure together, by member id
+Groups: TypeAlias = tuple[Group, ...]  # of one round; no node is in two of them
 
 Link: TypeAlias = tuple[str, str]  # sorted pair of nodes
 
 
 class SlowRule(StrEnum):
-    """Says to what a node's time is compared."""
+    """Says with what a node's time is compared."""
 
     MEAN = "mean"  # of the other nodes: the guide's rule; many slow nodes raise it
     MEDIAN = "median"  # of the other nodes: valid while fewer than half are slow
@@ -97,7 +103,7 @@ class Measured:
 
     members: Group
     compute_s: tuple[float | None, ...]  # of each member alone, None if it failed or got stuck
-    collective_s: float | None  # of the group, None if it failed or got stuck; meaningless for one member
+    collective_s: float | None  # of the group, None if it failed or got stuck; not used for one member
 
     def __post_init__(self) -> None:
         if not self.members or len({*self.members}) < len(self.members) or len(self.compute_s) != len(self.members):
@@ -108,7 +114,10 @@ class Measured:
 
     @property
     def pair_s(self) -> float | None:
-        """Return the collective's time as a pair would need it: an all-reduce of n moves 2 (n - 1) / n of its bytes."""
+        """Return the collective's time in seconds as a pair would need it; None if it failed or for one member.
+
+        An all-reduce of n members moves 2 (n - 1) / n of its bytes.
+        """
         size = len(self.members)
         return None if self.collective_s is None or size < 2 else self.collective_s * size / (2 * (size - 1))
 
@@ -146,7 +155,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Something is wrong among these nodes, and no test could tell which. None is blamed."""
+    """Nodes among which something is wrong, but no test could prove which. None of them is excluded."""
 
     nodes: Group
     why: str
@@ -167,11 +176,11 @@ class Verdict:
 
     @property
     def clean(self) -> bool:
-        """True if the check found nothing."""
+        """True if the check has no finding."""
         return self == Verdict()
 
 
-MOST_STAGE_S = 86_400.0
+MAX_STAGE_S = 86_400.0  # seconds
 GRACE_S = 2.0  # seconds beyond a stage's limit in which a probe may report its own failure
 
 
@@ -193,22 +202,20 @@ class ProbeStage(StrEnum):
 class ProbePolicy:
     """A job's settings for probes, as in ProbePlan. Raises BadCheck for values that no probe could obey."""
 
-    meet_s: float = 120.0
-    stage_s: float = 60.0
-    matmul: int | None = None
-    reduce_bytes: int | None = None
+    meet_s: float = 120.0  # for all probes of a group to start and to meet
+    stage_s: float = 60.0  # for each other stage
+    matmul: int | None = None  # rows of the square matrix, None for the default of the device
+    reduce_bytes: int | None = None  # of the all-reduce, None for the default of the device
 
     def __post_init__(self) -> None:
-        if not (0 < self.meet_s <= MOST_STAGE_S and 0 < self.stage_s <= MOST_STAGE_S):
-            raise BadCheck(f"a stage of a probe takes more than 0 s and {MOST_STAGE_S:g} s at most")
+        if not (0 < self.meet_s <= MAX_STAGE_S and 0 < self.stage_s <= MAX_STAGE_S):
+            raise BadCheck(f"a stage of a probe takes more than 0 s and {MAX_STAGE_S:g} s at most")
         if self.matmul == 0 or self.reduce_bytes == 0:
             raise BadCheck("a probe that measures nothing: a size above 0 is needed")
 
     @property
     def round_s(self) -> float:
-        """Return the longest time of a round of groups, in seconds. A probe that reports its stages in time is never
-        slower.
-        """
+        """Return the longest time of a round of groups in seconds: the limits of all stages together."""
         return 2 * self.meet_s + (len(ProbeStage) - 2) * self.stage_s + GRACE_S * len(ProbeStage)
 
 
@@ -216,15 +223,15 @@ class ProbePolicy:
 class NodeChecks:
     """The node checks before each start. Source: the guide, DL-30..35"""
 
-    network: bool = False
+    network: bool = False  # check nodes (--network-check)
     performance: bool = False  # also measure the speed of all members together
-    exclude_straggler: bool = False
+    exclude_straggler: bool = False  # also exclude slow nodes
     switchbox: bool = False  # also measure links from a switchbox to the GPUs
     box_pairs: tuple[tuple[int, int], ...] = ((0, 1), (2, 4), (3, 5), (6, 7))  # GPU numbers at the ends of those links
     min_bandwidth_mb_per_s: int = 10_000  # a link below it is broken
     min_channels: int = 2  # a node with fewer working links is faulty
     limits: StragglerLimits = field(default_factory=StragglerLimits)  # when a node is slow
-    verdicts: bool = False  # write the result on the worker's own pod
+    verdicts: bool = False  # write the result as an annotation of the worker's own pod
     probing: ProbePolicy = field(default_factory=ProbePolicy)  # how much is measured, and how long it may take
 
     def __post_init__(self) -> None:
@@ -240,33 +247,33 @@ class NodeChecks:
             raise BadSettings(f"--min-channels {self.min_channels} of {len(self.box_pairs)} --box-pairs: none passes")
 
 
-# Seconds of exclusion, first and at most; the autoscaler taints as long: docs/faulty-nodes.md.
-AGAIN_S, MOST_AGAIN_S = 3_600.0, 7 * 86_400.0
+# Seconds of a node's first exclusion, and of any at most; the autoscaler taints as long: docs/faulty-nodes.md.
+AGAIN_S, MAX_AGAIN_S = 3_600.0, 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExcludedNode:
-    """A worker that a node check has excluded. Until `until_s` no world stops for it, and it is not tested."""
+    """A worker that a node check has excluded. Until `until_s` no world stops for it, and it is not tested again."""
 
-    member: Member
+    member: Member  # as it was when it was excluded
     reason: Reason
-    why: str
-    until_s: float
+    why: str  # in words
+    until_s: float  # by the coordinator's clock
     times: int = 1  # exclusions in a row
     unreachable_peer: str = ""  # the worker that it cannot reach, if the link is bad
 
     def is_of(self, other: Member) -> bool:
-        """Return True if this is the same worker in the same place.
+        """Return True if `other` is the same worker, by name or index, on the same host.
 
-        If the host is named like its pod, the address decides.
+        If the host's name is only the pod's name, the address must be equal too.
         """
-        was = self.member
-        same = other.name == was.name or (other.index is not None and other.index == was.index)
-        node = not was.name.startswith(was.host)
-        return same and other.host == was.host and (node or other.address == was.address)
+        member = self.member
+        is_same_worker = other.name == member.name or (other.index is not None and other.index == member.index)
+        is_node_name = not member.name.startswith(member.host)
+        return is_same_worker and other.host == member.host and (is_node_name or other.address == member.address)
 
     def describe(self, now_s: float) -> str:
-        """Describe the exclusion in words."""
+        """Describe the exclusion, its cause and the time until the next test, in words."""
         again_s = max(self.until_s - now_s, 0.0)
         next_test = f"it is tested again after {again_s:.0f} s, or where too few are there without it"
         return f"{next_test}; left out, {self.times} times so far: {self.why}"[:1_000]
@@ -283,10 +290,10 @@ class NodeCheckState:
     number: int = 0  # of the newest order
     check: Check | None = None
     groups: Groups = ()  # that measure now
-    verdict: Verdict | None = None  # of the groups, while all are measured together
-    results: Mapping[str, Probed] = field(default_factory=dict)  # results by member
+    verdict: Verdict | None = None  # of all groups, while all good nodes are measured together; else None
+    results: Mapping[str, Probed] = field(default_factory=dict)  # answers to the newest order, by member id
     unfit: Mapping[str, str] = field(default_factory=dict)  # members that report themselves unfit, and why
-    passed: frozenset[str] = frozenset()  # members that may train next
-    excluded: tuple[ExcludedNode, ...] = ()  # excluded nodes that have not passed since
-    began_s: float = 0.0
-    until_s: float = 0.0
+    passed: frozenset[str] = frozenset()  # ids of the members that may train next
+    excluded: tuple[ExcludedNode, ...] = ()  # nodes that were excluded and have passed no later check
+    began_s: float = 0.0  # when the check began, by the coordinator's clock
+    until_s: float = 0.0  # when answers of the present groups are no longer awaited

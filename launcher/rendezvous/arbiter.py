@@ -20,9 +20,9 @@ HOLD_S = 15.0  # seconds without a renewal after which the round is lost
 
 ROUND = "turnout.dev/round"  # the annotation of a Lease that holds a record
 
-MOST_BYTES = 4_096  # of a record as it is written
+MAX_BYTES = 4_096  # of a record as it is written
 
-MOST_ROUND = 9_999_999_999  # ten digits
+MAX_ROUND = 9_999_999_999  # ten digits
 
 
 class LockUnreachable(LauncherError):
@@ -59,7 +59,7 @@ class HeldRound:
 
     record: RoundRecord | None  # None if no round of this run was claimed yet
     token: str  # the version that a claim or renewal depends on
-    quiet_s: float  # time since the last renewal seen, by our monotonic clock
+    quiet_s: float  # seconds since this process last observed a renewal, by its own monotonic clock
     newest: int = 0  # the newest round granted to anybody, other runs included
 
 
@@ -75,23 +75,23 @@ class ClaimReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ClaimVerdict:
-    """Says if the next round may be claimed, and why. wait_s: time until the next look if not."""
+    """Says if the next round may be claimed, and why."""
 
-    allowed: bool
+    allowed: bool  # the member may claim it now
     reason: ClaimReason
-    wait_s: float = 0.0
+    wait_s: float = 0.0  # seconds until it is worth asking again; 0 if allowed
 
 
 @dataclass(frozen=True, slots=True)
 class HolderObservation:
     """The last observation of a holder, and since when it is unchanged. Clocks of other hosts are not used."""
 
-    what: Hashable
-    since_s: float
+    observed: Hashable  # everything that a renewal of the holder changes
+    since_s: float  # when it was first observed, by the monotonic clock of the observer
 
-    def observe(self, what: Hashable, now_s: float) -> HolderObservation:
-        """Return this observation, or a new one since now if `what` has changed."""
-        return self if what == self.what else HolderObservation(what, now_s)
+    def observe(self, observed: Hashable, now_s: float) -> HolderObservation:
+        """Return this observation, or a new one that begins now if `observed` has changed."""
+        return self if observed == self.observed else HolderObservation(observed, now_s)
 
 
 def may_claim(
@@ -99,7 +99,8 @@ def may_claim(
 ) -> ClaimVerdict:
     """Decide if the member `member_id` of `run` may claim the next round.
 
-    dead: the holder is known to be dead; silence alone does not prove that. A record of another run does not count.
+    dead: the holder is known to be dead; silence alone does not prove that. hold_s: seconds without a renewal after
+    which a holder counts as lost. A record of another run does not protect the round.
     Source: docs/design.md 5
     """
     if held_round.record is None or held_round.record.run != run:
@@ -113,13 +114,13 @@ def may_claim(
     return ClaimVerdict(False, ClaimReason.HOLDER_ALIVE, hold_s - held_round.quiet_s)
 
 
-def next_round(held_round: HeldRound, known: int = 0) -> int:
-    """Return the lowest round that may be claimed. known: the newest round that the caller heard of elsewhere."""
-    return max(held_round.newest, held_round.record.round if held_round.record else 0, known) + 1
+def next_round(held_round: HeldRound, known_round: int = 0) -> int:
+    """Return the lowest round that may be claimed. known_round: the newest that the caller knows from members, or 0."""
+    return max(held_round.newest, held_round.record.round if held_round.record else 0, known_round) + 1
 
 
 def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:
-    """Return the record to write, with the newer of both restart budgets.
+    """Return `record` with the newer one of its restart budget and the budget that the arbiter has in `after`.
 
     Raises StaleRound if its round was granted already.
     """
@@ -131,15 +132,19 @@ def record_to_write(record: RoundRecord, after: HeldRound) -> RoundRecord:
     return replace(record, budget=record.budget.newer(before.budget))
 
 
-def same_grant(one: RoundRecord, other: RoundRecord) -> bool:
+def same_grant(record: RoundRecord, other_record: RoundRecord) -> bool:
     """Return True if both records are the same round of the same holder. Budgets may differ."""
-    return (one.run, one.round, one.coordinator) == (other.run, other.round, other.coordinator)
+    return (record.run, record.round, record.coordinator) == (
+        other_record.run,
+        other_record.round,
+        other_record.coordinator,
+    )
 
 
 class _Sealed(msgspec.Struct):
-    sum: str
-    beat: int
-    record: msgspec.Raw
+    sum: str  # checksum of beat and record, hexadecimal
+    beat: int  # number of the renewal
+    record: msgspec.Raw  # a RoundRecord as JSON
 
 
 _sealed, _record = msgspec.json.Decoder(_Sealed), msgspec.json.Decoder(RoundRecord)
@@ -151,26 +156,27 @@ def seal(record: RoundRecord, beat: int = 0) -> bytes:
     Raises BadRecord if the record could not be read again.
     """
     plain = msgspec.json.encode(record)
-    sealed = msgspec.json.encode(_Sealed(_sum(plain, beat), beat, msgspec.Raw(plain)))
+    sealed = msgspec.json.encode(_Sealed(_checksum(plain, beat), beat, msgspec.Raw(plain)))
     unseal(sealed)
     return sealed
 
 
 def unseal(text: bytes) -> RoundRecord:
     """Decode a sealed record. Raises BadRecord for anything that `seal` did not write."""
-    if len(text) > MOST_BYTES:
-        raise BadRecord(f"{len(text)} bytes: at most {MOST_BYTES} are a record")
+    if len(text) > MAX_BYTES:
+        raise BadRecord(f"{len(text)} bytes: at most {MAX_BYTES} are a record")
     try:
         sealed = _sealed.decode(text)
-        if sealed.sum != _sum(bytes(sealed.record), sealed.beat):
+        if sealed.sum != _checksum(bytes(sealed.record), sealed.beat):
             raise BadRecord("the checksum is wrong")
         record = _record.decode(sealed.record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadElasticSpec) as error:
         raise BadRecord(f"not a record: {error}") from error
-    if not (0 <= record.round <= MOST_ROUND and 0 <= record.port < 65_536):
+    if not (0 <= record.round <= MAX_ROUND and 0 <= record.port < 65_536):
         raise BadRecord("its round or its port is out of bounds")
     return record
 
 
-def _sum(plain: bytes, beat: int) -> str:
+def _checksum(plain: bytes, beat: int) -> str:
+    """Return the SHA-256 of an encoded record and the number of its renewal, hexadecimal."""
     return hashlib.sha256(b"%d\n%b" % (beat, plain)).hexdigest()

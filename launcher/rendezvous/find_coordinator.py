@@ -1,8 +1,8 @@
 """Decides where a member without a coordinator looks for one. All members follow the same order. docs/design.md 5.
 
-It tries the address it was redirected to, then its last coordinator, then the known successors, the oldest first. Then
-it tries the arbiter's record and the endpoint of the command line. When it comes to itself among the successors it
-leads, if the arbiter or a majority of the last world allows it.
+The order is: the address of the last redirect, the last coordinator, the successors of that coordinator, oldest first,
+the arbiter's record, and the endpoint of the command line. If the member itself is the next successor, it becomes the
+coordinator, if the arbiter or a majority of the last world allows that. One pass over this order is a lap.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from turnout.launcher.coordinator_messages import LastWorld, Redirect, Successor
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import NO_BASE
 
-Address: TypeAlias = tuple[str, int]
-
-FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 1.0
+Address: TypeAlias = tuple[str, int]  # host, port
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 1.0  # seconds after the first lap, and after later ones at most
 LEADERLESS_S = 3.0  # seconds that a member leaves an unclaimed job to its successors
 
 
@@ -25,11 +24,11 @@ LEADERLESS_S = 3.0  # seconds that a member leaves an unclaimed job to its succe
 class Search:
     """The state of a member's search for its coordinator."""
 
-    id: str
-    endpoint: Address | None
+    id: str  # of this member
+    endpoint: Address | None  # of the command line, None for none
     host: bool  # the endpoint names this member, or it is the first worker and there is no endpoint
-    arbiter: bool  # there is an arbiter
-    join_timeout_s: float
+    arbiter: bool  # the job has an arbiter
+    join_timeout_s: float  # seconds after which the search is given up
     base: LastWorld = NO_BASE  # the last world the member knows
     last: Address | None = None  # address of its last coordinator
     successors: tuple[Successor, ...] = ()  # as last received
@@ -37,10 +36,10 @@ class Search:
     refused: frozenset[Address] = frozenset()  # addresses where nobody listens, so their coordinator is dead
     silent: frozenset[Address] = frozenset()  # addresses that did not answer
     arbiter_asked: bool = False  # the arbiter was asked in this pass over the addresses
-    laps: int = 0
+    laps: int = 0  # complete ones
     since_s: float = 0.0  # when the search began
-    handed_over: bool = False  # its coordinator handed over, and no longer counts in the base
-    roams: bool = False  # it has led with too few members, and tries others before it leads again
+    handed_over: bool = False  # its coordinator has left, and base.size no longer counts it
+    roams: bool = False  # this member has led too small a world, and tries all addresses before it leads again
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +78,23 @@ Move: TypeAlias = ConnectTo | Lead | AskArbiter | SearchPause | GiveUp
 
 
 def next_move(seek: Search, now_s: float) -> Move:
-    """Choose the next move. If a move fails, pass it to `record_failure`; the next move then differs."""
+    """Choose the next move of a search. GiveUp after `join_timeout_s`; SearchPause at the end of a lap.
+
+    The caller records each failed move in the search (`record_failure` and its neighbours), so that the next one
+    differs.
+    """
     if now_s - seek.since_s > seek.join_timeout_s:
-        where = seek.endpoint or seek.last
-        at = f" at {where[0]}:{where[1]}" if where else ""
-        return GiveUp(Reason.JOIN_TIMEOUT, f"no coordinator was found{at} within {seek.join_timeout_s:g} s")
+        address = seek.endpoint or seek.last
+        place = f" at {address[0]}:{address[1]}" if address else ""
+        return GiveUp(Reason.JOIN_TIMEOUT, f"no coordinator was found{place} within {seek.join_timeout_s:g} s")
     for move in _moves_of_lap(seek, now_s):
         if not isinstance(move, ConnectTo) or move.to not in seek.refused | seek.silent:
             return move
-    return SearchPause(min(FIRST_PAUSE_S * 2**seek.laps, MOST_PAUSE_S))
+    return SearchPause(min(FIRST_PAUSE_S * 2**seek.laps, MAX_PAUSE_S))
 
 
 def _moves_of_lap(seek: Search, now_s: float) -> Iterator[Move]:
-    """Yield the moves of one lap of the search for a coordinator, in the order in which they are tried."""
+    """Yield the moves of one lap in the order in which they are tried, including those that failed in this lap."""
     endpoint = None if seek.host else seek.endpoint
     yield from _moves_to_last_world(seek)
     if not seek.base.round and endpoint is not None:
@@ -107,7 +110,7 @@ def _moves_of_lap(seek: Search, now_s: float) -> Iterator[Move]:
 
 
 def _moves_to_last_world(seek: Search) -> Iterator[Move]:
-    """Try what is known of the last world: its coordinator, and the successors in their order."""
+    """Yield the moves to coordinators of the last world: the redirect, the coordinator, its successors in order."""
     if seek.hint is not None:
         yield ConnectTo(seek.hint)
     if seek.last is not None:
@@ -126,26 +129,27 @@ def _is_leaderless(seek: Search, now_s: float) -> bool:
 
 
 def record_failure(seek: Search, to: Address, *, refused: bool) -> Search:
-    """Record a failed try: nobody listens there (`refused`), or nothing answered in time."""
+    """Record that connecting to an address failed. refused: nobody listens there; else no answer came in time."""
     if refused:
         return replace(seek, refused=seek.refused | {to}, hint=None if seek.hint == to else seek.hint)
     return replace(seek, silent=seek.silent | {to}, hint=None if seek.hint == to else seek.hint)
 
 
 def record_redirect(seek: Search, to: Redirect) -> Search:
-    """Record the coordinator's address that another member gave. Within a lap, an address that failed is not tried
-    again.
-    """
+    """Record the coordinator's address that another member named. A redirect with port 0 names nobody."""
     return replace(seek, hint=(to.address, to.port)) if to.port else seek
 
 
 def record_arbiter(seek: Search, holder: Address | None) -> Search:
-    """Record the arbiter's answer: the coordinator's address, or None."""
+    """Record the arbiter's answer: the address of the round's holder, None if it named nobody."""
     return replace(seek, arbiter_asked=True, hint=holder if holder not in seek.refused | seek.silent else None)
 
 
 def record_other_holder(seek: Search, holder: Address | None) -> Search:
-    """Record that this member may not lead, since the holder of the round seems to be alive."""
+    """Begin a new lap at the holder of the round, which seems to be alive, so that this member may not lead.
+
+    holder: its address, None if unknown.
+    """
     return record_arbiter(next_lap(seek), holder)
 
 

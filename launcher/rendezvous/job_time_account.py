@@ -1,6 +1,6 @@
-"""Tells the ledger of the job's time what the coordinator's state says of each interval. docs/goodput.md
+"""Feeds the coordinator's phases and causes, interval by interval, into the ledger of the job's time. docs/goodput.md
 
-The kinds are decided in launcher/goodput/ledger.py. Here the phases and causes of the rendezvous become its events.
+launcher/goodput/ledger.py decides to which kind of time (goodput) an interval belongs.
 """
 
 from __future__ import annotations
@@ -13,36 +13,42 @@ from turnout.launcher.goodput.ledger import Ledger
 from turnout.launcher.model import Exit, Reason
 from turnout.launcher.rendezvous.state import Phase, State, Transition
 
-TRAINS = (Phase.TRAINING, Phase.DRAINING)
-_ENDS = (Phase.FINISHING, Phase.OVER)
-
-_SIZES = {
+TRAINING_PHASES = (Phase.TRAINING, Phase.DRAINING)  # in which processes train
+_END_PHASES = (Phase.FINISHING, Phase.OVER)
+_RESIZE_KINDS = {  # the kind of the pause after a round that ended for this reason; RECOVERY for other reasons
     Reason.MEMBER_LEFT: TimeKind.ELASTIC_SHRINK,
     Reason.DRAINED: TimeKind.ELASTIC_SHRINK,
     Reason.MEMBER_JOINED: TimeKind.ELASTIC_GROW,
 }
-_TAILS = {**_SIZES, Reason.ALL_DONE: TimeKind.OTHER, Reason.PROCESS_HUNG: TimeKind.HANG}
+# The kind of the time since the last step of a round that ended for this reason; WASTED for other reasons.
+_LAST_STEP_KINDS = {**_RESIZE_KINDS, Reason.ALL_DONE: TimeKind.OTHER, Reason.PROCESS_HUNG: TimeKind.HANG}
 
 
-def adopt(ledger: Ledger | None, record: JobTime | None) -> Ledger | None:
-    """Adopt the totals that a member brings from an earlier coordinator, if they are newer."""
+def adopt_totals(ledger: Ledger | None, record: JobTime | None) -> Ledger | None:
+    """Return the ledger with the totals that a member knows from an earlier coordinator, if those are newer.
+
+    None and an absent record change nothing.
+    """
     return ledger if ledger is None or record is None else ledgers.inherit(ledger, record)
 
 
-def account(transition: Transition, before: State) -> None:
-    """Count the time since the last transition as what `before` says, then record what this transition has changed."""
+def account_time(transition: Transition, before: State) -> None:
+    """Add the time since the last transition to the ledger, then record what this transition has changed.
+
+    before: the state at the begin of this transition, which decides the kind of that time.
+    """
     if (ledger := transition.state.ledger) is None:
         return
     after, now_ns = transition.state, round(transition.now_s * NS)
-    trained, in_world = before.phase in TRAINS, after.phase in TRAINS
+    trained, in_world = before.phase in TRAINING_PHASES, after.phase in TRAINING_PHASES
     new_world = in_world and transition.world_round != (before.world.round if before.world is not None else 0)
-    ledger = _pass_time(transition, before, ledger, now_ns)
+    ledger = _add_elapsed_time(transition, before, ledger, now_ns)
     ledger = ledgers.preserve(ledger, after.budget.saved_step)
     if trained and (new_world or not in_world):
         reason = after.cause.reason
-        ledger = ledgers.stop(ledger, _TAILS.get(reason, TimeKind.WASTED))
-        ledger = replace(ledger, pause=_SIZES.get(reason, TimeKind.RECOVERY))
-        if after.phase not in _ENDS:
+        ledger = ledgers.stop(ledger, _LAST_STEP_KINDS.get(reason, TimeKind.WASTED))
+        ledger = replace(ledger, pause=_RESIZE_KINDS.get(reason, TimeKind.RECOVERY))
+        if after.phase not in _END_PHASES:
             log_totals(transition, ledger)
     if new_world and after.world is not None:
         ledger = ledgers.form(ledger, after.world.ranks)
@@ -53,16 +59,17 @@ def account(transition: Transition, before: State) -> None:
 
 
 def log_totals(transition: Transition, ledger: Ledger) -> None:
-    """Write the totals to the log."""
+    """Log the totals of the job's time as the event "goodput"."""
     fields = ledgers.record_of(ledger).log_fields()
     transition.log_event("goodput", transition.state.cause.reason, round=transition.state.round, **fields)
 
 
-def _pass_time(transition: Transition, before: State, ledger: Ledger, now_ns: int) -> Ledger:
-    if before.phase in _ENDS:
+def _add_elapsed_time(transition: Transition, before: State, ledger: Ledger, now_ns: int) -> Ledger:
+    """Return the ledger with the time up to `now_ns` added, by the phase of `before` and the report of rank 0."""
+    if before.phase in _END_PHASES:
         return ledgers.pause(ledger, now_ns, TimeKind.OTHER)
-    if before.phase not in TRAINS or before.world is None:
-        gpus = 0 if ledger.gpus else sum(known.member.processes for known in before.members.values())
+    if before.phase not in TRAINING_PHASES or before.world is None:
+        gpus = 0 if ledger.gpus else sum(member_state.member.processes for member_state in before.members.values())
         return ledgers.pause(ledger, now_ns, ledger.pause, gpus)
     report, hung = transition.state.rank_zero, bool(before.hanging.hanging)
     if report is None or report.round != before.world.round:  # a report of an earlier round says nothing of this one

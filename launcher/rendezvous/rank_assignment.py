@@ -1,7 +1,7 @@
 """Assigns group ranks to members, so that neighbours in rank are neighbours in the fabric.
 
-The order of places is known in topology. A new or resized world is ranked anew; after a replacement the other members
-keep their ranks. Members with unknown places come last and cross no switch.
+topology/ knows the order of places. A new or resized world gets new ranks; after a replacement the other members keep
+their ranks. Members with an unknown path come last, and their edges count as no crossing.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from turnout.launcher.model import MOST_MEMBERS, Member
+from turnout.launcher.model import MAX_MEMBERS, Member
 from turnout.topology import rank_order
 from turnout.topology.switch_paths import Key, natural_key, switch_numbers
 
-Path = tuple[str, ...]
-Index = tuple[int, Key, str]
+Path = tuple[str, ...]  # switches from the root to above a host
+Index = tuple[int, Key, str]  # sort key of equal members
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Limits the crossings that a replacement may leave: `times` the minimum plus `more`. Above it all are ranked anew.
+    """The most crossings that members may have after a replacement: `factor` times the minimum plus `extra`.
 
-    One member in a new place adds at most two crossings, so two are always allowed. Half as many again as the minimum
-    cost less time than moving what is in memory.
+    Above it all members get new ranks. One member in a new place adds at most two crossings, so two are always allowed.
+    Half as many again as the minimum cost less time than moving the checkpoints in memory to other ranks.
     """
 
-    times: float = 1.5
-    more: int = 2
+    factor: float = 1.5  # times the minimum
+    extra: int = 2  # crossings
 
-    def allows(self, crossings: int, least: int) -> bool:
-        """Return True if `crossings` are within the limit."""
-        return crossings <= self.times * least + self.more
+    def allows(self, crossings: int, min_crossings: int) -> bool:
+        """Return True if `crossings` are within the limit. min_crossings: the fewest of any order."""
+        return crossings <= self.factor * min_crossings + self.extra
 
 
 LIMIT = Limit()
@@ -45,36 +45,37 @@ class Ranking:
     crossings: int = 0  # edges of the ring that leave a leaf switch
     optimum: int = 0  # the fewest crossings of any order
     moved: int = 0  # former members whose group rank has changed
-    is_new: bool = True  # True if no rank was kept
+    is_new: bool = True  # False: after a replacement, the other members kept their ranks
 
     @property
     def excess(self) -> int:
-        """Return the crossings that another order would save."""
+        """Return the number of crossings above the optimum."""
         return self.crossings - self.optimum
 
 
 def rank_members(
     members: Sequence[Member], before: Sequence[Member] = (), limit: Limit = LIMIT, *, by_index: bool = False
 ) -> Ranking:
-    """Give every member a group rank, independent of the order of `members`.
+    """Give every member a group rank. The order of `members` makes no difference.
 
-    by_index: ranks follow the workers' indexes, wherever they are. The job's mesh was placed so, or its owner knows
-    better. before: the last world by group rank, () for none. A member is a former one if name and path are equal. One
-    that came back elsewhere under its name is new, and gets its old rank if no other costs less.
+    before: the last world by group rank, () for none. If the size is the same, members with the same name and path keep
+    their rank, as long as `limit` allows the crossings. A member that returned elsewhere is new, and gets its old rank
+    if no other rank costs less.
+    by_index: ranks follow the workers' indexes instead, independent of their places, as a mesh needs it.
     Source: docs/facts/launcher.md 9 row 18; pytorch#191190
     """
-    least = optimum(members)
-    members = sorted(members, key=_index)
+    min_crossings = optimum(members)
+    members = sorted(members, key=_index_key)
     if by_index:
-        return Ranking(tuple(members), crossings(members), least, _moved(members, before))
+        return Ranking(tuple(members), crossings(members), min_crossings, _count_moved(members, before))
     stay = _staying_ranks(members, before) if len(members) == len(before) else {}
     if stay:
         ranked = _replace_missing(members, before, stay)
         crossed = crossings(ranked)
-        if limit.allows(crossed, least):
-            return Ranking(tuple(ranked), crossed, least, _moved(ranked, before), is_new=False)
+        if limit.allows(crossed, min_crossings):
+            return Ranking(tuple(ranked), crossed, min_crossings, _count_moved(ranked, before), is_new=False)
     ranked = _sort_by_rank(members)
-    return Ranking(tuple(ranked), crossings(ranked), least, _moved(ranked, before))
+    return Ranking(tuple(ranked), crossings(ranked), min_crossings, _count_moved(ranked, before))
 
 
 def crossings(members: Iterable[Member]) -> int:
@@ -90,38 +91,38 @@ def optimum(members: Iterable[Member]) -> int:
 
 
 def addresses_by_rank(members: Iterable[Member]) -> tuple[str, ...]:
-    """Return the addresses by rank, for the log. Source: DL-107"""
+    """Return the members' addresses in their order, which is that of group ranks, for the log. Source: DL-107"""
     return tuple(member.address for member in members)
 
 
-def _index(member: Member) -> Index:
+def _index_key(member: Member) -> Index:
     """Return the sort key among equal members: the worker's index, else its name in natural order (worker-2 before
     worker-10).
     """
-    return (MOST_MEMBERS if member.index is None else member.index, natural_key(member.name), member.id)
+    return (MAX_MEMBERS if member.index is None else member.index, natural_key(member.name), member.id)
 
 
-def _moved(ranked: Sequence[Member], before: Sequence[Member]) -> int:
-    """Count the members whose rank is not the one before; a new member counts as well."""
-    was = {member.name: rank for rank, member in enumerate(before)}
-    return sum(was.get(member.name, rank) != rank for rank, member in enumerate(ranked))
+def _count_moved(ranked: Sequence[Member], before: Sequence[Member]) -> int:
+    """Count the former members, by name, whose group rank has changed."""
+    former_rank = {member.name: rank for rank, member in enumerate(before)}
+    return sum(former_rank.get(member.name, rank) != rank for rank, member in enumerate(ranked))
 
 
 def _staying_ranks(members: Sequence[Member], before: Sequence[Member]) -> dict[int, Member]:
-    """Map ranks to the members that have the same name and place as before."""
-    was = {member.name: rank for rank, member in enumerate(before)}
+    """Return the members that have the same name and path as before, by their former rank."""
+    former_rank = {member.name: rank for rank, member in enumerate(before)}
     stay: dict[int, Member] = {}
     for member in members:
-        rank = was.get(member.name)
+        rank = former_rank.get(member.name)
         if rank is not None and before[rank].path == member.path:
             stay.setdefault(rank, member)
     return stay
 
 
 def _sort_by_rank(members: Sequence[Member], others: Sequence[Member] = ()) -> list[Member]:
-    """Sort members, given by index, into rank order.
+    """Return members, given in the order of their indexes, in rank order: by fabric, those without a path last.
 
-    others: members that count when dense and sparse switches are told apart, but are not returned.
+    others: members that are not returned, but count in the load of each switch, which the order depends on.
     """
     on_host: dict[tuple[Path, str], list[Member]] = {}
     for member in members:
@@ -135,7 +136,10 @@ def _sort_by_rank(members: Sequence[Member], others: Sequence[Member] = ()) -> l
 
 
 def _replace_missing(members: Sequence[Member], before: Sequence[Member], stay: Mapping[int, Member]) -> list[Member]:
-    """Keep the ranks of staying members and place new ones between them, in their old ranks if that costs no more."""
+    """Return members in rank order, with staying members at their ranks (`stay`) and new ones at the free ranks.
+
+    New members get the ranks of those they replace, unless an order by fabric crosses fewer switches.
+    """
     staying = {member.id for member in stay.values()}
     new = [member for member in members if member.id not in staying]
     free = [rank for rank in range(len(members)) if rank not in stay]
@@ -149,7 +153,10 @@ def _replace_missing(members: Sequence[Member], before: Sequence[Member], stay: 
 
 
 def _former_ranks(new: Sequence[Member], before: Sequence[Member], free: Sequence[int]) -> dict[int, Member]:
-    """Assign the free ranks of before: by name, then by index, then in order."""
+    """Assign each free rank to a new member: its former holder by name, then by index, then in order.
+
+    new, free: of equal length. Returns the members by rank.
+    """
     by_name = {before[rank].name: rank for rank in free}
     by_order: dict[int | None, int] = {before[rank].index: rank for rank in free if before[rank].index is not None}
     preferences: tuple[Callable[[Member], int | None], ...] = (
@@ -158,49 +165,53 @@ def _former_ranks(new: Sequence[Member], before: Sequence[Member], free: Sequenc
     )
     seats: dict[int, Member] = {}
     for preferred_rank in preferences:
-        left = []
+        unassigned = []
         for member in new:
             rank = preferred_rank(member)
             if rank is None or seats.setdefault(rank, member) is not member:
-                left.append(member)
-        new = left
+                unassigned.append(member)
+        new = unassigned
     return {**seats, **dict(zip((rank for rank in free if rank not in seats), new, strict=True))}
 
 
 def _fill_by_fabric(pool: Sequence[Member], free: Sequence[int], stay: Mapping[int, Member]) -> dict[int, Member]:
-    """Fill the free ranks so that few switches are crossed. A member with an unknown place counts as near to nobody."""
+    """Assign the free ranks so that edges between neighbours in rank cross few switches; return members by rank.
+
+    pool: new members, as many as free ranks. stay: members whose ranks are fixed. A member without a path is far from
+    all others.
+    """
     known = {rank: member for rank, member in stay.items() if member.path}
     everybody = [*pool, *known.values()]
     row_of = switch_numbers(member.path for member in everybody if member.path)
     tiers = len(next(iter(row_of.values()), ()))
     hosts: dict[tuple[Path, str], int] = {}
     places: dict[int, tuple[int, ...]] = {}
-    for at, member in enumerate(everybody):
+    for index, member in enumerate(everybody):
         host = hosts.setdefault((member.path, member.host), len(hosts))
-        places[at] = (host, *row_of[member.path], 0) if member.path else (-at - 1,) * (tiers + 1) + (0,)
-    fixed_places = {rank: len(pool) + at for at, rank in enumerate(known)}
-    given = rank_order.fill_gaps(places, range(len(pool)), free, fixed_places)
-    return {rank: pool[at] for rank, at in given.items()}
+        places[index] = (host, *row_of[member.path], 0) if member.path else (-index - 1,) * (tiers + 1) + (0,)
+    fixed_places = {rank: len(pool) + index for index, rank in enumerate(known)}
+    index_of_rank = rank_order.fill_gaps(places, range(len(pool)), free, fixed_places)
+    return {rank: pool[index] for rank, index in index_of_rank.items()}
 
 
 def _keep_under_leaf(seats: Mapping[int, Member], before: Sequence[Member]) -> dict[int, Member]:
-    """Exchange ranks among members under one leaf, so that as many as possible keep their own."""
+    """Exchange ranks among members under one leaf switch, so that as many as possible keep their former rank."""
     of_leaf: dict[Path, list[int]] = {}
     for rank in sorted(seats):
         of_leaf.setdefault(seats[rank].path, []).append(rank)
-    found: dict[int, Member] = {}
+    new_seats: dict[int, Member] = {}
     for ranks in of_leaf.values():
-        found |= _former_ranks([seats[rank] for rank in ranks], before, ranks)
-    return found
+        new_seats |= _former_ranks([seats[rank] for rank in ranks], before, ranks)
+    return new_seats
 
 
 def _crossed_switches(ranked: Sequence[Member]) -> int:
-    """Count the switches of every tier that edges of the ring cross."""
+    """Count, over all tiers, the switch changes along the ring of ranks. Members without a path are skipped."""
     ring = [member.path for member in ranked if member.path]
     row_of = switch_numbers(ring)
     edges = Counter(zip(ring, [*ring[1:], *ring[:1]], strict=True))
     return sum(
-        times * sum(one != other for one, other in zip(row_of[a], row_of[b], strict=True))
+        times * sum(switch != other_switch for switch, other_switch in zip(row_of[a], row_of[b], strict=True))
         for (a, b), times in edges.items()
         if a != b
     )

@@ -3,13 +3,13 @@
 States, and the event that ends each:
 
     GATHERING  nobody trains         enough members have no process running: CLAIMING, or CHECKING first
-    CHECKING   nobody trains         groups have measured: GATHERING, with those who have passed
+    CHECKING   nobody trains         all groups have measured: GATHERING, with the members that passed
     CLAIMING   nobody trains         the arbiter grants the round: TRAINING; it has another holder: OVER
-    TRAINING   the world is frozen   a loss or a fault: STOPPING; a leaver or growth: DRAINING; all done: FINISHING
+    TRAINING   the world is fixed    a loss or a fault: STOPPING; a leaver or growth: DRAINING; all done: FINISHING
     DRAINING   a stop step is agreed everybody has stopped: GATHERING; time is up: STOPPING
     STOPPING   processes are ended   everybody has stopped or is lost: HANDING
-    HANDING    some leave            members that stay have their shards, or time is up: GATHERING
-    FINISHING  nobody trains         everybody knows that the job is over: OVER
+    HANDING    some members leave    members that stay have adopted the shards, or time is up: GATHERING
+    FINISHING  nobody trains         all members know that the job is over: OVER
 
 A transition copies the members once and can take any number of events.
 """
@@ -40,12 +40,12 @@ from turnout.launcher.model import ElasticSpec, Exit, Member, Reason, RestartBud
 
 
 class HangStage(Enum):
-    """The stage at which the coordinator is in handling a hang."""
+    """The coordinator's progress in the handling of a hang."""
 
     QUIET = "quiet"  # nobody hangs
-    ASKED = "asked"  # members take the stacks of their processes
+    ASKED = "asked"  # members capture the stacks of their processes
     MERGED = "merged"  # the received traces are being merged and written
-    TOLD = "told"  # the suspects are known and acted upon
+    HANDLED = "handled"  # the policy was applied to the suspect ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class HangState:
     round: int = 0  # of the hang
     number: int = 0  # of the newest request for traces
     hanging: frozenset[tuple[str, int]] = frozenset()  # processes that hang now: member id and local rank
-    first: str = ""  # the first hanging process, and why
+    first: str = ""  # the first hanging process, and why it counts as hanging
     awaited_members: frozenset[str] = frozenset()  # members whose traces are awaited until until_s
     stacks: Mapping[int, Stacks] = field(default_factory=dict)  # received traces by rank
-    until_s: float = 0.0
-    # members that must not return, and why: their ranks were suspect
+    until_s: float = 0.0  # by the coordinator's clock; then missing traces are no longer awaited
+    # member ids that must not return since their ranks were suspect, with the reason
     excluded: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -69,8 +69,8 @@ class HangState:
 class MergeStacks:
     """An effect: merge the traces of this world, write the result, and raise StacksMerged."""
 
-    number: int
-    world: int
+    number: int  # of the request for traces
+    world: int  # number of ranks
     stacks: Mapping[int, bytes]  # compressed, by rank
     why: Mapping[int, str]  # reasons for missing traces, by rank
 
@@ -79,8 +79,8 @@ class MergeStacks:
 class StacksMerged:
     """An event: the traces are merged."""
 
-    number: int
-    suspects: tuple[int, ...] = ()  # suspect ranks, for which the others wait; () for none
+    number: int  # of the request for traces
+    suspects: tuple[int, ...] = ()  # ranks for which the other ranks seem to wait; () for none
     verdict: str = ""  # the result in words
 
 
@@ -110,28 +110,28 @@ class MemberState:
     member: Member
     base: LastWorld  # the last world that the member reported, or that it was told
     busy: int = 0  # the newest round whose processes may run there, 0 for none
-    leave_s: float | None = None  # the time by which it has to be gone; None while it stays
+    leave_s: float | None = None  # the time by which it has to end; None if it stays
     step: int = -1  # the newest that it reported, -1 for none
-    reached: int | None = None  # its answer to the proposed stop step; None before
+    reached: int | None = None  # its answer to the proposed stop step: the farthest step it has begun; None before
     held_steps: tuple[HeldStep, ...] = ()  # what its memory held, as last reported
     stored_step: StoredStepReport | None = None  # what it sees in storage; None before it has reported
-    ready_s: float = 0.0  # when it could start processes, or counts as ready at the latest
+    ready_s: float = 0.0  # when it became able to start processes; if in the future: the latest time for that
 
 
 @dataclass(frozen=True, slots=True)
 class HandoverState:
-    """The handover of leavers' shards. awaits: members that have not finished. until_s: the deadline."""
+    """The handover of the shards of leaving members to members that stay."""
 
-    awaits: frozenset[str] = frozenset()
-    until_s: float = 0.0
+    awaits: frozenset[str] = frozenset()  # ids of the adopting members that have not answered
+    until_s: float = 0.0  # the deadline, after which nobody is awaited
 
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """The constant facts of the job: its coordinator, its bounds and its waiting times."""
+    """The constant facts of the job: its coordinator, its bounds and its waiting times in seconds."""
 
     member: Member  # the coordinator itself
-    run: str
+    run: str  # the job's id
     elastic_spec: ElasticSpec
     has_arbiter: bool = False  # an arbiter grants rounds; without one a world needs more than half of the last one
     sole_coordinator: bool = False  # nobody may succeed this coordinator, so there can be no other world
@@ -139,7 +139,7 @@ class JobFacts:
     alone_s: float = 10.0  # for more than half of the last world to come, without an arbiter
     roam_s: float = 10.0  # base of the time between two searches for another coordinator
     fence_s: float = 15.0  # how long a member may still train after it lost its coordinator
-    ask_s: float = 0.0  # between two questions at the endpoint for another coordinator; 0: it has none elsewhere
+    ask_s: float = 0.0  # between two questions at the endpoint for another coordinator; 0: never ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,31 +150,32 @@ class RoundCause:
     detail: str = ""  # the same in words, for people
     fault: str = ""  # the process failure that will be charged unless a loss explains it, "" for none
     lost: bool = False  # a member whose processes may still run was lost since the round ended
-    since_s: float = 0.0  # when the job began, its round ended, all had stopped, or its world was formed
+    since_s: float = 0.0  # when the present wait began: at the job's start, a round's end, or a world's formation
 
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """Knows the earlier worlds, and until when one of them may still train."""
+    """The earlier worlds, and until when one of them may still train."""
 
     base: int = 0  # the round of the newest world that anybody was in
     base_size: int = 0  # its members, without those that have left for good
     before: int = 0  # the round that the arbiter gave to an earlier coordinator, 0 for none
     ended: int = 0  # the round of a world that lost a member's processes, so it never trains again
-    fenced_s: float = 0.0  # until then a member may train that was lost, or was never here
+    fenced_s: float = 0.0  # until then a lost member, or one of an unknown world, may still train
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Says how long the next round waits, for how many members, and whether others may be found elsewhere."""
+    """Says how long the next round waits, for how many members, and whether to search for another coordinator."""
 
     worker_count: int = 0  # members that the job was started with; 0 if unknown
-    expected: int = 0  # members worth waiting for
-    call_s: float = 0.0  # how long after the latest join they are awaited
+    expected: int = 0  # members for which the round waits, if more may come; 0 for none
+    call_s: float = 0.0  # seconds after the latest join for which they are awaited
     joined_s: float = 0.0  # when the latest new member came
     logged_s: float = -1e9  # when missing members were last logged
-    searches: bool | None = None  # with too few, all search for another coordinator; False: not yet; None: never
-    sought_s: float = 0.0  # start of the search for another coordinator, also before this one led; or 0
+    # True: with too few members, step down so that all search for another coordinator; False: not yet; None: never.
+    searches: bool | None = None
+    sought_s: float = 0.0  # when this member's search for a coordinator began, before it led; 0 for none
     endpoint_s: float = 0.0  # when the endpoint was last asked for another coordinator
 
 
@@ -196,8 +197,8 @@ class Ending:
     done: frozenset[str] = frozenset()  # members of the world whose processes have all succeeded
     stop_step: int | None = None  # the proposed step after which all stop; None before
     confirmed: bool = False  # all have answered that they have not passed it
-    until_s: float = 0.0  # then processes that have not stopped are ended; at the job's end, then all have heard
-    exit: Exit | None = None  # how the job has ended; None before
+    until_s: float = 0.0  # deadline of the drain, or of the farewell at the job's end
+    exit: Exit | None = None  # the job's exit code; None before its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +209,12 @@ class Checkpoints:
     stored_step: StoredStepReport | None = None  # the stored step that all read; None before
     persist_step: int = -1  # the newest step that all of the last world held when it stopped, -1 for none
     handover: HandoverState | None = None  # the handover of leavers' shards; None before it begins
-    rings: Rings = ()  # by number of copies: who keeps whose replicas in the newest world
+    rings: Rings = ()  # by number of copies: the ids that keep each member's replicas in the newest world
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The coordinator's whole state. A successor does not inherit it: it starts from what members report."""
+    """The coordinator's whole state. A successor does not inherit it, but starts from the reports of members."""
 
     job: JobFacts
     phase: Phase = Phase.GATHERING
@@ -239,7 +240,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An event: a member has joined, or joined again."""
+    """An event: a member has joined, or joined again. The fields are those of its Join."""
 
     member: Member
     elastic_spec: ElasticSpec
@@ -248,7 +249,7 @@ class Joined:
     worker_count: int = 0
     held_steps: tuple[HeldStep, ...] = ()
     importing_s: float = 0.0
-    job_time: JobTime | None = None  # the newest totals that the member was told
+    job_time: JobTime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,10 +284,10 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """An event: the arbiter did not answer for this round. fault: the reason."""
+    """An event: the arbiter did not answer the claim of this round, so the result is unknown."""
 
     round: int
-    fault: str = ""
+    fault: str = ""  # the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,9 +352,9 @@ class Wake:
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """An effect: write a line to the log and count it in metrics. what: a past-tense word."""
+    """An effect: write a line to the log and count it in metrics."""
 
-    what: str
+    event: str  # a past-tense word
     reason: Reason
     fields: tuple[tuple[str, object], ...] = ()
 
@@ -362,8 +363,8 @@ class Logged:
 class StepDown:
     """An effect: send all members to another coordinator and stop leading."""
 
-    to: RoundRecord
-    handover: bool = False  # neither that coordinator nor the arbiter knows of it yet
+    to: RoundRecord  # of the other coordinator; without an id or port, members have to search
+    handover: bool = False  # this coordinator chose the other one, and has to tell the arbiter
     size: int = 0  # members of the last world that remain
 
 
@@ -379,17 +380,21 @@ class JobOver:
 Effect: TypeAlias = SendMessage | Disconnect | Claim | AskEndpoint | Wake | Logged | StepDown | JobOver | MergeStacks
 
 
-SUCCESSORS = 8
+MAX_SUCCESSORS = 8  # members that all know as successors
 
 FAREWELL_S = 5.0  # seconds for all members to hear that the job is over
 
-MOST_DETAIL = 1_000  # characters of the last message; a longer one would not fit a frame
+MAX_DETAIL = 1_000  # characters of the last message; a longer one would not fit a frame
 
 STOP_GRACE_S = 30.0  # seconds for processes to end if there is no hurry
 
 
 class Transition:
-    """One transition in progress. `state` is the state so far; its members are in `members`, to be changed in place."""
+    """One transition in progress: the policy modules read and change it.
+
+    `state` is the state so far, without the changes of members: these are in `members`, which is changed in place.
+    `effects` collects what the coordinator's server has to do. `now_s`: the monotonic clock, seconds.
+    """
 
     __slots__ = ("_names", "effects", "members", "now_s", "state")
 
@@ -405,26 +410,26 @@ class Transition:
         return replace(self.state, members=self.members, names=names), tuple(self.effects)
 
     def send(self, ids: Iterable[str], message: Message) -> None:
-        """Send a message to those of these members that are present."""
+        """Add an effect that sends a message to these members. Absent ones are skipped."""
         if present := tuple(id_ for id_ in ids if id_ in self.members):
             self.effects.append(SendMessage(present, message))
 
     def log_event(self, event: str, reason: Reason, **fields: object) -> None:
-        """Write a line to the log."""
+        """Add an effect that writes a line to the log. fields: facts of the event."""
         self.effects.append(Logged(event, reason, tuple(fields.items())))
 
     def wake(self, at_s: float) -> None:
-        """Ask to be called again at this time."""
+        """Add an effect that raises Ticked at this time, so that the state is advanced again."""
         self.effects.append(Wake(at_s))
 
-    def set_member(self, id_: str, known: MemberState) -> None:
-        """Replace what is known of a member."""
-        self.members[id_] = known
+    def set_member(self, id_: str, member_state: MemberState) -> None:
+        """Replace the state of a member, or add the member."""
+        self.members[id_] = member_state
         if self._names is not None:
-            self._names[known.member.name] = id_
+            self._names[member_state.member.name] = id_
 
     def id_of(self, name: str) -> str | None:
-        """Return the id of the member with this name, or None."""
+        """Return the newest id of a present or former member with this name, None if the name is unknown."""
         if self._names is None:
             self._names = dict(self.state.names)
         return self._names.get(name)
@@ -439,58 +444,62 @@ class Transition:
         return self.state.world is not None and id_ in self.state.world.assignments
 
     def is_ready(self, id_: str) -> bool:
-        """Return True if the member can start processes now, as far as known.
+        """Return True if the member can start processes now, by its own report, and no node check excludes it.
 
-        A member of the newest world always counts.
+        Always True for a member of the newest world.
         """
         return self.ready_s(id_) <= self.now_s or self.is_in_world(id_)
 
     def ready_s(self, id_: str) -> float:
-        """Return the time from which a world may be stopped to add this member: it has imported and is not excluded."""
-        known, left = self.members[id_], self.exclusion(id_)
-        return known.ready_s if left is None else max(known.ready_s, left.until_s)
+        """Return the time from which a world may be stopped to add this member: then it has finished its imports and is
+        no longer excluded.
+        """
+        member_state, exclusion = self.members[id_], self.exclusion(id_)
+        return member_state.ready_s if exclusion is None else max(member_state.ready_s, exclusion.until_s)
 
     def exclusion(self, id_: str) -> ExcludedNode | None:
-        """Return this member's exclusion by a node check, if it is still too early to test the node again;
-        else None.
+        """Return this member's exclusion by a node check while it lasts, else None.
+
+        An exclusion for a bad link to a peer counts only while that peer is present.
         """
         checking, member = self.state.checking, self.members[id_].member
-        for left in checking.excluded if checking is not None else ():
-            peer_is_back = not left.unreachable_peer or self.id_of(left.unreachable_peer) in self.members
-            if self.now_s < left.until_s and peer_is_back and left.is_of(member):
-                return left
+        for exclusion in checking.excluded if checking is not None else ():
+            peer_is_back = not exclusion.unreachable_peer or self.id_of(exclusion.unreachable_peer) in self.members
+            if self.now_s < exclusion.until_s and peer_is_back and exclusion.is_of(member):
+                return exclusion
         return None
 
     def busy_members(self) -> list[str]:
         """List the members that may have running processes."""
-        return [id_ for id_, known in self.members.items() if known.busy]
+        return [id_ for id_, member_state in self.members.items() if member_state.busy]
 
     def successors(self) -> tuple[Successor, ...]:
-        """List the oldest members, which all members know as successors. This coordinator is included, so it can be
-        found again.
-        """
-        staying = (known.member for known in self.members.values() if known.leave_s is None)
-        oldest = sorted(staying, key=_age)[:SUCCESSORS]
+        """List the MAX_SUCCESSORS oldest members that stay, this coordinator included, for all members to know."""
+        staying = (member_state.member for member_state in self.members.values() if member_state.leave_s is None)
+        oldest = sorted(staying, key=_age)[:MAX_SUCCESSORS]
         return tuple(Successor(member.id, member.address, member.port) for member in oldest)
 
     def wait(self, id_: str, reason: Reason, detail: str = "") -> None:
-        """Tell a member that it is not in this world."""
+        """Tell a member that it is not in the newest world, and why."""
         self.send((id_,), Waiting(self.state.fencing.base, self.state.fencing.base_size, reason.value, detail))
 
     def stop(self, reason: Reason, detail: str = "", grace_s: float = STOP_GRACE_S) -> None:
-        """End the round and all processes. The next round begins when no member has any."""
+        """End the round, set its cause, and order all processes to end. Enters STOPPING.
+
+        grace_s: seconds to save before the processes are killed.
+        """
         self.log_event("round_ended", reason, round=self.state.round, detail=detail)
         self.state = replace(self.state, cause=RoundCause(reason, detail, since_s=self.now_s))
         self.end_processes(grace_s)
 
     def end_processes(self, grace_s: float) -> None:
-        """Tell all members to end their processes within this time."""
+        """Order all members to end their processes within `grace_s` seconds. Enters STOPPING."""
         self.state = replace(self.state, phase=Phase.STOPPING, ending=Ending())
         self.send(self.busy_members(), Stop(self.state.round, self.state.cause.reason.value, grace_s))
 
     def finish(self, exit_: Exit, reason: Reason, detail: str = "") -> None:
-        """End the job: tell all members, and wait FAREWELL_S for them to go."""
-        detail = detail[:MOST_DETAIL]
+        """End the job: tell all members, and wait at most FAREWELL_S until they have left. Enters FINISHING."""
+        detail = detail[:MAX_DETAIL]
         self.log_event("job_ended", reason, exit=int(exit_), detail=detail)
         until_s = self.now_s + FAREWELL_S
         cause = replace(self.state.cause, reason=reason, detail=detail)
@@ -502,10 +511,11 @@ class Transition:
 
 def could_grow_by(state: State, id_: str, now_s: float) -> bool:
     """Return True if a running world could grow by this member once it has finished its imports."""
-    known, world = state.members.get(id_), state.world
+    member_state, world = state.members.get(id_), state.world
     new = state.phase is Phase.TRAINING and world is not None and id_ not in world.assignments
-    return new and known is not None and known.ready_s > now_s
+    return new and member_state is not None and member_state.ready_s > now_s
 
 
 def _age(member: Member) -> tuple[float, int, str, str]:
+    """Return Member.age as a sort key."""
     return member.age

@@ -1,10 +1,12 @@
-"""Decides what one event changes in the coordinator's state, and what it asks for. A pure function. docs/design.md 5.
+"""Applies events to the coordinator's state: returns the new state and the effects. A pure function. docs/design.md 5.
 
-The table of states is in state.py. A formed world is frozen: its size is between min and max, and a multiple of the
-unit. A late member waits for the next round, and ends the current one only if the world can grow.
-A fault is charged once to the restart budget, and not at all if the loss of a member explains it. Source: torchelastic
-and DLRover as docs/facts/launcher.md §1 and docs/facts/dlrover.md 2.1 have them.
-Peers that are silent for too long are found here too, in both directions.
+The table of states is in state.py. The members of a formed world do not change: its size is between min and max, and a
+multiple of the unit. A member that comes later waits for the next round; the current round ends for it only if the
+world can grow.
+A process failure is charged once to the restart budget, and not at all if the loss of a member explains it. Source:
+torchelastic and DLRover as docs/facts/launcher.md §1 and docs/facts/dlrover.md 2.1 have them.
+
+Both sides of a connection also use the rules for silent peers that are here.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ from turnout.launcher.rendezvous.drain import (
     record_heartbeat,
     record_reached,
 )
-from turnout.launcher.rendezvous.form_world import form_granted, form_unanswered, gather, go_to_endpoint
-from turnout.launcher.rendezvous.job_time_account import TRAINS, account, adopt
+from turnout.launcher.rendezvous.form_world import form_granted, form_without_arbiter, gather, step_down_for_endpoint
+from turnout.launcher.rendezvous.job_time_account import TRAINING_PHASES, account_time, adopt_totals
 from turnout.launcher.rendezvous.restore.restore_plan import record_stored
 from turnout.launcher.rendezvous.state import (
     Claiming,
@@ -83,27 +85,31 @@ from turnout.launcher.rendezvous.state import (
     Unfenced,
 )
 
-PAUSED_SHARE = 0.5  # of the limit: a process that slept this long has not listened itself
+PAUSED_SHARE = 0.5  # of the silence limit: after such a pause between two checks, this process itself was stopped
 
 
 def heartbeat_period_s(members: int, beat_s: float) -> float:
-    """Return the seconds between a member's heartbeats: longer for many members, so the coordinator gets at most 1,000
-    a second.
+    """Return the seconds between a member's heartbeats: at least `beat_s`, and longer for many members, so that the
+    coordinator gets at most 1,000 a second.
     """
     return max(beat_s, members / 1_000)
 
 
 def silent_members(heard_s: Mapping[str, float], now_s: float, limit_s: float) -> tuple[str, ...]:
-    """List the peers from which nothing came within the limit."""
+    """List the ids of the peers from which nothing came for more than `limit_s` seconds.
+
+    heard_s: time of the last message, by peer id.
+    """
     return tuple(id_ for id_, at_s in heard_s.items() if now_s - at_s > limit_s)
 
 
-def excuse_silence(heard_s: MutableMapping[str, float], looked_s: float, now_s: float, limit_s: float) -> bool:
-    """Return True if this process itself was stopped since its last look; all peers then count as heard now.
+def excuse_silence(heard_s: MutableMapping[str, float], last_check_s: float, now_s: float, limit_s: float) -> bool:
+    """Return True if this process itself was stopped since its last check, and set all times in `heard_s` to now.
 
-    Their messages may still be unread, so none of them was silent.
+    Then messages of the peers may still be unread, so no peer counts as silent. last_check_s: time of the last check.
+    limit_s: the silence limit, seconds.
     """
-    if now_s - looked_s <= limit_s * PAUSED_SHARE:
+    if now_s - last_check_s <= limit_s * PAUSED_SHARE:
         return False
     for id_ in heard_s:
         heard_s[id_] = now_s
@@ -120,7 +126,12 @@ def begin(
     granted: int | None = None,
     sole_coordinator: bool = False,
 ) -> State:
-    """Make the state of a new job. granted: the round that the arbiter gave, None without an arbiter."""
+    """Make the coordinator's state of a new job.
+
+    me: the coordinator's own member. run: the job's id. worker_count: workers that the job was started with, 0 if
+    unknown. granted: the round that the arbiter granted, None without an arbiter. sole_coordinator: nobody may succeed
+    this coordinator.
+    """
     return State(
         JobFacts(me, run, elastic_spec, granted is not None, sole_coordinator),
         round=granted or 0,
@@ -140,13 +151,14 @@ def replace_coordinator(
     fenced_s: float = 0.0,
     sought_s: float | None = None,
 ) -> State:
-    """Make the state of a job whose coordinator was lost, from a new job's state: members get time to regroup.
+    """Return the state of a job whose coordinator was lost, made from a new job's state.
 
-    handed_over: the old coordinator left in peace, and the base no longer counts it.
+    base: the last world that the new coordinator knows; round 0 for none, then the job counts as new.
+    handed_over: the old coordinator handed over, and `base` no longer counts it.
     before: the round in the arbiter's record before this claim, 0 for none. fenced_s: until then its holder, if alive,
     may train without the arbiter.
-    sought_s: when the search began; None: never search. 0: all members search for this coordinator, so it does not
-    search before its first world.
+    sought_s: when this member's search for a coordinator began. None: never search again. 0: all members look for this
+    very coordinator, so it does not search before its first world.
     """
     if base.round or before:
         fenced_s = max(fenced_s, state.cause.since_s + state.job.fence_s)
@@ -172,12 +184,12 @@ def step(state: State, event: Event, now_s: float) -> tuple[State, tuple[Effect,
 
 
 def steps(state: State, events: Iterable[Event], now_s: float) -> tuple[State, tuple[Effect, ...]]:
-    """Apply several events of one moment in their order; return the new state and the effects."""
+    """Apply events of one moment in their order, advance the phases once; return the new state and the effects."""
     transition = Transition(state, now_s)
     for event in events:
         _apply(transition, event)
     _advance(transition)
-    account(transition, state)
+    account_time(transition, state)
     return transition.result()
 
 
@@ -191,19 +203,19 @@ def _apply(transition: Transition, event: Event) -> None:
             _handle_join(transition, event)
         case Lost(id=id_, reason=reason):
             _handle_loss(transition, id_, reason)
-        case MessageSent(id=id_, message=message) if (known := transition.members.get(id_)) is not None:
-            _handle_message(transition, id_, known, message)
+        case MessageSent(id=id_, message=message) if (member_state := transition.members.get(id_)) is not None:
+            _handle_message(transition, id_, member_state, message)
         case Granted(round=round_) if transition.state.phase is Phase.CLAIMING and round_ == transition.state.round:
             form_granted(transition)
         case Unanswered(round=round_) if transition.state.phase is Phase.CLAIMING and round_ == transition.state.round:
-            form_unanswered(transition)
+            form_without_arbiter(transition)
         case Denied(holder=holder) if transition.state.phase not in (Phase.FINISHING, Phase.OVER):
             transition.send(transition.busy_members(), Stop(transition.state.round, Reason.ROUND_LOST.value, 0.0))
             transition.state = replace(transition.state, phase=Phase.OVER)
             transition.log_event("stepped_down", Reason.ROUND_LOST, to=holder.coordinator, round=holder.round)
             transition.effects.append(StepDown(holder))
         case EndpointAnswered():
-            go_to_endpoint(transition, event)
+            step_down_for_endpoint(transition, event)
         case StacksMerged():
             act_on_merged(transition, event)
         case Unfenced():
@@ -211,14 +223,14 @@ def _apply(transition: Transition, event: Event) -> None:
 
 
 def _handle_unfenced(transition: Transition) -> None:
-    """Stop training, since without the arbiter this coordinator cannot know whether another leads."""
+    """Stop training: the arbiter was unreachable for so long that another coordinator may lead by now."""
     transition.state = replace(transition.state, claiming=replace(transition.state.claiming, unfenced=True))
-    if transition.state.phase in TRAINS:
+    if transition.state.phase in TRAINING_PHASES:
         transition.stop(Reason.NO_ARBITER, "the arbiter was out of reach for too long")
 
 
 def _advance(transition: Transition) -> None:
-    """Advance through the phases as far as the state allows."""
+    """Advance through the phases as far as the state allows, and add the effects of each."""
     merge_when_complete(transition)
     if transition.state.phase is Phase.TRAINING:
         _check_training(transition)
@@ -248,13 +260,13 @@ def _advance(transition: Transition) -> None:
 def _handle_join(transition: Transition, event: Joined) -> None:
     """Add a member that asks to join, or refuse it if its elastic spec differs from the job's.
 
-    An older member of the same name counts as lost. After the job's end, the answer says that it is over.
+    An older member of the same name counts as lost. After the job's end, the member is only told how the job ended.
     """
-    at, member = transition.state, event.member
-    if at.phase in (Phase.FINISHING, Phase.OVER):
+    state, member = transition.state, event.member
+    if state.phase in (Phase.FINISHING, Phase.OVER):
         _answer_late_join(transition, event)
         return
-    if fault := _spec_difference(at.job.elastic_spec, event.elastic_spec):
+    if fault := _spec_difference(state.job.elastic_spec, event.elastic_spec):
         _refuse(transition, event, fault)
         return
     if (before := transition.id_of(member.name)) is not None and before != member.id and before in transition.members:
@@ -266,16 +278,19 @@ def _handle_join(transition: Transition, event: Joined) -> None:
 
 def _answer_late_join(transition: Transition, event: Joined) -> None:
     """Tell a member that joins a job which is over how the job ended."""
-    at, member = transition.state, event.member
+    state, member = transition.state, event.member
     transition.set_member(member.id, MemberState(member, event.base))
-    exit_, why = at.ending.exit, at.cause.reason.value
-    if exit_ is not None and exit_ is not Exit.FAULTY:  # else others decide, or nobody: the job starts over
-        transition.send((member.id,), Finish(int(exit_), why, at.cause.detail, at.checkpoints.persist_step))
+    exit_, why = state.ending.exit, state.cause.reason.value
+    if exit_ is not None and exit_ is not Exit.FAULTY:  # otherwise this member begins the job again
+        transition.send((member.id,), Finish(int(exit_), why, state.cause.detail, state.checkpoints.persist_step))
 
 
 def _add_member(transition: Transition, event: Joined) -> None:
-    """Record a member and what it reports of the job: its last world, its restart budget, the number of members."""
-    at, member = transition.state, event.member
+    """Record a member, and adopt what it knows of the job: last world, restart budget, number of workers, job time.
+
+    If it knows a round that is newer than the one being claimed, gather again.
+    """
+    state, member = transition.state, event.member
     new = member.id not in transition.members
     busy, former = event.base.round if event.base.busy else 0, transition.members.get(member.id)
     stored = former.stored_step if former is not None and busy == former.busy else None
@@ -284,34 +299,40 @@ def _add_member(transition: Transition, event: Joined) -> None:
         member.id,
         MemberState(member, event.base, busy=busy, held_steps=event.held_steps, stored_step=stored, ready_s=ready_s),
     )
-    fencing = _newer_world(at.fencing, event.base)
-    gathering = _expected_members(at, event, fencing)
+    fencing = _adopt_world(state.fencing, event.base)
+    gathering = _expected_members(state, event, fencing)
     if new and not log_if_excluded(transition, member.id):
         gathering = replace(gathering, joined_s=transition.now_s)
     transition.state = replace(
-        at,
-        round=max(at.round, event.base.round),
-        budget=at.budget.newer(event.budget),
+        state,
+        round=max(state.round, event.base.round),
+        budget=state.budget.newer(event.budget),
         gathering=gathering,
         fencing=fencing,
-        ledger=adopt(at.ledger, event.job_time),
+        ledger=adopt_totals(state.ledger, event.job_time),
     )
-    # This arbiter would not grant the round that is asked for.
-    if at.phase is Phase.CLAIMING and event.base.round >= at.round:
-        transition.state = replace(transition.state, phase=Phase.GATHERING, claiming=replace(at.claiming, chosen=()))
-    transition.log_event("member_joined", at.cause.reason, member=member.name, members=len(transition.members))
+    # The arbiter would refuse the claim of a round that is not newer.
+    if state.phase is Phase.CLAIMING and event.base.round >= state.round:
+        transition.state = replace(transition.state, phase=Phase.GATHERING, claiming=replace(state.claiming, chosen=()))
+    transition.log_event("member_joined", state.cause.reason, member=member.name, members=len(transition.members))
 
 
-def _expected_members(at: State, event: Joined, fencing: Fencing) -> Gathering:
-    """Adopt the number of members that a member reports: the job's, or those of a world that has survivors."""
-    gathering = replace(at.gathering, worker_count=event.worker_count or at.gathering.worker_count)
-    if at.fencing.base == at.fencing.before == 0 < fencing.base:  # this coordinator is new, and knew of no world
-        return replace(gathering, expected=fencing.base_size, call_s=at.job.regroup_s)
-    return replace(gathering, expected=event.worker_count) if event.worker_count and at.fencing.base == 0 else gathering
+def _expected_members(state: State, event: Joined, fencing: Fencing) -> Gathering:
+    """Return the gathering with the number of members to expect, as far as the new member knows it.
+
+    fencing: with the world that this member reports. Before the first world it is the job's number of workers. For a
+    new coordinator that knew no world, it is the size of the reported world.
+    """
+    gathering = replace(state.gathering, worker_count=event.worker_count or state.gathering.worker_count)
+    if state.fencing.base == state.fencing.before == 0 < fencing.base:  # this coordinator is new, and knew of no world
+        return replace(gathering, expected=fencing.base_size, call_s=state.job.regroup_s)
+    return (
+        replace(gathering, expected=event.worker_count) if event.worker_count and state.fencing.base == 0 else gathering
+    )
 
 
 def _refuse(transition: Transition, event: Joined, fault: str) -> None:
-    """Turn a member away whose terms differ from the job's."""
+    """Refuse a member whose elastic spec differs from the job's, and close its connection. fault: the difference."""
     member = event.member
     transition.set_member(member.id, MemberState(member, event.base))
     transition.send((member.id,), Refused(Reason.REFUSED.value, fault))
@@ -320,9 +341,10 @@ def _refuse(transition: Transition, event: Joined, fault: str) -> None:
     transition.log_event("member_refused", Reason.REFUSED, member=member.name, detail=fault)
 
 
-def _newer_world(fencing: Fencing, last_world: LastWorld) -> Fencing:
-    """Adopt the world that a member reports, unless a newer one is known. Of two sizes the smaller counts, since it
-    knows who left.
+def _adopt_world(fencing: Fencing, last_world: LastWorld) -> Fencing:
+    """Return the fencing with the last world that a member was in, unless a newer world is known.
+
+    If two members report different sizes of one world, the smaller counts: its reporter knows who has left.
     """
     if not last_world.inside or last_world.round < fencing.base:
         return fencing
@@ -331,148 +353,167 @@ def _newer_world(fencing: Fencing, last_world: LastWorld) -> Fencing:
 
 
 def _answer_join(transition: Transition, member: Member, base: LastWorld) -> None:
-    """Tell a new member to stop, wait or continue. If it is in the world but has no processes, its world ends."""
+    """Tell a new member to stop its processes, wait, or continue to train. base: the last world that it reported.
+
+    If it is in the world that trains but has no processes of it, the round ends.
+    """
     restart_check(transition, member.id)
-    at, is_inside = transition.state, transition.state.phase in TRAINS and transition.is_in_world(member.id)
+    state, is_inside = transition.state, transition.state.phase in TRAINING_PHASES and transition.is_in_world(member.id)
     if is_inside and base.busy and base.round == transition.world_round:
         _continue_member(transition, member.id)
         return
     if base.busy:
-        transition.send((member.id,), Stop(base.round, at.cause.reason.value, 0.0))
+        transition.send((member.id,), Stop(base.round, state.cause.reason.value, 0.0))
     elif base.round == transition.world_round and transition.is_in_world(member.id):
-        transition.state = replace(at, fencing=replace(at.fencing, ended=base.round))
+        transition.state = replace(state, fencing=replace(state.fencing, ended=base.round))
     if is_inside:
-        if member.id not in at.ending.done:
+        if member.id not in state.ending.done:
             transition.stop(Reason.MEMBER_LOST, f"{member.name} has come back without its processes")
-    elif at.phase in TRAINS and not base.busy:
+    elif state.phase in TRAINING_PHASES and not base.busy:
         transition.wait(member.id, *spare_reason(transition, member.id))
 
 
 def _continue_member(transition: Transition, id_: str) -> None:
     """Send a member that trains and has reconnected the messages that it may have missed."""
-    at = transition.state
-    if at.ending.stop_step is not None:
-        transition.send((id_,), StopAt(transition.world_round, at.ending.stop_step, at.ending.confirmed))
-    if at.checkpoints.stored_step is not None:
-        transition.send((id_,), at.checkpoints.stored_step)
+    state = transition.state
+    if state.ending.stop_step is not None:
+        transition.send((id_,), StopAt(transition.world_round, state.ending.stop_step, state.ending.confirmed))
+    if state.checkpoints.stored_step is not None:
+        transition.send((id_,), state.checkpoints.stored_step)
     handle_reconnect(transition, id_)
 
 
 def _spec_difference(own: ElasticSpec, other_spec: ElasticSpec) -> str:
-    one, other = (f"{each.min_nodes}:{each.max_nodes}, unit {each.node_unit}" for each in (own, other_spec))
-    return "" if one == other else f"the job's world is {one}, this worker's command line says {other}"
+    """Describe how another worker's min, max or unit differ from ours, "" if they are equal."""
+    own_text, other_text = (f"{each.min_nodes}:{each.max_nodes}, unit {each.node_unit}" for each in (own, other_spec))
+    return (
+        "" if own_text == other_text else f"the job's world is {own_text}, this worker's command line says {other_text}"
+    )
 
 
 def _handle_loss(transition: Transition, id_: str, reason: Reason) -> None:
-    """Remove a lost member. If its world trains, stop the round and note the loss as its cause."""
-    known = transition.members.pop(id_, None)
-    if known is None:
+    """Remove a lost member. If its world trains, stop the round; the loss then explains failures of other processes.
+
+    reason: MEMBER_LOST or MEMBER_SILENT. Does nothing for an unknown member.
+    """
+    member_state = transition.members.pop(id_, None)
+    if member_state is None:
         return
-    transition.log_event("member_lost", reason, member=known.member.name, members=len(transition.members))
-    transition.state = replace(transition.state, fencing=_fence_loss(transition, known))
+    transition.log_event("member_lost", reason, member=member_state.member.name, members=len(transition.members))
+    transition.state = replace(transition.state, fencing=_fence_loss(transition, member_state))
     if not transition.is_in_world(id_) or id_ in transition.state.ending.done:
         return
-    if transition.state.phase in TRAINS:
-        leaves = known.leave_s is not None
-        why = Reason.MEMBER_LEFT if leaves and not known.busy else reason
-        if known.busy or not leaves:
-            transition.stop(why, known.member.name)
-    if known.busy:
+    if transition.state.phase in TRAINING_PHASES:
+        leaves = member_state.leave_s is not None
+        why = Reason.MEMBER_LEFT if leaves and not member_state.busy else reason
+        if member_state.busy or not leaves:
+            transition.stop(why, member_state.member.name)
+    if member_state.busy:
         transition.state = replace(transition.state, cause=replace(transition.state.cause, lost=True))
 
 
-def _fence_loss(transition: Transition, known: MemberState) -> Fencing:
-    """Wait for the end of a lost member's processes. One that has left for good no longer counts in the last world."""
+def _fence_loss(transition: Transition, member_state: MemberState) -> Fencing:
+    """Return the fencing after the loss of a member.
+
+    Its processes may train for `fence_s` more. An idle member that was leaving no longer counts in the last world.
+    """
     fencing = transition.state.fencing
-    if known.busy:
+    if member_state.busy:
         return replace(fencing, fenced_s=max(fencing.fenced_s, transition.now_s + transition.state.job.fence_s))
-    if known.leave_s is not None and known.base.inside and known.base.round == fencing.base:
+    if member_state.leave_s is not None and member_state.base.inside and member_state.base.round == fencing.base:
         return replace(fencing, base_size=fencing.base_size - 1)
     return fencing
 
 
-def _handle_message(transition: Transition, id_: str, known: MemberState, message: object) -> None:
-    """Handle a message of a known member. Messages about a round that the member is not busy with are ignored."""
+def _handle_message(transition: Transition, id_: str, member_state: MemberState, message: object) -> None:
+    """Handle a message of a present member. Ignore messages about a round of which it has no processes."""
     match message:
         case Heartbeat():
-            record_heartbeat(transition, id_, known, message)
-        case Ready(round=round_) if round_ >= known.busy:
-            _record_ready(transition, id_, known, message)
-        case ProcessFailed() | Reached() | StoredStepReport() if known.busy == message.round == transition.world_round:
-            _handle_training_message(transition, id_, known, message)
+            record_heartbeat(transition, id_, member_state, message)
+        case Ready(round=round_) if round_ >= member_state.busy:
+            _record_ready(transition, id_, member_state, message)
+        case ProcessFailed() | Reached() | StoredStepReport() if (
+            member_state.busy == message.round == transition.world_round
+        ):
+            _handle_training_message(transition, id_, member_state, message)
         case ShardsAdopted():
-            _record_adopted(transition, id_, known, message)
-        case Succeeded(round=round_) if known.busy == round_:
-            _record_success(transition, id_, known, message)
+            _record_adopted(transition, id_, member_state, message)
+        case Succeeded(round=round_) if member_state.busy == round_:
+            _record_success(transition, id_, member_state, message)
         case Leaving(grace_s=grace_s):
-            mark_leaving(transition, id_, known, grace_s)
+            mark_leaving(transition, id_, member_state, grace_s)
         case Probed():
-            record_probe(transition, id_, known, message)
+            record_probe(transition, id_, member_state, message)
         case Hung():
-            record_hang(transition, id_, known, message)
+            record_hang(transition, id_, member_state, message)
         case Stacks():
             record_stacks(transition, id_, message)
 
 
 def _handle_training_message(
-    transition: Transition, id_: str, known: MemberState, message: ProcessFailed | Reached | StoredStepReport
+    transition: Transition, id_: str, member_state: MemberState, message: ProcessFailed | Reached | StoredStepReport
 ) -> None:
     """Handle a message about the round that trains, from a member of its world."""
     match message:
         case ProcessFailed():
-            _record_failure(transition, known, message)
+            _record_failure(transition, member_state, message)
         case Reached(step=step):
-            record_reached(transition, id_, known, step)
+            record_reached(transition, id_, member_state, step)
         case StoredStepReport():
-            record_stored(transition, id_, known, message)
+            record_stored(transition, id_, member_state, message)
 
 
-def _record_ready(transition: Transition, id_: str, known: MemberState, message: Ready) -> None:
-    """Record that a member has no process. If it is in the world that trains, the round ends."""
-    at, member = transition.state, replace(known.member, master_port=message.master_port, path=message.path)
-    transition.set_member(id_, replace(known, busy=0, member=member, held_steps=message.held_steps))
-    if known.busy == transition.world_round and transition.is_in_world(id_):
-        transition.state = replace(at, fencing=replace(at.fencing, ended=transition.world_round))
-        if at.phase in TRAINS:
-            transition.stop(Reason.MEMBER_LOST, f"{known.member.name} has ended its processes")
+def _record_ready(transition: Transition, id_: str, member_state: MemberState, message: Ready) -> None:
+    """Record that a member has no process, with its free port, path and held steps. If its world trains, the round
+    ends.
+    """
+    state, member = transition.state, replace(member_state.member, master_port=message.master_port, path=message.path)
+    transition.set_member(id_, replace(member_state, busy=0, member=member, held_steps=message.held_steps))
+    if member_state.busy == transition.world_round and transition.is_in_world(id_):
+        transition.state = replace(state, fencing=replace(state.fencing, ended=transition.world_round))
+        if state.phase in TRAINING_PHASES:
+            transition.stop(Reason.MEMBER_LOST, f"{member_state.member.name} has ended its processes")
 
 
-def _record_failure(transition: Transition, known: MemberState, message: ProcessFailed) -> None:
-    """End the round, since a process has failed; the fault is charged when all have stopped."""
-    if transition.state.phase in TRAINS:
-        fault = f"{known.member.name}, local rank {message.local_rank}: {message.detail}"
+def _record_failure(transition: Transition, member_state: MemberState, message: ProcessFailed) -> None:
+    """End the round, since a process has failed. `end_training` charges the restart budget when all have stopped."""
+    if transition.state.phase in TRAINING_PHASES:
+        fault = f"{member_state.member.name}, local rank {message.local_rank}: {message.detail}"
         transition.stop(Reason.PROCESS_FAILED, fault)
         transition.state = replace(transition.state, cause=replace(transition.state.cause, fault=fault))
 
 
-def _record_adopted(transition: Transition, id_: str, known: MemberState, message: ShardsAdopted) -> None:
-    """Record that a member has adopted its shards of the handover."""
-    transition.set_member(id_, replace(known, held_steps=message.held_steps))
+def _record_adopted(transition: Transition, id_: str, member_state: MemberState, message: ShardsAdopted) -> None:
+    """Record the shards that a member holds after a handover, and no longer await its answer."""
+    transition.set_member(id_, replace(member_state, held_steps=message.held_steps))
     checkpoints = transition.state.checkpoints
     if (handover := checkpoints.handover) is not None:
         handover = replace(handover, awaits=handover.awaits - {id_})
         transition.state = replace(transition.state, checkpoints=replace(checkpoints, handover=handover))
 
 
-def _record_success(transition: Transition, id_: str, known: MemberState, message: Succeeded) -> None:
-    """Record that all processes of a member have succeeded."""
-    at = transition.state
-    transition.set_member(id_, replace(known, busy=0, held_steps=message.held_steps))
+def _record_success(transition: Transition, id_: str, member_state: MemberState, message: Succeeded) -> None:
+    """Record that all processes of a member have succeeded; `_check_training` ends the job after the last one."""
+    state = transition.state
+    transition.set_member(id_, replace(member_state, busy=0, held_steps=message.held_steps))
     if message.round == transition.world_round and transition.is_in_world(id_):
-        transition.state = replace(at, fencing=replace(at.fencing, ended=message.round))
-        if at.phase in TRAINS:
-            transition.state = replace(transition.state, ending=replace(at.ending, done=at.ending.done | {id_}))
+        transition.state = replace(state, fencing=replace(state.fencing, ended=message.round))
+        if state.phase in TRAINING_PHASES:
+            transition.state = replace(transition.state, ending=replace(state.ending, done=state.ending.done | {id_}))
 
 
 def _check_training(transition: Transition) -> None:
-    """End the round if all are done, or if a member leaves or the world can grow."""
-    at = transition.state
-    if at.world is not None and at.ending.done and at.ending.done >= at.world.assignments.keys():
-        transition.finish(Exit.DONE, Reason.ALL_DONE, f"round {at.round}")
-    elif at.ending.done:
+    """Finish the job if all members are done; begin to drain if a member leaves or the world can grow.
+
+    Once a member is done, the round is not drained any more.
+    """
+    state = transition.state
+    if state.world is not None and state.ending.done and state.ending.done >= state.world.assignments.keys():
+        transition.finish(Exit.DONE, Reason.ALL_DONE, f"round {state.round}")
+    elif state.ending.done:
         return
     elif why := drain_reason(transition):
         reason, detail = why
-        transition.log_event("round_ended", reason, round=at.round, detail=detail)
-        cause = replace(at.cause, reason=reason, detail=detail, since_s=transition.now_s)
-        transition.state = replace(at, phase=Phase.DRAINING, cause=cause)
+        transition.log_event("round_ended", reason, round=state.round, detail=detail)
+        cause = replace(state.cause, reason=reason, detail=detail, since_s=transition.now_s)
+        transition.state = replace(state, phase=Phase.DRAINING, cause=cause)

@@ -1,7 +1,7 @@
 """Chooses the CPUs of a training process for torch's --numa-binding: node, socket, exclusive or core-complex.
 
-Without devices the processes are spread evenly over the NUMA nodes, neighbours together. If the machine does not tell
-where its CPUs and devices are, the answer is NotBound and nothing is bound. Source:
+Without devices the processes are spread evenly over the NUMA nodes, neighbours together. If the places of CPUs and
+devices are unknown, the result is NotBound and no process is bound. Source:
 torch/numa/binding.py, 2.15
 """
 
@@ -29,7 +29,7 @@ class Cpu:
     """A logical CPU that this process may use."""
 
     number: int
-    node: int
+    node: int  # NUMA node
     socket: int
     core: int  # the lowest CPU that shares its core
     cache: int  # the lowest CPU that shares its largest cache
@@ -75,9 +75,10 @@ class NotBound:
 
 
 def machine(files: Mapping[str, str], allowed: Iterable[int], devices: Sequence[Device] = ()) -> Machine | NotBound:
-    """Build a machine from the texts of /sys. files: by path below /sys/devices/system. allowed: usable CPUs.
+    """Return the machine that the files of /sys describe; NotBound if they name no NUMA node of a usable CPU.
 
-    A device with NUMA node -1, as on a machine with one node, counts as node 0.
+    files: text by path below /sys/devices/system. allowed: numbers of the usable CPUs. A device with NUMA node -1, as
+    on a machine with one node, counts as node 0.
     """
     node_of: dict[int, int] = {}
     for path, text in files.items():
@@ -95,95 +96,102 @@ def _cpu(files: Mapping[str, str], number: int, node: int) -> Cpu:
 
     files: path -> content. Missing files give a core and a cache of its own, and socket 0.
     """
-    at = f"cpu/cpu{number}"
-    cores = numbers(files.get(f"{at}/topology/thread_siblings_list", "")) or (number,)
-    socket = files.get(f"{at}/topology/physical_package_id", "0").strip()
+    folder = f"cpu/cpu{number}"
+    cores = numbers(files.get(f"{folder}/topology/thread_siblings_list", "")) or (number,)
+    socket = files.get(f"{folder}/topology/physical_package_id", "0").strip()
     largest, cache = -1, numbers(str(number))
     for index in range(8):
-        level = files.get(f"{at}/cache/index{index}/level", "").strip()
-        kind = files.get(f"{at}/cache/index{index}/type", "").strip()
+        level = files.get(f"{folder}/cache/index{index}/level", "").strip()
+        kind = files.get(f"{folder}/cache/index{index}/type", "").strip()
         if level.isdecimal() and int(level) > largest and kind in ("Unified", "Data"):
             largest = int(level)
-            cache = numbers(files.get(f"{at}/cache/index{index}/shared_cpu_list", "")) or (number,)
+            cache = numbers(files.get(f"{folder}/cache/index{index}/shared_cpu_list", "")) or (number,)
     return Cpu(number, node, int(socket) if socket.lstrip("-").isdecimal() else 0, min(cores), min(cache))
 
 
 def visible(devices: Sequence[Device], chosen: str | None) -> tuple[Device, ...] | NotBound:
-    """Select the devices that CUDA_VISIBLE_DEVICES names, in its order. chosen: its text, None if it is not set."""
+    """Return the devices that CUDA_VISIBLE_DEVICES names, in its order; NotBound for an unknown name.
+
+    chosen: its text; None if it is not set, for all devices.
+    """
     if chosen is None:
         return tuple(devices)
-    found: list[Device] = []
+    selected: list[Device] = []
     for word in (word.strip() for word in chosen.split(",") if word.strip()):
         if word.isdecimal() and int(word) < len(devices):
-            found.append(devices[int(word)])
+            selected.append(devices[int(word)])
         elif matching := [each for each in devices if each.uuid and each.uuid.startswith(word)]:
-            found.append(matching[0])
+            selected.append(matching[0])
         else:
             return NotBound(f"no device is known by {word!r} of CUDA_VISIBLE_DEVICES")
-    return tuple(found)
+    return tuple(selected)
 
 
-def bind(on: Machine, how: Binding, local_rank: int, processes: int) -> CpuSet | NotBound:
+def bind(machine: Machine, binding: Binding, local_rank: int, processes: int) -> CpuSet | NotBound:
     """Choose the CPUs of process `local_rank` of `processes`. Its device is the one with that index.
 
-    `exclusive` divides the cores of a node among its processes. With the other bindings, CPU sets may overlap.
+    EXCLUSIVE divides the cores of a NUMA node among its processes. With the other bindings, CPU sets may overlap.
+    NotBound if the process has no device, or its node no usable CPU or too few cores.
     """
-    places = _places(on, processes)
-    if local_rank >= len(places):
-        return NotBound(f"process {local_rank} has no device: {len(places)} are there")
-    mine = places[local_rank]
-    sharers = [rank for rank, node in enumerate(places) if node == mine]  # the processes on this node, in order
-    node_cpus = [cpu for cpu in on.cpus if cpu.node == mine]
+    nodes = _nodes_of_processes(machine, processes)
+    if local_rank >= len(nodes):
+        return NotBound(f"process {local_rank} has no device: {len(nodes)} are there")
+    node_of_process = nodes[local_rank]
+    sharers = [
+        rank for rank, node in enumerate(nodes) if node == node_of_process
+    ]  # the processes on this node, in order
+    node_cpus = [cpu for cpu in machine.cpus if cpu.node == node_of_process]
     if not node_cpus:
-        return NotBound(f"process {local_rank}: none of the CPUs of NUMA node {mine} is ours")
-    match how:
+        return NotBound(f"process {local_rank}: none of the CPUs of NUMA node {node_of_process} is ours")
+    match binding:
         case Binding.NODE:
             chosen = node_cpus
         case Binding.SOCKET:
-            chosen = _in_socket(on, min(node_cpus, key=lambda cpu: cpu.number).socket)
+            chosen = _in_socket(machine, min(node_cpus, key=lambda cpu: cpu.number).socket)
         case Binding.EXCLUSIVE:
-            return _exclusive_cpus(node_cpus, mine, sharers.index(local_rank), len(sharers))
+            return _exclusive_cpus(node_cpus, node_of_process, sharers.index(local_rank), len(sharers))
         case Binding.CORE_COMPLEX:
-            groups = _grouped(node_cpus, lambda cpu: cpu.cache)
+            groups = _group_by(node_cpus, lambda cpu: cpu.cache)
             caches = sorted(groups, key=lambda cache: (-len(groups[cache]), cache))
             chosen = groups[caches[sharers.index(local_rank) % len(caches)]]
     return CpuSet(tuple(sorted(cpu.number for cpu in chosen)))
 
 
-def _in_socket(on: Machine, socket: int) -> list[Cpu]:
+def _in_socket(machine: Machine, socket: int) -> list[Cpu]:
     """List the CPUs of the NUMA nodes whose first CPU is in this socket."""
-    nodes = {node for node in on.nodes if _first(on, node).socket == socket}
-    return [cpu for cpu in on.cpus if cpu.node in nodes]
+    nodes = {node for node in machine.nodes if _first_cpu(machine, node).socket == socket}
+    return [cpu for cpu in machine.cpus if cpu.node in nodes]
 
 
-def _places(on: Machine, processes: int) -> tuple[int, ...]:
+def _nodes_of_processes(machine: Machine, processes: int) -> tuple[int, ...]:
     """Return the NUMA node of each process: its device's, or spread evenly without devices."""
-    if on.devices:
-        return tuple(device.node for device in on.devices)
-    nodes = on.nodes
+    if machine.devices:
+        return tuple(device.node for device in machine.devices)
+    nodes = machine.nodes
     return tuple(nodes[rank * len(nodes) // processes] for rank in range(processes))
 
 
-def _first(on: Machine, node: int) -> Cpu:
-    return min((cpu for cpu in on.cpus if cpu.node == node), key=lambda cpu: cpu.number)
+def _first_cpu(machine: Machine, node: int) -> Cpu:
+    """Return the usable CPU of a NUMA node with the lowest number."""
+    return min((cpu for cpu in machine.cpus if cpu.node == node), key=lambda cpu: cpu.number)
 
 
-def _exclusive_cpus(node_cpus: Sequence[Cpu], node: int, at: int, sharers: int) -> CpuSet | NotBound:
+def _exclusive_cpus(node_cpus: Sequence[Cpu], node: int, index: int, sharers: int) -> CpuSet | NotBound:
     """Return the cores of a NUMA node that belong to one of its processes alone.
 
     at: index of the process among `sharers` processes on the node. NotBound if there are fewer cores than processes.
     """
-    groups = _grouped(node_cpus, lambda cpu: cpu.core)
-    each, more = divmod(len(groups), sharers)
-    if each < 1:
+    groups = _group_by(node_cpus, lambda cpu: cpu.core)
+    cores_per_process, remainder = divmod(len(groups), sharers)
+    if cores_per_process < 1:
         return NotBound(f"NUMA node {node} has {len(groups)} cores for {sharers} processes")
-    start = at * each + min(at, more)
-    cores = sorted(groups)[start : start + each + (1 if at < more else 0)]
+    start = index * cores_per_process + min(index, remainder)
+    cores = sorted(groups)[start : start + cores_per_process + (1 if index < remainder else 0)]
     return CpuSet(tuple(sorted(cpu.number for core in cores for cpu in groups[core])))
 
 
-def _grouped(cpus: Iterable[Cpu], by: Callable[[Cpu], int]) -> dict[int, list[Cpu]]:
-    """Group CPUs by a number, such as that of their core."""
+def _group_by(cpus: Iterable[Cpu], by: Callable[[Cpu], int]) -> dict[int, list[Cpu]]:
+    """Return CPUs by a number, such as that of their core."""
     groups: defaultdict[int, list[Cpu]] = defaultdict(list)
     for cpu in cpus:
         groups[by(cpu)].append(cpu)
@@ -192,15 +200,15 @@ def _grouped(cpus: Iterable[Cpu], by: Callable[[Cpu], int]) -> dict[int, list[Cp
 
 def numbers(text: str) -> tuple[int, ...]:
     """Parse a CPU list of the kernel: `0-2,4` is 0, 1, 2, 4. Invalid parts are skipped."""
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.strip().partition("-")
         if first.isdecimal() and (not last or last.isdecimal()):
-            found.update(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found))
+            cpus.update(range(int(first), int(last or first) + 1))
+    return tuple(sorted(cpus))
 
 
-_FILES = (
+_FILE_PATTERNS = (
     "node/node*/cpulist",
     "cpu/cpu[0-9]*/topology/thread_siblings_list",
     "cpu/cpu[0-9]*/topology/physical_package_id",
@@ -210,10 +218,18 @@ _FILES = (
 )
 
 
-def look(root: Path = Path("/"), chosen: str | None = None) -> Machine | NotBound:
-    """Describe the machine. chosen: the text of CUDA_VISIBLE_DEVICES, None if it is not set."""
+def read_machine(root: Path = Path("/"), chosen: str | None = None) -> Machine | NotBound:
+    """Read the CPUs and devices of the machine from /sys and /proc below `root`.
+
+    chosen: the text of CUDA_VISIBLE_DEVICES, None if it is not set.
+    """
     base = root / "sys/devices/system"
-    files = {str(file.relative_to(base)): text for glob in _FILES for file in base.glob(glob) if (text := _text(file))}
+    files = {
+        str(file.relative_to(base)): text
+        for glob in _FILE_PATTERNS
+        for file in base.glob(glob)
+        if (text := _text(file))
+    }
     devices = visible(gpus(root), chosen)
     if isinstance(devices, NotBound):
         return devices
@@ -222,14 +238,14 @@ def look(root: Path = Path("/"), chosen: str | None = None) -> Machine | NotBoun
 
 def gpus(root: Path = Path("/")) -> tuple[Device, ...]:
     """List the NVIDIA GPUs of this container by PCI address. The driver may also list other GPUs of the host."""
-    found = []
+    devices = []
     for folder in sorted((root / "proc/driver/nvidia/gpus").glob("*")):
         information = dict(line.split(":", 1) for line in _text(folder / "information").splitlines() if ":" in line)
         minor = information.get("Device Minor", "").strip()
         if (root / f"dev/nvidia{minor}").exists():
             node = _text(root / "sys/bus/pci/devices" / folder.name / "numa_node").strip() or "-1"
-            found.append(Device(folder.name, int(node), information.get("GPU UUID", "").strip()))
-    return tuple(found)
+            devices.append(Device(folder.name, int(node), information.get("GPU UUID", "").strip()))
+    return tuple(devices)
 
 
 def _text(file: Path) -> str:

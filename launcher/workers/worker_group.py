@@ -1,4 +1,4 @@
-"""Runs the processes of one agent, round by round: makes their orders from the world, and tracks progress and end."""
+"""Runs the processes of one agent, round by round: derives what to start from the world, and tracks how it goes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from turnout.launcher.health.hang_monitor.stack_capture import CapturedStack
 from turnout.launcher.settings import ScriptKind, Settings
 from turnout.launcher.workers import numa as numa
 from turnout.launcher.workers.forkserver.server import DEFAULT
-from turnout.launcher.workers.numa import look
+from turnout.launcher.workers.numa import read_machine
 from turnout.launcher.workers.worker_output import Outputs, error_file, make_attempt, make_run_folder, streams_of
 from turnout.launcher.workers.worker_processes import WorkerProcesses
 from turnout.launcher.workers.worker_spec import (
@@ -46,7 +46,7 @@ from turnout.launcher.workers.worker_spec import (
     of_rank,
 )
 
-_HOW = {
+_COMMAND_KINDS = {
     ScriptKind.SCRIPT: CommandKind.SCRIPT,
     ScriptKind.MODULE: CommandKind.MODULE,
     ScriptKind.PROGRAM: CommandKind.BARE,
@@ -57,7 +57,8 @@ _HOW = {
 class WorkerBackend(Protocol):
     """Starts and stops the processes of this member: a WorkerGroup, or torch's own agent.
 
-    Where nothing else is said here, processes import nothing ahead, report nothing and save nothing in memory.
+    The methods with a body here are the defaults of a back-end without preloading, progress reports and memory
+    checkpoints.
     """
 
     async def warm(self) -> None:
@@ -65,13 +66,15 @@ class WorkerBackend(Protocol):
         return
 
     def importing_s(self) -> float:
-        """Return the longest time in seconds until processes can be started, while imports run; 0 if they can
-        be now.
-        """
+        """Return an upper bound of the seconds until processes can be started; 0 if they can be started now."""
         return 0.0
 
-    async def start(self, formed: Formed, named: AgreeStored) -> None:
-        """Start all processes of a round. named: awaited for the stored step to read, if storage may be read."""
+    async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
+        """Start all processes of a round.
+
+        agree_stored: called if storage may be read, with the step that this member sees there; returns the step that
+        all ranks read.
+        """
 
     async def ended(self) -> tuple[Exited, ...]:
         """Wait for the first failure, or for all processes to succeed."""
@@ -173,13 +176,15 @@ class WorkerGroup(WorkerBackend):
         await self._backend.warm()
 
     def importing_s(self) -> float:
-        """Return the longest time in seconds until processes can be forked; 0 if they can be now, or are started
-        otherwise.
+        """Return an upper bound of the seconds until processes can be forked; 0 if they can be forked now, or if they
+        are not forked.
         """
         return self._backend.importing_s()
 
-    async def start(self, formed: Formed, named: AgreeStored) -> None:
-        """Start all processes of a round, once it is known which step they restore."""
+    async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
+        """Agree on the step to restore, fetch it into memory, and start all processes of a round. Raises
+        FetchFailed.
+        """
         if not self._run_folder:
             self._run_folder = await asyncio.to_thread(
                 make_run_folder, self._settings.output.log_dir, self._settings.rendezvous.run
@@ -192,7 +197,9 @@ class WorkerGroup(WorkerBackend):
             self._counters.close()
         self._counters, self._stop_ordered = StepCounters(Path(self._folder.name), self.processes), False
         self._measured_round = formed.round if formed.first_rank == 0 else 0
-        stored = await self._agreed_stored(formed, named) if formed.check_storage else StoredStepReport(formed.round)
+        stored = (
+            await self._agreed_stored(formed, agree_stored) if formed.check_storage else StoredStepReport(formed.round)
+        )
         if stored.step > formed.restore_step:
             self._log_event(
                 "memory_outdated", {"step": formed.restore_step, "stored": stored.step, "target": stored.target}
@@ -200,14 +207,18 @@ class WorkerGroup(WorkerBackend):
             formed = _from_storage(formed, stored.step)
         await self._restore_memory(formed)
         if formed.restore_step < 0 and not formed.check_storage:
-            stored = await self._agreed_stored(formed, named)
-        known = formed.restore_step < 0 and stored.target
-        self._stored = {STORED: str(stored.step), STORED_IN: stored.target} if known else {}
+            stored = await self._agreed_stored(formed, agree_stored)
+        reads_storage = formed.restore_step < 0 and stored.target
+        self._stored = {STORED: str(stored.step), STORED_IN: stored.target} if reads_storage else {}
         await self._backend.start([self._order(formed, rank, attempt) for rank in range(self.processes)])
         self._hang_monitor.begin(RunningWorkers(self._counters, self._backend.pids, formed.first_rank, formed.ranks))
 
     async def _restore_memory(self, formed: Formed) -> None:
-        """Fetch into memory the step that the world restores. Raises FetchFailed."""
+        """Let the daemon prepare the step that the world restores: fetch missing shards into memory. Raises
+        FetchFailed.
+
+        After a failed fetch, this member reports FETCH_DISABLED until a fetch is not needed.
+        """
         restore_place = RestorePlace(
             formed.round,
             formed.first_rank,
@@ -228,10 +239,10 @@ class WorkerGroup(WorkerBackend):
             raise
         self._fetch_failed = False
 
-    async def _agreed_stored(self, formed: Formed, named: AgreeStored) -> StoredStepReport:
-        """Return the one stored step that all ranks read."""
+    async def _agreed_stored(self, formed: Formed, agree_stored: AgreeStored) -> StoredStepReport:
+        """Report the step that this member sees in storage, and return the one that all ranks read."""
         stored = await self._daemon.stored_step()
-        return await named(StoredStepReport(formed.round, stored.target, stored.step))
+        return await agree_stored(StoredStepReport(formed.round, stored.target, stored.step))
 
     def _order(self, formed: Formed, local_rank: int, attempt: str) -> SpawnSpec:
         """Return how one worker process is started: command, environment, output files and CPUs.
@@ -246,7 +257,16 @@ class WorkerGroup(WorkerBackend):
         out, err = streams_of(self._outputs, attempt, local_rank, rank=rank, hostname=self._hostname)
         argv = of_rank((command.program, *command.arguments), local_rank)
         return SpawnSpec(
-            local_rank, argv, env, _HOW[command.kind], command.python, "", out, err, errors, self._cpus(local_rank)
+            local_rank,
+            argv,
+            env,
+            _COMMAND_KINDS[command.kind],
+            command.python,
+            "",
+            out,
+            err,
+            errors,
+            self._cpus(local_rank),
         )
 
     def _cpus(self, local_rank: int) -> tuple[int, ...]:
@@ -257,11 +277,11 @@ class WorkerGroup(WorkerBackend):
         binding = self._settings.start.numa
         if not binding:
             return ()
-        found = look(chosen=self._env.get("CUDA_VISIBLE_DEVICES"))
+        machine = read_machine(chosen=self._env.get("CUDA_VISIBLE_DEVICES"))
         bound = (
-            found
-            if isinstance(found, numa.NotBound)
-            else numa.bind(found, numa.Binding(binding), local_rank, self.processes)
+            machine
+            if isinstance(machine, numa.NotBound)
+            else numa.bind(machine, numa.Binding(binding), local_rank, self.processes)
         )
         if isinstance(bound, numa.NotBound):
             if local_rank == 0:
@@ -332,15 +352,13 @@ class WorkerGroup(WorkerBackend):
 
 
 def first_failure(ended: Sequence[Exited]) -> tuple[int, str]:
-    """Return the local rank of the first failed process, and how it failed."""
+    """Return the local rank of the first failed process, and how it failed in words. ended: at least one failed."""
     first = next(each for each in ended if each.failed)
     return first.local_rank, str(first)[:1_000]
 
 
 def _from_storage(formed: Formed, step: int) -> Formed:
-    """Return the same world, but restoring nothing from memory. step: the stored step to read, which needs no write
-    first.
-    """
+    """Return the same world with nothing to restore from memory. step: in storage, which all ranks read instead."""
     return msgspec.structs.replace(
         formed,
         restore_step=-1,
@@ -354,16 +372,16 @@ def _from_storage(formed: Formed, step: int) -> Formed:
 
 
 def _memory_owner(settings: Settings, hostname: str) -> tuple[str, str]:
-    """Return the run and worker name that identify this worker's memory.
+    """Return the run and worker name that identify the owner of this worker's arenas.
 
-    Jobs without a name are told apart by their command, so that one job never uses another one's memory.
+    Jobs without a name are distinguished by their command, so that no job uses the memory of another.
     """
     run, name, command = settings.rendezvous.run, settings.place.name or hostname, settings.command
     if run not in ("", "none"):
         return run, name
     line = "\0".join((command.kind.value, command.program, *command.arguments))
-    what = hashlib.sha256(os.fsencode(line)).hexdigest()
-    return "none", f"{name[:200]}/{what[:16]}"
+    digest = hashlib.sha256(os.fsencode(line)).hexdigest()
+    return "none", f"{name[:200]}/{digest[:16]}"
 
 
 def _outputs(settings: Settings) -> Outputs:

@@ -18,7 +18,7 @@ from typing import BinaryIO, TextIO
 from turnout.launcher.settings import Std, Streams
 from turnout.launcher.workers.worker_spec import SpawnSpec, Stream
 
-NOWHERE = "/dev/null"
+NULL_FILE = "/dev/null"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _output_stream(outputs: Outputs, attempt: str, local_rank: int, std: Std, pr
     name = "stdout" if std is Std.OUT else "stderr"
     tee = bool(outputs.tee.of(local_rank) & std)
     if not tee and not outputs.redirects.of(local_rank) & std:
-        return Stream() if shown else Stream(NOWHERE)
+        return Stream() if shown else Stream(NULL_FILE)
     file = f"{rank_folder(attempt, local_rank)}/{name}.log"
     if not tee or not shown:
         return Stream(file)
@@ -79,8 +79,8 @@ def _prefix(outputs: Outputs, local_rank: int, rank: int, hostname: str) -> str:
     """Return the prefix of each repeated line: from the template if there is one, else role and local rank."""
     if not outputs.template:
         return f"[{outputs.role}{local_rank}]:"
-    known = {"role_name": outputs.role, "rank": rank, "local_rank": local_rank, "hostname": hostname}
-    return Template(outputs.template).safe_substitute(known)
+    values = {"role_name": outputs.role, "rank": rank, "local_rank": local_rank, "hostname": hostname}
+    return Template(outputs.template).safe_substitute(values)
 
 
 def repeated(stream: Stream, lines: Sequence[str]) -> tuple[str, str]:
@@ -92,11 +92,9 @@ def repeated(stream: Stream, lines: Sequence[str]) -> tuple[str, str]:
     return "".join(shown), "".join(selected)
 
 
-EVERY_S = 0.1
-
-CHUNK_BYTES = 1 << 20
-
-LONGEST = 1 << 16  # characters of an unfinished line
+POLL_S = 0.1  # seconds between two reads of the files
+CHUNK_BYTES = 1 << 20  # read at once
+MAX_LINE_CHARS = 1 << 16  # a longer line without an end is shown in parts
 
 
 def make_run_folder(log_dir: str, run: str) -> str:
@@ -130,7 +128,7 @@ class _Tail:
         self._file: BinaryIO | None = None
         self._filtered: TextIO | None = None
         self._text = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
-        self._rest = ""
+        self._partial_line = ""
 
     def read(self, last: bool) -> None:
         """Repeat the lines that were added. last: the file is complete, so a line without an end is repeated too."""
@@ -145,13 +143,13 @@ class _Tail:
             self._repeat(self._text.decode(b"", final=True), True)
 
     def _repeat(self, text: str, last: bool) -> None:
-        """Repeat whole lines of a log file, and write the selected ones to the file of filtered lines.
+        """Write complete lines to the agent's output, and those with a needle also to the filter's file.
 
-        An incomplete line is kept for the next call, unless it is the last text or too long.
+        An incomplete line waits for the next call, unless the file is complete (`last`) or the line is too long.
         """
-        *lines, self._rest = (self._rest + text).split("\n")
-        if self._rest and (last or len(self._rest) > LONGEST):
-            lines, self._rest = [*lines, self._rest], ""
+        *lines, self._partial_line = (self._partial_line + text).split("\n")
+        if self._partial_line and (last or len(self._partial_line) > MAX_LINE_CHARS):
+            lines, self._partial_line = [*lines, self._partial_line], ""
         if not lines:
             return
         shown, selected = repeated(self._stream, [f"{line}\n" for line in lines])
@@ -164,6 +162,7 @@ class _Tail:
             self._filtered.flush()
 
     def close(self) -> None:
+        """Close the files."""
         for file in (self._file, self._filtered):
             if file is not None:
                 file.close()
@@ -175,34 +174,36 @@ class Tails:
     def __init__(self, orders: Iterable[SpawnSpec], out: TextIO, err: TextIO) -> None:
         streams = [(stream, to) for each in orders for stream, to in ((each.stdout, out), (each.stderr, err))]
         self._tails = [_Tail(stream, to) for stream, to in streams if stream.prefix is not None]
-        self._one_at_a_time = asyncio.Lock()
-        self._following = asyncio.create_task(self._follow()) if self._tails else None
+        self._lock = asyncio.Lock()
+        self._follow_task = asyncio.create_task(self._follow()) if self._tails else None
 
     async def _follow(self) -> None:
+        """Repeat new output every POLL_S seconds, without end."""
         while True:
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(POLL_S)
             await self.catch_up()
 
     async def catch_up(self, last: bool = False) -> None:
         """Repeat everything that was written so far."""
-        async with self._one_at_a_time:
+        async with self._lock:
             if self._tails:
                 await asyncio.to_thread(self._read, last)
 
     def _read(self, last: bool) -> None:
+        """Read all files once. Blocks."""
         for tail in self._tails:
             tail.read(last)
 
     async def close(self) -> None:
         """Repeat the rest after the processes have ended, and close the files."""
-        if self._following is not None:
-            self._following.cancel()
+        if self._follow_task is not None:
+            self._follow_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._following
+                await self._follow_task
         await self.catch_up(last=True)
         for tail in self._tails:
             tail.close()
-        self._tails, self._following = [], None
+        self._tails, self._follow_task = [], None
 
 
 def read_error(file: str) -> bytes:

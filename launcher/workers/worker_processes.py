@@ -31,7 +31,7 @@ from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.linux import Leftovers, adopt_orphans
 from turnout.launcher.workers.forkserver.child_main import CANNOT_RUN
 from turnout.launcher.workers.forkserver.messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     READ_BYTES,
     Ended,
     ParentReady,
@@ -49,11 +49,11 @@ from turnout.launcher.workers.worker_spec import Exited, SpawnSpec, StillRunning
 # The folder that holds the package, for the parent. This module may lie in a link's target, and the package does not.
 ROOT = str(Path(turnout.__file__).absolute().parents[1])
 
-FAREWELL_S = 2.0
+FAREWELL_S = 2.0  # seconds for a parent to end by itself
 
 _SPACE = " " * 8_192  # room in the command line, which `ps` shows for the children
 
-BURIAL_S = 0.005
+REAP_S = 0.005  # seconds between two attempts to reap killed processes
 
 _T = TypeVar("_T")
 
@@ -65,10 +65,9 @@ _PROGRAM = (
 class ForkserverClient:
     """Controls one parent of training processes, from its start to its end. Call `open` first.
 
-    modules: imported ahead. env: the parent's environment. ended: called for every ended process, also if it died with
-    the parent.
-    lost: awaited if the parent ended unasked. stuck_s: limit for an unresponsive parent. `running` maps pids to local
-    ranks.
+    modules: that the parent imports. env: the parent's environment. ended: called for every ended process, also if it
+    died with the parent. lost: awaited if the parent ended without an order. stuck_s: seconds after which a parent
+    counts as unresponsive. `running`: local ranks by pid.
     """
 
     def __init__(
@@ -105,18 +104,18 @@ class ForkserverClient:
 
     def _spawn(self) -> socket.socket:
         """Start the parent's program. Call it in the main thread: the parent dies with the thread that started it."""
-        ours, theirs = socket.socketpair()
-        fd, agent = str(theirs.fileno()), str(os.getpid())
+        own_end, parent_end = socket.socketpair()
+        fd, agent = str(parent_end.fileno()), str(os.getpid())
         command = [sys.executable, "-u", "-c", _PROGRAM, fd, agent, ROOT, *self._modules, _SPACE]
         try:
             env = self.env | {PARENT: self._mark}
-            self._process = subprocess.Popen(command, env=env, pass_fds=[theirs.fileno()], start_new_session=True)
+            self._process = subprocess.Popen(command, env=env, pass_fds=[parent_end.fileno()], start_new_session=True)
         except OSError:
-            ours.close()
+            own_end.close()
             raise
         finally:
-            theirs.close()
-        return ours
+            parent_end.close()
+        return own_end
 
     @property
     def pid(self) -> int:
@@ -124,7 +123,7 @@ class ForkserverClient:
         return self._process.pid
 
     async def start(self, tasks: Sequence[Task]) -> Started | None:
-        """Start these processes. None if the parent has died."""
+        """Start these processes; return their pids and refusals. None if the parent has died."""
         if self.ended.is_set():
             return None
         self._started = asyncio.get_running_loop().create_future()
@@ -133,8 +132,9 @@ class ForkserverClient:
         return await asyncio.shield(self._started)
 
     async def stop(self, sig: int, grace_s: float) -> Stopped | None:
-        """Stop everything below the parent. None if the parent does not answer in time or has died; then it is gone
-        too.
+        """Stop all descendants of the parent: send `sig`, and kill those that remain after `grace_s` seconds.
+
+        None if the parent has died or does not answer in time; then it is killed too.
         """
         if self.ended.is_set() or (self._started is None and not self.ready.done()):
             return None  # it may not have read a request to start them: those are stopped too
@@ -147,7 +147,7 @@ class ForkserverClient:
         return None
 
     async def close(self) -> None:
-        """End the parent and everything below it."""
+        """End the parent and all its descendants."""
         self._closing = True
         if self.ready.done():
             self._writer.close()
@@ -164,23 +164,24 @@ class ForkserverClient:
                 await asyncio.wait_for(self.ended.wait(), self._stuck_s + FAREWELL_S)
 
     async def _send(self, message: StartTasks | StopTasks) -> None:
+        """Send an order to the parent. Do nothing if the parent has died."""
         with contextlib.suppress(ConnectionError):  # its death is noticed by the reader
             self._writer.write(encode(message))
             await self._writer.drain()
 
     async def _listen(self) -> None:
-        """Read the parent's messages until it ends, then clean up what it leaves."""
-        frames = FrameSplitter(MOST_BYTES)
+        """Read the parent's messages until it ends, then end its remaining descendants."""
+        frames = FrameSplitter(MAX_BYTES)
         with contextlib.suppress(ConnectionError, BadFrame):
-            while more := await self._reader.read(READ_BYTES):
-                for body in frames.split(more):
+            while data := await self._reader.read(READ_BYTES):
+                for body in frames.split(data):
                     self._handle_report(read_report(body))
         self._writer.close()
         await asyncio.to_thread(self._reap)
         await self._end_left_processes()
-        for waiting in (self.ready, self._started, self._stopped):
-            if waiting is not None and not waiting.done():
-                waiting.set_result(None)
+        for future in (self.ready, self._started, self._stopped):
+            if future is not None and not future.done():
+                future.set_result(None)
         self.ended.set()
         if not self._closing:
             await self._lost(self)
@@ -201,25 +202,25 @@ class ForkserverClient:
             case Started(pids, _):
                 self.running |= {pid: local_rank for local_rank, pid in pids.items()}
                 self._started_pids |= self.running.keys()
-                _answer(self._started, message)
+                _resolve(self._started, message)
             case Ended(_, pid, _):
                 self.running.pop(pid, None)
                 self._ended(message)
             case Stopped():
                 self._started_pids.clear()  # nothing is left of them
-                _answer(self._stopped, message)
+                _resolve(self._stopped, message)
 
     async def _end_left_processes(self) -> None:
-        """End the processes that the dead parent left, and report how each process ended."""
+        """Kill the processes of the dead parent, and report how each one ended; those that do not end as stuck."""
         until_s = time.monotonic() + self._stuck_s
         codes = dict[int, int]()
         leftovers = Leftovers(f"{PARENT}={self._mark}", {self.pid, *self._started_pids})
-        left = leftovers.kill_and_reap(codes)
-        while left and time.monotonic() < until_s:
-            await asyncio.sleep(BURIAL_S)
-            left = leftovers.kill_and_reap(codes)
+        alive = leftovers.kill_and_reap(codes)
+        while alive and time.monotonic() < until_s:
+            await asyncio.sleep(REAP_S)
+            alive = leftovers.kill_and_reap(codes)
         for pid, local_rank in self.running.items():
-            self._ended(Ended(local_rank, pid, codes.get(pid, -signal.SIGKILL), stuck=pid in left))
+            self._ended(Ended(local_rank, pid, codes.get(pid, -signal.SIGKILL), stuck=pid in alive))
         self.running.clear()
 
     @property
@@ -228,12 +229,13 @@ class ForkserverClient:
         return self._process.returncode
 
 
-def _answer(waiting: asyncio.Future[_T | None] | None, message: _T) -> None:
-    if waiting is not None and not waiting.done():
-        waiting.set_result(message)
+def _resolve(future: asyncio.Future[_T | None] | None, message: _T) -> None:
+    """Set the result of a future that waits for this answer, if there is one."""
+    if future is not None and not future.done():
+        future.set_result(message)
 
 
-MOST_PARENTS = 3  # unexpected deaths of parents after which nothing is imported ahead
+MAX_PARENTS = 3  # unexpected deaths of warm parents, after which processes are not forked any more
 
 PATIENCE_S = 120.0  # seconds for imports: from a cold disk torch takes a minute
 
@@ -243,8 +245,8 @@ STUCK_S = 10.0  # seconds for a killed process to end, and for a parent to answe
 class WorkerProcesses:
     """Runs the processes of one agent. Each round calls start, ended and stop.
 
-    fork: use a warm parent. preload: modules that it imports. log_event: logs every event by a past-tense word.
-    shutdown_timeout_s: default time between SIGTERM and SIGKILL.
+    fork: use a warm parent. preload: modules that it imports. shutdown_timeout_s: default time between SIGTERM and
+    SIGKILL.
     env: what the processes' environments share (`worker_spec.common`); also the parents' environment, None for the
     agent's own.
     stuck_s: time for a killed process to go and for a parent to answer. patience_s: time for the imports.
@@ -266,7 +268,7 @@ class WorkerProcesses:
         self._env = dict(os.environ if env is None else env)
         self._warm: ForkserverClient | None = None
         self._plain: ForkserverClient | None = None
-        self._greeted: ForkserverClient | None = None  # the last parent that has been reported ready
+        self._reported_parent: ForkserverClient | None = None  # the last parent that has been reported ready
         # One start at a time: after a lost parent and for a new round, both may want one.
         self._warming = asyncio.Lock()
         self._lost = 0
@@ -287,15 +289,16 @@ class WorkerProcesses:
                     self._log_event("parent_failed", {"why": str(error)})
 
     def importing_s(self) -> float:
-        """Return the longest time in seconds that a start would wait for the parent's imports, 0 for none."""
+        """Return an upper bound of the seconds that a start would wait for the warm parent's imports, 0 for none."""
         parent = self._warm
-        return 0.0 if parent is None or not self._preload or parent.ready.done() else self._left_s(parent)
+        return 0.0 if parent is None or not self._preload or parent.ready.done() else self._remaining_s(parent)
 
-    def _left_s(self, parent: ForkserverClient) -> float:
+    def _remaining_s(self, parent: ForkserverClient) -> float:
+        """Return the seconds that remain for a parent's imports, >= 0."""
         return max(parent.opened_s + self._patience_s - asyncio.get_running_loop().time(), 0.0)
 
     async def _open(self, modules: Sequence[str]) -> ForkserverClient:
-        """Start a parent process that has imported these modules.
+        """Start a parent process that imports these modules, and return without waiting for the imports.
 
         If this task is cancelled meanwhile, the parent is closed first.
         """
@@ -326,7 +329,7 @@ class WorkerProcesses:
         await self._spawn([self._orders[rank] for rank in sorted(refused)])
 
     async def _start_forks(self) -> dict[int, str]:
-        """Fork what can be forked; return why others cannot, by local rank."""
+        """Fork the processes that can be forked; return why the others cannot be, by local rank."""
         if not self._fork:
             return dict.fromkeys(self._orders, "no parent is kept")
         refused = {
@@ -335,7 +338,7 @@ class WorkerProcesses:
         if len(refused) == len(self._orders):
             return refused
         forks = [order for rank, order in self._orders.items() if rank not in refused]
-        parent = await self._ready()
+        parent = await self._wait_warm_parent()
         if parent is None:
             return refused | {order.local_rank: "the parent is not ready" for order in forks}
         answer = await parent.start([_task(each, ()) for each in forks])
@@ -343,16 +346,17 @@ class WorkerProcesses:
             return refused | {order.local_rank: "the parent died" for order in forks}
         return refused | answer.refused
 
-    async def _ready(self) -> ForkserverClient | None:
-        """Return the warm parent once it has finished its imports; None without one. A parent that takes too long is
-        closed.
+    async def _wait_warm_parent(self) -> ForkserverClient | None:
+        """Wait for the warm parent's imports and return the parent; None if there is none or it has died.
+
+        A parent that takes longer than `patience_s` is closed, and processes are not forked any more.
         """
         await self.warm()
         parent = self._warm
         if parent is None:
             return None
         try:
-            ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._left_s(parent))
+            ready = await asyncio.wait_for(asyncio.shield(parent.ready), self._remaining_s(parent))
         except TimeoutError:
             self._fork, self._warm = False, None
             self._log_event(
@@ -360,8 +364,8 @@ class WorkerProcesses:
             )
             await parent.close()
             return None
-        if ready is not None and self._greeted is not parent:
-            self._greeted = parent
+        if ready is not None and self._reported_parent is not parent:
+            self._reported_parent = parent
             self._log_event("parent_ready", {"pid": parent.pid, "took_s": ready.took_s})
             for module, why in ready.failed.items():
                 self._log_event("preload_failed", {"module": module, "why": why})
@@ -380,24 +384,26 @@ class WorkerProcesses:
         for order in orders:
             if answer is None or order.local_rank in answer.refused:
                 why = "the parent died" if answer is None else answer.refused[order.local_rank]
-                self._note(Exited(order.local_rank, 0, CANNOT_RUN, error=why))
+                self._record_exit(Exited(order.local_rank, 0, CANNOT_RUN, error=why))
 
     def _on_ended(self, message: Ended) -> None:
+        """Record the end of a process that a parent reports."""
         sig = signal.Signals(-message.code).name if message.code < 0 else ""
-        self._note(Exited(message.local_rank, message.pid, message.code, sig, stuck=message.stuck))
+        self._record_exit(Exited(message.local_rank, message.pid, message.code, sig, stuck=message.stuck))
 
-    def _note(self, exited: Exited) -> None:
+    def _record_exit(self, exited: Exited) -> None:
+        """Record how a process ended; a second report of the same process changes nothing."""
         self._ended.setdefault(exited.local_rank, exited)
         self._changed.set()
 
     async def _on_lost(self, parent: ForkserverClient) -> None:
-        """Handle a parent that ended unasked, with its processes. It is replaced, up to MOST_PARENTS times."""
+        """Handle the unexpected death of a parent. A warm parent is replaced, unless MAX_PARENTS have died."""
         self._log_event("parent_lost", {"pid": parent.pid, "code": parent.code})
         if parent is self._plain:
             self._plain = None
         if parent is self._warm:
             self._warm, self._lost = None, self._lost + 1
-            if self._lost >= MOST_PARENTS:
+            if self._lost >= MAX_PARENTS:
                 self._fork = False
             await self.warm()
 
@@ -419,10 +425,10 @@ class WorkerProcesses:
         return tuple(self._ended.values())
 
     async def stop(self, sig: int = signal.SIGTERM, grace_s: float | None = None) -> tuple[Exited, ...]:
-        """Signal every process group, kill what remains after `grace_s`, and kill everything left behind.
+        """Signal every process group, and kill all processes that remain after `grace_s`, with all their descendants.
 
-        Returns when nothing of the round is left: all processes that ended, the first one first. Those that the kernel
-        does not let go are marked stuck.
+        grace_s: None for the default. Returns all ended processes, the first one first; those that the kernel does not
+        let end are marked stuck.
         """
         grace_s = self._timeout_s if grace_s is None else grace_s
         parents = [parent for parent in (self._warm, self._plain) if parent is not None]
@@ -431,7 +437,7 @@ class WorkerProcesses:
                 self._log_event("orphans_killed", {"names": list(answer.orphans)})
         for parent in parents:
             for pid, rank in parent.running.items():  # only if even the parent's death has not ended them
-                self._note(Exited(rank, pid, -signal.SIGKILL, stuck=True))
+                self._record_exit(Exited(rank, pid, -signal.SIGKILL, stuck=True))
         await self._close_tails()
         return await self._report_ended()
 
@@ -456,6 +462,7 @@ class WorkerProcesses:
         self._warm = self._plain = None
 
     async def _close_tails(self) -> None:
+        """Show the rest of the output of the last round, and close its files."""
         if self._tails is not None:
             tails, self._tails = self._tails, None
             await tails.close()

@@ -1,4 +1,5 @@
-"""Describes what a training process runs, its environment, how it ended, and what an agent needs of its holder.
+"""Describes what a training process runs, its environment and how it ended.
+
 
 worker_processes.py starts the processes. The environment is built as torchelastic builds it.
 """
@@ -17,9 +18,8 @@ from turnout.launcher.coordinator_messages import Formed, StoredStepReport
 from turnout.launcher.env import PARTS, RESTORE, ROUND, WORKER_NUM
 from turnout.launcher.errors import BadElasticSpec, LauncherError
 
-MOST_ERROR_LINES = 12
-
-MOST_ERROR_CHARS = 2_000
+MAX_ERROR_LINES = 12  # of a process's error
+MAX_ERROR_CHARS = 2_000
 
 # torchrun's meaning of --run-path: the file runs as __main__, and an exception goes to the error file.
 RUN_PATH_PROGRAM = """\
@@ -33,11 +33,11 @@ record(run_script_path)()
 
 
 class StillRunning(LauncherError):
-    """A round was ordered while processes of the last one are alive. Stop them first."""
+    """A round was started while processes of the last round are alive. Stop them first."""
 
 
 class CommandKind(StrEnum):
-    """Says how the first word of a command is meant."""
+    """The kind of the first word of a command."""
 
     SCRIPT = "script"
     MODULE = "module"  # -m
@@ -89,8 +89,8 @@ class Exited:
         return self.code != 0
 
     def __str__(self) -> str:
-        how = "does not go" if self.stuck else f"ended by {self.signal}" if self.signal else f"exit code {self.code}"
-        text = f"process {self.local_rank} (pid {self.pid}): {how}"
+        ending = "does not go" if self.stuck else f"ended by {self.signal}" if self.signal else f"exit code {self.code}"
+        text = f"process {self.local_rank} (pid {self.pid}): {ending}"
         return f"{text}: {self.error}" if self.error else text
 
 
@@ -121,24 +121,25 @@ def error_text(raw: bytes) -> str:
     try:
         content = json.loads(raw)
     except ValueError:
-        return _short(raw.decode(errors="replace"))
+        return _cut(raw.decode(errors="replace"))
     message: Any = content.get("message", content) if isinstance(content, dict) else content
     if not isinstance(message, dict):
-        return _short(str(message))
+        return _cut(str(message))
     extra = message.get("extraInfo")
     stack = str(extra.get("py_callstack", "")) if isinstance(extra, dict) else ""
-    return _short("\n".join(part for part in (str(message.get("message", "")), _tail(stack)) if part))
+    return _cut("\n".join(part for part in (str(message.get("message", "")), _innermost_frames(stack)) if part))
 
 
-def _tail(stack: str) -> str:
+def _innermost_frames(stack: str) -> str:
     """Return the innermost frames of a call stack, without its last line, which the message repeats."""
     frames = [line for line in stack.rstrip().splitlines() if line.startswith("  ")]
-    return "\n".join(frames[1 - MOST_ERROR_LINES :])
+    return "\n".join(frames[1 - MAX_ERROR_LINES :])
 
 
-def _short(text: str) -> str:
+def _cut(text: str) -> str:
+    """Return the first MAX_ERROR_LINES lines of a text, cut to MAX_ERROR_CHARS."""
     lines = text.strip().splitlines()
-    return "\n".join(lines[:MOST_ERROR_LINES])[:MOST_ERROR_CHARS]
+    return "\n".join(lines[:MAX_ERROR_LINES])[:MAX_ERROR_CHARS]
 
 
 # Read when an interpreter starts or a library is imported: a parent that imports ahead has read it already.
@@ -157,10 +158,10 @@ _READ_LATER = ("TORCH_NCCL_", "TORCH_ELASTIC_", "PYTHON_EXEC")  # read by a cons
 class JobVariables:
     """Values that are the same for every process of a job in every round."""
 
-    run: str
+    run: str  # the job's id
     role: str = "default"
     max_restarts: int = 0
-    virtual_local_rank: bool = False
+    virtual_local_rank: bool = False  # each process sees only its own device, as number 0
     most_workers: int = 1  # in its largest world
 
 
@@ -223,10 +224,10 @@ def _for_dlrover(shared: Mapping[str, str], job: JobVariables, formed: Formed) -
     DLRover's ElasticTrainer divides WORKER_NUM by the world size and fails below 1. So a number smaller than the world
     is replaced. Source: docs/facts/dlrover.md 8
     """
-    rank, given = str(formed.group_rank), shared.get(WORKER_NUM, "")
+    rank, worker_num = str(formed.group_rank), shared.get(WORKER_NUM, "")
     words = {"NODE_RANK": rank, "WORKER_RANK": rank, "NODE_NUM": str(formed.group_size)}
-    enough = re.fullmatch(r"[0-9]{1,9}", given) is not None and int(given) >= formed.group_size
-    number = given if enough else str(max(job.most_workers, formed.group_size))
+    enough = re.fullmatch(r"[0-9]{1,9}", worker_num) is not None and int(worker_num) >= formed.group_size
+    number = worker_num if enough else str(max(job.most_workers, formed.group_size))
     return {name: shared.get(name) or value for name, value in words.items()} | {WORKER_NUM: number}
 
 
@@ -265,5 +266,5 @@ def why_spawn(order: SpawnSpec, parent: Mapping[str, str], python: str) -> str:
     return ""
 
 
-# From what this member sees in storage to what all members read.
+# Called with the step that this member sees in storage; returns the step that all members read.
 AgreeStored: TypeAlias = Callable[[StoredStepReport], Awaitable[StoredStepReport]]

@@ -71,11 +71,11 @@ def test_what_a_frame_looks_like(made, sent):
 @pytest.mark.parametrize(
     ("most", "bound"),
     [
-        pytest.param(coordinator_messages.MOST_BYTES, 4 << 20, id="between agents"),
-        pytest.param(coordinator_messages.MOST_JOIN_BYTES, 24 << 10, id="from a stranger"),
-        pytest.param(checkpoint_wire.MOST_BYTES, 1 << 20, id="at a daemon"),
-        pytest.param(peer_connection.MOST_BYTES, 64 << 10, id="between daemons"),
-        pytest.param(processes_wire.MOST_BYTES, 64 << 20, id="at a parent of processes"),
+        pytest.param(coordinator_messages.MAX_BYTES, 4 << 20, id="between agents"),
+        pytest.param(coordinator_messages.MAX_JOIN_BYTES, 24 << 10, id="from a stranger"),
+        pytest.param(checkpoint_wire.MAX_BYTES, 1 << 20, id="at a daemon"),
+        pytest.param(peer_connection.MAX_BYTES, 64 << 10, id="between daemons"),
+        pytest.param(processes_wire.MAX_BYTES, 64 << 20, id="at a parent of processes"),
     ],
 )
 def test_a_body_has_a_byte_at_least_and_as_many_as_its_kind_may_at_most(most, bound):
@@ -189,7 +189,7 @@ class Wire(asyncio.Transport):
         pytest.param(
             frame(b"a") + bytes(4) + frame(b"b"),
             [b"a"],
-            [f"a frame of 0 bytes: 1 to {coordinator_messages.MOST_BYTES} are taken"],
+            [f"a frame of 0 bytes: 1 to {coordinator_messages.MAX_BYTES} are taken"],
             "aborted",
             id="who sends what is no frame is cut off",
         ),

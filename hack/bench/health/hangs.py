@@ -20,8 +20,8 @@ from hack.bench.support.outcome import Outcome, Scale, Table, Target
 from hack.bench.support.percentiles import nearest_rank
 from turnout.launcher.health.hang_detector import (
     BUCKETS,
-    KNOWN_WELL,
-    RARE,
+    LIMIT_QUANTILE,
+    RELIABLE_STEPS,
     HangLimits,
     Progress,
     ProgressWatch,
@@ -51,7 +51,7 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
     quickly = World(folder, RANKS, HangLimits(floor_s=1.0))
     try:
         await world.warm()
-        await world.train(scale.pick(34_000, 2_000, KNOWN_WELL + 100), limit_s=560)
+        await world.train(scale.pick(34_000, 2_000, RELIABLE_STEPS + 100), limit_s=560)
         alarms = len(world.told("process_hung"))
         record = array("d", (folder / "record").read_bytes())
         figures = {"live_alarms": float(alarms)} | _recorded(record)
@@ -82,7 +82,7 @@ def _recorded(record: Sequence[float]) -> dict[str, float]:
     return {
         "steps": float(len(times_s)),
         "median_step_s": nearest_rank(times_s, 0.5),
-        "rare_step_s": nearest_rank(times_s, RARE),
+        "rare_step_s": nearest_rank(times_s, LIMIT_QUANTILE),
         "longest_step_s": times_s[-1],
         "replay_alarms": float(_alarms(record, 1.0)),
     }
@@ -134,14 +134,14 @@ async def _trials(world: World, times: int) -> dict[str, float]:
 
 
 def _apart(stacks: Path) -> str:
-    showings = {int(path.name[:5]): read(path.read_bytes()) for path in stacks.glob("*.stacktrace")}
-    return rank_set_text(merge(WorldStacks(RANKS, showings)).outliers.outliers)
+    stacks_by_rank = {int(path.name[:5]): read(path.read_bytes()) for path in stacks.glob("*.stacktrace")}
+    return rank_set_text(merge(WorldStacks(RANKS, stacks_by_rank)).places.outlier_ranks)
 
 
 def _replayed(record: Sequence[float]) -> dict[str, float]:
     """Replay the recorded steps, scaled up: a hang after any of them, and false alarms without one."""
     times_s = [took_s for _, took_s, is_step in _spans(record) if is_step]
-    rare_s = {at: nearest_rank(times_s[:at], RARE) for at in range(KNOWN_WELL, len(times_s), 500)}
+    rare_s = {at: nearest_rank(times_s[:at], LIMIT_QUANTILE) for at in range(RELIABLE_STEPS, len(times_s), 500)}
     scale = LONG_S / min(rare_s.values())
     counts, worst, limits = [0] * BUCKETS, 0.0, HangLimits()
     for at, took_s in enumerate(times_s, 1):
@@ -164,7 +164,7 @@ def _merged(stacks: Path) -> dict[str, float]:
         merged = merge(WorldStacks(MERGED, {rank: read(each) for rank, each in raw.items()}))
         written = files(merged)
         took_s.append(time.perf_counter() - began_s)
-        assert rank_set_text(merged.outliers.outliers) == str(MERGED // 2), written["stacks.txt"].decode()[:500]
+        assert rank_set_text(merged.places.outlier_ranks) == str(MERGED // 2), written["stacks.txt"].decode()[:500]
     return {"merge_s": min(took_s)}
 
 

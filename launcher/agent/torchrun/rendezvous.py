@@ -23,11 +23,11 @@ from turnout.launcher.settings import Command, LockKind, PlaceSettings, Rendezvo
 from turnout.launcher.workers.worker_group import WorkerBackend
 from turnout.launcher.workers.worker_spec import AgreeStored, Exited
 
-SHUTDOWN_S = 10.0
+SHUTDOWN_S = 10.0  # longest wait for the agent's thread to end
 
 
 class TorchAgentWorkers(WorkerBackend):
-    """Stands for the processes of torch's agent as a WorkerBackend. Used only in the rendezvous' event loop."""
+    """Represents the processes of torch's agent as a WorkerBackend. Used only in the rendezvous' event loop."""
 
     def __init__(self) -> None:
         self.formed: asyncio.Queue[Formed] = asyncio.Queue()
@@ -36,7 +36,7 @@ class TorchAgentWorkers(WorkerBackend):
         self._free = asyncio.Event()
         self._free.set()
 
-    async def start(self, formed: Formed, named: AgreeStored) -> None:
+    async def start(self, formed: Formed, agree_stored: AgreeStored) -> None:
         """Pass a new world to torch's agent."""
         self._ended, self.stale = asyncio.get_running_loop().create_future(), False
         self._free.clear()
@@ -53,7 +53,7 @@ class TorchAgentWorkers(WorkerBackend):
         await self._free.wait()
         return ()
 
-    def came_again(self, code: int) -> None:
+    def rejoin(self, code: int) -> None:
         """Record that torch's agent has no processes now. code: 0 if it is done for good."""
         self._free.set()
         if self._ended is not None and not self._ended.done() and not self.stale:
@@ -92,6 +92,7 @@ class BackgroundAgent:
         """Run the agent as a coroutine of this thread's loop, and return how the job ended."""
 
         def ready(leave: Callable[[], None]) -> None:
+            """Store the function that makes the agent leave the job."""
             self.leave = leave
 
         log_event = log_to(log, quiet=["job_time_measured", "save_ended"], foreign=True)
@@ -101,14 +102,14 @@ class BackgroundAgent:
         """Run a coroutine in the loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    def tell(self, what: Callable[[], None]) -> None:
+    def call_soon(self, function: Callable[[], None]) -> None:
         """Call a function in the loop. Nothing happens if the agent has ended."""
         if not self.over.done():
-            self.loop.call_soon_threadsafe(what)
+            self.loop.call_soon_threadsafe(function)
 
-    def go(self) -> None:
+    def leave_job(self) -> None:
         """Record that torch's agent is done for good, and leave the job. Called in the loop."""
-        self.training.came_again(0)
+        self.training.rejoin(0)
         self.leave()
 
     def join(self) -> bool:
@@ -127,8 +128,9 @@ def settings_of(parameters: Any) -> Settings:
     lease, folder = os.environ.get("TURNOUT_LEASE", ""), os.environ.get("TURNOUT_ROUND_DIR", "")
     kind = LockKind.LEASE if lease else LockKind.FILE if folder else LockKind.MAJORITY
 
-    def number(key: str, usual: float) -> float:
-        return float(parameters.get(key, usual))
+    def number(key: str, default: float) -> float:
+        """Return a number of --rdzv-conf."""
+        return float(parameters.get(key, default))
 
     return Settings(
         Command("torch's agent"),
@@ -170,6 +172,7 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
             raise ValueError(str(error)) from error
 
     def get_backend(self) -> str:
+        """Return the name of this rendezvous back-end."""
         return "turnout"
 
     def next_rendezvous(self) -> Any:
@@ -179,7 +182,7 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         """
         thread = self._thread
         while True:
-            thread.tell(lambda: thread.training.came_again(1))
+            thread.call_soon(lambda: thread.training.rejoin(1))
             formed = self._formed()
             try:
                 return self._info(formed)
@@ -216,18 +219,23 @@ class TurnoutRendezvous(api.RendezvousHandler):  # type: ignore[misc, unused-ign
         return api.RendezvousInfo(store, formed.group_rank, formed.group_size, bootstrap)
 
     def is_closed(self) -> bool:
+        """Return True if no more rounds form: torch's agent closed the rendezvous, or the job is over."""
         return self._closed or self._thread.over.done()
 
     def set_closed(self) -> None:
+        """Mark the rendezvous as closed for this worker."""
         self._closed = True
 
     def num_nodes_waiting(self) -> int:
+        """Return 1 if the world has changed, so that torch's agent stops its processes and rejoins, else 0."""
         return int(self._thread.training.stale)
 
     def get_run_id(self) -> str:
+        """Return the job's id."""
         return str(self._run)
 
     def shutdown(self) -> bool:
+        """Leave the job and wait up to SHUTDOWN_S for its thread. Return True if it has ended."""
         thread = self._thread
-        thread.tell(thread.go)
+        thread.call_soon(thread.leave_job)
         return thread.join()

@@ -1,9 +1,8 @@
 """Writes, seals, hashes and reads the generations of one rank's arena, safely even if a process crashes.
 
-The file outlives the processes that map it. Only its trainer writes generations, and holds a lock on the file while it
-lives. Its daemon pins what it reads, hashes it and allocates pages ahead.
-What the pages mean is known in launcher/checkpoint/format/arena_layout.py, and which file belongs to whom in
-arena_files.py.
+The file outlives the processes that map it. Only the trainer, a training process, writes generations, and holds a lock
+on the file while it lives. The daemon pins the generations that it reads, hashes them and allocates pages in advance.
+launcher/checkpoint/format/arena_layout.py defines the pages; arena_files.py knows the owner of each file.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from turnout.launcher.checkpoint.format.shard_file import sum_of
 from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
 from turnout.launcher.event_log import EventLog
 
-_TRIES = 8  # enough even if the daemon pins one generation after another just as it is taken
+_TRIES = 8  # to begin a save: enough even if the daemon pins each generation just before it is marked
 
 
 class ArenaBusy(LauncherError):
@@ -74,7 +73,7 @@ class Arena:
 
     @classmethod
     def make(cls, folder: str | Path, identity: Identity) -> Arena:
-        """Create an arena, which appears in the folder complete. It takes a page per generation; reserve() takes the
+        """Create an arena, which appears complete in the folder, with one page per generation; reserve() allocates the
         rest.
         """
         path, file = arena_files.make(Path(folder), identity)
@@ -95,10 +94,10 @@ class Arena:
 
         Reads again when the state or the epoch changed during the read.
         """
-        at = table_at(generation)
+        offset = table_at(generation)
         while True:
             before = self._word(generation, STATE), self._word(generation, EPOCH)
-            page = bytes(self._bytes[at : at + PAGE_BYTES])
+            page = bytes(self._bytes[offset : offset + PAGE_BYTES])
             linux.fence()
             if before == (self._word(generation, STATE), self._word(generation, EPOCH)):
                 return read_table(page)
@@ -113,41 +112,40 @@ class Arena:
             return
         with self._room.allocator() as take:
             take(f"generation {generation}", offset_of(generation), self._word(generation, RESERVED), size)
-            self._store(generation, RESERVED, max(size, self._word(generation, RESERVED)))
+            self._set_word(generation, RESERVED, max(size, self._word(generation, RESERVED)))
 
     def populate(self, generation: int, size: int) -> bool:
-        """Reserve pages and map them here, so that the first save into them is as fast as any later one.
+        """Allocate `size` bytes of a generation and map their pages, so that the first save into them is as fast as any
+        later one. A thread beside the training loop calls it.
 
-        The daemon calls it to allocate pages. A thread beside the training loop calls it to map them, in a third of the
-        time. Returns False if the kernel is older than 5.14. Raises NoMemory.
+        Returns False if the kernel is older than 5.14, so that the pages are not mapped. Raises NoMemory.
         """
         self.reserve(generation, size)
         view = self.map(generation, size)
         try:
-            done = linux.populate(address_of(view), size)
+            is_mapped = linux.populate(address_of(view), size)
         except OSError as error:
             raise NoMemory(f"{self.path.parent} does not give its pages: {error.strerror}") from error
-        if done and self._maps.get(generation) is view.obj:
+        if is_mapped and self._maps.get(generation) is view.obj:
             self._ready[generation] = size
-        return done
+        return is_mapped
 
     def ready(self, generation: int, size: int) -> bool:
-        """Return True if `size` bytes of it are mapped here.
+        """Return True if the pages of `size` bytes of a generation are mapped in this process.
 
-        If not, writing through the file is faster than through the
-        mapping.
+        If not, writing through the file is faster than through the mapping.
         """
         return self._ready.get(generation, 0) >= size
 
     def map(self, generation: int, size: int) -> memoryview:
-        """Map the first `size` bytes of a generation, which must be reserved. The address is valid while the view is
-        kept.
+        """Return a view of the first `size` bytes of a generation, which must be allocated. Its address is valid while
+        the view exists. Raises BadCheckpoint and NoMemory.
         """
         with self._guard:
-            found = self._maps.get(generation)
-            if found is None or len(found) < size:
+            mapping = self._maps.get(generation)
+            if mapping is None or len(mapping) < size:
                 try:
-                    found = mmap.mmap(self.file, -(-size // PAGE_BYTES) * PAGE_BYTES, offset=offset_of(generation))
+                    mapping = mmap.mmap(self.file, -(-size // PAGE_BYTES) * PAGE_BYTES, offset=offset_of(generation))
                 except ValueError as error:
                     raise BadCheckpoint(
                         f"{self.path}: {size} bytes of generation {generation} are not there"
@@ -155,18 +153,18 @@ class Arena:
                 except OSError as error:
                     raise NoMemory(f"{self.path}: {size} bytes cannot be mapped: {error.strerror}") from error
                 self._ready.pop(generation, None)
-                self._maps[generation] = found  # the smaller mapping ends with its last reader
-            return memoryview(found)[:size]
+                self._maps[generation] = mapping  # the smaller mapping ends with its last reader
+            return memoryview(mapping)[:size]
 
     def claim(self) -> bool:
         """Become the writer until close() or the end of this process. False if another living process is the writer."""
         return self._locks.claim()
 
     def begin(self, record: ShardRecord) -> int | None:
-        """Choose a generation for this save, reserve its memory and mark it WRITING, so that its bytes may change.
+        """Choose a generation for a save, allocate its memory and mark it WRITING; return it.
 
-        The epoch of `record` is ignored. Returns None if slot_to_write() finds none. Raises ArenaBusy, and NoMemory
-        without any change.
+        record: of the save; its epoch is ignored. Returns None if no generation may be overwritten. Raises ArenaBusy,
+        and NoMemory without any change.
         """
         if not self.claim():
             raise ArenaBusy(
@@ -186,36 +184,36 @@ class Arena:
                 full = full or error
                 busy.add(generation)
                 continue
-            if self._take(generation, next_epoch(slots)):
+            if self._mark_writing(generation, next_epoch(slots)):
                 self._filling.add(generation)
                 return generation
         if full is not None:
             raise full
         return None
 
-    def _take(self, generation: int, epoch: int) -> bool:
-        """Mark a generation WRITING unless it is pinned; return True if it is taken.
+    def _mark_writing(self, generation: int, epoch: int) -> bool:
+        """Mark a generation WRITING with this epoch, unless it is pinned; return True if it is marked.
 
-        The state is written before the pins are read. pin() does it in the opposite order, so at least one side sees
-        the other.
+        The state is written before the pins are read. pin() writes the pins before it reads the state, so at least one
+        of both processes sees the other's store.
         """
         before = self._word(generation, STATE)
-        self._store(generation, STATE, SlotState.WRITING)
+        self._set_word(generation, STATE, SlotState.WRITING)
         linux.fence()
         if self._word(generation, PINS):
-            self._store(generation, STATE, before)
+            self._set_word(generation, STATE, before)
             return False
-        self._store(generation, EPOCH, epoch)
-        self._store(generation, SUMS_SUM, 0)
-        # An empty record holds nothing, whatever its state is read as.
+        self._set_word(generation, EPOCH, epoch)
+        self._set_word(generation, SUMS_SUM, 0)
+        # An empty record is invalid with any state, so a reader with an old state does not accept it.
         self._write_record(generation, bytes(RECORD_BYTES))
         return True
 
     def seal(self, generation: int, record: ShardRecord) -> ShardRecord:
         """Make a generation the newest, since all its bytes are written. Returns the record with its epoch.
 
-        A process killed at any instruction leaves the generation either WRITING or whole: the state is the last store,
-        of 8 aligned bytes. The threads that copied have been waited for.
+        A process that is killed at any instruction leaves the generation either WRITING or complete: the state is the
+        last store, of 8 aligned bytes. The caller has waited for all threads that copy.
         x86 shows stores to other cores in program order, including those of memmove(), which ends with a fence when it
         bypasses the cache. On other machines fence() orders the state after all other stores.
         """
@@ -224,25 +222,25 @@ class Arena:
         record = replace(record, epoch=self._word(generation, EPOCH))
         self._write_record(generation, record_bytes(record))
         linux.fence()
-        self._store(generation, STATE, SlotState.SEALED)
+        self._set_word(generation, STATE, SlotState.SEALED)
         self._filling.discard(generation)
         return record
 
     def discard(self, generation: int) -> None:
-        """Mark a generation empty; its memory stays. Called by its writer, or by a process that pinned it and found it
-        broken.
+        """Mark a generation empty; its memory stays allocated. Only its writer calls it, or a process that has pinned
+        it and found it corrupt.
         """
-        self._store(generation, STATE, SlotState.EMPTY)
+        self._set_word(generation, STATE, SlotState.EMPTY)
         self._filling.discard(generation)
 
     def pin(self, generation: int, epoch: int | None = None) -> ShardRecord | None:
-        """Protect this generation from its writer until unpin(), and return its record. Only the daemon pins; pins may
-        be nested.
+        """Pin a generation, so that its writer does not overwrite it until unpin(); return its record.
 
-        epoch: the save that is meant. Returns None, without a pin, if that save is not there.
+        Only the daemon pins; pins may be nested. epoch: of the expected save, None for any. Returns None, without a
+        pin, if the generation has no readable save or another one.
         """
         with self._guard:
-            self._store(generation, PINS, self._word(generation, PINS) + 1)
+            self._set_word(generation, PINS, self._word(generation, PINS) + 1)
         linux.fence()
         slot = self._read_slot(generation)
         if slot.record is None or epoch not in (None, slot.epoch):
@@ -256,21 +254,25 @@ class Arena:
         None if no record matches, or if the generation was overwritten meanwhile.
         """
         slots = self.slots()
-        found = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record is not None and matches(slot.record)]
-        epoch, generation = max(found, default=(0, 0))
-        record = self.pin(generation, epoch) if found else None
+        matching = [
+            (slot.epoch, generation_number)
+            for generation_number, slot in enumerate(slots)
+            if slot.record is not None and matches(slot.record)
+        ]
+        epoch, generation = max(matching, default=(0, 0))
+        record = self.pin(generation, epoch) if matching else None
         return None if record is None else (generation, record)
 
     def unpin(self, generation: int) -> None:
-        """Remove one pin from a generation, so that its writer may take it when no pin is left."""
+        """Remove one pin from a generation. Without any pin, its writer may overwrite it."""
         with self._guard:
-            self._store(generation, PINS, max(self._word(generation, PINS), 1) - 1)
+            self._set_word(generation, PINS, max(self._word(generation, PINS), 1) - 1)
 
     def unpin_all(self) -> None:
-        """Remove all pins that an earlier daemon left. For the daemon that follows it."""
+        """Remove all pins of an earlier daemon. Only the next daemon calls it."""
         with self._guard:
             for generation in range(self.identity.count):
-                self._store(generation, PINS, 0)
+                self._set_word(generation, PINS, 0)
 
     def set_hashed(self, generation: int, sums: Sequence[int]) -> None:
         """Write the checksums of the chunks after the data, and mark a pinned SEALED generation HASHED."""
@@ -279,23 +281,23 @@ class Arena:
         if record is None or len(data) != record.sums_bytes:
             raise ValueError(f"{len(sums)} sums are not those of generation {generation}")
         self.map(generation, record.region_bytes)[record.sums_at : record.sums_at + len(data)] = data
-        self._store(generation, SUMS_SUM, sum_of(data))
+        self._set_word(generation, SUMS_SUM, sum_of(data))
         linux.fence()
-        self._store(generation, STATE, SlotState.HASHED)
+        self._set_word(generation, STATE, SlotState.HASHED)
 
     def sums(self, generation: int) -> tuple[int, ...]:
         """Return the chunk checksums of a HASHED generation. Raises BadCheckpoint if they are not what was written."""
         slot = self._read_slot(generation)
         if slot.record is None or slot.sums_sum is None:
             raise BadCheckpoint(f"generation {generation} has no sums{slot.fault and ': '}{slot.fault}")
-        at = slot.record.sums_at
-        data = bytes(self.map(generation, slot.record.region_bytes)[at : at + slot.record.sums_bytes])
+        offset = slot.record.sums_at
+        data = bytes(self.map(generation, slot.record.region_bytes)[offset : offset + slot.record.sums_bytes])
         if sum_of(data) != slot.sums_sum:
             raise BadCheckpoint(f"the sums of generation {generation} are not what was written")
         return struct.unpack(f"<{len(data) // 8}Q", data)
 
     def close(self) -> None:
-        """Close the arena; the file stays. Views that are still kept stay readable."""
+        """Close the arena; the file stays. Existing views stay readable."""
         with self._room.closed():
             self._close()
 
@@ -313,14 +315,17 @@ class Arena:
         self.path.unlink(missing_ok=True)
 
     def _word(self, generation: int, word: int) -> int:
+        """Return a word of a generation's table. word: its index, such as STATE."""
         return self._words[table_at(generation) // 8 + word]
 
-    def _store(self, generation: int, word: int, value: int) -> None:
+    def _set_word(self, generation: int, word: int, value: int) -> None:
+        """Set a word of a generation's table. word: its index, such as STATE."""
         self._words[table_at(generation) // 8 + word] = value
 
     def _write_record(self, generation: int, data: bytes) -> None:
-        at = table_at(generation) + RECORD_AT
-        self._bytes[at : at + RECORD_BYTES] = data
+        """Write the encoded record of a generation into its table."""
+        offset = table_at(generation) + RECORD_AT
+        self._bytes[offset : offset + RECORD_BYTES] = data
 
 
 def address_of(view: memoryview) -> int:
@@ -350,7 +355,7 @@ class ArenaReader:
 
 ADOPT_S = 10.0  # seconds for a daemon whose agent was killed to write what it holds
 
-_LOOK_S = 0.05
+_POLL_S = 0.05
 
 
 def lock_for_daemon(arena: Arena) -> bool:
@@ -363,18 +368,19 @@ def lock_for_daemon(arena: Arena) -> bool:
 
 
 def adopt_arenas(folder: Path, run: str, worker: str, log_event: EventLog) -> Iterator[Arena]:
-    """Give the arenas that an earlier daemon of this worker left, one per local rank: the one saved to last.
+    """Lock and yield the arenas of an earlier daemon of this worker, one per local rank: the one with the newest save.
 
-    A daemon that still writes gets ADOPT_S to end. Other arenas of the same rank are removed.
+    A daemon that still runs gets ADOPT_S to end; an arena that it still locks then is skipped and logged. Older arenas
+    of the same rank are removed.
     """
     newest: dict[int, Arena] = {}
     until_s = time.monotonic() + ADOPT_S
-    for found in find(folder, run, worker, lambda why: log_event("arena_passed_over", {"why": why})):
+    for arena_file in find(folder, run, worker, lambda why: log_event("arena_passed_over", {"why": why})):
         with suppress(BadCheckpoint):
-            arena = Arena.open(found.path)
-            while not (free := lock_for_daemon(arena)) and time.monotonic() < until_s:
-                time.sleep(_LOOK_S)
-            if not free:
+            arena = Arena.open(arena_file.path)
+            while not (is_locked := lock_for_daemon(arena)) and time.monotonic() < until_s:
+                time.sleep(_POLL_S)
+            if not is_locked:
                 log_event("arena_passed_over", {"why": f"{arena.path} has another daemon"})
                 arena.close()
                 continue
@@ -388,13 +394,14 @@ def adopt_arenas(folder: Path, run: str, worker: str, log_event: EventLog) -> It
 
 
 def _age(arena: Arena) -> tuple[int, int]:
+    """Return round and step of the newest save in an arena, (-1, -1) for none."""
     return max(((slot.record.round, slot.record.step) for slot in arena.slots() if slot.record), default=(-1, -1))
 
 
 def abandoned_arenas(folder: Path, run: str, worker: str) -> Iterator[Path]:
-    """List unused arenas of another boot, and of this worker in another run. Their memory would otherwise be lost.
+    """Yield the paths of unused arenas of another boot, and of this worker in another run, for the caller to remove.
 
-    The worker's name ends at the slash: in a job without a name, the command follows it.
+    The worker's name ends at the slash: in a job without a name, a hash of the command follows it.
     """
     boot, name = boot_id(), worker.partition("/")[0]
     for path in leftovers(folder, ""):

@@ -1,11 +1,11 @@
 """Finds, creates, locks and fills arena files, and finds the folders for them and for sockets.
 
-A file is used only if its owner, mode, run and boot are right. Single bytes of the file carry locks. All users of the
-arena share the lock on byte USERS; the process that saves holds byte WRITER; the one that allocates memory holds byte
-ALLOCATOR. The kernel releases them when the process ends.
-Memory is allocated by one process at a time, and all of it or nothing: if two processes ran out of memory at once and
-both gave pages back, each would leave holes in what the other had counted. How much may be allocated is decided in
-checkpoint/format/memory_budget.py.
+A file is used only if its owner, mode, run and boot are right. Three bytes of the file have locks: all users of the
+arena share the lock on byte USERS, the process that saves locks byte WRITER, and the process that allocates memory
+locks byte ALLOCATOR. The kernel releases them when the process ends.
+Memory is allocated by one process at a time, and completely or not at all: if two processes ran out of memory together
+and both freed pages, each would leave holes in the other's range. checkpoint/format/memory_budget.py decides how much
+may be allocated.
 """
 
 from __future__ import annotations
@@ -64,64 +64,64 @@ _V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def limits(folder: str | Path, groups: Path = _GROUPS, own: Path = _OWN, machine: Path = _MACHINE) -> Limits:
-    """Read the limits of the folder's file system, of every cgroup above this process, and of locked memory.
+    """Read the limits of the folder's file system, of every cgroup of this process, and of locked memory.
 
-    If no cgroup has a limit and the file system is in memory, the machine's available memory is a limit too. Beyond it
-    the kernel would kill processes.
+    If no cgroup has a limit and the file system is in memory, the machine's available memory is a limit too, since the
+    kernel kills processes above it. groups, own, machine: /sys/fs/cgroup, /proc/self and /proc/meminfo.
     """
     system = os.statvfs(folder)
-    left, most = min(_groups(groups, own), default=(None, None))
+    left_bytes, limit_bytes = min(_cgroup_limits(groups, own), default=(None, None))
     return Limits(
         free_bytes=system.f_bavail * system.f_frsize,
-        cgroup_left_bytes=left,
+        cgroup_left_bytes=left_bytes,
         locked_bytes=_lockable_bytes(own),
         size_bytes=system.f_blocks * system.f_frsize,
-        cgroup_bytes=most,
-        available_bytes=_available(machine) if left is None and _is_memory(folder, own) else None,
+        cgroup_bytes=limit_bytes,
+        available_bytes=_available_bytes(machine) if left_bytes is None and _is_memory(folder, own) else None,
     )
 
 
-def _available(machine: Path) -> int | None:
+def _available_bytes(machine: Path) -> int | None:
     """Return the memory that the kernel can give without swapping, in bytes. None if it does not say."""
-    lines = dict(line.partition(":")[::2] for line in _text(machine).splitlines())
+    lines = dict(line.partition(":")[::2] for line in _read_text(machine).splitlines())
     number = lines.get("MemAvailable", "").removesuffix("kB").strip()
     return int(number) * _KIB if number.isdecimal() else None
 
 
 def _is_memory(folder: str | Path, own: Path) -> bool:
-    """Return True if files in this folder take memory instead of disk, or if the mounts are unknown."""
-    device, mounts = os.stat(folder).st_dev, _text(own / "mountinfo").splitlines()
+    """Return True if files in this folder use memory instead of disk, or if the mounts are unknown. own: /proc/self."""
+    device, mounts = os.stat(folder).st_dev, _read_text(own / "mountinfo").splitlines()
     name = f"{os.major(device)}:{os.minor(device)}"
     kinds = {fields[fields.index("-") + 1] for line in mounts if (fields := line.split())[2] == name}
     return not mounts or bool(kinds & _IN_MEMORY)
 
 
-def _groups(root: Path, own: Path) -> Iterator[tuple[int, int]]:
-    """Give the bytes left and the limit of each cgroup that has a limit.
+def _cgroup_limits(root: Path, own: Path) -> Iterator[tuple[int, int]]:
+    """Yield the free bytes and the limit of each cgroup of this process that has a limit, the innermost first.
 
-    In a container the root is the pod's cgroup.
+    In a container the outermost is the pod's cgroup. root: /sys/fs/cgroup. own: /proc/self.
     """
-    for line in _text(own / "cgroup").splitlines():
+    for line in _read_text(own / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         top, names = (root / "memory", _V1) if controllers else (root, _V2)
         inner = top / path.lstrip("/")
         for group in (inner, *inner.parents):
-            if group.is_relative_to(top) and (memory := _left_in_group(group, *names)) is not None:
+            if group.is_relative_to(top) and (memory := _cgroup_limit(group, *names)) is not None:
                 yield memory
 
 
-def _left_in_group(group: Path, limit_name: str, use_name: str, cache_name: str) -> tuple[int, int] | None:
+def _cgroup_limit(group: Path, limit_name: str, use_name: str, cache_name: str) -> tuple[int, int] | None:
     """Return the free bytes and the memory limit of one cgroup.
 
     The page cache counts as free. None if the cgroup has no limit or its files cannot be read. limit_name, use_name:
     files of the cgroup. cache_name: the key of the page cache in memory.stat.
     """
-    limit, use, cache = _text(group / limit_name), _text(group / use_name), 0
+    limit, use, cache = _read_text(group / limit_name), _read_text(group / use_name), 0
     if not limit.isdecimal() or not use.isdecimal() or int(limit) >= _NO_LIMIT:
         return None
-    for line in _text(group / "memory.stat").splitlines():
+    for line in _read_text(group / "memory.stat").splitlines():
         name, _, number = line.partition(" ")
         if name == cache_name and number.isdecimal():
             cache = int(number)
@@ -133,15 +133,16 @@ def _lockable_bytes(own: Path) -> int | None:
 
     None if there is no limit, or if the process may exceed it. own: /proc/self.
     """
-    most, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    status = dict(line.partition(":\t")[::2] for line in _text(own / "status").splitlines())
-    if most == resource.RLIM_INFINITY or int(status.get("CapEff", "0"), 16) & _MAY_LOCK_ALL:
+    limit_bytes, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    status = dict(line.partition(":\t")[::2] for line in _read_text(own / "status").splitlines())
+    if limit_bytes == resource.RLIM_INFINITY or int(status.get("CapEff", "0"), 16) & _MAY_LOCK_ALL:
         return None
     locked = status.get("VmLck", "").split()
-    return max(most - (int(locked[0]) * _KIB if locked else 0), 0)
+    return max(limit_bytes - (int(locked[0]) * _KIB if locked else 0), 0)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Return the text of a small file, "" if it cannot be read."""
     with suppress(OSError, UnicodeDecodeError):
         return path.read_text("ascii").strip()
     return ""
@@ -151,13 +152,13 @@ _SOCKET, _OWNER = "daemon", "owner.lock"
 
 _PRIVATE_NAME = re.compile(r"turnout-[a-z0-9_]{8}")
 
-_MOST_PATH_BYTES = 107  # a socket's path: sockaddr_un has 108 bytes with the final NUL
+_MAX_PATH_BYTES = 107  # a socket's path: sockaddr_un has 108 bytes with the final NUL
 
 
 class PrivateDir(tempfile.TemporaryDirectory[str]):
-    """A private temporary folder.
+    """A private temporary folder, with a lock that its process holds while it lives.
 
-    Its process holds a lock in it while it lives, which no child inherits through exec.
+    No program that the process executes inherits the lock.
     """
 
     def __init__(self, parent: str | Path) -> None:
@@ -184,10 +185,10 @@ def memory_folder(environ: Mapping[str, str]) -> Path:
 
 
 def private_folder(*parents: str | Path) -> PrivateDir:
-    """Make a private folder in the first parent that works and whose path is short enough for a socket.
+    """Create a private folder in the first parent that is writable and whose path is short enough for a socket.
 
-    Tries `parents`, then the temporary folder, /dev/shm and /tmp. Folders of killed processes beside it are removed.
-    Raises OSError if no parent works.
+    Tries `parents`, then the temporary folder, /dev/shm and /tmp. Private folders of killed processes in the same
+    parent are removed. Raises OSError if no parent can be used.
     """
     refused: OSError | None = None
     for parent in (*parents, tempfile.gettempdir(), "/dev/shm", "/tmp"):
@@ -196,7 +197,7 @@ def private_folder(*parents: str | Path) -> PrivateDir:
         except OSError as error:
             refused = error
             continue
-        if len(os.fsencode(socket_in(folder.name))) <= _MOST_PATH_BYTES:
+        if len(os.fsencode(socket_in(folder.name))) <= _MAX_PATH_BYTES:
             _sweep(Path(parent))
             return folder
         folder.cleanup()
@@ -227,13 +228,12 @@ def _remove(folder: Path) -> None:
         os.close(owner)
 
 
-USERS, WRITER, ALLOCATOR = 0, 1, 2
-
-MODE = 0o600
+USERS, WRITER, ALLOCATOR = 0, 1, 2  # offsets of the bytes with locks
+MODE = 0o600  # of an arena's file
 
 _ARENA_NAME = re.compile(r"turnout-[0-9a-f]{32}\.arena")
 
-_MOST_FILES = 10_000
+_MAX_FILES = 10_000
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -248,7 +248,7 @@ class ArenaFile:
 
 
 def _ignore(why: str) -> None:
-    pass
+    """Do nothing with the reason why a file was skipped."""
 
 
 def boot_id() -> str:
@@ -257,10 +257,10 @@ def boot_id() -> str:
 
 
 def make(folder: Path, identity: Identity) -> tuple[Path, int]:
-    """Create an empty arena under a random name; return its path and open file. It has no name until its first pages
-    are written.
+    """Create an empty arena under a random name; return its path and open file.
 
-    Raises NoMemory if the folder does not support it; tmpfs, ext4 and xfs do.
+    The file appears in the folder when its first pages are written. Raises NoMemory if the folder does not support
+    that; tmpfs, ext4 and xfs do.
     """
     path = folder / f"turnout-{secrets.token_hex(16)}.arena"
     try:
@@ -300,13 +300,14 @@ def open_arena_file(path: Path) -> tuple[int, Identity]:
 
 
 def target_of(file: int) -> str:
-    """Read the checkpoint folder that the last daemon noted in this arena, or "" if it is not known."""
+    """Return the checkpoint folder that the last daemon wrote into this arena, "" if it is unknown."""
     return read_target(os.pread(file, TARGET_BYTES, TARGET_AT))
 
 
 def note_target(file: int, target: str) -> None:
-    """Note the checkpoint folder in the arena's file. Only its daemon calls this. If it fails, the training process
-    tells the next daemon.
+    """Write the checkpoint folder into the arena's file, for the next daemon. Only the arena's daemon calls it.
+
+    Errors are ignored: the training process names the folder to the next daemon again.
     """
     with suppress(OSError):
         os.pwrite(file, target_bytes(target), TARGET_AT)
@@ -315,7 +316,7 @@ def note_target(file: int, target: str) -> None:
 class ArenaLocks:
     """Holds the locks of one user of an arena, through an open file of its own.
 
-    A forked child closes that file at once, so a data loader that outlives its trainer does not keep the trainer's
+    A forked child closes that file at once, so a data loader that outlives its trainer does not hold the trainer's
     locks.
     """
 
@@ -326,8 +327,8 @@ class ArenaLocks:
         _open_locks.add(self)
 
     def claim(self) -> bool:
-        """Become the writer. False if another living process is the writer, or if this process was forked from the
-        user.
+        """Become the writer of the arena. Return False if another living process is the writer, or if this process was
+        forked from the one that opened the arena.
         """
         self._writer = self._writer or (self._file >= 0 and linux.try_lock(self._file, WRITER, exclusive=True))
         return self._writer
@@ -351,12 +352,13 @@ class ArenaLocks:
 _open_locks: weakref.WeakSet[ArenaLocks] = weakref.WeakSet()
 
 
-def _in_child() -> None:
+def _close_in_child() -> None:
+    """Close the files with locks that this process, a fork, has inherited."""
     for locks in tuple(_open_locks):
         locks.close()
 
 
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def find(
@@ -367,29 +369,29 @@ def find(
     *,
     replicas: bool | None = False,
 ) -> list[ArenaFile]:
-    """List the arenas of this run, worker and boot, by local rank. Opens them to read; removes and locks nothing.
+    """List the arenas of this run, worker and boot, by local rank. Changes and locks nothing.
 
-    on_skipped: called with the reason why a file with an arena's name is skipped. replicas: True for replicas of other
-    workers, None for all.
+    on_skipped: called with the reason why a file with an arena's name is skipped. replicas: False for the worker's own
+    arenas, True for those with replicas of other workers, None for both.
     """
     boot = boot_id()
-    found = [
+    arenas = [
         each
         for each in _list_arenas(Path(folder), on_skipped)
         if (each.identity.run, each.identity.worker) == (run, worker) and replicas in (None, bool(each.identity.owner))
     ]
-    for each in found:
+    for each in arenas:
         if each.identity.boot != boot:
             on_skipped(f"{each.path} was written before this machine was started")
-    ours = [each for each in found if each.identity.boot == boot]
-    return sorted(ours, key=lambda each: (each.identity.local_rank, each.path))
+    own_arenas = [each for each in arenas if each.identity.boot == boot]
+    return sorted(own_arenas, key=lambda each: (each.identity.local_rank, each.path))
 
 
 def leftovers(folder: str | Path, run: str, boot: str = "") -> list[Path]:
-    """List arenas of this user that no process has open and that belong to another boot or run. The caller may remove
-    them.
+    """List arenas of this user that no process has open and that belong to another boot or run.
 
-    If several jobs share the folder, another run may be between two processes; only the caller can know.
+    The caller decides whether to remove them: if several jobs share the folder, another run may be between two
+    processes. boot: "" for this machine's present boot.
     """
     boot = boot or boot_id()
     return [
@@ -400,7 +402,7 @@ def leftovers(folder: str | Path, run: str, boot: str = "") -> list[Path]:
 
 
 def _list_arenas(folder: Path, on_skipped: Callable[[str], object]) -> list[ArenaFile]:
-    """Return the arena files in a folder by name, at most _MOST_FILES.
+    """Return the arena files in a folder by name, at most _MAX_FILES.
 
     on_skipped: called with the reason for each file or folder that cannot be read.
     """
@@ -409,29 +411,32 @@ def _list_arenas(folder: Path, on_skipped: Callable[[str], object]) -> list[Aren
     except OSError as error:
         on_skipped(f"{folder} cannot be read: {error.strerror}")
         return []
-    found = []
-    for name in names[:_MOST_FILES]:
+    arenas = []
+    for name in names[:_MAX_FILES]:
         try:
             file, identity = open_arena_file(folder / name)
         except BadCheckpoint as error:
             on_skipped(str(error))
             continue
         try:
-            found.append(ArenaFile(folder / name, identity, linux.is_locked(file, USERS)))
+            arenas.append(ArenaFile(folder / name, identity, linux.is_locked(file, USERS)))
         finally:
             os.close(file)
-    return found
+    return arenas
 
 
-AT_ONCE_BYTES = 256 << 20  # allocated in one call, before checking whether the arena is closing
+CALL_BYTES = 256 << 20  # allocated in one call, before checking whether the arena is closing
 
-ALLOCATE_S, _LOOK_S = 120.0, 0.002  # seconds to wait for another process's allocation, and between two checks
+ALLOCATE_S, _POLL_S = 120.0, 0.002  # seconds to wait for another process's allocation, and between two checks
 
-Take = Callable[[str, int, int, int], None]
+Take = Callable[[str, int, int, int], None]  # as ShmAllocation._allocate
 
 
 class ShmAllocation:
-    """Allocates memory for one open arena. locks: the arena's locks. look: reads the memory limits of a folder."""
+    """Allocates memory for one open arena.
+
+    path, file: of the arena. locks: the arena's locks. look: reads the memory limits of a folder.
+    """
 
     def __init__(self, path: Path, file: int, locks: ArenaLocks, look: Callable[[Path], Limits] = limits) -> None:
         self._path, self._file, self._locks, self._look = path, file, locks, look
@@ -439,23 +444,23 @@ class ShmAllocation:
 
     @contextmanager
     def allocator(self) -> Iterator[Take]:
-        """Hold the right to allocate, and give a function that does it. Both raise NoMemory, and then keep no more than
-        before.
+        """Lock the allocation within a block, and yield the function that allocates a byte range (`_allocate`).
 
-        The function takes a name for errors, an offset in the file, the bytes already there, and the bytes wanted.
+        Raises NoMemory if another process holds the lock for ALLOCATE_S. If the function raises NoMemory, no more
+        memory is allocated than before.
         """
         with self._guard:
             until_s = time.monotonic() + ALLOCATE_S
             while not self._locks.lock_allocation():
                 if self._closing or time.monotonic() > until_s:
                     raise NoMemory(f"{self._path}: another process has not made its pages within {ALLOCATE_S:g} s")
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
             try:
                 yield self._allocate
             finally:
                 self._locks.unlock_allocation()
 
-    def _allocate(self, what: str, at: int, reserved_bytes: int, size: int) -> None:
+    def _allocate(self, purpose: str, offset: int, reserved_bytes: int, size: int) -> None:
         """Allocate the rest of a byte range of the file.
 
         Raises NoMemory, and frees the new part, if machine or file system lack the room. what: the use of the range,
@@ -464,7 +469,7 @@ class ShmAllocation:
         available = self._look(self._path.parent).available_bytes
         if available is not None and size - reserved_bytes > available:
             raise NoMemory(
-                f"{self._path.parent} has room for the {size} bytes of {what}, and the machine has not: "
+                f"{self._path.parent} has room for the {size} bytes of {purpose}, and the machine has not: "
                 f"{reserved_bytes} it has, {available} bytes of memory are available; "
                 "save less, keep fewer generations, or use a larger one"
             )
@@ -473,22 +478,22 @@ class ShmAllocation:
             # Refuse at once, instead of taking the memory of others bit by bit first.
             if size - reserved_bytes > free.f_bavail * free.f_frsize:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            for start in range(reserved_bytes, size, AT_ONCE_BYTES):
+            for start in range(reserved_bytes, size, CALL_BYTES):
                 if self._closing:
                     raise NoMemory(f"{self._path} is closed")
-                linux.allocate(self._file, at + start, min(AT_ONCE_BYTES, size - start))
+                linux.allocate(self._file, offset + start, min(CALL_BYTES, size - start))
         except OSError as error:
             with suppress(OSError):
-                linux.punch(self._file, at + reserved_bytes, size - reserved_bytes)
+                linux.punch_hole(self._file, offset + reserved_bytes, size - reserved_bytes)
             file_system = os.fstatvfs(self._file)
             raise NoMemory(
-                f"{self._path.parent} does not give {what} its {size} bytes: {error.strerror}; "
+                f"{self._path.parent} does not give {purpose} its {size} bytes: {error.strerror}; "
                 f"{file_system.f_bavail * file_system.f_frsize} bytes are free and {reserved_bytes} it has"
             ) from error
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Stop allocating, and wait for an allocation in progress to end."""
+        """Stop allocations, and wait until one in progress has ended, before the block runs."""
         self._closing = True
         with self._guard:
             yield

@@ -1,6 +1,6 @@
 """Copies bytes into an arena at memory speed, with a few threads that do not need the interpreter.
 
-If the mapping's pages are there (arena.ready()), several threads copy through the mapping. Otherwise one thread writes
+If the mapping's pages exist (arena.ready()), several threads copy through the mapping. Otherwise one thread writes
 through the file, which causes no page faults; the kernel admits one writer at a time.
 Source: docs/facts/launcher.md 0, §4; torch's own threads fall to a quarter of this where the cores are busy
 """
@@ -21,16 +21,16 @@ import numpy.typing as npt
 
 from turnout.launcher import linux
 
-Rows: TypeAlias = npt.NDArray[np.int64]
-# (target, source, bytes); an array costs less than a long list.
+Rows: TypeAlias = npt.NDArray[np.int64]  # shape (n,), or (n, 3) for pieces
+# Pieces to copy, each (target, source, bytes): addresses or file offsets. An array costs less than a long list.
 Pieces: TypeAlias = Sequence[tuple[int, int, int]] | Rows
 
-MOST_THREADS = 8
+MAX_THREADS = 8
 _TINY_BYTES = 16 << 10  # below this, a call costs more than its copy
-_FEW = 4  # up to so many tiny pieces are copied one by one in Python, which is faster but blocks training
-_MOST_AT_ONCE = 1_024  # pieces per call
-_PART_BYTES = 8 << 20  # the least that a thread takes at a time,
-_MOST_PARTS = 64  # in so many parts at most, so that a slow thread delays the others less
+_MIN_RUN = 4  # consecutive tiny pieces from which one call is faster than copying each in Python, which blocks training
+_MAX_PIECES = 1_024  # pieces per call
+_PART_BYTES = 8 << 20  # least bytes of a part, which one thread copies at a time
+_MAX_PARTS = 64  # of one copy; several per thread, so that a slow thread delays the others less
 
 
 class Copier:
@@ -39,46 +39,45 @@ class Copier:
     """
 
     def __init__(self, threads: int = 2) -> None:
-        if not 1 <= threads <= MOST_THREADS:
-            raise ValueError(f"{threads} threads: 1 to {MOST_THREADS} are taken")
+        if not 1 <= threads <= MAX_THREADS:
+            raise ValueError(f"{threads} threads: 1 to {MAX_THREADS} are taken")
         self._threads, self._pool = threads, ThreadPoolExecutor(threads, "turnout-copy")
         self._running: list[Future[None]] = []
-        self._left: deque[Callable[[], None]] = deque()  # parts that no thread has taken yet
+        self._waiting_parts: deque[Callable[[], None]] = deque()  # parts that no thread has taken yet
         self._cuts: _Cuts | None = None
 
     def copy(self, pieces: Pieces, *, background: bool = False) -> None:
-        """Copy each piece from address to address. The caller keeps both alive until wait() returns.
+        """Start to copy each piece from address to address. Both must stay valid until wait() returns.
 
-        background: one thread copies at once, in the background. Otherwise all threads copy, including the one in
-        wait().
+        background: one thread copies, in the background. Otherwise all threads copy, including the one in wait().
         """
-        self._left.extend(self._parts(_rows(pieces), 1 if background else _FEW))
-        for _ in range(1 if background else min(self._threads, len(self._left)) - 1):
-            self._running.append(self._pool.submit(self._take))
+        self._waiting_parts.extend(self._parts(_rows(pieces), 1 if background else _MIN_RUN))
+        for _ in range(1 if background else min(self._threads, len(self._waiting_parts)) - 1):
+            self._running.append(self._pool.submit(self._copy_parts))
 
-    def _parts(self, rows: Rows, few: int) -> list[Callable[[], None]]:
+    def _parts(self, rows: Rows, min_run: int) -> list[Callable[[], None]]:
         """Split the copies into calls that the threads can run in parallel.
 
-        Large copies are cut into parts of about equal size; tiny ones are grouped. few: see _are_tiny.
+        Large copies are cut into parts of about equal size; tiny ones are grouped. min_run: as in `_are_tiny`.
         """
-        in_calls = _are_tiny(rows, few)
+        in_calls = _are_tiny(rows, min_run)
         tiny, large = rows[in_calls], rows[~in_calls]
         parts: list[Callable[[], None]] = []
         if len(large):
             sizes = large[:, 2]
             if self._cuts is None or not np.array_equal(sizes, self._cuts.sizes):
-                count = min(max(int(sizes.sum()) // _PART_BYTES, self._threads), _MOST_PARTS)
+                count = min(max(int(sizes.sum()) // _PART_BYTES, self._threads), _MAX_PARTS)
                 self._cuts = _Cuts.of(sizes, count)
             cut = self._cuts.cut(large).tolist()
-            parts += [partial(_move, cut[start:end]) for start, end in pairwise(self._cuts.borders)]
-        parts += [partial(_gather, tiny[at : at + _MOST_AT_ONCE]) for at in range(0, len(tiny), _MOST_AT_ONCE)]
+            parts += [partial(_copy_each, cut[start:end]) for start, end in pairwise(self._cuts.borders)]
+        parts += [partial(_copy_tiny, tiny[index : index + _MAX_PIECES]) for index in range(0, len(tiny), _MAX_PIECES)]
         return parts
 
-    def _take(self) -> None:
+    def _copy_parts(self) -> None:
         """Copy the remaining parts one by one, as the other threads do."""
         while True:
             try:
-                part = self._left.popleft()
+                part = self._waiting_parts.popleft()
             except IndexError:
                 return
             part()
@@ -93,11 +92,11 @@ class Copier:
         errors: list[BaseException | None] = []
         if len(running) < self._threads:
             try:
-                self._take()
+                self._copy_parts()
             except BaseException as error:
                 errors.append(error)
         errors += [future.exception() for future in running]
-        self._left.clear()
+        self._waiting_parts.clear()
         for each in errors:
             if each is not None:
                 raise each
@@ -109,7 +108,7 @@ class Copier:
 
 @dataclass(frozen=True, slots=True)
 class _Cuts:
-    """Divides pieces of given sizes into shares of equal size."""
+    """The division of pieces of certain sizes into shares of equal size. A piece on a border is cut into parts."""
 
     sizes: npt.NDArray[np.int64]  # of the pieces
     piece: npt.NDArray[np.intp]  # by part: the piece that it is cut from
@@ -122,7 +121,7 @@ class _Cuts:
         """Cut pieces of these sizes into `count` shares."""
         ends = np.cumsum(sizes)
         total = int(ends[-1]) if len(ends) else 0
-        shares = np.array([total * at // count for at in range(1, count)], np.int64)
+        shares = np.array([total * number // count for number in range(1, count)], np.int64)
         points = np.unique(np.concatenate([np.zeros(1, np.int64), ends, shares]))
         starts = points[:-1]
         piece = np.searchsorted(ends, starts, side="right")
@@ -149,26 +148,30 @@ def _rows(pieces: Pieces) -> Rows:
     return rows
 
 
-def _move(pieces: Sequence[tuple[int, int, int]]) -> None:
+def _copy_each(pieces: Sequence[tuple[int, int, int]]) -> None:
+    """Copy pieces one by one in this thread."""
     for to, source, size in pieces:
         ctypes.memmove(to, source, size)
 
 
-def _gather(rows: Rows) -> None:
+def _copy_tiny(rows: Rows) -> None:
     """Copy many small pieces in one system call."""
     starts, _ = _runs(rows)
     sources = np.ascontiguousarray(rows[:, 1:])
     targets = np.stack([rows[starts, 0], np.add.reduceat(rows[:, 2], starts)], axis=1)
-    if not linux.gather(targets.ctypes.data, len(targets), sources.ctypes.data, len(rows), int(rows[:, 2].sum())):
-        _move(rows.tolist())
+    if not linux.copy_pieces(targets.ctypes.data, len(targets), sources.ctypes.data, len(rows), int(rows[:, 2].sum())):
+        _copy_each(rows.tolist())
 
 
-def _are_tiny(rows: Rows, few: int) -> npt.NDArray[np.bool_]:
-    """Mark the pieces that are copied many in one call. few: the length of a run that is worth a call."""
+def _are_tiny(rows: Rows, min_run: int) -> npt.NDArray[np.bool_]:
+    """Return a mask of the tiny pieces that are copied together in one call.
+
+    min_run: number of pieces with consecutive targets from which a call is faster.
+    """
     tiny = rows[:, 2] < _TINY_BYTES
     places = np.flatnonzero(tiny)
     _, lengths = _runs(rows[places])
-    tiny[places[np.repeat(lengths < few, lengths)]] = False
+    tiny[places[np.repeat(lengths < min_run, lengths)]] = False
     return tiny
 
 

@@ -1,6 +1,6 @@
 """Runs the checkpoint daemon: `python -m turnout.launcher.checkpoint.daemon`, on inherited sockets and at low priority.
 
-The agent writes to the daemon's stdin. When stdin ends, the daemon finishes what is in flight and exits.
+The agent writes to the daemon's stdin. When stdin ends, the daemon finishes the saves in flight and exits.
 """
 
 from __future__ import annotations
@@ -16,28 +16,30 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
-from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, End, Message, Trust, read_at_daemon
+from turnout.launcher.checkpoint.format.daemon_messages import MAX_BYTES, End, Message, Trust, read_at_daemon
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog, log_to
 from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, next_frame
 
-PERSIST_BYTES_S = "TURNOUT_PERSIST_BYTES_S"  # in its environment, which it has from the agent
+# Environment variables with the limits in bytes per second of writes to storage and of replication, 0 for none.
+PERSIST_BYTES_S = "TURNOUT_PERSIST_BYTES_S"
 REPLICATE_BYTES_S = "TURNOUT_REPLICATE_BYTES_S"
-THREADS = 64  # hanging storage blocks one thread for each local rank, and hashing needs some, too
+THREADS = 64  # hanging storage blocks one thread for each local rank, and hashing needs some threads, too
 log = logging.getLogger("turnout.checkpoint_daemon")
 
 
 async def _next_message(reader: asyncio.StreamReader) -> Message | None:
-    """Read the next message of the agent. None if the agent is gone or its message is invalid."""
+    """Read the next message of the agent. None if the agent has ended or its message is invalid."""
     try:
-        return read_at_daemon(await next_frame(reader, MOST_BYTES))
+        return read_at_daemon(await next_frame(reader, MAX_BYTES))
     except (OSError, asyncio.IncompleteReadError, BadFrame):
         return None
 
 
-async def _run(listens: socket.socket, endpoint: socket.socket | None, daemon: CheckpointDaemon) -> None:
-    """Serve training processes until the agent ends. endpoint: listens for other workers' daemons, None to have no
-    replicas.
+async def _serve_until_end(listener: socket.socket, endpoint: socket.socket | None, daemon: CheckpointDaemon) -> None:
+    """Serve training processes until the agent ends, then end the daemon.
+
+    listener: of training processes. endpoint: listens for other workers' daemons; None for no replicas.
     """
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(THREADS))
@@ -49,30 +51,31 @@ async def _run(listens: socket.socket, endpoint: socket.socket | None, daemon: C
         if trust.restore_place is not None:
             await daemon.replicator.begin_round(trust.step, trust.restore_place)
 
-    def serve() -> asyncio.StreamReaderProtocol:
+    def make_protocol() -> asyncio.StreamReaderProtocol:
+        """Return the protocol of one connection, which the daemon serves."""
         return asyncio.StreamReaderProtocol(asyncio.StreamReader(), daemon.serve)
 
-    acceptor = Acceptor(listens, serve)
+    acceptor = Acceptor(listener, make_protocol)
     last = await _next_message(reader)  # says whether the job is done
     acceptor.close()
-    listens.close()
+    listener.close()
     await daemon.end(isinstance(last, End) and last.done)
 
 
-async def _begin(
-    listens: socket.socket, endpoint: socket.socket | None, options: argparse.Namespace, log_event: EventLog
+async def _start_daemon(
+    listener: socket.socket, endpoint: socket.socket | None, options: argparse.Namespace, log_event: EventLog
 ) -> None:
     """Create the daemon from its options and serve both sockets until it ends.
 
-    endpoint: the socket for other daemons, None for none.
+    listener: the socket for training processes. endpoint: the socket for other daemons, None for none.
     """
     of_worker, limits = (options.folder, options.run, options.worker), (options.bytes_s, options.copied_s)
     daemon = CheckpointDaemon(*of_worker, log_event, *limits, options.reports)
-    await _run(listens, endpoint, daemon)
+    await _serve_until_end(listener, endpoint, daemon)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the daemon until its agent ends."""
+    """Run the daemon until its agent ends; return 0. argv: None for the arguments of this process."""
     parser = argparse.ArgumentParser(
         prog="turnout-checkpoint-daemon", description="Looks after the memory of one worker."
     )
@@ -100,11 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     log.setLevel(os.environ.get("LOGLEVEL", "INFO").upper())
     log.propagate = False
     os.nice(max(0, min(options.nice, 19)))
-    listens = socket.socket(fileno=options.listen)
-    listens.setblocking(False)
+    listener = socket.socket(fileno=options.listen)
+    listener.setblocking(False)
     log_event = log_to(log, quiet=["persisted", "checkpoint_committed"])
     endpoint = socket.socket(fileno=options.peer_listen) if options.peer_listen is not None else None
-    asyncio.run(_begin(listens, endpoint, options, log_event))
+    asyncio.run(_start_daemon(listener, endpoint, options, log_event))
     return 0
 
 

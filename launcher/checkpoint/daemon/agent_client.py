@@ -1,7 +1,7 @@
 """Talks to the checkpoint daemon for an agent: starts it at the first connection, and sends it requests.
 
-A job that saves nothing in memory has no daemon. If arenas from before the agent's restart exist, the daemon starts at
-once; so does the next one when a daemon has died. It ends with its agent, which alone holds the other end of its stdin.
+A job that saves nothing in memory has no daemon. The daemon starts at once if arenas from before the agent's restart
+exist, and after the death of a daemon. It ends with its agent, which alone has the other end of its stdin.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from turnout.launcher.checkpoint.arena.arena_files import find, socket_in
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReportReader
 from turnout.launcher.checkpoint.daemon.trainer_client import daemon_command
 from turnout.launcher.checkpoint.format.daemon_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     Adopt,
     Done,
     End,
@@ -43,26 +43,26 @@ from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 ANSWER_S = 60.0  # seconds to hash what is sealed: hundreds of GB at 16 GB/s a core
 FETCH_S = 3_600.0  # seconds to fetch another worker's memory
-MAX_DAEMONS_ASKED = 3  # daemons that are asked the same, one after the other has died
+MAX_DAEMONS_ASKED = 3  # daemons that get one request, each after the death of the one before
 LOG_PERIOD_S = 10.0  # seconds between two log lines about an answer that is awaited
-MAX_PAUSE_S = 10.0  # seconds before the next daemon starts, when one after the other has died
+MAX_PAUSE_S = 10.0  # seconds before the next daemon starts, if several have died soon after their start
 STABLE_S = 30.0  # seconds after which a daemon's death says nothing about the next one
 END_S = 600.0  # seconds to finish writing
 LAST_REPORTS_S = 5.0  # seconds to read what a daemon that has ended reported last
-_BACKLOG = 128
+_BACKLOG = 128  # connections that the kernel queues
 
 
 class FetchFailed(LauncherError):
-    """The step that this member was told to fetch from another worker's memory is missing. Start no process; wait for a
-    new round.
+    """A shard that this member must fetch from another worker's memory could not be fetched. Start no process; wait for
+    a new round.
     """
 
 
 class AgentClient:
     """Starts, asks and stops the checkpoint daemon of one agent.
 
-    folder: private, for the socket. memory: holds the arenas.
-    endpoint: listens for other workers' daemons, None to refuse them. token: the job's secret.
+    folder: private, for the socket. memory: the folder of the arenas. run, worker: the job's id and the worker's name.
+    endpoint: listens for other workers' daemons; None for no replicas. token: the job's secret.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class AgentClient:
         self._endpoint, self._trust = endpoint, Trust(token)
         self._listener: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._restart_task: asyncio.Task[None] | None = None
         self._reports: SaveReportReader | None = None  # of the newest daemon
         self._starting = asyncio.Lock()
         self._pause_s = 0.0  # before the next daemon starts
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that tell training processes of the daemon."""
+        """Return the environment variables by which training processes find the daemon and its arenas."""
         return {DAEMON: str(self._path), RUN: self._run, WORKER: self._worker, MEMORY: str(self._memory)}
 
     @property
@@ -104,23 +104,26 @@ class AgentClient:
         os.chmod(self._path, 0o600)
         self._listener.listen(_BACKLOG)
         self._listener.setblocking(False)
-        self._arm()
+        self._watch_listener()
         await self._start_if_any()
 
-    def _arm(self) -> None:
+    def _watch_listener(self) -> None:
+        """Start the daemon at the next connection."""
         assert self._listener is not None
-        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._first_connection)
+        asyncio.get_running_loop().add_reader(self._listener.fileno(), self._on_first_connection)
 
-    def _disarm(self) -> None:
+    def _unwatch_listener(self) -> None:
+        """Do not react to connections, since the daemon accepts them."""
         assert self._listener is not None
         asyncio.get_running_loop().remove_reader(self._listener.fileno())
 
-    def _first_connection(self) -> None:
-        self._disarm()
-        self._watch = asyncio.get_running_loop().create_task(self._start())
+    def _on_first_connection(self) -> None:
+        """Start the daemon, which accepts the connection."""
+        self._unwatch_listener()
+        self._restart_task = asyncio.get_running_loop().create_task(self._start())
 
     async def _start_if_any(self) -> None:
-        """Start the daemon if arenas were left by an earlier agent or by a daemon that died."""
+        """Start the daemon, if it does not run, if arenas of an earlier agent or of a dead daemon exist."""
         if self._listener is None or self._process is not None:
             return
         if await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
@@ -134,14 +137,14 @@ class AgentClient:
         async with self._starting:
             if self._listener is None or self._process is not None:
                 return
-            self._disarm()
+            self._unwatch_listener()
             self._process = await self._spawn(self._listener)
             if self._endpoint is not None and self._process.stdin is not None:
                 self._process.stdin.write(encode(self._trust))
-            self._watch = asyncio.get_running_loop().create_task(self._restart_when_dead(self._process))
+            self._restart_task = asyncio.get_running_loop().create_task(self._restart_when_dead(self._process))
 
     async def _spawn(self, listener: socket.socket) -> asyncio.subprocess.Process:
-        """Start a daemon that inherits the listening sockets, and read its reports."""
+        """Start a daemon that inherits the listening sockets, and begin to read its reports."""
         fds = [each.fileno() for each in (listener, self._endpoint) if each is not None]
         endpoint = ("--peer-listen", str(fds[1])) if self._endpoint is not None else ()
         reports = SaveReportReader(self._log_event)
@@ -166,16 +169,16 @@ class AgentClient:
         return process
 
     async def _restart_when_dead(self, process: asyncio.subprocess.Process) -> None:
-        """Wait for the daemon to die, report it and start a new one, which takes over the memory.
+        """Wait for the daemon to die, log it and start a new one, which adopts the arenas.
 
-        The first one starts at once. Later ones start after a pause, or at the next connection.
+        After a daemon that ran for STABLE_S it starts at once, else after a growing pause or at the next connection.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         code = await process.wait()
         if self._process is process:
             self._process = None
-            self._arm()
+            self._watch_listener()
             pause_s = 0.0 if loop.time() > began_s + STABLE_S else self._pause_s
             self._pause_s = min(max(2 * pause_s, 0.5), MAX_PAUSE_S)
             self._log_event("daemon_lost", {"exit": code, "next_in_s": pause_s})
@@ -183,19 +186,21 @@ class AgentClient:
             await self._start()
 
     async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
-        """Ask what all `ranks` processes of this worker hold, hashed, newest first.
+        """Return the hashed steps in memory that all `ranks` processes of this worker hold, newest first; () for none.
 
-        Waits for hashes, not for storage.
+        Includes shards that the daemon keeps for other workers. Waits for hashes, not for storage. () also if the
+        daemon does not answer.
         """
         answer = await self._ask(GetHeldSteps(ranks))
         return answer.held_steps if isinstance(answer, HeldSteps) else ()
 
     async def restore(self, step: int, restore_place: RestorePlace, persist_step: int = -1) -> None:
-        """Tell the daemon that all members restore this step from memory, and fetch shards that are missing here.
+        """Tell the daemon which step all members restore from memory, and let it fetch missing shards.
 
-        The step is also written to storage. -1 means that members load from storage instead; `persist_step` is then
-        the newest step all held, which is stored soon, or -1.
-        Raises FetchFailed if a shard cannot be fetched; retrying at once is of no use.
+        The daemon also writes that step to storage. step: -1 if members load from storage instead. Then persist_step is
+        the newest step that all members held, which the daemon writes to storage before the load, -1 for none.
+        restore_place: this member's place in the round, and where to fetch. Raises FetchFailed if a shard cannot be
+        fetched; a retry in this round cannot succeed.
         """
         self._trust = Trust(self._trust.token, step, msgspec.structs.replace(restore_place, fetch_from=()))
         if restore_place.fetch_from:
@@ -209,19 +214,22 @@ class AgentClient:
             )
 
     async def adopt_shards(self, order: Handover) -> None:
-        """Adopt shards of workers that leave, as named by `order`, as far as they arrive within its time."""
+        """Let the daemon adopt the shards of leaving workers that the order names, as far as it can within its time."""
         await self._start()
         request = Adopt(order.round, order.step, order.saved_round, order.ranks, order.within_s, order.shards)
         await self._ask(request, order.within_s + ANSWER_S)
 
     async def persist(self, step: int) -> None:
-        """Write this step, which all members hold, to storage at the end of the job. Newer saves are discarded."""
+        """Let the daemon write this step, which all members hold, to storage at the end of the job, and discard newer
+        saves.
+        """
         await self._ask(Restore(step))
 
     async def stored_step(self) -> StoredStep:
-        """Ask for the newest step that this worker's processes would find in storage.
+        """Return the newest step in storage as this worker sees it; an empty StoredStep if unknown.
 
-        Ask after restore(-1), when steps soon to be stored are included. If memory is of an older round, ask before it.
+        Ask after restore(-1), which writes steps in flight to storage. If the step in memory is of an older round, ask
+        before restore().
         """
         answer = await self._ask(FindStored())
         return answer if isinstance(answer, StoredStep) else StoredStep()
@@ -237,47 +245,50 @@ class AgentClient:
         await self._start_if_any()
         if self._process is None:
             return None
-        asking = asyncio.create_task(self._answer(message))
+        request = asyncio.create_task(self._request_answer(message))
         loop = asyncio.get_running_loop()
         until_s = loop.time() + within_s
         try:
-            while not asking.done() and (left_s := until_s - loop.time()) > 0:
-                await asyncio.wait([asking], timeout=min(LOG_PERIOD_S, left_s))
-                if not asking.done():
+            while not request.done() and (left_s := until_s - loop.time()) > 0:
+                await asyncio.wait([request], timeout=min(LOG_PERIOD_S, left_s))
+                if not request.done():
                     fields = {
                         "answer_to": type(message).__name__,
                         "gives_up_in_s": max(round(until_s - loop.time()), 0),
                     }
                     self._log_event("daemon_awaited", fields)
-            if asking.done():
-                return asking.result()
+            if request.done():
+                return request.result()
             why = f"no answer within {within_s:g} s"
         except (OSError, BadFrame) as error:
             why = str(error) or type(error).__name__
         finally:
-            asking.cancel()
+            request.cancel()
         self._log_event("daemon_silent", {"detail": why})
         return None
 
-    async def _answer(self, message: GetHeldSteps | Restore | FindStored | Adopt) -> ToClient:
-        """Ask the daemon, and the next one again if it dies meanwhile. Raises OSError and BadFrame."""
-        for left in reversed(range(MAX_DAEMONS_ASKED)):
+    async def _request_answer(self, message: GetHeldSteps | Restore | FindStored | Adopt) -> ToClient:
+        """Send a request and return the answer. If the daemon dies meanwhile, repeat it to the next one.
+
+        Raises OSError and BadFrame.
+        """
+        for tries_left in reversed(range(MAX_DAEMONS_ASKED)):
             reader, writer = await asyncio.open_unix_connection(str(self._path))
             try:
                 writer.write(encode(message))
-                return read_at_client(await next_frame(reader, MOST_BYTES))
+                return read_at_client(await next_frame(reader, MAX_BYTES))
             except (ConnectionError, asyncio.IncompleteReadError) as error:
-                if not left:
+                if not tries_left:
                     raise ConnectionResetError("the daemon has died") from error
             finally:
                 writer.close()
         raise AssertionError("unreachable")
 
     async def close(self, *, done: bool, by_s: float | None = None) -> None:
-        """Stop the daemon as its agent ends. With `done` the job has ended too, and its memory is freed; else memory
-        stays.
+        """Stop the daemon, since its agent ends.
 
-        by_s: the deadline on the event loop's clock. A daemon that still writes then is reported and goes on by itself.
+        done: the job has ended too, and the arenas are removed; else they stay. by_s: the deadline on the event loop's
+        clock, after which a daemon that still writes is logged and continues alone; None: it is killed after END_S.
         """
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
@@ -298,15 +309,15 @@ class AgentClient:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._reports.ended.wait(), LAST_REPORTS_S)
             self._reports.close()
-        if self._watch is not None:
-            self._watch.cancel()
+        if self._restart_task is not None:
+            self._restart_task.cancel()
         if self._listener is not None:
-            self._disarm()
+            self._unwatch_listener()
             self._listener.close()
             self._listener = None
             self._path.unlink(missing_ok=True)
         if self._endpoint is not None:
             self._endpoint.close()
         if done:  # the daemon has died
-            for found in await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
-                found.path.unlink(missing_ok=True)
+            for arena_file in await asyncio.to_thread(find, self._memory, self._run, self._worker, replicas=None):
+                arena_file.path.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The checkpoint daemon of one worker: it serves clients, and keeps a rank store for each local rank, and replicas.
+"""The checkpoint daemon of one worker: it serves connections, and has a rank store for each local rank, and replicas.
 
-It outlives training processes. How one arena is served is known in rank_store.py; how its saves reach storage, and when
-a step is committed, in persist.py.
+It outlives training processes. rank_store.py knows one rank's arena; persist.py knows how saves reach storage and when
+a step is committed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from turnout.launcher.checkpoint.daemon.rank_store import Preallocator, RankStor
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReports, ends_of
 from turnout.launcher.checkpoint.format.arena_layout import Identity
 from turnout.launcher.checkpoint.format.daemon_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     Adopt,
     ArenaPath,
     Bye,
@@ -64,7 +64,7 @@ from turnout.launcher.rendezvous.transport.frame_connection import next_frame
 
 
 class Session:
-    """Serves one connection. send: writes bytes to the peer."""
+    """Serves one connection of a training process or of the agent. send: writes bytes to the peer."""
 
     def __init__(self, daemon: CheckpointDaemon, send: Callable[[bytes], object], log_event: EventLog) -> None:
         self._daemon, self._send, self._log_event = daemon, send, log_event
@@ -115,6 +115,7 @@ class Session:
         return await self._handle_registered(self._rank_store, message)
 
     def _arena(self) -> ArenaPath:
+        """Return the path and size of the rank's arena, as an answer; path "" if it has none yet."""
         arena = self._rank_store.arena if self._rank_store is not None else None
         return ArenaPath("", 1) if arena is None else ArenaPath(str(arena.path), arena.identity.count)
 
@@ -143,7 +144,7 @@ class Session:
                 return Done()
             case GetStats():
                 replicated, uncopied = self._daemon.replicator.progress()
-                return self._count(
+                return self._update_stats(
                     sealed=rank_store.newest(),
                     in_flight=len(self._saves),
                     replicated=replicated,
@@ -154,7 +155,10 @@ class Session:
         raise BadFrame(f"{type(message).__name__} is not for a daemon")
 
     async def _accept_save(self, rank_store: RankStore, save: Save) -> None:
-        """Pin the save, and start its way to storage."""
+        """Pin the generation of an announced save, and start to hash it, replicate it and write it to its target.
+
+        A save that was overwritten before this message arrived is only reported.
+        """
         self._newest_epoch = max(self._newest_epoch, save.epoch)
         pinned = await rank_store.pin_save(save)
         if pinned is None:
@@ -172,62 +176,62 @@ class Session:
         task.add_done_callback(self._saves.discard)
 
     async def _run_save(self, rank_store: RankStore, epoch: int, job: SaveJob) -> None:
-        """Run a save. Of saves that stay in memory only the newest is hashed."""
+        """Run the pipeline of a save. A save without a target in storage is hashed only if it is still the newest."""
         hashes = job.target is not None or epoch == self._newest_epoch
         await run(job, rank_store, hashes=hashes, commit=self._daemon.commit, report=self._report)
 
     def _report(self, job: SaveJob) -> None:
-        """Count a save's new state, and tell it to the training process and to the agent."""
+        """Count a save's new state, and report it to the training process and to the agent."""
         self._daemon.report_job(job)
         match job.state:
             case SaveState.HASHED:
-                self._count(hashed=job.step)
+                self._update_stats(hashed=job.step)
                 self._send_message(Hashed(job.step))
             case SaveState.PERSISTED:
                 size = self._stats.persisted_bytes + job.record.shard_bytes
-                self._count(persisted=job.step, persists=self._stats.persists + 1, persisted_bytes=size)
+                self._update_stats(persisted=job.step, persists=self._stats.persists + 1, persisted_bytes=size)
                 self._send_message(Persisted(job.step, job.detail))
             case SaveState.COMMITTED:
-                self._count(committed=job.step)
+                self._update_stats(committed=job.step)
             case SaveState.CORRUPT:
                 self._send_message(SaveFailed(job.step, "corrupt", job.detail))
             case SaveState.DROPPED:
                 self._log_event("save_overtaken", {"step": job.step, "rank": job.record.rank})
-                self._count(dropped=self._stats.dropped + 1)
+                self._update_stats(dropped=self._stats.dropped + 1)
                 self._send_message(SaveFailed(job.step, "overtaken", job.detail))
             case SaveState.FAILED:
-                self._count(failures=self._stats.failures + 1)
+                self._update_stats(failures=self._stats.failures + 1)
                 self._send_message(SaveFailed(job.step, "storage_failed", job.detail[:4_096]))
 
-    def _count(self, **counters: int) -> Stats:
+    def _update_stats(self, **counters: int) -> Stats:
+        """Set these fields of the statistics, and return them."""
         known = {name: getattr(self._stats, name) for name in Stats.__struct_fields__}
         self._stats = Stats(**(known | counters))
         return self._stats
 
     def _send_message(self, message: ToClient) -> None:
+        """Send a message to the peer, unless the connection is closed."""
         if self._connected:
             self._send(encode(message))
 
     def disconnect(self) -> None:
-        """Stop sending: the connection is closed. Work that has begun goes on."""
+        """Stop sending, since the connection is closed. Saves that have begun continue."""
         self._connected = False
 
 
-LAST_MESSAGES_S = 5.0  # seconds until processes that have ended are noticed
-
+LAST_MESSAGES_S = 5.0  # seconds for the last messages of processes that have ended
 OTHER_SHARDS_S = 60.0  # seconds for other workers' last shards when all end
-
-STORED_S = 5.0  # seconds for a step to be committed before it is read; it may never be whole
+STORED_S = 5.0  # seconds for a step to be committed before storage is read; it may never be complete
 
 LIST_STORAGE_S = 5.0  # seconds for storage to list its steps
 
-_SOON_S = 0.05
+_CHECK_S = 0.05  # seconds between two checks of the tasks at the end
 
 
 class CheckpointDaemon:
-    """Keeps the checkpoints of one worker of one run.
+    """Keeps the checkpoints of one worker of one run, and adopts the arenas of its last daemon.
 
-    folder: holds its arenas. bytes_s, copied_s: limits in bytes per second to storage and to other daemons, 0 for none.
+    folder: of the arenas. bytes_s, copied_s: limits in bytes per second to storage and to other daemons, 0 for none.
     reports: the pipe on which the agent reads the ends of saves, None for no agent.
     """
 
@@ -276,7 +280,8 @@ class CheckpointDaemon:
     async def register(self, hello: Hello) -> RankStore:
         """Register a training process that connected, and return its rank store.
 
-        A restarted daemon learns the checkpoint folder here; it then persists the step agreed on before.
+        hello: its identity, checkpoint folder and number of replicas. A restarted daemon may learn the checkpoint
+        folder only here. If all members have restored a step by then (`restore`), it now writes that step to storage.
         """
         rank_store = self.rank_store(hello.local_rank)
         reserved_bytes = self.replicator.replica_store.reserved_bytes
@@ -287,7 +292,10 @@ class CheckpointDaemon:
         return rank_store
 
     async def commit(self, job: SaveJob) -> bool:
-        """Commit a step as the daemon of rank 0, and report the end to the agent. True if the manifest was written."""
+        """Commit a step as the daemon of rank 0, and report the result to the agent. True if the manifest was written.
+
+        job: the save of rank 0, which has a target.
+        """
         assert job.target is not None
         self._commit_count += 1
         try:
@@ -299,19 +307,19 @@ class CheckpointDaemon:
         return is_done
 
     def report_save(self, save: SaveEnded) -> None:
-        """Report to the agent that a save has ended now."""
+        """Report to the agent that a save has ended now in one tier."""
         self._reports.write(msgspec.structs.replace(save, ended_s=time.time()))
 
     def report_job(self, job: SaveJob) -> None:
-        """Report to the agent what a save's new state ends."""
+        """Report to the agent the tiers in which a save has ended with its new state, if any."""
         for end in ends_of(job):
             self.report_save(end)
 
     async def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
-        """List the steps that all local ranks below `ranks` hold, newest first; a replicated state on local rank 0 is
-        enough.
+        """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first, 16 at most.
 
-        Generations whose bytes do not match their checksums are discarded first.
+        For a state that is the same on every rank, the shard of local rank 0 is enough. Generations whose bytes do not
+        match their checksums are discarded first.
         """
         if self._checks:
             await asyncio.wait(list(self._checks))
@@ -323,21 +331,21 @@ class CheckpointDaemon:
             place = (first.step, first.round, first.world)
             if all(
                 any(
-                    (each.step, each.round, each.world, each.rank) == (*place, first.rank + at)
-                    for each, _ in records[at]
+                    (each.step, each.round, each.world, each.rank) == (*place, first.rank + offset)
+                    for each, _ in records[offset]
                 )
-                for at in range(1, ranks)
+                for offset in range(1, ranks)
             ):
                 steps.append(HeldStep(first.step, first.rank, first.world, first.round, reshardable=parts))
         return tuple(sorted(set(steps), key=lambda each: -each.step))[:16]
 
     async def restore(self, step: int, restore_place: RestorePlace | None = None, persist_step: int = -1) -> None:
-        """Continue from this step in memory: fetch missing shards, then verify it and write it to storage in the
-        background.
+        """Prepare for a round that restores `step` from memory: fetch missing shards, and discard newer saves.
 
-        -1 means that all ranks load from storage. First the step `persist_step`, or the newest held here, is written
-        there, within STORED_S. `restore_place` says what to fetch.
-        Raises LauncherError if a shard cannot be fetched; nothing has changed then.
+        In the background the step is verified and written to storage. step: -1 if all ranks load from storage; before
+        that, `persist_step`, or the newest step held here, is written to storage, within STORED_S. restore_place: which
+        shards to fetch from where; None at the end of the job. Raises LauncherError if a shard cannot be fetched; then
+        nothing has changed.
         """
         if restore_place is not None:
             await self.replicator.begin_round(step, restore_place)
@@ -358,7 +366,9 @@ class CheckpointDaemon:
             self.start_task(self._persist_replicas(step, restore_place))
 
     async def _persist_replicas(self, step: int, restore_place: RestorePlace) -> None:
-        """Persist replicas stored here too: their owners may have left before they wrote them."""
+        """Write the replicas of this step that are kept here to storage, if they are missing there: their owners may
+        have left before they wrote them.
+        """
         default_target = next(
             (
                 rank_store.default_target
@@ -389,7 +399,10 @@ class CheckpointDaemon:
                 self.start_task(self.commit(job))
 
     async def _persist_before_loading(self, persist_step: int, restore_place: RestorePlace | None) -> None:
-        """Write the step to storage before training loads from there, within STORED_S."""
+        """Write `persist_step`, or the newest held step, to storage before training loads from there, within STORED_S.
+
+        Then give up the commits of earlier rounds.
+        """
         if steps := await self.held_steps(len(self._rank_stores)):
             for rank_store in self._rank_stores.values():
                 self.start_task(self._persist(rank_store, persist_step if persist_step >= 0 else steps[0].step))
@@ -404,10 +417,9 @@ class CheckpointDaemon:
         )  # a new job may count rounds from 1 again
 
     async def stored_step(self) -> StoredStep:
-        """Return the newest step committed in the checkpoint folder. Empty if no folder is known or storage does not
-        answer in LIST_STORAGE_S.
+        """Return the newest step committed in the checkpoint folder, -1 for none.
 
-        A step that a lost worker's daemon commits later is not read in the round that begins now.
+        Empty if no folder is known, or if storage does not answer within LIST_STORAGE_S.
         """
         target = next(
             (rank_store.read_folder for _, rank_store in sorted(self._rank_stores.items()) if rank_store.read_folder),
@@ -417,26 +429,23 @@ class CheckpointDaemon:
             return StoredStep()
         try:
             async with asyncio.timeout(LIST_STORAGE_S):
-                found = await asyncio.to_thread(lambda: newest(open_store(target), self._log_event))
+                manifest = await asyncio.to_thread(lambda: newest(open_store(target), self._log_event))
         except (NewerFormat, StorageFailed, TimeoutError) as error:
             self._log_event(
                 "storage_behind", {"target": target, "why": str(error) or f"no answer within {LIST_STORAGE_S:g} s"}
             )
             return StoredStep()
-        return StoredStep(target, found.step if found is not None else -1)
+        return StoredStep(target, manifest.step if manifest is not None else -1)
 
     async def _persist(self, rank_store: RankStore, step: int) -> None:
-        """Store a step that a rank holds in memory and that was not stored yet.
-
-        Does nothing if the step is no longer there.
-        """
-        if (found := rank_store.pin_unwritten(step)) is not None:
-            job = SaveJob(step, *found)
+        """Write a step that a rank holds in memory to storage. Do nothing if it was written or is no longer held."""
+        if (pinned := rank_store.pin_unwritten(step)) is not None:
+            job = SaveJob(step, *pinned)
             hashes = not rank_store.is_hashed(job.slot)
             await run(job, rank_store, hashes=hashes, commit=self.commit, report=self._log_save_state)
 
     def _log_save_state(self, job: SaveJob) -> None:
-        """Log what became of a save that no training process waits for, and report it to the agent."""
+        """Log the new state of a save that no training process waits for, and report it to the agent."""
         self.report_job(job)
         fields: dict[str, object] = {"step": job.step, "rank": job.record.rank}
         match job.state:
@@ -467,13 +476,13 @@ class CheckpointDaemon:
             self._connections.discard(task)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the messages of one local connection until it closes, says goodbye or sends a bad frame."""
+        """Answer the messages of one local connection until it ends, a request fails or it sends an invalid frame."""
         session = Session(self, writer.write, self._log_event)
         stays_open = True
         with suppress(OSError, asyncio.IncompleteReadError):  # the connection is gone
             try:
                 while stays_open:
-                    message = read_at_daemon(await next_frame(reader, MOST_BYTES))
+                    message = read_at_daemon(await next_frame(reader, MAX_BYTES))
                     answer, stays_open = await self._answer(session, message)
                     if answer is not None:
                         writer.write(encode(answer))
@@ -501,20 +510,20 @@ class CheckpointDaemon:
     async def end(self, done: bool) -> None:
         """End the daemon after all work in flight.
 
-        With `done` the memory is freed. Otherwise the newest step that all local ranks hold is persisted first, and
-        memory stays.
+        done: the job has ended: the arenas are removed. Otherwise the newest step that all local ranks hold is written
+        to storage first, and the arenas stay.
         """
         if self._connections:  # their last messages are still unread
-            _, late = await asyncio.wait(list(self._connections), timeout=LAST_MESSAGES_S)
-            for task in late:
+            _, open_connections = await asyncio.wait(list(self._connections), timeout=LAST_MESSAGES_S)
+            for task in open_connections:
                 task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            await asyncio.gather(*open_connections, return_exceptions=True)
         await self.replicator.close(remove=done)
         if not done and self._rank_stores and (steps := await self.held_steps(len(self._rank_stores))):
             for rank_store in self._rank_stores.values():
                 self.start_task(self._persist(rank_store, steps[0].step))
         while len(self._tasks) > self._commit_count:
-            await asyncio.wait(list(self._tasks), timeout=_SOON_S, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(list(self._tasks), timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
         for rank_store in self._rank_stores.values():  # release the memory for the next daemon: a manifest needs none
             rank_store.close(remove=done)
         self.commits.end_within(OTHER_SHARDS_S)

@@ -1,10 +1,10 @@
-"""Writes saves to storage: as shards that a manifest commits, or as files that torch.load reads.
+"""Writes snapshots in memory to storage: as shards that a manifest commits, or as files that torch.load reads.
 
-`run` is the whole pipeline. A save comes here pinned: its memory is not overwritten until `run` lets go of it. The
-memory itself is in rank_store.py. Replication runs beside this pipeline: the replicator receives each step before `run`
-begins.
-A step is committed on behalf of rank 0, once the shards of all other ranks are there. Waiting takes no thread; storage
-is read in a thread, one step at a time. What is removed after a commit is known in storage/garbage_collection.py.
+`run` is the whole pipeline of one save. The save is pinned when `run` begins: its generation is not overwritten until
+`run` unpins it. rank_store.py knows the arena. Replication is independent of this pipeline: the replicator receives
+each step before `run` begins.
+The daemon of rank 0 commits a step once the shards of all other ranks are in storage. Waiting takes no thread; storage
+is read in a thread, one step at a time. storage/garbage_collection.py knows what is removed after a commit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turnout.launcher.checkpoint.daemon.rank_store import DroppedSave, RankStore
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord
 from turnout.launcher.checkpoint.format.daemon_messages import Save
 from turnout.launcher.checkpoint.format.manifest import (
-    MOST_BYTES,
+    MAX_BYTES,
     Manifest,
     ShardNote,
     complete,
@@ -43,7 +43,7 @@ from turnout.launcher.model import SaveOutcome
 
 TORCH_S = 3_600.0  # seconds for torch to write its file
 
-_MAX_ERROR_CHARACTERS = 400
+_MAX_ERROR_CHARACTERS = 400  # of torch's error in a message
 
 
 class Persister:
@@ -56,12 +56,12 @@ class Persister:
         self._run, self._pace = run, RateLimit(bytes_s)
 
     def __call__(self, arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
-        """Write a pinned and hashed generation; return the path. Blocks.
+        """Write a pinned and hashed generation to its target; return the path in storage. Blocks.
 
         Raises StorageFailed, and BadCheckpoint if the bytes in memory do not match their checksums.
         """
         if target.kind == "torch":
-            return _as_torch_file(arena, generation, record, target)
+            return _write_torch_file(arena, generation, record, target)
         store = open_store(target.target)
         store.prepare()
         saving = ShardWrite(self._run, record.step, record.round, record.rank, record.world, record.head_bytes)
@@ -70,20 +70,23 @@ class Persister:
         return f"{target.target.rstrip('/')}/{step_name(record.step)}/{note.shard.file}"
 
     def persist_if_missing(self, arena: Arena, generation: int, record: ShardRecord, target: Save) -> bool:
-        """Write a shard unless it is in storage already; return True if it was written. Raises like __call__."""
+        """Write a shard unless storage has it from this run and round; return True if it was written. Raises the errors
+        of __call__.
+        """
         store = open_store(target.target)
         store.prepare()
         with suppress(BadCheckpoint):  # replace a note that cannot be read
-            text = store.read(record.step, note_name(record.rank), MOST_BYTES)
+            text = store.read(record.step, note_name(record.rank), MAX_BYTES)
             if text is not None and (note := read_note(text)).run == self._run and note.round == record.round:
                 return False
         self(arena, generation, record, target)
         return True
 
 
-def _as_torch_file(arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
-    """Write the generation as a torch file in a child process, so that the daemon never imports torch. Raises
-    StorageFailed.
+def _write_torch_file(arena: Arena, generation: int, record: ShardRecord, target: Save) -> str:
+    """Write the generation as a torch file in a child process, so that the daemon never imports torch; return its path.
+
+    Raises StorageFailed.
     """
     path = target.path
     command = [
@@ -99,40 +102,40 @@ def _as_torch_file(arena: Arena, generation: int, record: ShardRecord, target: S
         str(target.every),
     ]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TORCH_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StorageFailed(f"{path}: {error}") from error
-    if done.returncode:
-        last = done.stderr.strip().rpartition("\n")[2] or f"exit {done.returncode}"
+    if process.returncode:
+        last = process.stderr.strip().rpartition("\n")[2] or f"exit {process.returncode}"
         raise StorageFailed(f"{path}: {last[:_MAX_ERROR_CHARACTERS]}")
     return path
 
 
 class SaveState(StrEnum):
-    """How far a save has come, or how it ended."""
+    """The state of a save, or how it ended."""
 
-    PINNED = "pinned"
-    HASHED = "hashed"
-    PERSISTED = "persisted"
-    COMMITTED = "committed"
+    PINNED = "pinned"  # its generation is not overwritten
+    HASHED = "hashed"  # its checksums are in the arena
+    PERSISTED = "persisted"  # this rank's shard is in storage
+    COMMITTED = "committed"  # the manifest of its step is in storage
     CORRUPT = "corrupt"  # its bytes changed after it was sealed
-    SKIPPED = "skipped"  # it stays in memory alone, and a newer save came before it was hashed
+    SKIPPED = "skipped"  # it has no target in storage, and a newer save came before it was hashed
     DROPPED = "superseded"  # newer saves needed its memory before it was written
     FAILED = "failed"  # storage failed
 
 
 @dataclass(frozen=True, slots=True)
 class SaveJob:
-    """One save of one rank on its way."""
+    """One save of one rank in the pipeline from memory to storage."""
 
     step: int
     slot: int  # the generation of the arena that holds it
     record: ShardRecord
-    target: Save | None  # where in storage it goes; None if it stays in memory
+    target: Save | None  # where it is written in storage; None if it stays in memory
     state: SaveState = SaveState.PINNED
-    detail: str = ""  # its path in storage, or why it ended
+    detail: str = ""  # its path in storage, or the error that ended it; "" for none
     announced_s: float = 0.0  # when the training process announced it, in seconds since 1970; 0 if none did
 
     def in_state(self, state: SaveState, detail: str = "") -> SaveJob:
@@ -148,9 +151,10 @@ async def run(
     commit: Callable[[SaveJob], Awaitable[bool]],
     report: Callable[[SaveJob], None],
 ) -> None:
-    """Hash a pinned save, write it to its target and commit its step, as far as each applies. Raises nothing.
+    """Hash a pinned save, write it to its target, unpin it, and commit its step if it is rank 0's. Raises nothing.
 
-    hashes: False if its checksums are known or not wanted. report: called with the save in each state that it reaches.
+    hashes: False if its checksums are known or not needed. commit: commits the step; returns True if it did. report:
+    called with the save in each state that it reaches.
     """
     try:
         if hashes:
@@ -176,17 +180,17 @@ async def run(
         report(job.in_state(SaveState.COMMITTED))
 
 
-SOONEST_S, LATEST_S = 0.05, 1.0
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 1.0  # seconds between two checks for the shards of other ranks
 
 POLLS_UNTIL_REREAD = 8  # polls after which notes are read afresh
 
 
 def pauses() -> Iterator[float]:
-    """Give the pauses between looks at storage, in seconds: SOONEST_S first, doubled up to LATEST_S."""
-    pause_s = SOONEST_S
+    """Yield the pauses between checks of storage in seconds, without end: FIRST_PAUSE_S, doubled up to MAX_PAUSE_S."""
+    pause_s = FIRST_PAUSE_S
     while True:
         yield pause_s
-        pause_s = min(2 * pause_s, LATEST_S)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
 
 class Commit:
@@ -201,10 +205,10 @@ class Commit:
         self._polls = 0
 
     def try_commit(self) -> Manifest | None:
-        """Commit the step if all its shards are there; None if they are not there yet. Raises StorageFailed; call it
-        again then.
+        """Write the manifest if all shards of the step are in storage, and return it; None if some are missing.
 
-        If a later round of the run has committed this step, that manifest stays and is returned.
+        If a later round of the run has committed this step, that manifest stays and is returned. Raises StorageFailed;
+        then call it again.
         """
         if (
             self._polls % POLLS_UNTIL_REREAD == 0
@@ -227,25 +231,26 @@ class Commit:
         return tuple(rank for rank, _ in zip(absent, range(16), strict=False))
 
     def _read_note(self, name: str, rank: int, about: FileInfo) -> None:
-        """Read the note that another rank stored about its shard.
+        """Read the note that a rank has written about its shard, and remember it if it belongs to this step's commit.
 
-        Keep it if it belongs to the same run, step, round and world; log an unreadable note. about: size and time of
-        the note's file.
+        It must be of the same run, step, round and world. An unreadable note is logged. name, about: name, size and
+        time of the note's file.
         """
         self._other_notes[name] = about
         try:
-            text = self._store.read(self._step, name, MOST_BYTES)
+            text = self._store.read(self._step, name, MAX_BYTES)
             note = read_note(text) if text is not None else None
         except BadCheckpoint as error:
             self._log_once(rank, str(error))
             return
-        ours = (self._run, self._step, self._round, self._world, rank)
-        if note and (note.run, note.step, note.round, note.world, note.shard.rank) == ours:
+        expected = (self._run, self._step, self._round, self._world, rank)
+        if note and (note.run, note.step, note.round, note.world, note.shard.rank) == expected:
             self._notes[rank] = note
 
     def _complete_notes(self, files: Mapping[str, FileInfo]) -> tuple[ShardNote, ...]:
-        """Return the notes whose shards are complete. If a shard is not, its note is dropped, and another one is waited
-        for.
+        """Return the notes whose shard file has the right size. The other notes are dropped and read again later.
+
+        files: all files of the step, by name.
         """
         for rank, note in sorted(self._notes.items()):
             about = files.get(note.shard.file)
@@ -256,6 +261,7 @@ class Commit:
         return tuple(self._notes.values())
 
     def _log_once(self, rank: int, why: str) -> None:
+        """Log that a rank's note was passed over, once for each reason."""
         if why not in self._logged:
             self._logged.add(why)
             self._log_event("note_passed_over", {"step": self._step, "rank": rank, "why": why})
@@ -286,7 +292,7 @@ MAX_FINISHED = 16  # finished commits to remember: each save is reported by its 
 
 
 class CommitCoordinator:
-    """Commits the steps of one daemon. run: the job's id."""
+    """Commits the steps of one daemon, several at a time. run: the job's id."""
 
     def __init__(self, run: str, log_event: EventLog) -> None:
         self._run, self._log_event = run, log_event
@@ -302,19 +308,20 @@ class CommitCoordinator:
         return len(self._in_flight)
 
     async def commit(self, record: ShardRecord, save: Save) -> SaveOutcome:
-        """Wait for the other ranks' shards, write the manifest and remove old checkpoints. Runs once for each save.
+        """Wait for the other ranks' shards, write the manifest and remove old checkpoints. Runs once for each step.
 
-        Returns SUPERSEDED if the job went on from another step first, and FAILED if a shard or storage is missing.
+        Returns DONE, SUPERSEDED if the job continued from another step first, or FAILED if a shard did not come within
+        COMMIT_S or storage failed.
         """
         key = (save.target, record.step, record.round)
         if key not in self._commits:
-            for known in [known for known, task in self._commits.items() if task.done()][:-MAX_FINISHED]:
-                del self._commits[known]
+            for finished in [finished for finished, task in self._commits.items() if task.done()][:-MAX_FINISHED]:
+                del self._commits[finished]
             self._commits[key] = asyncio.get_running_loop().create_task(self._commit(record, save))
         return await asyncio.shield(self._commits[key])
 
     async def _commit(self, record: ShardRecord, save: Save) -> SaveOutcome:
-        """Try to commit the step until all shards exist, or until another round or the end gives it up."""
+        """Try to commit the step until all shards are in storage, the commit is given up, or time is up."""
         if record.round <= self._last_given_up_round:
             return SaveOutcome.SUPERSEDED
         given_up, until_s = asyncio.Event(), time.monotonic() + COMMIT_S
@@ -339,13 +346,12 @@ class CommitCoordinator:
         return SaveOutcome.SUPERSEDED if given_up.is_set() else SaveOutcome.FAILED
 
     async def _try_commit(self, commit: Commit, store: Store, record: ShardRecord, save: Save) -> bool:
-        """Check storage once for all shards; if they are there, commit the step and remove old ones. True if it is
-        committed.
+        """Check storage once for all shards; if they are there, commit the step and remove old steps.
 
-        Files that cannot be removed now are removed after a later commit.
+        Returns True if the step is committed; False if shards are missing or storage failed, which is logged.
         """
 
-        def look() -> bool:
+        def commit_once() -> bool:
             """Return True if the step is committed now.
 
             After the commit, remove the old steps that the retention rule does not keep.
@@ -362,7 +368,7 @@ class CommitCoordinator:
 
         try:
             async with self._storage_lock:
-                return await asyncio.to_thread(look)
+                return await asyncio.to_thread(commit_once)
         except StorageFailed as error:
             self._log_event("commit_failed", {"step": record.step, "detail": str(error)})
             return False
@@ -375,6 +381,7 @@ class CommitCoordinator:
         self._swept_s[store.name] = now_s
 
         async def work() -> None:
+            """Sweep the folder in a thread. Errors are ignored."""
             with suppress(StorageFailed):  # the next commit reports it
                 async with self._storage_lock:
                     await asyncio.to_thread(sweep, store, time.time(), self._log_event)
@@ -384,16 +391,16 @@ class CommitCoordinator:
         task.add_done_callback(self._sweeps.discard)
 
     def give_up_after(self, step: int) -> None:
-        """Give up commits of steps newer than `step`: some rank never sealed them, or lost them."""
+        """Give up the commits in flight of steps newer than `step`: the world continues from `step`."""
         for given_up, commit_step in self._in_flight.items():
             if commit_step > step:
                 given_up.set()
 
     def give_up(self, last_round: int) -> None:
-        """Give up all commits of this round and earlier ones. The world continues from another step."""
+        """Give up all commits in flight, and later ones of `last_round` and of earlier rounds."""
         self._last_given_up_round = max(self._last_given_up_round, last_round)
         self.give_up_after(-1)
 
     def end_within(self, seconds: float) -> None:
-        """Give up every commit that is not complete after this time."""
+        """Give up every commit that is not complete after so many seconds, as FAILED."""
         self._until_s = time.monotonic() + seconds

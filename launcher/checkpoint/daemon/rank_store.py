@@ -1,12 +1,12 @@
-"""Keeps one rank's arena: allocated ahead, hashed when sealed, persisted, freed.
+"""Keeps one rank's arena: allocates it before the first save, hashes sealed generations, writes them to storage.
 
-Blocking work runs in threads. A generation is pinned when its Save message arrives. The pin ends when it is hashed and,
-if meant for storage, stored or dropped.
-Saves are persisted one at a time. If storage is slower than training saves, the oldest waiting save gives up its
-memory, so training never waits long. The save being written and the newest sealed one are never dropped.
-A kernel provides one or two gigabytes of memory per second, so nobody should wait for all of it: the first generation
-is allocated before the process is answered, the others afterwards. Memory that is promised but not allocated yet counts
-as taken.
+Blocking work runs in threads. A generation is pinned, so that no save overwrites it, when its Save message arrives. It
+is unpinned when it is hashed and, if it has a target in storage, written or dropped.
+Saves are written one at a time. If training saves faster than storage writes, the oldest waiting save is dropped to
+free its memory, so training never waits long. The save being written and the newest sealed one are never dropped.
+A kernel provides one or two gigabytes of memory per second, so a process does not wait for all of it: the first
+generation is allocated before the process gets its answer, the others afterwards. Promised memory that is not allocated
+yet counts as used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from turnout.launcher.checkpoint.arena.arena import Arena, lock_for_daemon
 from turnout.launcher.checkpoint.arena.arena_files import limits, note_target, target_of
 from turnout.launcher.checkpoint.format.arena_layout import (
-    MOST_GENERATIONS,
+    MAX_GENERATIONS,
     Identity,
     ShardRecord,
     SlotState,
@@ -40,7 +40,10 @@ class DroppedSave(LauncherError):
 
 
 class PersistQueue:
-    """Queues saves by epoch. A writer joins, waits for its turn and leaves; two writers may carry the same epoch."""
+    """Queues the saves of one rank that wait for storage, by epoch; one is written at a time.
+
+    A writer joins, waits for its turn and leaves. Two writers may have the same epoch.
+    """
 
     def __init__(self) -> None:
         self._writers: Counter[int] = Counter()
@@ -53,15 +56,16 @@ class PersistQueue:
         self._writers[epoch] += 1
 
     def leave(self, epoch: int) -> None:
-        """Remove a writer of this save, which is written or given up."""
+        """Remove one writer of the save of this epoch: it is written, dropped or failed."""
         self._writers[epoch] -= 1
         if self._writers[epoch] <= 0:
             del self._writers[epoch]
             self._dropped.discard(epoch)
 
     def try_begin(self, epoch: int) -> bool:
-        """Claim the turn to write this save; return False while another save is written. Raises DroppedSave if it was
-        dropped.
+        """Take the turn to write the save of this epoch; return False while another save is written.
+
+        Raises DroppedSave if it was dropped.
         """
         if epoch in self._dropped:
             raise DroppedSave("newer saves have overtaken it: storage takes them more slowly than they are made")
@@ -81,10 +85,10 @@ class PersistQueue:
         self._notify()
 
     def drop_oldest(self, newest_epoch: int) -> int | None:
-        """Drop the oldest queued save except `newest_epoch`; return its epoch or None.
+        """Drop the oldest queued save that is not being written; return its epoch, None if there is none.
 
-        newest_epoch: the epoch of the newest sealed save. A save that was dropped before and has not left yet is
-        returned again, since its memory is about to be free.
+        newest_epoch: of the newest sealed save, which is never dropped. If a dropped save has not left the queue yet,
+        it is returned again, since its memory will be free soon.
         """
         if dropped := self._dropped & self._writers.keys():
             return min(dropped)
@@ -95,19 +99,22 @@ class PersistQueue:
         return epoch
 
     def _notify(self) -> None:
-        moved, self._changed = self._changed, asyncio.Event()
-        moved.set()
+        """Wake all writers that wait for their turn."""
+        former_event, self._changed = self._changed, asyncio.Event()
+        former_event.set()
 
 
 @dataclass(eq=False, slots=True)
 class _Allocation:
+    """Memory that is promised to an arena and being allocated."""
+
     arena: Arena
-    generations: int
-    size: int
+    generations: int  # the first ones of the arena
+    size: int  # bytes of each
 
     @property
-    def left_bytes(self) -> int:
-        """Return how many bytes of this allocation are not in memory yet; 0 after the arena was closed."""
+    def missing_bytes(self) -> int:
+        """Return how many bytes are not allocated yet; 0 after the arena was closed."""
         with suppress(ValueError):  # the arena was closed
             slots = self.arena.slots()[: self.generations]
             return sum(max(self.size - slot.reserved_bytes, 0) for slot in slots)
@@ -115,14 +122,14 @@ class _Allocation:
 
 
 class Preallocator:
-    """Allocates arenas for all ranks of one daemon."""
+    """Allocates the memory of the arenas of all ranks of one daemon."""
 
     def __init__(self) -> None:
         self._allocations: dict[_Allocation, asyncio.Task[None] | None] = {}
 
     def remaining_limits(self, limits: Limits) -> Limits:
-        """Return the limits that remain after all promised memory is allocated. Safe in any thread."""
-        promised_bytes = sum(promise.left_bytes for promise in tuple(self._allocations))  # the loop changes these
+        """Return the limits minus all promised memory that is not allocated yet. Safe in any thread."""
+        promised_bytes = sum(promise.missing_bytes for promise in tuple(self._allocations))  # the loop changes these
         cgroup, available = limits.cgroup_left_bytes, limits.available_bytes
         return replace(
             limits,
@@ -132,9 +139,10 @@ class Preallocator:
         )
 
     async def allocate(self, arena: Arena, generations: int, size: int) -> None:
-        """Allocate the generation that is written first, and the others in the background. `size` is in bytes.
+        """Allocate the generation that is written first, and the others in the background.
 
-        Raises NoMemory for the first. For the others, the save that finds no memory reports it.
+        size: bytes of each generation. Raises NoMemory for the first. If memory is short for another one, the save into
+        it reports that.
         """
         soonest = slot_to_write(arena.slots()[:generations]) or 0
         promise = _Allocation(arena, generations, size)
@@ -148,10 +156,7 @@ class Preallocator:
         self._allocations[promise] = asyncio.get_running_loop().create_task(self._allocate_rest(promise, others))
 
     async def _allocate_rest(self, promise: _Allocation, generations: list[int]) -> None:
-        """Allocate memory for further generations in a thread, then end the promise of it.
-
-        A generation that finds no memory is skipped; its save reports that.
-        """
+        """Allocate further generations in threads, then remove the promise. Generations without memory are skipped."""
         try:
             for generation in generations:
                 with suppress(NoMemory, ValueError):
@@ -164,7 +169,11 @@ Persist = Callable[[Arena, int, ShardRecord, Save], str]  # blocks; returns the 
 
 
 class RankStore:
-    """Keeps the saves of one local rank. persist: writes a generation to storage. preallocator: the daemon's."""
+    """Keeps the saves of one local rank.
+
+    folder: of the arenas. identity: of the arena to create. persist: writes a generation to storage. preallocator: of
+    the daemon; None for one of its own.
+    """
 
     def __init__(
         self,
@@ -177,7 +186,7 @@ class RankStore:
         self._preallocator = preallocator or Preallocator()
         self._folder, self._identity, self._persist, self._log_event = folder, identity, persist, log_event
         self.arena: Arena | None = None
-        self._targets: dict[int, Save] = {}  # the requested target, by generation
+        self._targets: dict[int, Save] = {}  # the Save message with the requested target, by generation
         self._default_target: Save | None = None  # the last folder of shards, for generations without a target
         self.read_folder = ""  # the folder of its checkpoints; "" if unknown
         self._persisted: dict[int, str] = {}  # paths by epoch, of saves that the arena still holds
@@ -193,21 +202,22 @@ class RankStore:
         return self._identity.local_rank
 
     def adopt(self, arena: Arena) -> None:
-        """Take over an arena left by an earlier daemon of this worker. Its old pins are removed."""
+        """Adopt an arena of an earlier daemon of this worker, and remove its pins."""
         arena.unpin_all()
         self.arena = arena
         self.read_folder = target_of(arena.file)
 
-    def register(self, target: str, reads: str = "") -> bool:
-        """Record the target folder of a process that connected, "" for none. True if no target was known before.
+    def register(self, target: str, read_folder: str = "") -> bool:
+        """Record the folders of a process that connected. Return True if it names the first target known here.
 
-        reads: the folder its checkpoints are read from, even if another process writes there.
+        target: the folder that this process writes shards to, "" for none. read_folder: the folder its checkpoints are
+        read from, even if another process writes there; "" for `target`.
         """
-        self._set_read_folder(reads or target)
-        known = self._default_target.target if self._default_target is not None else ""
-        if known != target:
+        self._set_read_folder(read_folder or target)
+        former_target = self._default_target.target if self._default_target is not None else ""
+        if former_target != target:
             self._default_target = _shard_target(target)
-        return bool(target) and not known
+        return bool(target) and not former_target
 
     def _set_read_folder(self, folder: str) -> None:
         """Write the folder into the arena's file, so that a restarted daemon knows it before the process connects."""
@@ -218,23 +228,24 @@ class RankStore:
     def set_replicas(
         self, replicas: int, replica_bytes: Callable[[int], int], free_earlier_rounds: Callable[[], bool]
     ) -> None:
-        """Set how many replicas are kept in other workers, and in exchange here for them.
+        """Set how many other workers keep this rank's shards; this worker keeps as many shards of other workers.
 
-        replica_bytes: returns the bytes already taken for those. free_earlier_rounds: frees replicas of earlier
-        rounds, False if none.
+        replica_bytes: returns the bytes that replicas here use already, by local rank. free_earlier_rounds: frees
+        replicas of earlier rounds, and returns False if there were none.
         """
         self._replicas, self._replica_bytes, self._free_earlier_rounds = replicas, replica_bytes, free_earlier_rounds
 
     @property
     def default_target(self) -> Save | None:
-        """Return the default target for a save or replica that came without one."""
+        """Return the target of a save or replica without one of its own, as a Save message; None if unknown."""
         return self._default_target or _shard_target(self.read_folder)
 
     async def reserve(self, size: int, generations: int) -> Arena:
-        """Return the arena with memory for one save of `size` bytes, and soon for all generations. Raises NoMemory
-        before it takes any.
+        """Return the arena, with memory for one save of `size` bytes now, and soon for all generations.
+
+        Creates the arena at the first call. Raises NoMemory, before it allocates any, if all of it does not fit.
         """
-        count = min(max(generations, 2), MOST_GENERATIONS)
+        count = min(max(generations, 2), MAX_GENERATIONS)
         try:
             await asyncio.to_thread(self._check_memory, size, min(generations, count))
         except NoMemory:
@@ -249,8 +260,9 @@ class RankStore:
         return self.arena
 
     def _check_memory(self, size: int, generations: int) -> None:
-        """Raise NoMemory, naming what to add, if the generations do not fit. Memory that the arena has already is not
-        counted twice.
+        """Raise NoMemory, with advice what to add, if `generations` of `size` bytes and the replicas do not fit.
+
+        Memory that the arena and the replicas have already is not counted twice.
         """
         slots = self.arena.slots()[:generations] if self.arena is not None else ()
         need = need_bytes(size, generations, 1, self._replicas)
@@ -261,8 +273,9 @@ class RankStore:
             raise refused
 
     async def pin_save(self, save: Save) -> tuple[int, ShardRecord] | None:
-        """Pin the generation that a Save message names; return it with its record. None if it was overwritten or never
-        existed.
+        """Pin the generation that a Save message names, and remember its target; return generation and record.
+
+        None if it was overwritten or never existed.
         """
         if self.arena is None:
             return None
@@ -277,7 +290,7 @@ class RankStore:
         return save.generation, record
 
     def saved_target(self, generation: int, epoch: int) -> Save | None:
-        """Return the target in storage of this save, or None if it stays in memory or none was told."""
+        """Return the requested target of a save, as its Save message; None if it has none or it is unknown."""
         save = self._targets.get(generation)
         return save if save is not None and save.epoch == epoch else None
 
@@ -286,9 +299,9 @@ class RankStore:
         self._targets[save.generation] = save
 
     async def hash(self, generation: int) -> bool:
-        """Hash a pinned generation.
+        """Hash a pinned generation, and store its checksums in the arena.
 
-        False if the bytes differ from earlier checksums: the generation is then discarded.
+        Returns False, and discards the generation, if the bytes differ from earlier checksums.
         """
         assert self.arena is not None
         async with self._hashing:
@@ -315,8 +328,9 @@ class RankStore:
         return False
 
     async def write(self, generation: int, record: ShardRecord, target: Save) -> str:
-        """Persist a pinned and hashed generation, one at a time; return its path. Raises DroppedSave, StorageFailed and
-        BadCheckpoint.
+        """Wait for the turn, and write a pinned and hashed generation to storage; return its path there.
+
+        Raises DroppedSave, StorageFailed and BadCheckpoint.
         """
         assert self.arena is not None
         self._queue.join(record.epoch)
@@ -325,45 +339,43 @@ class RankStore:
             try:
                 if record.epoch in self._persisted:  # the agent asked for it before the Save message was read
                     return self._persisted[record.epoch]
-                where = await asyncio.to_thread(self._persist, self.arena, generation, record, target)
+                stored_path = await asyncio.to_thread(self._persist, self.arena, generation, record, target)
             finally:
                 self._queue.done()
         finally:
             self._queue.leave(record.epoch)
         epochs = {slot.epoch for slot in self.arena.slots()}
         self._persisted = {epoch: path for epoch, path in self._persisted.items() if epoch in epochs}
-        self._persisted[record.epoch] = where
-        return where
+        self._persisted[record.epoch] = stored_path
+        return stored_path
 
     def drop_oldest(self) -> int:
-        """Drop the oldest save that waits to be persisted, to free memory. Return its step, or -1 if none can be
-        dropped.
-        """
+        """Drop the oldest save that waits for storage, to free memory. Return its step, -1 if none can be dropped."""
         slots = self.arena.slots() if self.arena is not None else ()
-        at = newest(slots)
-        epoch = self._queue.drop_oldest(slots[at].epoch if at is not None else -1)
+        index = newest(slots)
+        epoch = self._queue.drop_oldest(slots[index].epoch if index is not None else -1)
         return next((slot.record.step for slot in slots if slot.record and slot.epoch == epoch), -1)
 
     async def hashed_saves(self) -> list[tuple[ShardRecord, bool]]:
-        """List all hashed saves, newest first, each with True if it can be read in parts.
+        """List all valid saves, newest first, each with True if it can be read in parts.
 
-        The newest is hashed again now, and saves not yet hashed are hashed. Older ones are verified when they are
+        Saves without checksums are hashed now, and the newest is verified. Older ones are verified when they are
         loaded.
         """
-        found: list[tuple[ShardRecord, bool]] = []
+        saves: list[tuple[ShardRecord, bool]] = []
         if self.arena is None:
-            return found
+            return saves
         slots = self.arena.slots()
-        for generation in sorted(range(len(slots)), key=lambda at: -slots[at].epoch):
+        for generation in sorted(range(len(slots)), key=lambda index: -slots[index].epoch):
             if (record := self.arena.pin(generation)) is None:
                 continue
             try:
-                if (found and slots[generation].state is SlotState.HASHED) or await self.hash(generation):
+                if (saves and slots[generation].state is SlotState.HASHED) or await self.hash(generation):
                     head = self.arena.map(generation, record.head_bytes)
-                    found.append((record, await asyncio.to_thread(is_reshardable, head)))
+                    saves.append((record, await asyncio.to_thread(is_reshardable, head)))
             finally:
                 self.arena.unpin(generation)
-        return sorted(found, key=lambda each: -each[0].epoch)
+        return sorted(saves, key=lambda each: -each[0].epoch)
 
     def unpin(self, generation: int) -> None:
         """Remove one pin, so that the generation may be overwritten."""
@@ -371,13 +383,13 @@ class RankStore:
             self.arena.unpin(generation)
 
     def pin_unwritten(self, step: int) -> tuple[int, ShardRecord, Save] | None:
-        """Pin the newest generation of this step; return it, its record and where it goes.
+        """Pin the newest generation of a step; return the generation, its record and its target in storage.
 
-        None, and nothing is pinned, if it is in storage already, or if nobody said where it goes.
+        None, and nothing is pinned, if the step is not held, is in storage already, or has no known target.
         """
-        if self.arena is None or (found := self.arena.pin_newest(lambda record: record.step == step)) is None:
+        if self.arena is None or (pinned := self.arena.pin_newest(lambda record: record.step == step)) is None:
             return None
-        generation, record = found
+        generation, record = pinned
         target = self.saved_target(generation, record.epoch) or self._default_target
         if target is None or record.epoch in self._persisted:
             self.arena.unpin(generation)
@@ -389,13 +401,13 @@ class RankStore:
         return self.arena is not None and self.arena.slots()[generation].state is not SlotState.SEALED
 
     async def verify(self, step: int) -> None:
-        """Hash this step again. A broken generation is discarded and reported."""
-        if self.arena is None or (found := self.arena.pin_newest(lambda record: record.step == step)) is None:
+        """Hash the newest generation of this step again. A corrupt one is discarded and logged."""
+        if self.arena is None or (pinned := self.arena.pin_newest(lambda record: record.step == step)) is None:
             return
         try:
-            await self.hash(found[0])
+            await self.hash(pinned[0])
         finally:
-            self.arena.unpin(found[0])
+            self.arena.unpin(pinned[0])
 
     def newest_round(self) -> int:
         """Return the newest round of all saves held, or -1 for none."""
@@ -414,8 +426,8 @@ class RankStore:
     def newest(self) -> int:
         """Return the newest sealed step, or -1 for none."""
         slots = self.arena.slots() if self.arena is not None else ()
-        at = newest(slots)
-        record = slots[at].record if at is not None else None
+        index = newest(slots)
+        record = slots[index].record if index is not None else None
         return record.step if record is not None else -1
 
     def close(self, *, remove: bool) -> None:
@@ -428,4 +440,5 @@ class RankStore:
 
 
 def _shard_target(target: str) -> Save | None:
+    """Return a Save message with a folder of shards as its target, None for ""."""
     return Save(0, 0, 0, target) if target else None

@@ -1,8 +1,8 @@
 """Reports the ends of saves to the agent, on a pipe that the daemon inherits.
 
-The daemon writes a frame for each end and never waits: an agent that does not read loses reports. The agent logs each
-report as the event `save_ended`, which is counted (agent/save_metrics.py). For people, and for the page, complete saves
-in storage and failed saves have events of their own (cli/views/saves.py).
+The daemon writes a frame for each end and never waits: if the agent does not read, reports are dropped. The agent logs
+each report as the event `save_ended`, which is counted (agent/save_metrics.py). For people, and for the page, complete
+saves in storage and failed saves have events of their own (cli/views/saves.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from turnout.launcher.event_log import EventLog, rate_limited
 from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.model import SaveOutcome, SaveTier
 
-MOST_REPORT_BYTES = 4_096  # the kernel writes up to so many to a pipe at once
+MAX_REPORT_BYTES = 4_096  # the kernel writes up to so many to a pipe at once
 MAX_REMEMBERED = 256  # ends that are not reported twice: a save is reported by its process and by the agent
 
 
@@ -34,7 +34,7 @@ class SaveReports:
             os.set_blocking(fd, False)
 
     def write(self, save: SaveEnded) -> None:
-        """Write one end, unless it was written before or the agent is gone."""
+        """Report one end, unless it was reported before or the agent has ended."""
         key = (save.step, save.round, save.rank, save.tier, save.outcome)
         if self._fd is None or key in self._known:
             return
@@ -50,7 +50,10 @@ class SaveReports:
 
 
 def ends_of(job: SaveJob) -> Iterator[SaveEnded]:
-    """Yield the ends that a save has reached with its state. The commit of a step is reported elsewhere."""
+    """Yield the ends, by tier, that a save has reached with its state; none for most states.
+
+    The end of rank 0's shards in storage is the commit, which CheckpointDaemon.commit reports.
+    """
     end = SaveEnded(job.step, job.record.round, job.record.rank, SaveTier.MEMORY, SaveOutcome.DONE, False)
     end = msgspec.structs.replace(end, announced_s=job.announced_s)
     in_storage = msgspec.structs.replace(end, tier=SaveTier.STORAGE)
@@ -78,7 +81,7 @@ class SaveReportReader(asyncio.Protocol):
     """The agent's end of one daemon's pipe. `ended` is set when the pipe has ended and all reports are logged."""
 
     def __init__(self, log_event: EventLog) -> None:
-        self._log_event, self._frames = log_event, FrameSplitter(MOST_REPORT_BYTES)
+        self._log_event, self._frames = log_event, FrameSplitter(MAX_REPORT_BYTES)
         self._log_rarely = rate_limited(log_event)  # all ranks fail at once
         self.ended = asyncio.Event()
         self._transport: asyncio.BaseTransport | None = None
@@ -92,12 +95,13 @@ class SaveReportReader(asyncio.Protocol):
         try:
             for body in self._frames.split(data):
                 if isinstance(save := read_at_client(body), SaveEnded):
-                    self._log(save)
+                    self._log_end(save)
         except BadFrame as error:
             self._log_event("frame_refused", {"why": str(error)})
             self.close()
 
-    def _log(self, save: SaveEnded) -> None:
+    def _log_end(self, save: SaveEnded) -> None:
+        """Log an end for the metrics; for people also a failure, and a complete step in storage."""
         self._log_event("save_ended", msgspec.structs.asdict(save))
         fields = {"step": save.step, "round": save.round, "tier": save.tier.value, "ended_s": round(save.ended_s, 3)}
         if save.outcome is SaveOutcome.FAILED:

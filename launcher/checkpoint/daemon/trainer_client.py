@@ -1,7 +1,7 @@
 """Connects a training process to the checkpoint daemon: the agent's, or one started here if there is no agent.
 
-Calls block for a few hundred microseconds. Later messages of the daemon arrive on a thread. When the agent's daemon
-dies, the thread connects to the next one, and tells it again of every save that was not finished. Calls wait meanwhile.
+Calls block for a few hundred microseconds. Later messages of the daemon arrive on a thread. If the agent's daemon dies,
+that thread connects to the next one, and announces every unfinished save again. Calls wait meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from turnout.launcher.checkpoint.arena.arena_files import PrivateDir, private_folder, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     ArenaPath,
     Bye,
     Done,
@@ -54,10 +54,10 @@ from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMe
 from turnout.launcher.framing import read_frame
 
 ANSWER_S = 120.0  # seconds to reserve memory, at about 1 GB/s
-RECONNECT_S = 60.0  # seconds for the agent to start its next daemon, and for that to take over the memory
+RECONNECT_S = 60.0  # seconds for the agent to start its next daemon, and for that to adopt the arenas
 PAUSE_S, LOG_PERIOD_S = 0.1, 10.0  # seconds between two tries, and between two log lines about them
-MAX_LOSSES = 5  # daemons lost in a row without a finished save: the next one would probably die as well
-FETCH_S = 600.0  # seconds to fetch a shard from another worker's memory, after those of other ranks
+MAX_LOSSES = 5  # consecutive daemons lost without a finished save: the next one would probably die as well
+FETCH_S = 600.0  # seconds to fetch a shard from another worker's memory, including the wait for those of other ranks
 
 
 log = logging.getLogger("turnout.checkpoint")
@@ -68,7 +68,7 @@ class DaemonLost(LauncherError):
 
 
 def fetch_shard(daemon: str, request: FetchShard) -> ShardFetched:
-    """Fetch a shard that other ranks saved, through the daemon at this socket path; wait until it is in local memory.
+    """Let the daemon at a socket path fetch a shard that another rank saved; return its position in local memory.
 
     Raises BadCheckpoint if no worker can give it, and DaemonLost.
     """
@@ -88,7 +88,9 @@ def fetch_shard(daemon: str, request: FetchShard) -> ShardFetched:
 
 
 def _request_shard(daemon: str, request: FetchShard) -> ToClient:
-    """Ask for a shard, and log every TELL_S seconds that it is awaited. Raises OSError and BadFrame."""
+    """Request a shard and return the answer; log every LOG_PERIOD_S seconds that it is awaited. Raises OSError and
+    BadFrame.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(FETCH_S)
         sock.connect(daemon)
@@ -104,22 +106,28 @@ def _request_shard(daemon: str, request: FetchShard) -> ToClient:
 def _read_answer(sock: socket.socket) -> ToClient:
     """Read one message of the daemon. Raises OSError, and BadFrame also if the daemon closes the connection."""
     with sock.makefile("rb") as file:
-        body = read_frame(file.read, MOST_BYTES)
+        body = read_frame(file.read, MAX_BYTES)
     if body is None:
         raise BadFrame("the daemon has closed the connection")
     return read_at_client(body)
 
 
-def daemon_command(listens: int, folder: Path, run: str, worker: str) -> list[str]:
-    """Return the command that starts a daemon. listens: its listening socket's file descriptor, which it inherits."""
-    named = {"--listen": str(listens), "--folder": str(folder), "--run": run, "--worker": worker}
-    return [sys.executable, "-m", "turnout.launcher.checkpoint.daemon", *chain.from_iterable(named.items())]
+def daemon_command(listener_fd: int, folder: Path, run: str, worker: str) -> list[str]:
+    """Return the command that starts a daemon.
+
+    listener_fd: file descriptor of its listening socket, which it inherits. folder: of the arenas. run, worker: the
+    job's id and the worker's name.
+    """
+    options = {"--listen": str(listener_fd), "--folder": str(folder), "--run": run, "--worker": worker}
+    return [sys.executable, "-m", "turnout.launcher.checkpoint.daemon", *chain.from_iterable(options.items())]
 
 
 class TrainerClient:
     """One training process's connection to its daemon.
 
-    environ: this process's environment. on_message: called on a thread with each message that is no answer.
+
+    hello: this process. environ: its environment. folder: of the arenas, if it starts a daemon of its own. on_message:
+    called on a thread with each result of a save. `arena`: path of the rank's arena, "" if it has none yet.
     """
 
     def __init__(
@@ -131,7 +139,7 @@ class TrainerClient:
         self._answers: list[ToClient] = []
         self._changed = threading.Condition()
         self._lost = ""
-        self._unpinned = 0  # Save messages that the daemon has not taken yet
+        self._unpinned = 0  # announced saves that the daemon has not pinned yet
         self._saves: dict[int, Save] = {}  # by epoch: those that are not finished, as far as known
         self._losses, self._connected, self._closed = 0, 1, False  # _connected: number of the connection, 0 for none
         self._sending = threading.Lock()
@@ -147,30 +155,30 @@ class TrainerClient:
         self.arena = self._arena_path(hello)
 
     def _start_own_daemon(self, hello: Hello, folder: Path, environ: dict[str, str]) -> str:
-        """Start a daemon for this process alone; return its socket path. It ends with this process once all saves are
-        stored.
+        """Start a daemon for this process alone; return its socket path. It ends after this process, when all saves are
+        written.
         """
         self._socket_folder = private_folder(tempfile.gettempdir())
         path = str(socket_in(self._socket_folder.name))
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listens:
-            listens.bind(path)
-            listens.listen()
-            command = daemon_command(listens.fileno(), folder, hello.run, hello.worker)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(path)
+            listener.listen()
+            command = daemon_command(listener.fileno(), folder, hello.run, hello.worker)
             self._own_daemon = subprocess.Popen(
-                command, stdin=subprocess.PIPE, pass_fds=[listens.fileno()], start_new_session=True, env=environ
+                command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()], start_new_session=True, env=environ
             )
         return path
 
     def reserve(self, size: int, generations: int) -> str:
-        """Allocate memory for saves of `size` bytes; return the arena's path.
+        """Let the daemon allocate memory for `generations` saves of `size` bytes; return the arena's path.
 
-        Raises NoMemory, which names what to add.
+        Raises NoMemory, which says what to add, and DaemonLost.
         """
         self.arena = self._arena_path(ReserveMemory(size, generations))
         return self.arena
 
     def announce_save(self, save: Save) -> None:
-        """Notify the daemon of a sealed save, without waiting; `wait_pinned` waits."""
+        """Tell the daemon that a save is sealed, without waiting for its answer. Raises DaemonLost."""
         with self._changed:
             if self._lost:
                 raise DaemonLost(self._lost)
@@ -183,9 +191,7 @@ class TrainerClient:
         self._send(save, connection)
 
     def wait_pinned(self) -> None:
-        """Wait until the daemon has pinned every save that it was notified of, so that none is overwritten. Raises
-        DaemonLost.
-        """
+        """Wait until the daemon has pinned every announced save, so that no save is overwritten. Raises DaemonLost."""
         with self._changed:
             until_s = time.monotonic() + ANSWER_S
             while not self._changed.wait_for(
@@ -203,11 +209,13 @@ class TrainerClient:
         return answer.step if isinstance(answer, SaveDropped) else -1
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until no save is in flight. Raises TimeoutError."""
+        """Wait until the daemon has finished all saves. timeout_s: None for no limit. Raises TimeoutError and
+        DaemonLost.
+        """
         self._ask(Wait(), timeout_s, Done)
 
     def held_steps(self, ranks: int) -> tuple[HeldStep, ...]:
-        """List the steps that all local ranks below `ranks` hold, hashed, newest first."""
+        """List the hashed steps of which all local ranks below `ranks` hold their shard, newest first."""
         answer = self._ask(GetHeldSteps(ranks), ANSWER_S, HeldSteps)
         return answer.held_steps if isinstance(answer, HeldSteps) else ()
 
@@ -240,7 +248,10 @@ class TrainerClient:
         asked_connection = 0  # the connection on which it was asked
 
         def is_over() -> bool:
-            return bool(self._lost or (self._connected and self._connected != asked_connection)) or self._has(kinds)
+            """Return True if there is an answer, a new connection, or no daemon any more."""
+            return bool(self._lost or (self._connected and self._connected != asked_connection)) or self._has_answer(
+                kinds
+            )
 
         while True:
             with self._changed:
@@ -248,25 +259,26 @@ class TrainerClient:
                     if time.monotonic() >= until_s:
                         raise TimeoutError(f"the daemon has not answered within {timeout_s:g} s")
                     log.warning("daemon_awaited", extra={"answer_to": type(message).__name__, "at": self._path})
-                for at, each in enumerate(self._answers):
+                for index, each in enumerate(self._answers):
                     if isinstance(each, kinds):
-                        return self._answers.pop(at)
+                        return self._answers.pop(index)
                 if self._lost:
                     raise DaemonLost(self._lost)
                 asked_connection = self._connected
             self._send(message, asked_connection)  # to the next daemon again, if the one that was asked has died
 
-    def _has(self, kinds: type[object] | tuple[type[object], ...]) -> bool:
+    def _has_answer(self, kinds: type[object] | tuple[type[object], ...]) -> bool:
+        """Return True if an answer of one of these kinds has arrived."""
         return any(isinstance(each, kinds) for each in self._answers)
 
     def _send(self, message: ToDaemon, connection: int) -> None:
-        """Send a message on this connection. It is dropped if that one is lost: the thread notices the loss."""
+        """Send a message on the connection with this number, 0 for none. Drop it if that connection is lost."""
         with self._sending, suppress(OSError):
             if connection and connection == self._connected:
                 self._socket.sendall(encode(message))
 
     def _read_daemons(self) -> None:
-        """Read from one daemon after the other."""
+        """Read the messages of one daemon after the other, until none can be reached or this client is closed."""
         while True:
             why = self._read()
             with self._changed:
@@ -285,7 +297,10 @@ class TrainerClient:
                 return
 
     def _reconnect(self, number: int) -> bool:
-        """Connect to the next daemon; tell it of this process and of its unfinished saves. False if none answers."""
+        """Connect to the next daemon, and announce this process and its unfinished saves to it.
+
+        number: of the new connection. Returns False if no daemon answers, or if it has not adopted the arena.
+        """
         began_s, logged_s = time.monotonic(), 0.0
         while not self._closed and (waited_s := time.monotonic() - began_s) < RECONNECT_S:
             if waited_s > logged_s + LOG_PERIOD_S:
@@ -310,7 +325,7 @@ class TrainerClient:
         return False
 
     def _resume(self, new_socket: socket.socket, number: int) -> bool:
-        """Continue on the new connection. False if this client was closed meanwhile."""
+        """Replace the connection, and announce all unfinished saves. Return False if this client was closed."""
         with self._sending, self._changed:
             if self._closed:
                 new_socket.close()
@@ -326,10 +341,10 @@ class TrainerClient:
         return True
 
     def _read(self) -> str:
-        """Read from the daemon until the connection ends; return why."""
+        """Read and dispatch messages until the connection ends; return the reason."""
         try:
             with self._socket.makefile("rb") as file:
-                while (body := read_frame(file.read, MOST_BYTES)) is not None:
+                while (body := read_frame(file.read, MAX_BYTES)) is not None:
                     self._dispatch(read_at_client(body))
         except (OSError, BadFrame, ValueError) as error:
             return str(error)
@@ -354,7 +369,7 @@ class TrainerClient:
             self._on_message(message)
 
     def _forget_finished(self, message: Hashed | Persisted | SaveFailed) -> None:
-        """Forget the saves that need no other daemon any more."""
+        """Remove the saves that need not be announced to another daemon: this message is their last result."""
         self._losses = 0
         for epoch, save in list(self._saves.items()):
             stays = not save.target or save.later
@@ -362,7 +377,7 @@ class TrainerClient:
                 del self._saves[epoch]
 
     def close(self) -> None:
-        """Disconnect. A daemon started by this process first finishes what is in flight."""
+        """Disconnect. If this process started the daemon, wait until the daemon has finished all saves and ended."""
         with self._sending:
             self._closed = True  # a connection that is being made is closed by the reading thread
             with suppress(OSError):

@@ -1,8 +1,8 @@
-"""Encodes what torch.distributed.checkpoint (DCP) knows of a checkpoint as JSON: the chunks of each tensor and who
+"""Encodes the metadata of torch.distributed.checkpoint (DCP) as JSON: the chunks of each tensor and the ranks that
 saved them.
 
-Planners here also save values that are not tensors as JSON. Nothing in it can name a class or a function. Where a chunk
-lies in a shard is found in the shard, by `chunk_name`.
+The planners here also save values that are no tensors as JSON. The JSON cannot name a class or a function. The shard
+itself has the position of each chunk, by `chunk_name`.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ from torch.distributed.checkpoint.planner import (
 )
 
 from turnout.launcher.checkpoint.engine.state_dict import NAMES, flatten, restored
-from turnout.launcher.checkpoint.format.shard_file import MOST_DIMENSIONS, Layout, sum_of
+from turnout.launcher.checkpoint.format.shard_file import MAX_DIMENSIONS, Layout, sum_of
 from turnout.launcher.errors import BadCheckpoint, BadState, LauncherError, NewerFormat
 
 VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden
-MOST_BYTES = 1 << 30  # of the JSON
+MAX_BYTES = 1 << 30  # of the JSON
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in NAMES}
 _FORMATS = {
     str(each).removeprefix("torch."): each
     for each in (torch.contiguous_format, torch.channels_last, torch.preserve_format)
 }
 HAS_STRIDES = "strides" in TensorProperties.__dataclass_fields__  # torch 2.6 does not have it
-_NOTHING = Layout((), 0)
+_NO_TENSORS = Layout((), 0)
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
-_Sizes = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MOST_DIMENSIONS)]
+_Sizes = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
 class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A rectangular part of a tensor. rank: of the shard that holds it."""
+    """A rectangular part of a tensor."""
 
-    offsets: _Sizes
-    sizes: _Sizes
-    rank: _Count
+    offsets: _Sizes  # by dimension
+    sizes: _Sizes  # by dimension
+    rank: _Count  # of the shard that holds it
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A tensor of all ranks together, with the properties that torch keeps of it."""
+    """A tensor of all ranks together, with torch's properties of it."""
 
-    dtype: str
-    size: _Sizes
+    dtype: str  # torch's name
+    size: _Sizes  # of the whole tensor
     chunks: list[Chunk]
     requires_grad: bool = False
     memory_format: str = "contiguous_format"
@@ -81,14 +81,14 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Describes a whole DCP checkpoint: its tensors, its other values, and the ranks that saved them."""
+    """A whole DCP checkpoint: its tensors, its other values, and the ranks that saved them."""
 
     version: int
     # unique to each save, so that shards of two saves are never mixed
     save: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
     world: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
-    tensors: dict[str, Tensor]
-    values: dict[str, _Count]  # the rank that saved it, by key
+    tensors: dict[str, Tensor]  # by key
+    values: dict[str, _Count]  # the rank that saved the value, by key
     paths: dict[str, list[str | int]]  # its path in the nested state, by key
 
     @property
@@ -101,12 +101,12 @@ _versioned, _table = msgspec.json.Decoder(_Versioned), msgspec.json.Decoder(Tabl
 
 
 def chunk_name(key: str, offsets: Iterable[int]) -> str:
-    """Make the name of a chunk in its shard, different for any two chunks."""
+    """Return the name of a chunk in its shard, different for any two chunks. key: of its tensor."""
     return f"{key}[{','.join(map(str, offsets))}]"
 
 
 def table_of(plans: Sequence[SavePlan], save: str) -> Table:
-    """Build the table of what all ranks are about to save. plans: by rank, without duplicates. Raises BadState."""
+    """Build the table of a save. plans: of all ranks, by rank, without duplicates. save: its id. Raises BadState."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, int] = {}
     paths: dict[str, list[str | int]] = {}
@@ -115,14 +115,14 @@ def table_of(plans: Sequence[SavePlan], save: str) -> Table:
             if item.type is WriteItemType.BYTE_IO:
                 values[item.index.fqn] = rank
             else:
-                _add(tensors, item, rank)
+                _add_chunk(tensors, item, rank)
         if isinstance(plan.planner_data, dict):
             paths |= {key: list(path) for key, path in plan.planner_data.items() if _is_path(path)}
     return Table(VERSION, save, len(plans), tensors, values, paths)
 
 
-def _add(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
-    """Add a chunk, which `rank` saves, to its tensor. Raises BadState for one that cannot be saved."""
+def _add_chunk(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
+    """Add the chunk of a plan's item, which `rank` saves, to its tensor in `tensors`. Raises BadState."""
     key, about = item.index.fqn, item.tensor_data
     properties = about.properties
     if properties.dtype not in NAMES:
@@ -144,6 +144,7 @@ def _add(tensors: dict[str, Tensor], item: WriteItem, rank: int) -> None:
 
 
 def _is_path(path: object) -> bool:
+    """Return True for a path of keys in a nested state."""
     return isinstance(path, tuple | list) and all(type(key) in (str, int) for key in path)
 
 
@@ -153,8 +154,8 @@ def write(table: Table) -> bytes:
         text = msgspec.json.encode(table)
     except UnicodeEncodeError as error:
         raise BadState("", f"a key that is no Unicode: {error}") from error
-    if len(text) > MOST_BYTES:
-        raise BadState("", f"{len(text)} bytes say which chunks there are: {MOST_BYTES} at most")
+    if len(text) > MAX_BYTES:
+        raise BadState("", f"{len(text)} bytes say which chunks there are: {MAX_BYTES} at most")
     return text
 
 
@@ -174,39 +175,42 @@ def read(text: bytes | memoryview) -> Table:
 
 
 def _check(table: Table) -> None:
-    """Check that the parts of a table fit each other. Raises BadCheckpoint."""
+    """Raise BadCheckpoint if the parts of a table contradict each other or this torch lacks a dtype."""
     if any(rank >= table.world for rank in table.values.values()) or table.tensors.keys() & table.values.keys():
         raise BadCheckpoint("the metadata names a rank that there is not, or a key twice")
     for key, tensor in table.tensors.items():
         if tensor.dtype not in _DTYPES or tensor.memory_format not in _FORMATS:
             raise BadCheckpoint(f"{key}: this torch has no {tensor.dtype} or no {tensor.memory_format}")
         for chunk in tensor.chunks:
-            if not _fits(chunk, tensor) or chunk.rank >= table.world:
+            if not _is_within(chunk, tensor) or chunk.rank >= table.world:
                 raise BadCheckpoint(f"{key}: a chunk at {chunk.offsets} is not in a tensor of {tensor.size}")
 
 
-def _fits(chunk: Chunk, tensor: Tensor) -> bool:
+def _is_within(chunk: Chunk, tensor: Tensor) -> bool:
+    """Return True if a chunk lies within its tensor."""
     if not len(chunk.offsets) == len(chunk.sizes) == len(tensor.size):
         return False
-    return all(at + part <= size for at, part, size in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True))
+    return all(
+        offset + part <= size for offset, part, size in zip(chunk.offsets, chunk.sizes, tensor.size, strict=True)
+    )
 
 
 def metadata_of(table: Table) -> Metadata:
     """Convert a table to the metadata that DCP's planners need."""
-    known: dict[str, Any] = {key: BytesStorageMetadata() for key in table.values}
+    entries: dict[str, Any] = {key: BytesStorageMetadata() for key in table.values}
     for key, tensor in table.tensors.items():
-        more = {"strides": tensor.strides} if HAS_STRIDES else {}
+        strides = {"strides": tensor.strides} if HAS_STRIDES else {}
         properties = TensorProperties(
             dtype=_DTYPES[tensor.dtype],
             layout=torch.strided,
             requires_grad=tensor.requires_grad,
             memory_format=_FORMATS[tensor.memory_format],
             pin_memory=tensor.pin_memory,
-            **more,
+            **strides,
         )
         chunks = [ChunkStorageMetadata(torch.Size(each.offsets), torch.Size(each.sizes)) for each in tensor.chunks]
-        known[key] = TensorStorageMetadata(properties, torch.Size(tensor.size), chunks)
-    return Metadata(known, planner_data={key: tuple(path) for key, path in table.paths.items()})
+        entries[key] = TensorStorageMetadata(properties, torch.Size(tensor.size), chunks)
+    return Metadata(entries, planner_data={key: tuple(path) for key, path in table.paths.items()})
 
 
 class FlashSavePlanner(DefaultSavePlanner):  # type: ignore[misc, unused-ignore]
@@ -232,38 +236,38 @@ class FlashLoadPlanner(DefaultLoadPlanner):  # type: ignore[misc, unused-ignore]
     """DCP's default load planner, for what FlashSavePlanner saved."""
 
     def create_local_plan(self) -> LoadPlan:
-        """Plan what to read of the state. Raises RuntimeError for a key that is not stored.
+        """Return the plan of what this rank reads. Raises RuntimeError for a key that is not stored.
 
-        This rank may lack a stored key, such as an FSDP1 parameter with fewer rows than ranks. DCP's own planner then
-        takes the checkpoint for one of torch 2.3, which stored lists in one piece. No checkpoint here does.
+        This rank may lack a stored key, such as an FSDP1 parameter with fewer rows than ranks. DCP's own planner would
+        then treat the checkpoint as one of torch 2.3, which stored lists in one piece. No checkpoint here does.
         """
         return create_default_local_load_plan(self.state_dict, self.metadata, not self.allow_partial_load)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Decode a value and put it into the state. Raises BadCheckpoint if FlashSavePlanner did not write it."""
         try:
-            found = restored(value.read().decode(), _NOTHING, memoryview(b""), 0)
+            value_read = restored(value.read().decode(), _NO_TENSORS, memoryview(b""), 0)
         except UnicodeDecodeError as error:
             raise BadCheckpoint(f"{read_item.dest_index.fqn}: {error}") from error
         if self.flatten_state_dict:
-            set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], found)
+            set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], value_read)
         else:
-            self.state_dict[read_item.dest_index.fqn] = found
+            self.state_dict[read_item.dest_index.fqn] = value_read
 
 
 def text_of(planner: SavePlanner, item: WriteItem) -> str:
-    """Return a value as text. DCP's default planner would pickle it, so this replaces that part of it.
+    """Return the text of a value that is no tensor, in place of DCP's default planner, which would pickle it.
 
     Raises BadState, and LauncherError for a planner with its own encoding.
     """
     kind = type(planner)
     if isinstance(planner, FlashSavePlanner):
         return str(planner.resolve_data(item).getvalue().decode())
-    own = getattr(kind, "resolve_data", None) is not DefaultSavePlanner.resolve_data
-    if own or kind.transform_object is not DefaultSavePlanner.transform_object:
+    has_own_encoding = getattr(kind, "resolve_data", None) is not DefaultSavePlanner.resolve_data
+    if has_own_encoding or kind.transform_object is not DefaultSavePlanner.transform_object:
         raise LauncherError(f"{kind.__name__} turns values into bytes in its own way: make it a FlashSavePlanner")
-    found = planner.lookup_object(item.index)
-    return str(FlashSavePlanner.transform_object(planner, item, found).getvalue().decode())
+    value = planner.lookup_object(item.index)
+    return str(FlashSavePlanner.transform_object(planner, item, value).getvalue().decode())
 
 
 def load_text(planner: LoadPlanner, item: ReadItem, text: str) -> None:

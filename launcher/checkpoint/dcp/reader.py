@@ -1,5 +1,5 @@
-"""Reads what writer.py saved: finds a step, lets all ranks agree on it through DCP's plans, and loads it in any world
-size.
+"""Reads steps that writer.py saved: finds a step, lets all ranks agree on it through DCP's plans, and loads it in any
+world size.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from turnout.launcher.checkpoint.storage.step_reader import ByteRange, await_man
 from turnout.launcher.env import DAEMON
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 
-Place = Callable[[DcpShard], PlannedRead | None]
+Place = Callable[[DcpShard], PlannedRead | None]  # plans the read of one item in a shard; None if it needs no read
 
 
 class MemorySavers:
-    """Keeps this process's open MemorySavers, one per rank and run. Readers and writers of single saves come and go."""
+    """The open MemorySavers of this process, one per rank and run, which readers and writers of single saves share."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -53,16 +53,16 @@ class MemorySavers:
         self._closes = False
 
     def of(self, rank: ProcessInfo, environ: Mapping[str, str], generations: int = 3, replicas: int = 0) -> MemorySaver:
-        """Return the saver of this rank, opened at its first use. generations, replicas: used only then. Raises
-        DaemonLost.
+        """Return the saver of this rank, opened at its first use. generations, replicas: as for Checkpointer, used only
+        at the first use. Raises DaemonLost.
         """
         key = (rank.run, rank.worker, rank.local_rank)
         with self._guard:
-            known = self._open.get(key)
-            if known is not None and known[0] == rank:
-                return known[1]
-            if known is not None:  # the same process is in another world now
-                known[1].close()
+            opened = self._open.get(key)
+            if opened is not None and opened[0] == rank:
+                return opened[1]
+            if opened is not None:  # the same process is in another world now
+                opened[1].close()
             memory = MemorySaver(
                 rank,
                 environ,
@@ -92,6 +92,7 @@ memories = MemorySavers()
 
 
 def _log_failed_save(message: ToClient) -> None:
+    """Log a save that failed, unless a newer save overwrote it."""
     if isinstance(message, SaveFailed) and message.reason != "overwritten":
         log.warning("persist_failed", extra={"step": message.step, "reason": message.reason, "detail": message.detail})
 
@@ -111,9 +112,7 @@ def process_info(folder: str, environ: Mapping[str, str]) -> ProcessInfo:
 
 
 def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
-    """Return the step in memory to load, -1 for none: the one the agent named, or a single rank's newest without an
-    agent.
-    """
+    """Return the step in memory to load, -1 for none: the agent's choice; without an agent, a lone rank's newest."""
     if rank.restore_step is not None:
         return rank.restore_step
     if rank.world > 1 or not find(rank.memory, rank.run, rank.worker):
@@ -122,9 +121,10 @@ def _step_in_memory(rank: ProcessInfo, environ: Mapping[str, str]) -> int:
 
 
 def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> SavedStep | None:
-    """Find the newest step, or the given one. None if nothing is stored.
+    """Find the step to load, in memory or else in storage. None if there is none.
 
-    Raises BadCheckpoint if steps exist but none can be read, NewerFormat and StorageFailed.
+    step: the only step to find; None for the step that the agents chose, else the newest. Raises BadCheckpoint if steps
+    exist but none can be read, NewerFormat and StorageFailed.
     """
     rank = process_info(folder, environ)
     memory = rank.resharded_step.step if rank.resharded_step is not None else _step_in_memory(rank, environ)
@@ -132,27 +132,31 @@ def find_saved(folder: str, environ: Mapping[str, str], step: int | None) -> Sav
         try:
             return SavedStep(
                 InMemory.of(rank, memory, _shard_fetcher(rank.resharded_step, environ)),
-                lambda: _step_in_storage(folder, memory),
+                lambda: _open_step_in_storage(folder, memory),
             )
         except (BadCheckpoint, DaemonLost) as error:
             log.warning("memory_passed_over", extra={"step": memory, "why": str(error)})
     if "://" not in folder and not Path(folder).is_dir():
         return None
-    return _find_stored(folder, rank, step)
+    return _find_step_in_storage(folder, rank, step)
 
 
-def _find_stored(folder: str, rank: ProcessInfo, step: int | None) -> SavedStep | None:
-    """Find the newest step that storage has, or the given one."""
+def _find_step_in_storage(folder: str, rank: ProcessInfo, step: int | None) -> SavedStep | None:
+    """Find the newest readable step in storage, or only `step` if it is not None. None if there is none.
+
+    In a world of several ranks, if step is None and the agents agreed on a step in storage, only that step is read, and
+    the result is None if they agreed that there is none. Raises the first BadCheckpoint if no step can be read.
+    """
     store, fault = open_store(folder), None
-    # The step that all ranks read, whatever was committed since.
+    # All ranks read the step that the agents agreed on, even if a newer step was committed since.
     if step is None and rank.stored_step is not None and rank.world > 1:
         if rank.stored_step < 0:
             return None
         step = await_manifest(store, rank.stored_step).step
     for manifest in committed(store, lambda word, fields: log.warning(word, extra=dict(fields)), only=step):
-        found = InStorage(store, manifest)
+        stored_step = InStorage(store, manifest)
         try:
-            return SavedStep(None, lambda found=found: found)  # type: ignore[misc]
+            return SavedStep(None, lambda stored_step=stored_step: stored_step)  # type: ignore[misc]
         except NewerFormat:
             raise
         except BadCheckpoint as error:
@@ -164,22 +168,27 @@ def _find_stored(folder: str, rank: ProcessInfo, step: int | None) -> SavedStep 
 
 
 def _shard_fetcher(parts: ReshardedStep | None, environ: Mapping[str, str]) -> FetchRank | None:
-    """Return the function that brings a rank's shard into this host's memory, by the daemon.
+    """Return the function by which the daemon fetches a rank's shard into this host's memory.
 
-    None if no shards in memory may be resharded. environ: holds the daemon's socket path.
+    parts: the step in memory that is read in parts; None for none, then the result is None too. environ: has the path
+    of the daemon's socket.
     """
     if parts is None:
         return None
 
-    def bring(rank: int) -> ShardPosition:
-        found = fetch_shard(environ[DAEMON], FetchShard(parts.step, parts.round, rank, parts.ranks))
-        return Path(found.path), found.generation, found.epoch
+    def fetch(rank: int) -> ShardPosition:
+        """Return the position of a rank's shard after it was fetched."""
+        fetched = fetch_shard(environ[DAEMON], FetchShard(parts.step, parts.round, rank, parts.ranks))
+        return Path(fetched.path), fetched.generation, fetched.epoch
 
-    return bring
+    return fetch
 
 
-def _step_in_storage(folder: str, step: int) -> InStorage:
-    """Return a step in storage, for the shards that memory does not hold. Raises BadCheckpoint."""
+def _open_step_in_storage(folder: str, step: int) -> InStorage:
+    """Open a step in storage, for the shards of it that are missing in memory.
+
+    Raises BadCheckpoint, also if storage fails or the step is not committed: then no copy of these shards is left.
+    """
     try:
         store = open_store(folder)
         return InStorage(store, manifest_of(store, step))
@@ -188,11 +197,11 @@ def _step_in_storage(folder: str, step: int) -> InStorage:
 
 
 class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
-    """Reads one step, the newest or the given one. All loads of one reader use the same step.
+    """Reads one step. All loads of one reader use the same step.
 
-    The reader is false if nothing is stored. It reads from memory if the agents agreed on the step, else from storage,
-    in any world size. A worker whose ranks need shards from other workers' memory fetches them and keeps them for a
-    while.
+    step: the step to read, None for the newest. environ: None for this process's. bool(reader) is False if there is no
+    step. It reads from memory if the agents agreed on the step, else from storage, in any world size. Shards in other
+    workers' memory are fetched, and stay in this worker's memory until newer saves need it.
     """
 
     def __init__(
@@ -200,33 +209,34 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self.folder, self._step = absolute_folder(folder), step
         self._environ = os.environ if environ is None else environ
-        self._found: SavedStep | None = None
+        self._open_step: SavedStep | None = None
 
     def __bool__(self) -> bool:
-        return self._saved() is not None
+        return self._find_step() is not None
 
     @property
     def step(self) -> int | None:
         """Return the step that is read, or None if nothing is stored."""
-        saved = self._saved()
+        saved = self._find_step()
         return None if saved is None else saved.step
 
     @property
     def source(self) -> str:
-        """Return the source of all loads so far: "memory", "storage" if any part came from there, or "" before the
+        """Return the source of the loads so far: "memory", "storage" if any part came from there, "" before the
         first.
         """
-        return "" if self._found is None else self._found.source
+        return "" if self._open_step is None else self._open_step.source
 
-    def _saved(self) -> SavedStep | None:
-        if self._found is None:
-            self._found = find_saved(self.folder, self._environ, self._step)
-        return self._found
+    def _find_step(self) -> SavedStep | None:
+        """Return the step that is read, found at the first call; None if there is none."""
+        if self._open_step is None:
+            self._open_step = find_saved(self.folder, self._environ, self._step)
+        return self._open_step
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Start a new read, from another folder if `checkpoint_id` names one."""
         if checkpoint_id is not None and absolute_folder(checkpoint_id) != self.folder:
-            self.folder, self._found = absolute_folder(checkpoint_id), None
+            self.folder, self._open_step = absolute_folder(checkpoint_id), None
 
     def read_metadata(self) -> Metadata:
         """Return DCP's metadata. Raises BadCheckpoint, also if nothing is stored, and StorageFailed."""
@@ -234,32 +244,33 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
 
     def _saved_step(self) -> SavedStep:
         """Return the step that is read. Raises BadCheckpoint if it is not stored."""
-        saved = self._saved()
+        saved = self._find_step()
         if saved is None:
             what = "nothing" if self._step is None else f"no step {self._step}"
             raise BadCheckpoint(f"{self.folder}: {what} is stored here")
         return saved
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool) -> None:
-        pass
+        """Do nothing. Called by DCP."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Return the plan with the step that this rank has found. Called by DCP."""
         saved = self._saved_step()
         return replace(plan, storage_data=(saved.step, saved.table.save, saved.table.shape))
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Make all ranks read one step: the oldest that any rank found.
+        """Return the plans with the step that all ranks read: the oldest that any rank has found. Called by DCP.
 
-        Raises BadCheckpoint if that is not possible.
+        Raises BadCheckpoint if the plans do not fit that step.
         """
-        found = [plan.storage_data for plan in plans]
-        if len({shape for _, _, shape in found}) > 1:
-            steps = sorted({step for step, _, _ in found})
+        saves = [plan.storage_data for plan in plans]
+        if len({shape for _, _, shape in saves}) > 1:
+            steps = sorted({step for step, _, _ in saves})
             raise BadCheckpoint(f"the ranks see different checkpoints, of steps {steps}: load again")
-        return [replace(plan, storage_data=min(found)) for plan in plans]
+        return [replace(plan, storage_data=min(saves)) for plan in plans]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Read what the plan needs.
+        """Read all items of the plan before returning. Called by DCP.
 
         Raises BadCheckpoint and StorageFailed; the state dict may then be partly filled.
         """
@@ -270,26 +281,27 @@ class FlashStorageReader(StorageReader):  # type: ignore[misc, unused-ignore]
         return done
 
     def _agreed_save(self, step: int, save: str, shape: int) -> SavedStep:
-        """Return the save that all ranks agreed on; look for it again if this rank found another one.
+        """Return the save that all ranks agreed on; search for its step if this rank has found another save.
 
-        Raises BadCheckpoint if it is not here.
+        save, shape: id and shape of its table. Raises BadCheckpoint if this rank does not find it.
         """
         if self._saved_step().table.save != save:
             log.warning(
                 "checkpoint_passed_over", extra={"step": self._saved_step().step, "why": "another rank lacks it"}
             )
-            self._found = find_saved(self.folder, self._environ, step)
+            self._open_step = find_saved(self.folder, self._environ, step)
             if self._saved_step().table.save != save or self._saved_step().table.shape != shape:
                 raise BadCheckpoint(f"step {step} is another one than the other ranks have")
         return self._saved_step()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return True for any path that is not empty. Called by DCP."""
         return bool(os.fspath(checkpoint_id))
 
 
 def _wanted_items(saved: SavedStep, planner: LoadPlanner, plan: LoadPlan) -> Iterator[WantedItem]:
-    """List what a plan reads. Raises BadCheckpoint if the checkpoint lacks something."""
+    """Yield the chunks and values that a plan reads. Raises BadCheckpoint if the checkpoint lacks one."""
     chunks: dict[str, dict[tuple[int, ...], Chunk]] = {}
     for item in plan.items:
         key = item.storage_index.fqn
@@ -310,48 +322,49 @@ def _plan_value(planner: LoadPlanner, item: ReadItem) -> Place:
     """Return the function that loads a value which is no tensor from its shard."""
 
     def place(shard: DcpShard) -> None:
+        """Pass the value's text to the planner."""
         load_text(planner, item, shard.values[item.storage_index.fqn])
 
     return place
 
 
 def _plan_tensor(planner: LoadPlanner, item: ReadItem, chunk: Chunk) -> Place:
-    """Read the rows that are needed: directly into their tensor, or aside if only some columns are copied from them."""
+    """Return the function that plans the read of an item's rows: into the target, or into a buffer to copy from."""
 
     def place(shard: DcpShard) -> PlannedRead:
         """Plan the read of this tensor piece from one shard.
 
-        A contiguous piece of equal type is read straight into the target; any other is read aside and then copied.
+        A contiguous piece of the target's type is read into the target; any other into a buffer, and then copied.
         Raises BadCheckpoint if shard and metadata disagree.
         """
         entry = shard.chunks[chunk_name(item.storage_index.fqn, chunk.offsets)]
         if entry.shape != chunk.sizes:
             raise BadCheckpoint(f"{entry.name} is {entry.shape}, and {chunk.sizes} by the metadata")
         starts, sizes = tuple(item.storage_offsets), tuple(item.lengths)
-        shape, at, size = entry.shape, entry.start, entry.end - entry.start
+        shape, offset, size = entry.shape, entry.start, entry.end - entry.start
         if shape and size:
             row = size // shape[0]
-            shape, at, size = (sizes[0], *shape[1:]), at + starts[0] * row, sizes[0] * row
+            shape, offset, size = (sizes[0], *shape[1:]), offset + starts[0] * row, sizes[0] * row
         target = planner.resolve_tensor(item).detach()
         if target.shape != sizes:
             raise BadCheckpoint(f"{entry.name}: {sizes} does not go into {tuple(target.shape)}")
         if shape == sizes and NAMES.get(target.dtype) == entry.dtype and is_bytes(target) and not target.is_inference():
-            into = octets(target.data_ptr(), target.nbytes)
+            buffer = octets(target.data_ptr(), target.nbytes)
 
-            def done() -> None:
+            def commit() -> None:
                 increment_version(target)
                 planner.commit_tensor(item, target)
 
-            return PlannedRead(ByteRange(shard.head_bytes + at, into), 0, done)
-        into = memoryview(bytearray(size))
+            return PlannedRead(ByteRange(shard.head_bytes + offset, buffer), 0, commit)
+        buffer = memoryview(bytearray(size))
 
-        def copy() -> None:
-            source = tensor_over(into, Entry(entry.name, entry.dtype, shape, 0, size), 0)
+        def copy_and_commit() -> None:
+            source = tensor_over(buffer, Entry(entry.name, entry.dtype, shape, 0, size), 0)
             for dim in range(1, len(shape)):
                 source = source.narrow(dim, starts[dim], sizes[dim])
             target.copy_(source)
             planner.commit_tensor(item, target)
 
-        return PlannedRead(ByteRange(shard.head_bytes + at, into), size, copy)
+        return PlannedRead(ByteRange(shard.head_bytes + offset, buffer), size, copy_and_commit)
 
     return place

@@ -1,7 +1,7 @@
 """Reads a step saved through torch.distributed.checkpoint from shards in this host's arenas or in storage.
 
-Only hashed bytes are returned. Memory is read if the agents agreed on its step. What is broken or missing there is
-reported, and read from storage if the same save is there.
+Only verified bytes are returned. Memory is read if the agents agreed on its step. A shard that is broken or missing in
+memory is logged, and read from storage if the same save is there.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from turnout.launcher.errors import BadCheckpoint, LauncherError
 
 log = logging.getLogger("turnout.checkpoint")
 
-FetchRank: TypeAlias = Callable[[int], ShardPosition]
-
-_MOST_ASIDE_BYTES = 256 << 20  # bytes at a time that cannot be read straight into their place
+FetchRank: TypeAlias = Callable[[int], ShardPosition]  # fetches the shard of a rank into local memory
+_MAX_BUFFER_BYTES = 256 << 20  # of buffers at a time, for bytes that cannot be read into their target
 
 
 @dataclass(frozen=True, slots=True)
 class DcpShard:
-    """Describes the content of one DCP shard in memory or storage: its chunks, its values and its header."""
+    """The content of one DCP shard in memory or storage: its chunks, its values and its header."""
 
     save: str  # the id of the save
     chunks: Mapping[str, Entry]  # by chunk_name
     values: Mapping[str, str]  # by key, as text of a tree
-    table: Entry | None
-    head_bytes: int
+    table: Entry | None  # the table of all ranks' tensors, None if this shard has none
+    head_bytes: int  # length of the header
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +46,16 @@ class PlannedRead:
     """A planned read of a byte range from a shard, with a function to call once the bytes are verified."""
 
     piece: ByteRange
-    aside_bytes: int  # temporary memory that it needs
-    done: Callable[[], None]  # called when the bytes are there and verified
+    buffer_bytes: int  # temporary memory that it needs
+    done: Callable[[], None]  # called when the bytes are read and verified
 
 
 @dataclass(frozen=True, slots=True)
 class WantedItem:
     """A chunk or a value to read, and the rank that saved it."""
 
-    name: str
-    rank: int
+    name: str  # of a chunk in its shard, or the key of a value
+    rank: int  # that saved it
     place: Callable[[DcpShard], PlannedRead | None]  # plans the read in a shard; None if the header has all of it
     is_value: bool = False
 
@@ -82,7 +81,7 @@ class InMemory:
     """Reads a step from this worker's arenas.
 
     positions: path, generation and epoch, by rank.
-    fetch: fetches the shard of another rank, for a step that a world of another size saved. Raises LauncherError.
+    fetch: fetches the shard of another rank, for a step that is read in parts; None if no shard may be fetched.
     """
 
     def __init__(self, step: int, positions: Mapping[int, ShardPosition], fetch: FetchRank | None = None) -> None:
@@ -125,14 +124,14 @@ class InMemory:
             arena.close()
 
     def find_rank(self, want: WantedItem) -> int | None:
+        """Return the rank of the shard in memory that has the item, after trying to fetch it; None if there is none."""
         if not any(want.is_in(shard) for shard in self._shards.values()):
             self._try_fetch(want.rank)
         return next((rank for rank, shard in self._shards.items() if want.is_in(shard)), None)
 
     def _try_fetch(self, rank: int) -> None:
-        """Fetch the shard of a rank from another host, at most once.
-
-        A rank whose shard cannot be fetched is logged and marked as unfetched.
+        """Fetch the shard of a rank from another worker, unless it is here or a fetch of it has failed. Log a
+        failure.
         """
         if self._fetch is None or rank in self._shards or rank in self._unfetched:
             return
@@ -145,6 +144,7 @@ class InMemory:
             log.warning("memory_passed_over", extra={"step": self.step, "why": str(error)})
 
     def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
+        """Return the content of a rank's shard."""
         return self._shards[rank]
 
     def table(self) -> Table:
@@ -186,9 +186,11 @@ class InStorage:
                 yield VerifiedReader(file, blocks.sums, name, blocks.block_bytes)
 
     def find_rank(self, want: WantedItem) -> int | None:
+        """Return the rank that saved the item."""
         return want.rank
 
     def shard(self, rank: int, verified: VerifiedReader) -> DcpShard:
+        """Return the content of a rank's open shard. Raises BadCheckpoint and StorageFailed."""
         if rank not in self._shards:
             self._shards[rank] = shard_of(verified)
         return self._shards[rank]
@@ -215,9 +217,9 @@ class SavedStep:
         self.step, self.table = source.step, source.table()
 
     def read(self, wants: Iterable[WantedItem]) -> None:
-        """Read every wanted item. Raises BadCheckpoint, StorageFailed; some items may have been read then.
+        """Read every wanted item into its target. Raises BadCheckpoint and StorageFailed; then some may have been read.
 
-        Sets `source` to "memory" if everything so far came from there, else "storage".
+        Sets `source` to "memory" if all items so far came from there, else to "storage".
         """
         missing = list(wants)
         if self._memory is not None:
@@ -230,9 +232,7 @@ class SavedStep:
     def _read_from(
         self, source: ShardSource, wants: Iterable[WantedItem], *, skip_broken: bool
     ) -> Iterator[WantedItem]:
-        """Read items from one source, and give those that it lacks. With `skip_broken`, also give those that are broken
-        there.
-        """
+        """Read items from one source, and yield those that it lacks; with `skip_broken` also those in broken shards."""
         by_rank: dict[int, list[WantedItem]] = {}
         for want in wants:
             rank = source.find_rank(want)
@@ -253,25 +253,26 @@ class SavedStep:
     def _read_shard(self, verified: VerifiedReader, shard: DcpShard, rank: int, wants: Iterable[WantedItem]) -> None:
         """Read the wanted items from one rank's shard into their targets.
 
-        Reads aside are flushed when they exceed _MOST_ASIDE_BYTES. Raises BadCheckpoint if the shard is of another save
-        or lacks an item.
+        Planned reads are carried out when their buffers exceed _MAX_BUFFER_BYTES. Raises BadCheckpoint if the shard is
+        of another save or lacks an item.
         """
         if shard.save != self.table.save:
             raise BadCheckpoint(f"rank {rank} of step {self.step} is of another save of this step")
-        reads, aside_bytes = list[PlannedRead](), 0
+        reads, buffer_bytes = list[PlannedRead](), 0
         for want in wants:
             if not want.is_in(shard):
                 raise BadCheckpoint(f"rank {rank} of step {self.step} does not hold {want.name}")
-            if (found := want.place(shard)) is not None:
-                reads.append(found)
-                aside_bytes += found.aside_bytes
-            if aside_bytes > _MOST_ASIDE_BYTES:
-                _read_now(verified, reads)
-                reads, aside_bytes = [], 0
-        _read_now(verified, reads)
+            if (planned := want.place(shard)) is not None:
+                reads.append(planned)
+                buffer_bytes += planned.buffer_bytes
+            if buffer_bytes > _MAX_BUFFER_BYTES:
+                _read_planned(verified, reads)
+                reads, buffer_bytes = [], 0
+        _read_planned(verified, reads)
 
 
-def _read_now(verified: VerifiedReader, reads: Sequence[PlannedRead]) -> None:
+def _read_planned(verified: VerifiedReader, reads: Sequence[PlannedRead]) -> None:
+    """Carry out planned reads, and call their functions."""
     verified.fill(each.piece for each in reads)
     for each in reads:
         each.done()
@@ -303,15 +304,15 @@ def shard_of(verified: VerifiedReader) -> DcpShard:
 
 
 def _read_table(shard: DcpShard, verified: VerifiedReader) -> Table:
-    """Return the table of all ranks' tensors that this shard carries.
+    """Return the table of all ranks' tensors in this shard.
 
     Raises BadCheckpoint if it has none, or a table of another save.
     """
     if shard.table is None:
         raise BadCheckpoint("the shard does not tell what the others are")
     start, end = shard.head_bytes + shard.table.start, shard.head_bytes + shard.table.end
-    if end - start > dcp_metadata.MOST_BYTES:
-        raise BadCheckpoint(f"metadata of {end - start} bytes: {dcp_metadata.MOST_BYTES} at most")
+    if end - start > dcp_metadata.MAX_BYTES:
+        raise BadCheckpoint(f"metadata of {end - start} bytes: {dcp_metadata.MAX_BYTES} at most")
     table = dcp_metadata.read(bytes(verified.read(start, end)))
     if table.save != shard.save:
         raise BadCheckpoint("the metadata is of another save")

@@ -1,5 +1,5 @@
 """Saves through torch.distributed.checkpoint (DCP) into memory: each rank's part goes to its arena, and its daemon
-stores it.
+writes it to storage.
 
     dcp.save(state, storage_writer=FlashStorageWriter(folder, step=step))
     reader = FlashStorageReader(folder)
@@ -30,7 +30,7 @@ from turnout.launcher.checkpoint.dcp.reader import FlashStorageReader, absolute_
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.format.daemon_messages import Save
-from turnout.launcher.coordinator_messages import MOST_COPIES
+from turnout.launcher.coordinator_messages import MAX_COPIES
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadState, LauncherError
 
@@ -42,22 +42,22 @@ _LAUNCH = f"own-{secrets.token_hex(16)}"
 
 @dataclass(frozen=True, slots=True)
 class _SaveRequest:
-    """Each rank's message to the coordinator, sent with its plan."""
+    """The message of each rank to DCP's coordinating rank, sent with its plan."""
 
     step: int
     place: str  # equal for ranks that share memory
-    items: tuple[WriteItem, ...]  # before DCP removes what other ranks also have
+    items: tuple[WriteItem, ...]  # before DCP removes items that other ranks have too
 
 
 @dataclass(frozen=True, slots=True)
 class _SaveOrder:
-    """The coordinator's message to each rank, sent with its plan."""
+    """The message of DCP's coordinating rank to each rank, sent with its plan."""
 
     rank: int
-    world: int
-    launch: str
-    save: str
-    more: tuple[WriteItem, ...]  # items to save besides the plan's, which no other rank of its place saves
+    world: int  # number of ranks
+    launch: str  # id of the run without an agent
+    save: str  # id of this save
+    extra_items: tuple[WriteItem, ...]  # items to save besides the plan's, which no other rank of its place saves
     table: bytes  # as JSON, b"" for all but the first rank of a place
 
 
@@ -82,7 +82,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
     folder: a path or an fsspec URL. disk: write it there in the background; otherwise it stays in memory, and goes to
     the folder only if training resumes from it after a failure.
     generations, keep, every, replicas: as for Checkpointer.
-    Each worker's memory has all that its own ranks need. State that is equal on all ranks is kept once per worker.
+    environ: None for this process's. Each worker's memory has all items that its own ranks need; items that are equal
+    on all ranks are saved once per worker.
     """
 
     def __init__(
@@ -97,8 +98,8 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         environ: Mapping[str, str] | None = None,
         replicas: int = 0,
     ) -> None:
-        if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
-            raise ValueError(f"step, keep and every are 0 or more, generations 2 to 7, replicas 0 to {MOST_COPIES}")
+        if step < 0 or not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MAX_COPIES:
+            raise ValueError(f"step, keep and every are 0 or more, generations 2 to 7, replicas 0 to {MAX_COPIES}")
         self.folder, self.step, self.disk, self.generations = absolute_folder(folder), step, disk, generations
         self.home = self.folder  # names the memory if no agent does
         self._keep, self._every, self._replicas = keep, every, replicas
@@ -111,42 +112,50 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
             self.folder = absolute_folder(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Check that the save uses collectives. Raises LauncherError if it does not, since then nobody knows what all
-        ranks save.
+        """Raise LauncherError if the save uses no collectives: then no rank would know the plans of all ranks. Called
+        by DCP.
         """
         if kwargs.get("use_collectives") is False:
             raise LauncherError("use_collectives=False leaves nobody who knows what all ranks have saved")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Return the plan with this rank's save request for the coordinating rank: step, worker and items."""
+        """Return the plan with this rank's request to the coordinating rank: step, worker and items. Called by DCP."""
         rank = ProcessInfo.of(self._environ, self.folder)
         return replace(
             plan, storage_data=_SaveRequest(self.step, rank.worker if rank.has_agent else "", tuple(plan.items))
         )
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Tell each rank what to save. Raises LauncherError if the ranks save different steps or use cached plans."""
+        """Return the plans with an order to each rank: the items that it saves besides its own plan, and the table.
+
+        Called by DCP on the coordinating rank. Raises LauncherError if the ranks save different steps or use cached
+        plans.
+        """
         requests = _requests_of(plans)
         save = secrets.token_hex(16)
         table = dcp_metadata.write(table_of(plans, save))
-        orders, known = [], _planned_items(plans)
+        orders, items_of_place = [], _planned_items(plans)
         first = dict[str, int]()
         for rank, (plan, each) in enumerate(zip(plans, requests, strict=True)):
-            more = tuple(item for item in each.items if item.index not in known[each.place])
-            known[each.place].update(item.index for item in more)
-            its_table = table if first.setdefault(each.place, rank) == rank else b""
-            orders.append(replace(plan, storage_data=_SaveOrder(rank, len(plans), _LAUNCH, save, more, its_table)))
+            extra_items = tuple(item for item in each.items if item.index not in items_of_place[each.place])
+            items_of_place[each.place].update(item.index for item in extra_items)
+            own_table = table if first.setdefault(each.place, rank) == rank else b""
+            orders.append(
+                replace(plan, storage_data=_SaveOrder(rank, len(plans), _LAUNCH, save, extra_items, own_table))
+            )
         return orders
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        """Save this rank's part; everything is in memory when this returns. Raises BadState, NoMemory, and
-        LauncherError.
+        """Save this rank's items of the plan and of its order in memory, before returning. Called by DCP.
+
+        Returns a finished future with one result for each item of the plan. The daemon writes the save to storage
+        later, if `disk` is set. Raises BadState, NoMemory and LauncherError.
         """
         order = plan.storage_data
         if not isinstance(order, _SaveOrder):
             raise LauncherError("the planner has not kept the plan's storage_data")
         chunks, values, results = dict[str, torch.Tensor](), dict[str, str](), list[WriteResult]()
-        for item in (*plan.items, *order.more):
+        for item in (*plan.items, *order.extra_items):
             if item.type is WriteItemType.BYTE_IO:
                 text = values[item.index.fqn] = text_of(planner, item)
                 results.append(WriteResult(item.index, len(text), None))
@@ -179,27 +188,31 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
         return replace(rank, run=order.launch, worker=f"{rank.worker}-{order.rank}", local_rank=0)
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Check the keys that were saved; the daemons commit the step. Raises LauncherError if they differ from the
-        planner's metadata.
+        """Raise LauncherError if the saved keys differ from the planner's metadata. The daemons commit the step. Called
+        by DCP.
         """
         saved = {result.index.fqn for of_rank in results for result in of_rank}
         if saved != set(metadata.state_dict_metadata):
             raise LauncherError("the planner's metadata has other keys than its plans")
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until this rank's part is stored, and on rank 0 the whole step. Raises TimeoutError."""
+        """Wait until this rank's part is in storage, if that is its target; on rank 0, until the whole step is.
+
+        timeout_s: None for no limit. Raises TimeoutError.
+        """
         if self._memory is not None:
             self._memory.wait_prepared()
             self._memory.client.wait(timeout_s)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return True for any path that is not empty. Called by DCP."""
         return bool(os.fspath(checkpoint_id))
 
 
 def _planned_items(plans: Sequence[SavePlan]) -> dict[str, set[MetadataIndex]]:
-    """Collect the items that the ranks of each worker are to save by the planner's choice."""
-    found = dict[str, set[MetadataIndex]]()
+    """Return, by worker, the items that the plans of its ranks save."""
+    items_of_place = dict[str, set[MetadataIndex]]()
     for plan in plans:
-        found.setdefault(plan.storage_data.place, set()).update(item.index for item in plan.items)
-    return found
+        items_of_place.setdefault(plan.storage_data.place, set()).update(item.index for item in plan.items)
+    return items_of_place

@@ -1,12 +1,12 @@
-"""Copies the larger part of a save while training goes on, up to the next optimizer step.
+"""Copies the larger part of a save while training continues, up to the next optimizer step.
 
 An optimizer changes parameters and its own state only in `step()`, so forward and backward leave them unchanged.
-Every in-place operation of torch raises the tensor's version: on a CPU when the operation is over, on a device when it
-is queued. The versions are compared before the optimizer steps, when this thread runs no operation.
+Every in-place operation of torch increases the tensor's version: on a CPU when the operation has ended, on a device
+when it is queued. The versions are compared before the optimizer steps, when this thread runs no operation.
 On a CPU the optimizer's step waits until the copy has ended. On a device the step is queued at once, and the device
-runs it after the copy; a write that was queued between the save and the step raised a version, whenever it runs.
-A write through `.data`, or from outside torch, raises no version. `verify` finds such writes by checksums, which hashes
-the bytes twice. It reads host memory, so with `verify` tensors on a device are copied before training goes on.
+runs it after the copy. A write that was queued between the save and the step has increased a version by then.
+A write through `.data`, or from outside torch, changes no version. `verify` finds such writes by checksums, so it
+hashes the bytes twice. It reads host memory, so with `verify` tensors on a device are copied before training continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turnout.launcher.checkpoint.format.shard_file import Entry, sum_of
 
 
 class CopyPolicy(NamedTuple):
-    """Says which tensors a save may copy while training goes on."""
+    """Says which tensors a save may copy while training continues."""
 
     addresses: frozenset[int]  # data pointers of tensors that only the optimizers change
     verify: bool  # hash these tensors before and after the copy
@@ -36,19 +36,17 @@ class CopyPolicy(NamedTuple):
 
 def addresses(optimizers: Iterable[Optimizer]) -> frozenset[int]:
     """Collect the data pointers of all tensors that only a step of these optimizers changes."""
-    found = list[torch.Tensor]()
+    tensors = list[torch.Tensor]()
     for optimizer in optimizers:
-        found.extend(chain.from_iterable(group["params"] for group in optimizer.param_groups))
+        tensors.extend(chain.from_iterable(group["params"] for group in optimizer.param_groups))
         states = chain.from_iterable(state.values() for state in optimizer.state.values())
-        found.extend(each for each in states if type(each) is torch.Tensor)
-    return frozenset(map(torch.Tensor.data_ptr, found))
+        tensors.extend(each for each in states if type(each) is torch.Tensor)
+    return frozenset(map(torch.Tensor.data_ptr, tensors))
 
 
 @dataclass(frozen=True, slots=True)
 class AsyncCopy:
-    """Holds the tensors that one save copies while training goes on, with their versions and checksums at its
-    beginning.
-    """
+    """The tensors that one save copies while training continues, with their versions and checksums at its beginning."""
 
     entries: tuple[Entry, ...]
     tensors: tuple[torch.Tensor, ...]
@@ -56,20 +54,20 @@ class AsyncCopy:
     sums: tuple[int, ...]  # by tensor, when the save began; () without verify
 
     @classmethod
-    def of(cls, laid: SavePlan, mask: npt.NDArray[np.bool_], verify: bool) -> AsyncCopy:
-        """Choose the tensors that `mask` marks, by layout entry, and record their versions.
+    def of(cls, plan: SavePlan, mask: npt.NDArray[np.bool_], verify: bool) -> AsyncCopy:
+        """Record the tensors that `mask` marks, by layout entry, with their versions.
 
-        With `verify`, also hash them now; `changed()` then compares the copy with these checksums.
+        verify: also hash them now; `changed()` then compares the copy with these checksums.
         """
         chosen = np.flatnonzero(mask).tolist()
-        tensors = tuple([laid.tensors[at] for at in chosen])
+        tensors = tuple([plan.tensors[index] for index in chosen])
         sums = tuple(sum_of(octets(tensor.data_ptr(), tensor.nbytes)) for tensor in tensors) if verify else ()
-        return cls(tuple([laid.layout.entries[at] for at in chosen]), tensors, versions_of(tensors), sums)
+        return cls(tuple([plan.layout.entries[index] for index in chosen]), tensors, versions_of(tensors), sums)
 
     def changed(self, data: int) -> list[str]:
-        """List the names of tensors that may have changed before they were copied.
+        """List the names of the tensors that were written to since the save began; [] if the copy is valid.
 
-        data: the address to which the first tensor's bytes were copied.
+        data: the address of the first byte after the header in the copy.
         """
         pairs = zip(self.entries, versions_of(self.tensors), self.versions, strict=True)
         names = [entry.name for entry, version, was in pairs if version != was]
@@ -82,24 +80,25 @@ class AsyncCopy:
 
 
 def overlappable(
-    laid: SavePlan, frozen_addresses: frozenset[int], excluded: set[str], on_device: npt.NDArray[np.bool_]
+    plan: SavePlan, frozen_addresses: frozenset[int], excluded: set[str], on_device: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Mark the layout entries that can be copied while training goes on.
+    """Return a mask of the layout entries that can be copied while training continues.
 
-    frozen_addresses: data pointers of tensors that only optimizers change. excluded: names of tensors that an earlier
-    save found changed. on_device: entries that a device copies in the background. CPU tensors have to be plain bytes.
+    frozen_addresses: data pointers of tensors that only optimizers change. excluded: names of tensors that were written
+    to during an earlier save. on_device: mask of the entries that a device copies in the background. Tensors on the CPU
+    must lie in memory as they are saved.
     """
-    mask = np.fromiter(map(frozen_addresses.__contains__, laid.sources.tolist()), np.bool_, len(laid.tensors))
-    mask &= laid.plain | on_device
+    mask = np.fromiter(map(frozen_addresses.__contains__, plan.sources.tolist()), np.bool_, len(plan.tensors))
+    mask &= plan.plain | on_device
     if mask.any():
-        mask &= ~np.fromiter(map(torch.Tensor.is_inference, laid.tensors), np.bool_, len(mask))
+        mask &= ~np.fromiter(map(torch.Tensor.is_inference, plan.tensors), np.bool_, len(mask))
     if excluded:
-        mask &= ~np.fromiter((each.name in excluded for each in laid.layout.entries), np.bool_, len(mask))
+        mask &= ~np.fromiter((each.name in excluded for each in plan.layout.entries), np.bool_, len(mask))
     return mask
 
 
 class BeforeOptimizerSteps:
-    """Calls a function before each step of the optimizers given to `watch()`. Holds only weak references to them."""
+    """Calls `before` before each step of the optimizers given to `watch()`. Holds only weak references to them."""
 
     def __init__(self, before: Callable[[], None]) -> None:
         self._before = before

@@ -1,4 +1,4 @@
-"""`Checkpointer` saves to memory every few steps, to storage now and then, and loads the newest step from either.
+"""`Checkpointer` saves every few steps to memory, less often to storage, and loads the newest step of both.
 
     checkpoints = Checkpointer("/checkpoints/bert")
     loaded = checkpoints.load()
@@ -23,7 +23,7 @@ from typing import NamedTuple
 from turnout.launcher.accelerator import CopyStreams
 from turnout.launcher.checkpoint.engine import rng
 from turnout.launcher.checkpoint.engine.async_copy import BeforeOptimizerSteps, CopyPolicy, Optimizer, addresses
-from turnout.launcher.checkpoint.engine.frozen_params import Declared
+from turnout.launcher.checkpoint.engine.frozen_params import FrozenNames
 from turnout.launcher.checkpoint.engine.memory_saver import MemorySaver
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo, SaveStats
 from turnout.launcher.checkpoint.engine.save_plan import extra_text_of, state_of
@@ -34,10 +34,10 @@ from turnout.launcher.checkpoint.storage.posix_store import open_store
 from turnout.launcher.checkpoint.storage.step_reader import await_manifest, committed, newest
 from turnout.launcher.checkpoint.storage.step_reader import load as load_shard
 from turnout.launcher.checkpoint.storage.store import Store
-from turnout.launcher.coordinator_messages import MOST_COPIES
+from turnout.launcher.coordinator_messages import MAX_COPIES
 from turnout.launcher.elastic.steps import Steps
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
-from turnout.launcher.health.hang_monitor.progress import RESTORES, SAVES, in_phase
+from turnout.launcher.health.hang_monitor.progress import RESTORING_PHASE, SAVING_PHASE, in_phase
 
 log = logging.getLogger("turnout.checkpoint")
 
@@ -53,19 +53,22 @@ class Checkpointer:
     """Saves and loads the checkpoints of one training process.
 
     folder: a path or an fsspec URL, for the checkpoints that go to storage.
-    generations: how many saves memory holds, 2 to 7. With 2, a save waits until storage has the one before it. With 3,
-    none waits, but a second save queued for storage may be dropped. Each extra generation lets one more save wait.
+    generations: how many saves memory holds, 2 to 7. With 2, a save waits until the save before it is in storage. With
+    3, no save waits, but of two saves that are queued for storage the older may be dropped. Each further generation
+    lets one more save be queued.
     replicated: every rank has the same state (DDP). Local rank 0 saves for its worker, and rank 0 to storage.
-    keep, every: keep this many of the newest checkpoints in storage, and all multiples of this step count. Without
-    either, all stay.
+    keep, every: storage keeps the `keep` newest checkpoints, and those of steps that are multiples of `every`. With 0
+    for both, it keeps all.
     threads: the number of threads that copy the state.
-    environ: this process's environment variables, in which the launcher passes rank and paths.
-    frozen: tensors that never change, copied once into each generation. Either names ("model/embedding" covers all
-    below it), or a function of name and tensor. A change is found by torch's versions and a background comparison;
-    stale copies are then dropped and reported.
+    environ: environment variables, in which the launcher passes rank and paths; None for this process's own.
+    frozen: tensors that never change, which are copied once into each generation. Either names ("model/embedding" also
+    covers all names below it), or a function of name and tensor. None: no tensor. If such a tensor changes after all,
+    torch's versions or a background comparison find it; stale saves are then dropped and reported.
     rng: save and restore the random number generators of torch, its device, numpy and Python, for each rank.
-    replicas: how many other workers keep a copy of the newest save in memory, 0 to 3. Any takes one more generation.
-    streams: copy what lies on devices; None for one stream per device, beside training's.
+    replicas: how many other workers keep a copy of the newest save in memory, 0 to 3. Above 0 needs one generation
+    more.
+    streams: copies tensors on devices; None for one stream per device, separate from the stream that trains.
+    `on_failure`: set by the caller; called with step and reason of a save that was dropped or could not be stored.
     """
 
     def __init__(
@@ -78,13 +81,13 @@ class Checkpointer:
         every: int = 0,
         threads: int = 2,
         environ: Mapping[str, str] | None = None,
-        frozen: Declared | None = None,
+        frozen: FrozenNames | None = None,
         rng: bool = True,
         replicas: int = 0,
         streams: CopyStreams | None = None,
     ) -> None:
-        if not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MOST_COPIES:
-            raise ValueError(f"generations are 2 to 7, replicas 0 to {MOST_COPIES}, keep and every 0 or more")
+        if not 2 <= generations <= 7 or keep < 0 or every < 0 or not 0 <= replicas <= MAX_COPIES:
+            raise ValueError(f"generations are 2 to 7, replicas 0 to {MAX_COPIES}, keep and every 0 or more")
         self.folder = str(folder) if "://" in str(folder) else str(Path(folder).absolute())
         self._environ = dict(os.environ if environ is None else environ)
         self._rank = ProcessInfo.of(self._environ, self.folder)
@@ -135,31 +138,33 @@ class Checkpointer:
         overlap: Optimizer | Sequence[Optimizer] = (),
         verify: bool = False,
     ) -> None:
-        """Save this step in memory, and with `disk` also to storage in the background. Training may go on when this
+        """Save this step in memory, and with `disk` also to storage in the background. Training may continue when this
         returns.
 
         state: nested dicts, lists and tuples of tensors and plain values. At the top of a dict also objects with
         state_dict() and load_state_dict(), such as a model, a GradScaler or a scheduler.
-        overlap: optimizers whose parameters and state are copied while training goes on. All else is copied before this
-        returns, or on a device before the next kernel. The next step of any of them waits for that copy: on the host
-        for tensors of the host, on the device for tensors of a device.
-        If such a tensor is written before that step, this save is dropped and reported, and later saves copy the tensor
-        at once. Writes through .data are seen only with `verify`, which hashes these tensors twice.
-        Raises BadState for any other kind of value, and NoMemory. Earlier saves are kept.
+        overlap: optimizers whose parameters and state are copied while training continues. All other values are copied
+        before this returns, or on a device before the next kernel. The next step of any of these optimizers waits for
+        that copy: on the host for tensors of the host, on the device for tensors of a device.
+        If such a tensor is written to before that step, this save is dropped and reported, and later saves copy the
+        tensor before they return. Writes through .data are found only with `verify`, which hashes these tensors twice.
+        Raises BadState for any other kind of value, and NoMemory. Earlier saves stay valid.
         """
         optimizers = tuple(overlap) if isinstance(overlap, Sequence) else (overlap,)
         copy_policy = CopyPolicy(addresses(optimizers), verify) if optimizers else None
         if optimizers and self.saves_here:
             self._before_steps.watch(optimizers)
         target = Save(0, 0, step, self.folder, keep=self._keep, every=self._every) if disk else None
-        with in_phase(SAVES):
+        with in_phase(SAVING_PHASE):
             self._save(step, state, target, copy_policy)
 
     def _before_step(self) -> None:
+        """Order the optimizer's step after a copy that still runs."""
         if self._memory is not None:
             self._memory.before_step()
 
     def _report_dropped(self, step: int, why: str) -> None:
+        """Count and log a dropped save, and report it to `on_failure`. step: -1 for saves of unknown steps."""
         self._dropped, self._why = self._dropped + 1, why
         log.warning("save_dropped", extra={"step": step, "why": why})
         self.on_failure(step, why)
@@ -167,7 +172,8 @@ class Checkpointer:
     def _save(self, step: int, state: object, target: Save | None, copy_policy: CopyPolicy | None = None) -> None:
         """Save a state in memory, if this rank saves.
 
-        target: where the daemon also stores the save, None for memory only. Of equal replicas, only rank 0 stores.
+        target: where in storage the daemon also writes it, None for memory only. If every rank has the same state, only
+        rank 0's is written to storage. copy_policy: None to copy everything before this returns.
         """
         if not self.saves_here:
             return
@@ -178,20 +184,22 @@ class Checkpointer:
         self._steps.saved(step)
 
     def _rng_text(self) -> str:
+        """Return the random number generators as text, "" if they are not saved."""
         return rng.encode_state(self._rank.rank) if self._rng else ""
 
     def load(self, into: Mapping[str, object] | None = None) -> Loaded | None:
         """Load the newest step: from memory if all ranks hold it, else from storage. Returns None if nothing was saved.
 
-        into: objects by key; each loads its part of the state by load_state_dict(). Random number generators are
-        restored too.
-        Every byte is verified. Raises BadCheckpoint if all ranks agreed on a step in memory that is broken; the next
-        round then goes without it. Raises StorageFailed if storage cannot be read.
+        into: objects by key; each loads its part of the state by load_state_dict(). None: only return the state. Random
+        number generators are restored too.
+        Every byte is verified. Raises BadCheckpoint if this rank's part of the step that all ranks load from memory is
+        broken; the next round then does not use that step. Raises StorageFailed if storage cannot be read.
         """
-        with in_phase(RESTORES):
+        with in_phase(RESTORING_PHASE):
             return self._load(into)
 
     def _load(self, into: Mapping[str, object] | None) -> Loaded | None:
+        """Load as `load` does. A single rank falls back to storage if the step in memory is broken."""
         memory_step = self._step_in_memory()
         if memory_step >= 0:
             try:
@@ -203,10 +211,10 @@ class Checkpointer:
         return self._load_from_storage(into)
 
     def _restore(self, source: str, step: int, shard: memoryview, into: Mapping[str, object] | None) -> Loaded:
-        """Convert the bytes of a shard to a loaded state.
+        """Decode a verified shard, load it into objects, and restore the random number generators if this rank saved
+        it.
 
-        source: memory or storage, for logs. into: objects to load the state into, None for none. Random number states
-        are restored if the checkpointer keeps them.
+        source: "memory" or "storage", for logs. into: objects by key that load the state, None for none.
         """
         state, rng_text = state_of(shard), extra_text_of(shard) if self._rng else ""
         if into:
@@ -221,17 +229,17 @@ class Checkpointer:
         """Return the step to load from memory, or -1 to load from storage.
 
         An agent names the step that all ranks hold. Without an agent, a single rank takes its own newest step unless
-        storage has a newer one. Several ranks without an agent read storage, since none knows what the others hold.
+        storage has a newer one. Several ranks without an agent read storage, since no rank knows what the others hold.
         """
         if self._rank.restore_step is not None:
             return self._rank.restore_step
         newest_step = self._memory_saver().newest() if self._rank.world == 1 else -1
         if newest_step >= 0:
             with suppress(StorageFailed):
-                found = newest(open_store(self.folder), lambda word, fields: None)
-                if found is not None and found.step > newest_step:
+                stored = newest(open_store(self.folder), lambda word, fields: None)
+                if stored is not None and stored.step > newest_step:
                     log.warning(
-                        "memory_passed_over", extra={"step": newest_step, "why": f"storage has step {found.step}"}
+                        "memory_passed_over", extra={"step": newest_step, "why": f"storage has step {stored.step}"}
                     )
                     return -1
         return newest_step
@@ -246,7 +254,7 @@ class Checkpointer:
         rank, world = (0, 1) if self._replicated else (self._rank.rank, self._rank.world)
         if "://" not in self.folder and not Path(self.folder).is_dir():
             return None
-        for manifest in self._readable(store):
+        for manifest in self._manifests_to_read(store):
             if manifest.world != world:
                 raise BadCheckpoint(
                     f"step {manifest.step} in {self.folder} is of {manifest.world} ranks, this world has {world}: "
@@ -260,10 +268,10 @@ class Checkpointer:
                 log.warning("checkpoint_passed_over", extra={"step": manifest.step, "why": str(error)})
         return None
 
-    def _readable(self, store: Store) -> Iterable[Manifest]:
-        """Give the committed steps that may be read, newest first.
+    def _manifests_to_read(self, store: Store) -> Iterable[Manifest]:
+        """Return the manifests of the committed steps that this rank may read, newest first.
 
-        If the agents named one stored step for all ranks, only that step is given, or none if they named none.
+        If the agents agreed on one step in storage for all ranks, only that one; () if they agreed that there is none.
         Raises BadCheckpoint if the named step does not become visible here, and StorageFailed.
         """
         named = self._rank.stored_step
@@ -276,8 +284,9 @@ class Checkpointer:
         return (await_manifest(store, named),) if named >= 0 else ()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until every save is hashed and, if meant for storage, stored. Raises TimeoutError after `timeout_s`
-        seconds.
+        """Wait until every save is hashed and, if it has a target in storage, written there.
+
+        timeout_s: None to wait without limit. Raises TimeoutError.
         """
         if self._memory is not None:
             self._memory.finish_save()
@@ -288,30 +297,30 @@ class Checkpointer:
         """Report the progress and failures of this rank's saves."""
         if self._memory is None:
             return SaveStats(self._saves, self._saved_bytes, why=self._why, source=self._source, dropped=self._dropped)
-        found = self._memory.stats()
+        daemon_stats = self._memory.stats()
         return SaveStats(
             self._saves,
             self._saved_bytes,
-            found.sealed,
-            found.hashed,
-            found.persisted,
-            found.committed,
-            found.in_flight,
-            found.failures,
+            daemon_stats.sealed,
+            daemon_stats.hashed,
+            daemon_stats.persisted,
+            daemon_stats.committed,
+            daemon_stats.in_flight,
+            daemon_stats.failures,
             self._why,
             self._source,
             self._dropped,
             self._memory.copied_bytes,
-            found.dropped,
+            daemon_stats.dropped,
             self._memory.waited_s,
-            found.replicated,
-            found.skipped_replicas,
+            daemon_stats.replicated,
+            daemon_stats.skipped_replicas,
         )
 
     def _on_daemon_message(self, message: ToClient) -> None:
-        """Log the result of a save, and report a failed save to `on_failure`.
+        """Log a message of the daemon about a save, and report a failed save to `on_failure`.
 
-        A save that a newer save replaced is not a failure.
+        A save that was overwritten by a newer one before the daemon knew of it is no failure.
         """
         match message:
             case SaveFailed(step=step, reason=reason, detail=detail) if reason != "overwritten":
@@ -330,4 +339,5 @@ class Checkpointer:
 
 
 def _log_warning(word: str, fields: Mapping[str, object]) -> None:
+    """Log an event of storage as a warning."""
     log.warning(word, extra=dict(fields))

@@ -1,9 +1,9 @@
-"""Copies tensors that do not change once into each generation, instead of with every save.
+"""Decides which tensors a save need not copy: frozen ones, whose bytes the generation holds from an earlier save.
 
-The user declares which tensors are frozen, and the declaration is checked. A tensor with another address or version is
-copied again. After each save some bytes of the other frozen tensors are compared with memory, in turn.
-That comparison finds writes that torch does not count: through .data, or from outside torch. Everything that may be
-stale is then dropped, and all later saves copy every tensor.
+The user declares which tensors are frozen, and the declaration is checked. A frozen tensor with another address or
+version than at that earlier save is copied again. After each save, some bytes of the tensors that were not copied are
+compared with the arena, in turn. That comparison finds writes that torch does not count: through .data, or from outside
+torch. Then every generation that may have stale bytes is discarded, and all later saves copy every tensor.
 """
 
 from __future__ import annotations
@@ -29,175 +29,192 @@ from turnout.launcher.checkpoint.engine.state_dict import is_bytes, tensor_over,
 from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, Slot, SlotState
 from turnout.launcher.checkpoint.format.shard_file import Entry, Layout
 
-Declared: TypeAlias = Callable[[str, torch.Tensor], bool] | Collection[str]
+# The user's declaration: names of tensors or of their parents in the state, or a predicate of name and tensor.
+FrozenNames: TypeAlias = Callable[[str, torch.Tensor], bool] | Collection[str]
 
-COMPARED_BYTES = 32 << 20  # per save: a few milliseconds of another core
-_HASHED_S = 10.0
-_NONE = -1  # no version
+COMPARED_BYTES = 32 << 20  # compared after each save: a few milliseconds of another core
+_HASH_WAIT_S = 10.0  # seconds to wait until the daemon has hashed a generation, before it is discarded
+_NO_VERSION = -1  # the version of an entry that is not frozen, or whose tensor has none
 _libc = ctypes.CDLL(None)
 _libc.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 @dataclass(frozen=True, slots=True)
-class _Marks:
-    """Identifies the tensors of one save, by layout entry. A different value means that the tensor was written to or
-    replaced.
+class _TensorVersions:
+    """The addresses and versions of the tensors of one save, by layout entry. A different value means that the tensor
+    was written to or replaced.
     """
 
     sources: Rows  # addresses of the bytes
-    versions: Rows  # torch's version counters, _NONE if not declared frozen or not counted
-    storages: Rows  # addresses of torch's storage objects
+    versions: Rows  # torch's version counters, _NO_VERSION if not frozen or not counted
+    storages: Rows  # addresses of torch's storage objects, _NO_VERSION if not frozen
     references: list[StorageWeakRef]  # weak references that keep each storage address unique while they live
 
-    def same(self, others: _Marks) -> Mask:
-        """Mark the entries that are unchanged in both. An entry without a version is never marked."""
-        same: Mask = (self.versions == others.versions) & (self.versions != _NONE) & (self.sources == others.sources)
-        if self.storages is not others.storages:
-            same &= self.storages == others.storages
-        return same
+    def unchanged_since(self, former: _TensorVersions) -> Mask:
+        """Return a mask of the entries that are equal in `former`, an earlier save. Entries without a version are
+        False.
+        """
+        mask: Mask = (
+            (self.versions == former.versions) & (self.versions != _NO_VERSION) & (self.sources == former.sources)
+        )
+        if self.storages is not former.storages:
+            mask &= self.storages == former.storages
+        return mask
 
-    def fit(self, at: int, tensor: torch.Tensor) -> bool:
-        """Return True if this entry's tensor still has the same version, address and storage."""
-        now = tensor._version, tensor.data_ptr(), tensor.untyped_storage()._cdata
-        return now == (self.versions[at], self.sources[at], self.storages[at])
+    def is_unchanged(self, index: int, tensor: torch.Tensor) -> bool:
+        """Return True if a tensor has the version, address and storage that its entry `index` had at this save."""
+        current = tensor._version, tensor.data_ptr(), tensor.untyped_storage()._cdata
+        return current == (self.versions[index], self.sources[index], self.storages[index])
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedParams:
-    """Says which entries one save does not copy, since the generation has them already."""
+    """The entries that one save does not copy, since the generation has their bytes already."""
 
-    marks: _Marks
+    marks: _TensorVersions  # of all entries at this save
     mask: Mask  # by entry: True if it is not copied
 
 
 @dataclass(frozen=True, slots=True)
 class _LastSave:
-    """Describes what one generation holds after its last save."""
+    """What one generation holds after its last save."""
 
     layout: Layout
     head_bytes: int
-    epoch: int
-    skip: SkippedParams
+    epoch: int  # of that save
+    skipped: SkippedParams
 
 
 class FrozenParams:
-    """Decides for one process which frozen tensors a save can skip, and checks in the background that they are
+    """Decides for one process which frozen tensors a save does not copy, and checks in the background that they are
     unchanged.
 
-    declared: names of tensors or of their parents, or a function of name and tensor. on_changed: called with the
-    name of a tensor that changed unnoticed by torch. streams: bring a device's tensors to the host for the comparison.
-    At most `compared_bytes` bytes are compared after each save.
+    frozen_names: the user's declaration. on_changed: called, on another thread, with the name of a frozen tensor that
+    was found changed. streams: copies tensors of a device to the host for the comparison. compared_bytes: compared
+    after each save, at most. `disabled`: a frozen tensor has changed, so every save copies every tensor.
     """
 
     def __init__(
         self,
-        declared: Declared,
+        frozen_names: FrozenNames,
         on_changed: Callable[[str], object],
         streams: CopyStreams,
         compared_bytes: int = COMPARED_BYTES,
     ) -> None:
-        self._declared, self._on_changed, self._budget, self._streams = declared, on_changed, compared_bytes, streams
-        self.off = False
+        self._frozen_names, self._on_changed, self._budget, self._streams = (
+            frozen_names,
+            on_changed,
+            compared_bytes,
+            streams,
+        )
+        self.disabled = False
         self._layout: Layout | None = None
-        self._declared_at: npt.NDArray[np.intp] = np.zeros(0, np.intp)  # indexes of entries that were declared frozen
-        self._marks: _Marks | None = None  # of the last save
+        self._frozen_indexes: npt.NDArray[np.intp] = np.zeros(
+            0, np.intp
+        )  # indexes of entries that were declared frozen
+        self._marks: _TensorVersions | None = None  # of the last save
         self._last_saves: dict[int, _LastSave] = {}
-        self._at = (0, 0)  # entry and offset of the next comparison
+        self._at = (0, 0)  # index of the entry and offset in it at which the next comparison begins
         self._comparing: threading.Thread | None = None
 
-    def skip(self, generation: int, before: Slot, laid: SavePlan, head_bytes: int) -> SkippedParams:
-        """Choose the entries that this generation holds already.
+    def choose_skipped(self, generation: int, before: Slot, plan: SavePlan, head_bytes: int) -> SkippedParams:
+        """Return the entries that a save into this generation need not copy: frozen, and unchanged since its last save.
 
-        before: the generation's slot as it was before it was taken for this save.
+        before: the generation's slot before this save began. plan, head_bytes: of this save. No entry is chosen after
+        a change of the state's layout, for a damaged generation, and if this object is disabled.
         """
-        last_save, marks = self._last_saves.pop(generation, None), self._marks_of(laid)
+        last_save, marks = self._last_saves.pop(generation, None), self._versions_of_plan(plan)
         if (
-            self.off
+            self.disabled
             or last_save is None
-            or last_save.layout is not laid.layout
+            or last_save.layout is not plan.layout
             or (last_save.epoch, last_save.head_bytes) != (before.epoch, head_bytes)
             or before.record is None  # that generation was found damaged
         ):
-            return SkippedParams(marks, np.zeros(len(laid.tensors), np.bool_))
-        return SkippedParams(marks, marks.same(last_save.skip.marks))
+            return SkippedParams(marks, np.zeros(len(plan.tensors), np.bool_))
+        return SkippedParams(marks, marks.unchanged_since(last_save.skipped.marks))
 
-    def _marks_of(self, laid: SavePlan) -> _Marks:
-        """Return the versions and storages of the frozen tensors of a plan."""
-        if self._layout is not laid.layout:
-            named = zip(laid.layout.entries, laid.tensors, strict=True)
-            mask = np.array([self._is_frozen(entry.name, tensor) for entry, tensor in named], np.bool_)
-            self._declared_at, self._layout, self._at, self._marks = np.flatnonzero(mask), laid.layout, (0, 0), None
-        tensors = [laid.tensors[at] for at in self._declared_at.tolist()]
-        versions, storages = (np.full(len(laid.tensors), _NONE, np.int64) for _ in range(2))
-        versions[self._declared_at] = _versions(tensors)
-        storages[self._declared_at] = [tensor.untyped_storage()._cdata for tensor in tensors]
+    def _versions_of_plan(self, plan: SavePlan) -> _TensorVersions:
+        """Return the addresses and versions of a plan's tensors, and remember them for the next call."""
+        if self._layout is not plan.layout:
+            entries = zip(plan.layout.entries, plan.tensors, strict=True)
+            mask = np.array([self._is_frozen(entry.name, tensor) for entry, tensor in entries], np.bool_)
+            self._frozen_indexes, self._layout, self._at, self._marks = np.flatnonzero(mask), plan.layout, (0, 0), None
+        tensors = [plan.tensors[index] for index in self._frozen_indexes.tolist()]
+        versions, storages = (np.full(len(plan.tensors), _NO_VERSION, np.int64) for _ in range(2))
+        versions[self._frozen_indexes] = _versions(tensors)
+        storages[self._frozen_indexes] = [tensor.untyped_storage()._cdata for tensor in tensors]
         before = self._marks
         if before is not None and np.array_equal(storages, before.storages):
             storages, references = before.storages, before.references
         else:
             references = [StorageWeakRef(tensor.untyped_storage()) for tensor in tensors]
-        self._marks = _Marks(laid.sources, versions, storages, references)
+        self._marks = _TensorVersions(plan.sources, versions, storages, references)
         return self._marks
 
     def _is_frozen(self, name: str, tensor: torch.Tensor) -> bool:
-        if callable(self._declared):
-            return bool(self._declared(name, tensor))
-        return any(name == each or name.startswith(f"{each}/") for each in self._declared)
+        """Return True if the user declared this tensor, or a parent of its name, frozen."""
+        if callable(self._frozen_names):
+            return bool(self._frozen_names(name, tensor))
+        return any(name == each or name.startswith(f"{each}/") for each in self._frozen_names)
 
     def compare_skipped(
-        self, arena: Arena, generation: int, record: ShardRecord, laid: SavePlan, skip: SkippedParams
+        self, arena: Arena, generation: int, record: ShardRecord, plan: SavePlan, skipped: SkippedParams
     ) -> None:
-        """Record that the generation is sealed with all entries, and start a thread that compares the skipped ones."""
-        if self.off:
+        """Record what a sealed generation holds now, and start a thread that compares the entries that were not copied.
+
+        skipped: as `choose_skipped` returned it for this save. Does nothing if this object is disabled.
+        """
+        if self.disabled:
             return
-        self._last_saves[generation] = _LastSave(laid.layout, record.head_bytes, record.epoch, skip)
-        if skip.mask.any():
+        self._last_saves[generation] = _LastSave(plan.layout, record.head_bytes, record.epoch, skipped)
+        if skipped.mask.any():
             self._comparing = threading.Thread(
-                target=self._compare, args=(arena, generation, record, laid), name="turnout-compare", daemon=True
+                target=self._compare, args=(arena, generation, record, plan), name="turnout-compare", daemon=True
             )
             self._comparing.start()
 
     def wait_compared(self) -> None:
-        """Wait for the background comparison to end. Call it before generations change or are read."""
+        """Wait until the background comparison has ended. Call it before a generation is written or read."""
         comparing = self._comparing
         if comparing is not None and comparing is not threading.current_thread():
             comparing.join()
 
-    def _compare(self, arena: Arena, generation: int, record: ShardRecord, laid: SavePlan) -> None:
-        """Compare some skipped tensors with their bytes in memory, up to the byte budget.
+    def _compare(self, arena: Arena, generation: int, record: ShardRecord, plan: SavePlan) -> None:
+        """Compare tensors that a save did not copy with their bytes in the arena, up to `compared_bytes` bytes.
 
-        The next call continues at the following tensor. At a difference in a tensor that is marked unchanged, all
-        skipping of this generation ends.
+        The next call continues at the following tensor. If a tensor differs although its version is unchanged, all
+        generations with stale bytes are discarded, and every later save copies every tensor.
         """
         view = arena.map(generation, record.region_bytes)
-        last_save, left, (first, byte) = self._last_saves[generation], self._budget, self._at
-        chosen = np.flatnonzero(last_save.skip.mask & (laid.sizes > 0)).tolist()
+        last_save, remaining_bytes, (first, byte) = self._last_saves[generation], self._budget, self._at
+        chosen = np.flatnonzero(last_save.skipped.mask & (plan.sizes > 0)).tolist()
         start = bisect_left(chosen, first)
         order = chosen[start:] + chosen[:start]
         byte = byte if order and order[0] == first else 0
-        for turn, at in enumerate(order):
-            entry, tensor, tensor_bytes = laid.layout.entries[at], laid.tensors[at], int(laid.sizes[at])
-            size = min(tensor_bytes - byte, left) if laid.plain[at] else tensor_bytes
+        for turn, index in enumerate(order):
+            entry, tensor, tensor_bytes = plan.layout.entries[index], plan.tensors[index], int(plan.sizes[index])
+            size = min(tensor_bytes - byte, remaining_bytes) if plan.plain[index] else tensor_bytes
             equal = _equal(view, record.head_bytes, entry, tensor, byte, size, self._streams)
-            if not equal and last_save.skip.marks.fit(at, tensor):
-                self._drop(arena, at, entry.name)
+            if not equal and last_save.skipped.marks.is_unchanged(index, tensor):
+                self._disable(arena, index, entry.name)
                 return
-            left, byte = left - size, byte + size
-            self._at = (at, byte) if byte < tensor_bytes else (order[(turn + 1) % len(order)], 0)
+            remaining_bytes, byte = remaining_bytes - size, byte + size
+            self._at = (index, byte) if byte < tensor_bytes else (order[(turn + 1) % len(order)], 0)
             byte = 0
-            if left <= 0:
+            if remaining_bytes <= 0:
                 return
 
-    def _drop(self, arena: Arena, at: int, name: str) -> None:
-        """Discard every generation that skipped this changed entry, and skip nothing from now on.
+    def _disable(self, arena: Arena, index: int, name: str) -> None:
+        """Discard every generation whose last save did not copy the changed entry, and disable this object for good.
 
-        When the tensor changed is unknown, so no such generation can be trusted.
+        It is unknown when the tensor changed, so none of these generations can be trusted. index, name: of the entry.
         """
-        self.off = True
+        self.disabled = True
         for generation, last_save in self._last_saves.items():
-            if last_save.skip.mask[at]:
-                until_s = time.monotonic() + _HASHED_S
-                while time.monotonic() < until_s:  # a daemon that is hashing it would mark it whole again
+            if last_save.skipped.mask[index]:
+                until_s = time.monotonic() + _HASH_WAIT_S
+                while time.monotonic() < until_s:  # a daemon that still hashes it would mark it as valid afterwards
                     slot = arena.slots()[generation]
                     if slot.state is not SlotState.SEALED or not slot.pinned:
                         break
@@ -208,23 +225,30 @@ class FrozenParams:
 
 
 def _versions(tensors: list[torch.Tensor]) -> Sequence[int]:
-    """Return torch's counters of changes in place, one per tensor; _NONE for an inference tensor."""
+    """Return torch's counters of changes in place, one per tensor; _NO_VERSION for an inference tensor."""
     try:
         return versions_of(tensors)
     except RuntimeError:
-        return [_NONE if tensor.is_inference() else tensor._version for tensor in tensors]
+        return [_NO_VERSION if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _equal(
-    view: memoryview, head_bytes: int, entry: Entry, tensor: torch.Tensor, byte: int, size: int, streams: CopyStreams
+    view: memoryview,
+    head_bytes: int,
+    entry: Entry,
+    tensor: torch.Tensor,
+    first_byte: int,
+    size: int,
+    streams: CopyStreams,
 ) -> bool:
     """Return True if a part of a tensor equals its saved bytes.
 
-    byte, size: the part. A tensor that is not plain host memory is compared as a whole, in a copy.
+    view, head_bytes: the shard in the arena and the length of its header. first_byte, size: the part, in bytes. A
+    tensor that does not lie in host memory as it is saved is compared as a whole, in a copy.
     """
     if is_bytes(tensor):
-        at = address_of(view) + head_bytes + entry.start + byte
-        return bool(_libc.memcmp(at, tensor.data_ptr() + byte, size) == 0)
+        address = address_of(view) + head_bytes + entry.start + first_byte
+        return bool(_libc.memcmp(address, tensor.data_ptr() + first_byte, size) == 0)
     saved = tensor_over(view, entry, head_bytes)
     current = torch.empty_like(saved)
     streams.start([HostCopy(current, tensor)]).wait()

@@ -1,4 +1,8 @@
-"""Saves one rank's state into its arena and reads it back: plan, copy in threads, seal, notify the daemon."""
+"""Saves a snapshot of one rank's state into its arena in shared memory, and reads it back.
+
+A save makes a plan, copies the tensors into a free generation, seals it and notifies the daemon. The snapshot then
+survives this process. Writing it to storage is the work of the daemon, later (launcher/checkpoint/daemon/persist.py).
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,10 @@ from turnout.launcher.checkpoint.arena.arena import Arena, address_of
 from turnout.launcher.checkpoint.arena.parallel_copy import Copier
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
 from turnout.launcher.checkpoint.engine.async_copy import AsyncCopy, CopyPolicy, overlappable
-from turnout.launcher.checkpoint.engine.frozen_params import Declared, FrozenParams, SkippedParams
+from turnout.launcher.checkpoint.engine.frozen_params import FrozenNames, FrozenParams, SkippedParams
 from turnout.launcher.checkpoint.engine.process_info import ProcessInfo
 from turnout.launcher.checkpoint.engine.save_plan import Mask, SavePlan, SavePlanner, host_copies, state_of
-from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS, ShardRecord, Slot, offset_of
+from turnout.launcher.checkpoint.format.arena_layout import MAX_GENERATIONS, ShardRecord, Slot, offset_of
 from turnout.launcher.checkpoint.format.daemon_messages import Hello, Save, Stats, ToClient
 from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, sum_of
 from turnout.launcher.errors import BadCheckpoint, LauncherError, NoMemory
@@ -31,10 +35,11 @@ log = logging.getLogger("turnout.checkpoint")
 
 
 class PinnedPages:
-    """Prepares the pages of one process's arena. generations: how many are saved into.
+    """Maps the pages of one process's arena before they are written, and registers ("pins") them with the accelerator's
+    driver for fast copies.
 
-    `by_file` is True if pages that are not mapped are allocated faster through the file. It is False if the kernel
-    cannot map them ahead.
+    generations: how many are saved into. `by_file`: pages that are not mapped yet are allocated faster by writing to
+    the file; False if the kernel cannot map pages ahead.
     """
 
     def __init__(self, generations: int) -> None:
@@ -44,32 +49,33 @@ class PinnedPages:
         self._requested_bytes = 0  # bytes of each that are registered, soon will be, or were refused
         self._arena: Arena | None = None
         self._registered: dict[int, tuple[memoryview, PageRegistrar]] = {}  # the view keeps it mapped
-        self._making: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
 
     def prepare(self, arena: Arena, size: int, registrar: PageRegistrar | None = None) -> None:
-        """Map the pages of all generations in the background, and register them if a registrar is given. Does nothing
-        if already begun.
+        """Map the pages of all generations in the background, and register them if a registrar is given.
+
+        size: bytes of one generation. Does nothing if this size is prepared, or if a preparation still runs.
         """
         if arena is not self._arena:
             self.close()
             self._arena, self._mapped_bytes, self._requested_bytes = arena, 0, 0
-        known = size <= self._mapped_bytes and (registrar is None or size <= self._requested_bytes)
-        if known or (self._making is not None and self._making.is_alive()):
+        is_begun = size <= self._mapped_bytes and (registrar is None or size <= self._requested_bytes)
+        if is_begun or (self._thread is not None and self._thread.is_alive()):
             return
         self._mapped_bytes = size
         self._requested_bytes = self._requested_bytes if registrar is None else size
-        self._making = threading.Thread(
+        self._thread = threading.Thread(
             target=self._populate, args=(arena, size, registrar), name="turnout-pages", daemon=True
         )
-        self._making.start()
+        self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the pages are mapped."""
-        if self._making is not None:
-            self._making.join()
+        """Wait until the pages are mapped and registered."""
+        if self._thread is not None:
+            self._thread.join()
 
     def is_registered(self, view: memoryview, generation: int) -> bool:
-        """Return True if this view's pages are registered: a device copies into them without holding the host."""
+        """Return True if this view's pages are registered: a device then copies into them without blocking the host."""
         mapping, _ = self._registered.get(generation, (None, None))
         return mapping is not None and mapping.obj is view.obj
 
@@ -77,11 +83,12 @@ class PinnedPages:
         """Unregister all pages. Call it before the arena is closed."""
         self.wait()
         if self._registered:  # on a thread of its own: see CudaRegistrar
-            forget = threading.Thread(target=self._forget_all, name="turnout-pages")
-            forget.start()
-            forget.join()
+            thread = threading.Thread(target=self._forget_all, name="turnout-pages")
+            thread.start()
+            thread.join()
 
     def _forget_all(self) -> None:
+        """Unregister the pages of all generations."""
         for generation in list(self._registered):
             self._forget(generation)
 
@@ -121,14 +128,15 @@ class PinnedPages:
             log.info("memory_registered", extra={"bytes": new_bytes, "took_s": took_s})
 
     def _forget(self, generation: int) -> None:
+        """Unregister the pages of one generation, if they are registered."""
         view, registrar = self._registered.pop(generation, (None, None))
         if view is not None and registrar is not None:
             registrar.unregister(address_of(view))
 
 
-_SOONEST_S, _LATEST_S = 0.0005, 0.02  # seconds between two checks for a free generation, at first and at most
-PATIENCE_S = 1.0  # seconds that a save waits for storage before it drops an older one
-_STUCK_S = 600.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.0005, 0.02  # seconds between two checks for a free generation, at first and at most
+PATIENCE_S = 1.0  # seconds that a save waits for a free generation before it drops an older save that waits for storage
+_MAX_WAIT_S = 600.0  # seconds that a save waits for a free generation
 _SPARE_BYTES = 64 << 10  # room for a longer header, such as one with a larger step number
 
 
@@ -137,22 +145,25 @@ class _RunningSave:
     """One save that is being copied or waits to be sealed."""
 
     arena: Arena
-    generation: int
+    generation: int  # into which it is copied
     record: ShardRecord
-    laid: SavePlan
-    target: Save
-    skip: SkippedParams | None
-    async_copy: AsyncCopy | None = None
-    device_copies: list[PendingCopies] = field(default_factory=list)  # some may still run
+    plan: SavePlan
+    target: Save  # where the daemon writes it in storage; without a folder, it stays in memory
+    skipped_params: SkippedParams | None  # frozen tensors that are not copied, None if none are declared
+    async_copy: AsyncCopy | None = None  # the part that is copied while training continues, None for none
+    device_copies: list[PendingCopies] = field(default_factory=list)  # started copies, which may still run
 
-    def skipped(self, but: Mask | None) -> Mask | None:
-        """Return a mask of the entries that are not copied: those in `but`, and those that memory has already."""
-        if self.skip is None or but is None:
-            return but if self.skip is None else self.skip.mask
-        return but | self.skip.mask
+    def entries_not_copied(self, excluded: Mask | None) -> Mask | None:
+        """Return a mask of the entries that are not copied: the excluded ones, and those that the generation holds.
+
+        None for no entry. excluded: None for none.
+        """
+        if self.skipped_params is None or excluded is None:
+            return excluded if self.skipped_params is None else self.skipped_params.mask
+        return excluded | self.skipped_params.mask
 
     def order_before(self) -> None:
-        """Make the devices run what is queued from now on after the copies."""
+        """Make the devices run all kernels that are queued from now on after the copies."""
         for copies in self.device_copies:
             copies.order_before()
 
@@ -163,13 +174,15 @@ class _RunningSave:
 
 
 class MemorySaver:
-    """Saves the state of one process into generations of its arena.
+    """Saves snapshots of one process's state into generations of its arena.
 
-    generations: 2 or more; one is added if there are replicas.
+    rank: this process. environ: its environment. generations: 2 or more; one is added if there are replicas.
+    replicated: every rank has the same state. threads: that copy.
     on_message: called on another thread with later messages of the daemon.
-    frozen: tensors that are copied once. dropped: called with the step and the reason of each save that was dropped.
-    replicas: how many other workers keep a copy. A replicated state needs none, since every worker has one.
-    streams: copy what lies on devices. None: one stream per device, beside training's.
+    frozen: tensors that are copied once, None for none. dropped: called with step and reason of each dropped save.
+    replicas: how many other workers keep a copy; ignored for a replicated state, which every worker has.
+    streams: copies tensors on devices; None for one stream per device, separate from the stream that trains.
+    `copied_bytes`: bytes that saves have copied. `waited_s`: total time that saves waited for a free generation.
     """
 
     def __init__(
@@ -181,13 +194,13 @@ class MemorySaver:
         replicated: bool,
         threads: int,
         on_message: Callable[[ToClient], None],
-        frozen: Declared | None = None,
+        frozen: FrozenNames | None = None,
         dropped: Callable[[int, str], object] = lambda step, why: None,
         replicas: int = 0,
         streams: CopyStreams | None = None,
     ) -> None:
         local_rank, replicas = (0, 0) if replicated else (rank.local_rank, replicas)
-        self._rank, self._generations = rank, min(generations + bool(replicas), MOST_GENERATIONS)
+        self._rank, self._generations = rank, min(generations + bool(replicas), MAX_GENERATIONS)
         self._place = (0, 1) if replicated else (rank.rank, rank.world)
         target = "" if replicated and rank.rank else rank.folder
         about = (rank.run, rank.worker, rank.rank, local_rank, rank.world, rank.round)
@@ -198,7 +211,7 @@ class MemorySaver:
         self._requested_bytes = 0  # bytes requested from the daemon for each generation
         self._planner = SavePlanner(*self._place)
         self._streams = streams if streams is not None else SideStreams()
-        self._frozen = FrozenParams(frozen, self._changed, self._streams) if frozen is not None else None
+        self._frozen = FrozenParams(frozen, self._report_frozen_change, self._streams) if frozen is not None else None
         self._on_dropped, self._changing_names = dropped, set[str]()
         self._pending: _RunningSave | None = None
         self._finish_lock = threading.RLock()  # reentrant: the callback for a dropped save may call back
@@ -209,40 +222,44 @@ class MemorySaver:
         self._sealing: tuple[_RunningSave, Future[None]] | None = None
 
     def prepare(self, state: object, extra_text: str = "") -> int:
-        """Allocate memory and pages for such a state before the first save; return the bytes of one save. Raises
-        NoMemory.
+        """Allocate memory and pages for such a state before the first save; return the bytes of one generation.
+
+        extra_text: text that is saved with the state, "" for none. Raises BadState and NoMemory.
         """
         self.finish_save()
-        laid = self._planner(state, extra_text)
-        record = laid.record(0, 0, self._place)
-        self._prepare_pages(self._reserve(record), laid)
+        plan = self._planner(state, extra_text)
+        record = plan.record(0, 0, self._place)
+        self._prepare_pages(self._reserve(record), plan)
         return record.region_bytes
 
     def wait_prepared(self) -> None:
         """Wait until the pages are mapped."""
         self._pages.wait()
 
-    def _prepare_pages(self, arena: Arena, laid: SavePlan) -> None:
-        if self._registrar is None and (on_device := laid.on_device(self._streams)).any():
-            self._registrar = self._streams.registrar(laid.tensors[int(on_device.argmax())].device)
+    def _prepare_pages(self, arena: Arena, plan: SavePlan) -> None:
+        """Start to map the pages of all generations, and to register them if the plan has a tensor on a device."""
+        if self._registrar is None and (on_device := plan.on_device(self._streams)).any():
+            self._registrar = self._streams.registrar(plan.tensors[int(on_device.argmax())].device)
         self._pages.prepare(arena, self._requested_bytes, self._registrar)
 
     def save(
         self, step: int, state: object, target: Save | None, copy_policy: CopyPolicy | None = None, extra_text: str = ""
     ) -> int:
-        """Copy the state into a free generation, seal it and notify the daemon; return the bytes of the shard.
+        """Copy a snapshot of the state into a free generation, seal it and notify the daemon; return the shard's bytes.
 
-        Blocks while it copies. With `copy_policy`, part of the copy goes on in the background, and finish_save() or
-        before_step() seals it. `extra_text` is text saved with the state.
-        Raises BadState and NoMemory.
+        target: where the daemon writes it in storage later, None for memory only. Blocks while it copies. With a
+        `copy_policy`, a part of the copy continues in the background, and finish_save() or before_step() seals it.
+        extra_text: saved with the state. Raises BadState and NoMemory.
         """
         self.finish_save()
-        laid = self._planner(state, extra_text)
-        record = laid.record(step, self._rank.round, self._place)
+        plan = self._planner(state, extra_text)
+        record = plan.record(step, self._rank.round, self._place)
         arena = self._reserve(record)
         generation, before = self._begin(arena, record)
-        skip = self._frozen.skip(generation, before, laid, record.head_bytes) if self._frozen else None
-        save = _RunningSave(arena, generation, record, laid, target or Save(0, 0, step), skip)
+        skipped_params = (
+            self._frozen.choose_skipped(generation, before, plan, record.head_bytes) if self._frozen else None
+        )
+        save = _RunningSave(arena, generation, record, plan, target or Save(0, 0, step), skipped_params)
         try:
             if copy_policy is None:
                 self._copy(save, None, wait=True)
@@ -259,20 +276,21 @@ class MemorySaver:
         return record.shard_bytes
 
     def _begin_overlapped(self, save: _RunningSave, copy_policy: CopyPolicy) -> None:
-        """Copy what may change during forward and backward; start the copy of what only the optimizer changes.
+        """Copy the tensors that may change during forward and backward, and start to copy those that only an optimizer
+        changes.
 
-        On a device both copies are only queued. Training's next kernel runs after the first copy. The host does not
-        wait, unless the target's pages are not registered yet, when a copy holds the host anyway.
+        On a device both copies are only queued, and the next kernel of the training runs after the first copy. The host
+        waits for the first copy only if the target's pages are not registered.
         """
-        laid, view = save.laid, save.arena.map(save.generation, save.record.region_bytes)
+        plan, view = save.plan, save.arena.map(save.generation, save.record.region_bytes)
         is_registered = self._pages.is_registered(view, save.generation)
         on_device = (
-            laid.on_device(self._streams) if is_registered and not copy_policy.verify else np.zeros_like(laid.plain)
+            plan.on_device(self._streams) if is_registered and not copy_policy.verify else np.zeros_like(plan.plain)
         )
-        mask = overlappable(laid, copy_policy.addresses, self._changing_names, on_device)
-        if save.skip is not None:
-            mask &= ~save.skip.mask
-        save.async_copy = AsyncCopy.of(laid, mask, copy_policy.verify)
+        mask = overlappable(plan, copy_policy.addresses, self._changing_names, on_device)
+        if save.skipped_params is not None:
+            mask &= ~save.skipped_params.mask
+        save.async_copy = AsyncCopy.of(plan, mask, copy_policy.verify)
         self._copy(save, mask, wait=True)
         if is_registered:
             save.order_before()
@@ -281,10 +299,11 @@ class MemorySaver:
         self._copy(save, ~mask, wait=False)
 
     def before_step(self) -> None:
-        """Let an optimizer step: compare the versions, and order the step after the copy.
+        """Prepare for an optimizer's step: drop the pending save if a tensor was written to, else order the step after
+        its copy. Call it before each step, on the thread that trains.
 
-        Blocks for copies from host memory. Copies from a device are waited for by the device, and the save is sealed
-        on another thread when they have ended. Call it on the thread that trains.
+        Blocks for copies from host memory. For copies from a device only the device waits, and another thread seals
+        the save when they have ended.
         """
         with self._finish_lock:
             save, async_copy = self._pending, self._pending.async_copy if self._pending is not None else None
@@ -302,10 +321,9 @@ class MemorySaver:
                 self._frozen.wait_compared()
 
     def finish_save(self) -> None:
-        """Finish the save that is copied in the background: seal it, or drop and report it if a tensor changed
-        meanwhile.
+        """Finish the pending save: seal it, or drop and report it if a tensor was written to meanwhile.
 
-        Call it on the thread that trains: an operation still running on another thread has not raised its tensor's
+        Call it on the thread that trains: an operation that still runs on another thread has not increased its tensor's
         version yet.
         """
         with self._finish_lock:  # a second caller waits until the copy is complete
@@ -322,7 +340,7 @@ class MemorySaver:
             self._frozen.wait_compared()
 
     def _changed_names(self, save: _RunningSave, async_copy: AsyncCopy) -> list[str]:
-        """Wait for the copies from host memory. List the tensors that were written to since the save began."""
+        """Wait for the copies from host memory. Return the tensors that were written to since the save began."""
         try:
             self._copier.wait()
             region = save.arena.map(save.generation, save.record.region_bytes)
@@ -332,12 +350,13 @@ class MemorySaver:
             raise
 
     def _drop(self, save: _RunningSave, names: list[str]) -> None:
+        """Discard a save and report it, since these tensors were written to; later saves copy them before returning."""
         self._discard(save)
         self._changing_names.update(names)
         self._on_dropped(save.record.step, f"{', '.join(names[:3])} was written to before the optimizer's step")
 
     def _discard(self, save: _RunningSave) -> None:
-        """Give the generation back, once no device writes into it any more."""
+        """Free the save's generation, once no device writes into it any more."""
         try:
             save.wait_for_devices()
         finally:
@@ -353,18 +372,20 @@ class MemorySaver:
         self._seal(save)
 
     def _seal(self, save: _RunningSave) -> None:
-        """Seal the shard, which makes the save valid, and announce it to the daemon.
+        """Seal the generation, which makes the save valid, and announce it to the daemon, which writes it to storage.
 
-        Skipped tensors are compared afterwards.
+        Then start to compare the frozen tensors that were not copied.
         """
         record = save.arena.seal(save.generation, save.record)
         message = msgspec.structs.replace(save.target, generation=save.generation, epoch=record.epoch, step=record.step)
         self.client.announce_save(message)
-        if self._frozen is not None and save.skip is not None:
-            self._frozen.compare_skipped(save.arena, save.generation, record, save.laid, save.skip)
+        if self._frozen is not None and save.skipped_params is not None:
+            self._frozen.compare_skipped(save.arena, save.generation, record, save.plan, save.skipped_params)
 
     def _reserve(self, record: ShardRecord) -> Arena:
-        """Return the arena, with room for this record. Raises NoMemory and DaemonLost."""
+        """Return the arena, after asking the daemon for more memory if this record does not fit. Raises NoMemory and
+        DaemonLost.
+        """
         if self._arena is None or self._requested_bytes < record.region_bytes:
             self._requested_bytes = 0
             requested_bytes = record.region_bytes + _SPARE_BYTES
@@ -375,46 +396,46 @@ class MemorySaver:
         return self._arena
 
     def _begin(self, arena: Arena, record: ShardRecord) -> tuple[int, Slot]:
-        """Take a free generation to write; return it with its slot as it was before, if some tensors are frozen.
+        """Begin to write into a free generation; return its number, and its slot before that if tensors are frozen.
 
-        The newest sealed generation and the one being written to storage are never taken. If no other is free, the
-        oldest save that waits for storage is dropped after PATIENCE_S.
-        With two generations no save can be dropped, so this one waits. Raises LauncherError after _STUCK_S.
+        The newest sealed generation, and one that is pinned while the daemon writes it to storage, are never taken. If
+        none is free, the oldest save that waits for storage is dropped after PATIENCE_S.
+        With two generations no save can be dropped, so this one waits. Raises LauncherError after _MAX_WAIT_S.
         """
         self.client.wait_pinned()
-        began_s, pause_s = time.monotonic(), _SOONEST_S
-        while (waited_s := time.monotonic() - began_s) < _STUCK_S:
+        began_s, pause_s = time.monotonic(), _FIRST_PAUSE_S
+        while (waited_s := time.monotonic() - began_s) < _MAX_WAIT_S:
             before = arena.slots() if self._frozen else ()
             if (generation := arena.begin(record)) is not None:
-                self.waited_s += waited_s if pause_s > _SOONEST_S else 0.0
+                self.waited_s += waited_s if pause_s > _FIRST_PAUSE_S else 0.0
                 return generation, before[generation] if before else Slot()
             if waited_s > PATIENCE_S:
                 self.client.drop_oldest()
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LATEST_S)
-        raise LauncherError(f"{arena.path}: no generation was free within {_STUCK_S:g} s: is the daemon stopped?")
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+        raise LauncherError(f"{arena.path}: no generation was free within {_MAX_WAIT_S:g} s: is the daemon stopped?")
 
-    def _copy(self, save: _RunningSave, but: Mask | None, *, wait: bool) -> None:
-        """Copy all entries but those marked in `but`, through the mapping if its pages exist, else by writing to the
-        file. Start the copies from devices, which may still run at the return.
+    def _copy(self, save: _RunningSave, excluded: Mask | None, *, wait: bool) -> None:
+        """Copy the header and all entries that are neither in `excluded` nor held by the generation already.
 
-        Writing to the file allocates its pages without page faults.
-        wait: return once everything in host memory is copied.
+        Copies go through the mapping if its pages exist, else by writing to the file, which allocates pages without
+        page faults. Copies from devices are only started. excluded: mask of entries, None for none. wait: return when
+        all copies from host memory have ended; False for the background part of a save.
         """
-        arena, generation, record, laid = save.arena, save.generation, save.record, save.laid
+        arena, generation, record, plan = save.arena, save.generation, save.record, save.plan
         ready = arena.ready(generation, record.region_bytes)
         view = arena.map(generation, record.region_bytes)
-        skip = save.skipped(but)
+        not_copied = save.entries_not_copied(excluded)
         try:
             if ready or not self._pages.by_file:
-                rows, elsewhere = laid.pieces(address_of(view) + record.head_bytes, skip)
+                rows, elsewhere = plan.pieces(address_of(view) + record.head_bytes, not_copied)
                 if wait:
-                    view[: record.head_bytes] = laid.head
+                    view[: record.head_bytes] = plan.head
                 self._copier.copy(rows, background=not wait)
             else:
-                rows, elsewhere = laid.pieces(offset_of(generation) + record.head_bytes, skip)
+                rows, elsewhere = plan.pieces(offset_of(generation) + record.head_bytes, not_copied)
                 if wait:  # a background copy has written its header by then; only one thread writes to a file
-                    os.pwrite(arena.file, laid.head, offset_of(generation))
+                    os.pwrite(arena.file, plan.head, offset_of(generation))
                 self._copier.write(arena.file, rows)
             copies = self._streams.start(host_copies(view, record.head_bytes, elsewhere)) if elsewhere else NO_COPIES
             if copies is not NO_COPIES:
@@ -422,14 +443,14 @@ class MemorySaver:
         except BaseException:
             self._copier.wait()
             raise
-        self.copied_bytes += int(laid.sizes.sum() if skip is None else laid.sizes[~skip].sum())
+        self.copied_bytes += int(plan.sizes.sum() if not_copied is None else plan.sizes[~not_copied].sum())
         if wait:
             self._copier.wait()
         if not ready or elsewhere:
-            self._prepare_pages(arena, laid)
+            self._prepare_pages(arena, plan)
 
-    def _changed(self, name: str) -> None:
-        """Report a tensor that was declared frozen but differs from its copy in memory."""
+    def _report_frozen_change(self, name: str) -> None:
+        """Report a tensor that was declared frozen but has changed. Called on the thread that compares."""
         self._on_dropped(-1, f"{name} was declared frozen and has changed: from now on all is copied with each save")
 
     def load(self, step: int) -> object:
@@ -442,7 +463,11 @@ class MemorySaver:
         if self._arena is None:
             raise BadCheckpoint("no memory holds a step")
         slots = self._arena.slots()
-        candidates = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.record and slot.record.step == step]
+        candidates = [
+            (slot.epoch, generation)
+            for generation, slot in enumerate(slots)
+            if slot.record and slot.record.step == step
+        ]
         if not candidates:
             raise BadCheckpoint(f"memory does not hold step {step}")
         generation = max(candidates)[1]
@@ -456,18 +481,21 @@ class MemorySaver:
         return self._verified(self._arena.map(generation, record.shard_bytes), sums, step)
 
     def _verified(self, region: memoryview, sums: tuple[int, ...], step: int) -> memoryview:
-        """Copy a region to memory that no other process can change, and check each chunk. Raises BadCheckpoint."""
-        aside = torch.empty(region.nbytes, dtype=torch.uint8)
-        self._copier.copy([(aside.data_ptr(), address_of(region), region.nbytes)])
+        """Return a copy of a region, in memory of this process alone, after comparing each chunk's checksum.
+
+        sums: expected checksums, one per chunk. Raises BadCheckpoint.
+        """
+        private_copy = torch.empty(region.nbytes, dtype=torch.uint8)
+        self._copier.copy([(private_copy.data_ptr(), address_of(region), region.nbytes)])
         self._copier.wait()
-        view = memoryview(aside.numpy())
+        view = memoryview(private_copy.numpy())
         for number, expected in enumerate(sums):
             if sum_of(view[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]) != expected:
                 raise BadCheckpoint(f"chunk {number} of step {step} in memory is not what was hashed")
         return view
 
     def newest(self) -> int:
-        """Return the newest hashed step in memory, or -1. For a single rank without an agent."""
+        """Return the newest hashed step in memory, -1 for none. Only for a single rank without an agent."""
         self.finish_save()
         steps = self.client.held_steps(1)
         return steps[0].step if steps else -1
@@ -478,7 +506,7 @@ class MemorySaver:
         return self.client.stats()
 
     def close(self) -> None:
-        """Stop saving, so that another process may save. The daemon finishes the saves it was told of."""
+        """Stop saving, so that another process may save. The daemon finishes the saves that were announced to it."""
         self.finish_save()
         self._sealer.shutdown()
         self._pages.close()

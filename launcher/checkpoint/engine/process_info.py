@@ -20,21 +20,21 @@ from turnout.launcher.checkpoint.format.arena_layout import ShardRecord, SlotSta
 from turnout.launcher.env import DAEMON, PARTS, RESTORE, ROUND, RUN, STORED, STORED_IN, WORKER
 from turnout.launcher.errors import BadCheckpoint
 
-# Differs between launches: shards that two launches left in storage are never committed together.
+# Environment variables that differ between launches, so that shards of two launches are never committed together.
 _LAUNCH = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
 
 
-Found = TypeVar("Found")
-_NOTHING, _BROKEN = -1, -2  # what rank 0 broadcasts instead of the numbers of a checkpoint
+Choice = TypeVar("Choice")  # a checkpoint
+_NO_CHECKPOINT, _ALL_BROKEN = -1, -2  # broadcast by rank 0 instead of the numbers of a checkpoint
 
 ShardPosition: TypeAlias = tuple[Path, int, int]  # the arena's file, generation and epoch
 
-_PARTS = re.compile(r"(\d+) of (\d+) in (\d+)")
+_PARTS = re.compile(r"(\d+) of (\d+) in (\d+)")  # step, ranks, round
 
 
 @dataclass(frozen=True, slots=True)
 class ReshardedStep:
-    """A step in memory that a world of another size, or with other ranks here, saved in an earlier round."""
+    """A step in memory that an earlier round saved with other ranks on these workers; ranks read it in parts."""
 
     step: int
     ranks: int  # size of the world that saved it
@@ -43,33 +43,33 @@ class ReshardedStep:
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """Identifies one training process, and says which step its agent told it to restore."""
+    """The identity of one training process, and the step that its agent ordered it to restore."""
 
-    run: str
-    worker: str
+    run: str  # the job's id; without an agent, a hash of the folder and the launch
+    worker: str  # the worker's name; without an agent, the host's
     rank: int
     local_rank: int
-    world: int
+    world: int  # number of ranks
     round: int
     restore_step: int | None  # the step that all ranks hold in memory, -1: none; None without an agent
     has_agent: bool  # an agent and its daemon are present
     memory: Path  # the folder of the arenas
     folder: str  # the folder of the checkpoints in storage
-    # the step that all ranks read from this folder if memory has none, -1: none; None if nobody named one
+    # the step that all ranks read from this folder if memory has none, -1: none; None if the agents named no step
     stored_step: int | None = None
     resharded_step: ReshardedStep | None = None  # the step in memory from which each rank reads parts, None: none
 
     @classmethod
     def of(cls, environ: Mapping[str, str], folder: str) -> ProcessInfo:
-        """Read this process's identity from its environment.
+        """Read a process's identity from its environment.
 
-        folder: where its checkpoints are stored. Without an agent, a restarted process finds its memory again by this
-        folder.
+        folder: where its checkpoints are stored. Without an agent, a restarted process finds its memory by this folder.
         """
 
-        def number(name: str, usual: int) -> int:
+        def number(name: str, default: int) -> int:
+            """Return an integer variable, `default` if it is missing or no integer."""
             text = environ.get(name, "")
-            return int(text) if text.lstrip("-").isdecimal() else usual
+            return int(text) if text.lstrip("-").isdecimal() else default
 
         has_agent = DAEMON in environ
         launch = [environ.get(name, "") for name in _LAUNCH] if number("WORLD_SIZE", 1) > 1 else []
@@ -91,25 +91,27 @@ class ProcessInfo:
         )
 
     def locate_step(self, step: int) -> dict[int, ShardPosition]:
-        """Locate a step in this worker's memory: the arena's file, generation and epoch, by rank.
+        """Return the position of each hashed shard of a step in this worker's memory, by rank; {} if there is none.
 
-        Looks for the step as this world saved it, or for the one that is read in parts.
+        With `resharded_step` set, only shards of that step count, replicas included; else those that a world of this
+        size saved.
         """
         locations: dict[int, ShardPosition] = {}
-        for found in find(self.memory, self.run, self.worker, replicas=None if self.resharded_step else False):
-            arena = Arena.open(found.path)
+        for arena_file in find(self.memory, self.run, self.worker, replicas=None if self.resharded_step else False):
+            arena = Arena.open(arena_file.path)
             try:
                 for generation, slot in enumerate(arena.slots()):
                     record = slot.record
                     if slot.state is not SlotState.HASHED or record is None or not self._matches(record, step):
                         continue
-                    if slot.epoch >= locations.get(record.rank, (found.path, 0, -1))[2]:
-                        locations[record.rank] = (found.path, generation, slot.epoch)
+                    if slot.epoch >= locations.get(record.rank, (arena_file.path, 0, -1))[2]:
+                        locations[record.rank] = (arena_file.path, generation, slot.epoch)
             finally:
                 arena.close()
         return locations
 
     def _matches(self, record: ShardRecord, step: int) -> bool:
+        """Return True if a record is of the step that `locate_step` looks for."""
         if self.resharded_step is None:
             return (record.step, record.world) == (step, self.world)
         return ReshardedStep(record.step, record.world, record.round) == self.resharded_step
@@ -117,7 +119,9 @@ class ProcessInfo:
 
 @dataclass(frozen=True, slots=True)
 class SaveStats:
-    """Counts what happened to the saves of one rank. Fields that name a step give the newest one, or -1 for none."""
+    """Counts of the saves of one rank. The fields sealed to committed, and replicated, are steps: the newest one that
+    has reached this state, -1 for none.
+    """
 
     saves: int = 0  # into memory
     saved_bytes: int = 0  # in total
@@ -125,7 +129,7 @@ class SaveStats:
     hashed: int = -1
     persisted: int = -1
     committed: int = -1
-    in_flight: int = 0
+    in_flight: int = 0  # saves that the daemon has not finished
     failures: int = 0  # writes that storage refused
     why: str = ""  # the reason of the last failure
     source: str = ""  # of the last load: "memory", "storage" or "" for none
@@ -139,31 +143,32 @@ class SaveStats:
 
 def choose_on_rank_0(
     world: int,
-    find_newest: Callable[[], Found | None],
-    numbers_of: Callable[[Found], tuple[int, int]],
-    find_same: Callable[[int, int], Found | None],
-) -> Found | None:
-    """Let rank 0 choose the newest checkpoint, since another one may appear meanwhile. None if there is none.
+    find_newest: Callable[[], Choice | None],
+    numbers_of: Callable[[Choice], tuple[int, int]],
+    find_same: Callable[[int, int], Choice | None],
+) -> Choice | None:
+    """Return the newest checkpoint, chosen by rank 0 for all ranks, since a newer one may appear meanwhile.
 
-    A collective of `world` ranks. If ranks are not connected, each one finds its own.
-    find_newest: called on rank 0. numbers_of: two numbers from 0 up that name what it found. find_same: finds that on
-    the other ranks.
-    Raises what `find_newest` raises, and BadCheckpoint on the other ranks then; and what `find_same` raises.
+    A collective of `world` ranks; if torch.distributed does not connect them, each rank finds its own. Returns None on
+    all ranks if there is no checkpoint.
+    find_newest: finds the newest, called on rank 0; None for none. numbers_of: returns two integers >= 0 that identify
+    a checkpoint. find_same: finds the checkpoint with these numbers on the other ranks.
+    Raises the errors of `find_newest` on rank 0, and then BadCheckpoint on the other ranks; and those of `find_same`.
     """
     if world == 1 or not dist.is_available() or not dist.is_initialized() or dist.get_world_size() != world:
         return find_newest()
     if dist.get_rank():
-        first, second = _broadcast_pair((_NOTHING, 0))
-        if first == _BROKEN:
+        first, second = _broadcast_pair((_NO_CHECKPOINT, 0))
+        if first == _ALL_BROKEN:
             raise BadCheckpoint("rank 0 could load none of the checkpoints that there are")
-        return None if first == _NOTHING else find_same(first, second)
-    choice = (_BROKEN, 0)
+        return None if first == _NO_CHECKPOINT else find_same(first, second)
+    numbers = (_ALL_BROKEN, 0)
     try:
-        found = find_newest()
-        choice = (_NOTHING, 0) if found is None else numbers_of(found)
+        newest = find_newest()
+        numbers = (_NO_CHECKPOINT, 0) if newest is None else numbers_of(newest)
     finally:
-        _broadcast_pair(choice)
-    return found
+        _broadcast_pair(numbers)
+    return newest
 
 
 def _broadcast_pair(numbers: tuple[int, int]) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Plans one save: which bytes are copied where. It also reads the state of a shard laid out by such a plan.
+"""Plans one save: which bytes are copied where. It also decodes the state in a shard that such a plan laid out.
 
-Most saves differ from the one before only in addresses and a few plain values. If names, types and shapes are equal,
-the rest of the plan is reused. Every tensor is compared in every save.
+Most saves differ from the save before only in addresses and a few plain values. If names, types and shapes are equal,
+the rest of the plan is reused. Every tensor's properties are compared in every save.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ from turnout.launcher.checkpoint.format.shard_file import (
 from turnout.launcher.checkpoint.format.state_tree import TreeCache
 from turnout.launcher.errors import BadCheckpoint
 
-Elsewhere: TypeAlias = tuple[torch.Tensor, Entry]  # copied by torch: on a device, or with another memory layout
-Mask: TypeAlias = npt.NDArray[np.bool_]
+# A tensor that torch has to copy, since it lies on a device or has another memory layout than its saved bytes.
+TorchCopiedTensor: TypeAlias = tuple[torch.Tensor, Entry]
+Mask: TypeAlias = npt.NDArray[np.bool_]  # one bool per layout entry
 
 EXTRA_TEXT_KEY = "turnout-rng"  # key in the header's metadata
-_MOST_WAITED = 64  # saves to wait before a tree that changes each time is cached again
+_MAX_CACHE_PAUSE = 64  # saves until the tree of a state that changes each time is cached again
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,35 +63,40 @@ class SavePlan:
     plain: Mask = field(repr=False)  # True if the bytes lie in CPU memory as they are saved
 
     def record(self, step: int, round_: int, place: tuple[int, int]) -> ShardRecord:
-        """Build the record for the generation's table. place: rank and world size."""
+        """Return the record of this save for the arena's table. place: rank and world size."""
         return ShardRecord(0, step, round_, *place, len(self.head), self.layout.data_bytes)
 
     def on_device(self, streams: CopyStreams) -> Mask:
-        """Mark the entries that these streams copy from a device."""
+        """Return a mask of the entries that these streams copy from a device."""
         if self.plain.all():
             return np.zeros(len(self.tensors), np.bool_)
         return ~self.plain & np.fromiter(map(streams.holds, self.tensors), np.bool_, len(self.tensors))
 
-    def pieces(self, data: int, skip: Mask | None = None) -> tuple[Rows, list[Elsewhere]]:
-        """List the pieces to copy as bytes (to, from, size), and the tensors that torch has to copy.
+    def pieces(self, data: int, not_copied: Mask | None = None) -> tuple[Rows, list[TorchCopiedTensor]]:
+        """Return the pieces to copy as bytes, rows of (target, source, size), and the tensors that torch has to copy.
 
-        data: address or file offset of the first byte after the header. skip: entries that are not copied.
+        data: address or file offset of the first byte after the header. not_copied: mask of entries, None for none.
         """
-        chosen, others = (self.plain, ~self.plain) if skip is None else (self.plain & ~skip, ~self.plain & ~skip)
+        chosen, other_entries = (
+            (self.plain, ~self.plain) if not_copied is None else (self.plain & ~not_copied, ~self.plain & ~not_copied)
+        )
         rows = np.stack([self.starts + data, self.sources, self.sizes], axis=1)
-        elsewhere = [(self.tensors[at].detach(), self.layout.entries[at]) for at in np.flatnonzero(others).tolist()]
+        elsewhere = [
+            (self.tensors[index].detach(), self.layout.entries[index])
+            for index in np.flatnonzero(other_entries).tolist()
+        ]
         return (rows if chosen.all() else rows[chosen]), elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class _LastPlan:
-    """Caches one save's plan for the next save."""
+    """One save's plan, cached for the next save."""
 
     tree: TreeCache
     specs: TensorSpecs  # specs of the tensors in the tree
     places: tuple[int, ...]  # first place of each entry in the tree
     order: npt.NDArray[np.intp]  # places, as an array
-    described: bytes  # the layout, encoded as in the header
+    described: bytes  # the layout as the header has it
     plan: SavePlan  # the plan without header and tensors
 
 
@@ -104,22 +110,22 @@ class SavePlanner:
         self._key: object = None
         self._layout = Layout((), 0)
         self._last_plan: _LastPlan | None = None
-        self._useless_caches = self._pause = 0  # useless cached plans in a row, and saves until the next one is cached
+        self._useless_caches = self._pause = 0  # consecutive cached plans without use; saves until the next is cached
 
     def __call__(self, state: object, extra_text: str = "") -> SavePlan:
-        """Plan the save of a state. `extra_text` is text saved with it. Raises BadState."""
+        """Plan the save of a state. extra_text: text that is saved with it, "" for none. Raises BadState."""
         last_plan = self._last_plan
-        found = last_plan.tree.walk(state) if last_plan is not None else None
-        current = specs_of(found) if found is not None else None
-        if last_plan is None or found is None or current is None or current.specs != last_plan.specs:
+        tensors_in_tree = last_plan.tree.walk(state) if last_plan is not None else None
+        current = specs_of(tensors_in_tree) if tensors_in_tree is not None else None
+        if last_plan is None or tensors_in_tree is None or current is None or current.specs != last_plan.specs:
             return self._full_plan(state, extra_text)
         self._useless_caches = 0
         sources = np.array(current.addresses, np.uint64).astype(np.int64)[last_plan.order]
-        tensors = tuple([found[at] for at in last_plan.places])
+        tensors = tuple([tensors_in_tree[at] for at in last_plan.places])
         return replace(last_plan.plan, head=self._head(last_plan, extra_text), tensors=tensors, sources=sources)
 
     def _head(self, last_plan: _LastPlan, extra_text: str) -> bytes:
-        """Encode the header from the cached plan. The bytes are those that `_full_plan` would make."""
+        """Encode the header from the cached plan. The bytes equal those that `_full_plan` would return."""
         about = [b'{"', KEY.encode(), b'":"', self._before, last_plan.tree.text(), self._behind]
         about += [b'","', EXTRA_TEXT_KEY.encode(), b'":"', escape_text(extra_text.encode())] if extra_text else []
         return join_head(b"".join([*about, b'"}']), last_plan.described)
@@ -137,7 +143,7 @@ class SavePlanner:
         head = head_of(self._layout, {KEY: about, EXTRA_TEXT_KEY: extra_text} if extra_text else {KEY: about})
         ordered = tuple(tensors[each.name] for each in self._layout.entries)
         count = len(ordered)
-        laid = SavePlan(
+        plan = SavePlan(
             self._layout,
             head,
             ordered,
@@ -146,38 +152,37 @@ class SavePlanner:
             np.fromiter((each.end - each.start for each in self._layout.entries), np.int64, count),
             np.fromiter(map(is_bytes, ordered), np.bool_, count),
         )
-        self._cache_plan(state, laid)
-        return laid
+        self._cache_plan(state, plan)
+        return plan
 
-    def _cache_plan(self, state: object, laid: SavePlan) -> None:
-        """Keep a plan for later saves of a state of the same structure.
+    def _cache_plan(self, state: object, plan: SavePlan) -> None:
+        """Cache a plan for later saves of a state of the same structure, without keeping this save's tensors alive.
 
-        A cache that was never used doubles the number of saves before the next attempt. Nothing of this save's tensors
-        stays alive.
+        After each cached plan that was never used, twice as many saves pass before the next one is cached.
         """
         if self._pause > 0:
             self._pause -= 1
             return
         self._useless_caches += 1
-        self._pause = min(1 << self._useless_caches, _MOST_WAITED) - 2
+        self._pause = min(1 << self._useless_caches, _MAX_CACHE_PAUSE) - 2
         tree = cache_tree_of(state)
-        found = tree.walk(state) if tree is not None else None
-        current = specs_of(found) if found is not None else None
-        if tree is None or found is None or current is None:
+        tensors_in_tree = tree.walk(state) if tree is not None else None
+        current = specs_of(tensors_in_tree) if tensors_in_tree is not None else None
+        if tree is None or tensors_in_tree is None or current is None:
             self._last_plan = None
             return
         first = dict[int, int]()
-        for at, tensor in enumerate(found):
+        for at, tensor in enumerate(tensors_in_tree):
             first.setdefault(id(tensor), at)
-        places = tuple(first[id(tensor)] for tensor in laid.tensors)
-        bare = replace(laid, head=b"", tensors=())  # keep nothing of this save's tensors alive
+        places = tuple(first[id(tensor)] for tensor in plan.tensors)
+        bare = replace(plan, head=b"", tensors=())  # keep nothing of this save's tensors alive
         self._last_plan = _LastPlan(
-            tree, current.specs, places, np.array(places, np.intp), encode_layout(laid.layout), bare
+            tree, current.specs, places, np.array(places, np.intp), encode_layout(plan.layout), bare
         )
 
 
-def host_copies(view: memoryview, head_bytes: int, tensors: list[Elsewhere]) -> list[HostCopy]:
-    """List the copies that torch makes into a shard in memory, of tensors that are not plain CPU bytes."""
+def host_copies(view: memoryview, head_bytes: int, tensors: list[TorchCopiedTensor]) -> list[HostCopy]:
+    """Return the copies of tensors that torch has to make into a shard. view, head_bytes: the shard, and its header."""
     return [HostCopy(tensor_over(view, entry, head_bytes), tensor) for tensor, entry in tensors]
 
 
@@ -194,5 +199,5 @@ def state_of(shard: memoryview) -> object:
 
 
 def extra_text_of(shard: memoryview) -> str:
-    """Return the text saved with the state in a verified shard, "" if there is none. Raises BadCheckpoint."""
+    """Return the text that was saved with the state in a verified shard, "" for none. Raises BadCheckpoint."""
     return read_head(shard)[1].get(EXTRA_TEXT_KEY, "")

@@ -1,4 +1,4 @@
-"""Converts between torch tensors and bytes in memory. The other values of a state are encoded in state_tree.py."""
+"""Converts between the torch tensors of a state and bytes in memory. state_tree.py encodes its other values."""
 
 from __future__ import annotations
 
@@ -46,13 +46,11 @@ _COMPILED = "_orig_mod."  # torch.compile's prefix for names in a wrapped module
 
 
 def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
-    """Split a state into the text of its tree and its tensors by name. Raises BadState with the path of an unsupported
-    value.
-    """
-    same = _TensorIdentity()
-    text, found = state_tree.flatten(state, _is_tensor, _encode_value, same)
-    tensors = cast(dict[str, torch.Tensor], found)
-    if same.odd:
+    """Split a state into the text of its tree and its tensors by name. Raises BadState for an unsupported value."""
+    identity = _TensorIdentity()
+    text, tensors_by_name = state_tree.flatten(state, _is_tensor, _encode_value, identity)
+    tensors = cast(dict[str, torch.Tensor], tensors_by_name)
+    if identity.odd:
         for name, tensor in tensors.items():
             if type(tensor) not in _KINDS or tensor.layout is not torch.strided:
                 kind = type(tensor).__name__ if tensor.layout is torch.strided else str(tensor.layout)
@@ -65,12 +63,12 @@ def flatten(state: object) -> tuple[str, dict[str, torch.Tensor]]:
 
 
 def cache_tree_of(state: object) -> TreeCache | None:
-    """Cache the tree of a state that `flatten` accepted, for the next save; None if it cannot be cached."""
+    """Return the cached tree of a state that `flatten` accepted, for the next save; None if it cannot be cached."""
     return cache_tree(state, _is_tensor, _encode_value, _TensorIdentity())
 
 
 class TensorSpecs(NamedTuple):
-    """Describes how tensors are saved, without their bytes. Lists are in the order of the tensors."""
+    """The properties that decide how tensors are saved. Lists are in the order of the tensors."""
 
     dtypes: list[torch.dtype]
     shapes: list[torch.Size]
@@ -82,16 +80,16 @@ class TensorSpecs(NamedTuple):
 
 
 class AddressedTensors(NamedTuple):
-    """The addresses of tensors now, and how they are saved."""
+    """The current addresses of tensors, and how they are saved."""
 
-    addresses: list[int]
+    addresses: list[int]  # of the first byte, 0 for a tensor without bytes
     specs: TensorSpecs
 
 
 def specs_of(tensors: Sequence[torch.Tensor]) -> AddressedTensors | None:
-    """Read addresses and properties of tensors that `flatten` accepted. None if they have to be checked one by one.
+    """Return addresses and properties of tensors that `flatten` accepted; None if they have to be checked one by one.
 
-    One loop in C per property: a save of a thousand tensors has half a millisecond for all of them.
+    It runs one loop in C per property, since a save of a thousand tensors has half a millisecond for all of them.
     """
     kind = torch.Tensor
     try:
@@ -107,24 +105,29 @@ def specs_of(tensors: Sequence[torch.Tensor]) -> AddressedTensors | None:
         )
     except (RuntimeError, NotImplementedError):  # its layout has no storage
         return None
-    nowhere = [at for at, address in enumerate(addresses) if not address] if specs.shared else []
-    return None if any(not cpu[at] or tensors[at].numel() for at in nowhere) else AddressedTensors(addresses, specs)
+    without_address = [index for index, address in enumerate(addresses) if not address] if specs.shared else []
+    return (
+        None
+        if any(not cpu[index] or tensors[index].numel() for index in without_address)
+        else AddressedTensors(addresses, specs)
+    )
 
 
 def _shared_tensors(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (place, place of the first) of each tensor that may share its memory with another.
+    """Return (index, index of the first equal one) of each tensor that may share its memory with another one.
 
-    addresses: of the tensors, in the same order; 0 when unknown. Empty if all addresses differ.
+    addresses: of the tensors, in the same order; 0 for a tensor without bytes. [] if all addresses differ.
     """
     distinct = set(addresses)
     if len(distinct) == len(addresses) and 0 not in distinct:
         return []
-    same, first, counts = _TensorIdentity(), dict[Hashable, int](), Counter(addresses)
-    places = [at for at, address in enumerate(addresses) if not address or counts[address] > 1]
-    return [(at, first.setdefault(same(tensors[at]), at)) for at in places]
+    identity, first, counts = _TensorIdentity(), dict[Hashable, int](), Counter(addresses)
+    places = [index for index, address in enumerate(addresses) if not address or counts[address] > 1]
+    return [(index, first.setdefault(identity(tensors[index]), index)) for index in places]
 
 
 def _is_tensor(value: object) -> bool:
+    """Return True for a tensor of any kind."""
     return isinstance(value, torch.Tensor)
 
 
@@ -132,7 +135,7 @@ class _TensorIdentity:
     """Maps a tensor to a key that is equal for tensors over the same bytes in the same view, such as tied weights.
 
     It runs for each tensor of each save, so most tensors cost one address look-up. `odd` becomes True once a tensor is
-    not plain or has no bytes.
+    of another kind, of another layout or without an address.
     """
 
     def __init__(self) -> None:
@@ -152,8 +155,9 @@ class _TensorIdentity:
 
 
 def _view_key(tensor: torch.Tensor) -> Hashable:
-    as_is = tensor.is_neg(), tensor.is_conj()
-    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride(), as_is
+    """Return a key that is equal for tensors with the same address, dtype, shape, strides and flags."""
+    flags = tensor.is_neg(), tensor.is_conj()
+    return tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride(), flags
 
 
 def spec_of(name: str, tensor: torch.Tensor) -> Spec:
@@ -177,13 +181,14 @@ def is_bytes(tensor: torch.Tensor) -> bool:
 
 
 def octets(address: int, size: int) -> memoryview:
-    """View `size` bytes of this process's memory at an address. The caller keeps the memory alive."""
+    """Return a view of `size` bytes of this process's memory. The caller must keep the memory alive."""
     return memoryview((ctypes.c_char * size).from_address(address)).cast("B") if size else memoryview(b"")
 
 
 def tensor_over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor:
-    """Make a tensor over the bytes of an entry in a shard. The tensor keeps the shard's memory alive. Raises
-    BadCheckpoint.
+    """Return a tensor over the bytes of an entry in a shard. It keeps the shard's memory alive.
+
+    view: the shard. head_bytes: length of its header. Raises BadCheckpoint for a dtype that this torch lacks.
     """
     dtype = _TYPES.get(entry.dtype)
     if dtype is None:
@@ -196,21 +201,21 @@ def tensor_over(view: memoryview, entry: Entry, head_bytes: int) -> torch.Tensor
 
 
 def restored(text: str, layout: Layout, view: memoryview, head_bytes: int) -> object:
-    """Decode the state over the bytes of a shard. Raises BadCheckpoint if they hold no state."""
+    """Return the state whose tensors lie over the bytes of a shard.
+
+    text: of its tree. view, head_bytes: the shard, and the length of its header. Raises BadCheckpoint.
+    """
     tensors = {entry.name: tensor_over(view, entry, head_bytes) for entry in layout.entries}
     return unflatten(text, tensors)
 
 
 def unflatten(text: str, tensors: Mapping[str, torch.Tensor]) -> object:
     """Build the state from its tree's text and its tensors, as `flatten` split it. Raises BadCheckpoint."""
-    return state_tree.unflatten(text, tensors, _MADE)
+    return state_tree.unflatten(text, tensors, _DECODERS)
 
 
 def _encode_value(value: object) -> tuple[str, object] | None:
-    """Return the type word and content with which a non-tensor value is stored.
-
-    None for a value of a type that is not known here.
-    """
+    """Return the type word and the content by which state_tree.py stores a value of torch or numpy; None for others."""
     if isinstance(value, torch.Size):
         return "torch.Size", list(value)
     if isinstance(value, torch.dtype):
@@ -235,11 +240,12 @@ class Stateful(Protocol):
 
 
 def _is_stateful(value: object) -> TypeGuard[Stateful]:
+    """Return True for an object with state_dict() and load_state_dict()."""
     return hasattr(type(value), "state_dict") and hasattr(type(value), "load_state_dict")
 
 
 def named(module: torch.nn.Module) -> dict[str, Any]:
-    """Return a module's state_dict() with the names that it has without torch.compile."""
+    """Return a module's state_dict() with the names that the module has without torch.compile."""
     state: dict[str, Any] = module.state_dict()
     return {name.replace(_COMPILED, ""): each for name, each in state.items()} if _is_compiled(state) else state
 
@@ -251,7 +257,7 @@ def buffers(module: torch.nn.Module, state: Mapping[str, Any]) -> dict[str, Any]
 
 
 def load_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """Load a state into a module, whether or not torch.compile wraps the module or wrapped the saved one."""
+    """Load a state into a module. Either of the module and the saved module may be wrapped by torch.compile."""
     own: Mapping[str, Any] = module.state_dict()
     if _is_compiled(own) or _is_compiled(state):
         names = {name.replace(_COMPILED, ""): name for name in own}
@@ -261,15 +267,17 @@ def load_module(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def _is_compiled(state: Mapping[str, Any]) -> bool:
+    """Return True if some name in a state has torch.compile's prefix."""
     return any(_COMPILED in name for name in state)
 
 
 def _state_of(value: Stateful) -> dict[str, Any]:
+    """Return an object's state_dict(), for a module without torch.compile's prefixes."""
     return named(value) if isinstance(value, torch.nn.Module) else value.state_dict()
 
 
 def plain(state: object) -> object:
-    """Replace objects with a state_dict() at the top of a dict by their state_dict(). Other states are returned
+    """Return a dict with each object that has a state_dict() replaced by its state_dict(). Return other states
     unchanged.
     """
     if not isinstance(state, dict) or not any(map(_is_stateful, state.values())):
@@ -279,9 +287,9 @@ def plain(state: object) -> object:
 
 
 def restore(into: Mapping[str, object], state: object) -> None:
-    """Load each part of the state into the object with the same key.
+    """Load each part of the state into the object with the same key. Objects without a part stay unchanged.
 
-    Raises BadCheckpoint if the state is not a dict.
+    into: objects by key. Raises BadCheckpoint if the state is no dict.
     """
     if not isinstance(state, dict):
         raise BadCheckpoint(f"the state is a {type(state).__name__}, and has no parts by name")
@@ -292,28 +300,30 @@ def restore(into: Mapping[str, object], state: object) -> None:
             each.load_state_dict(state[key])
 
 
-def _number(found: Any) -> object:
-    kind, data = found
+def _decode_number(content: Any) -> object:
+    """Return the numpy number that `_encode_value` encoded."""
+    kind, data = content
     return np.frombuffer(data, _dtype(kind), 1)[0]
 
 
-def _array(found: Any) -> object:
-    kind, shape, data = found
+def _decode_array(content: Any) -> object:
+    """Return the numpy array that `_encode_value` encoded."""
+    kind, shape, data = content
     return np.frombuffer(data, _dtype(kind)).reshape(shape).copy()
 
 
 def _dtype(kind: str) -> np.dtype[Any]:
-    """Return the number type of this name. Raises ValueError if it is none."""
+    """Return numpy's type of this name. Raises ValueError if it is no type of numbers."""
     dtype = np.dtype(kind)
     if dtype.kind not in _NUMBERS:
         raise ValueError(f"{kind!r} is no number")
     return dtype
 
 
-_MADE: Mapping[str, Callable[[Any], object]] = {
+_DECODERS: Mapping[str, Callable[[Any], object]] = {
     "torch.Size": torch.Size,
     "torch.dtype": _TORCH.__getitem__,
     "torch.device": torch.device,
-    "numpy": _number,
-    "numpy.array": _array,
+    "numpy": _decode_number,
+    "numpy.array": _decode_array,
 }

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from turnout.launcher.checkpoint.format.manifest import Every, Latest
-from turnout.launcher.coordinator_messages import MOST_COPIES
+from turnout.launcher.coordinator_messages import MAX_COPIES
 
 
 class StorageType(Enum):
-    """Says if a save goes to memory only, or also to disk."""
+    """Says whether a save goes only to memory, or also to storage."""
 
     MEMORY = 0  # to storage only if training resumes from this step after a failure
     DISK = 1  # also to storage, in the background
@@ -47,9 +47,9 @@ DeletionStrategy: TypeAlias = KeepLatestStepStrategy | KeepStepIntervalStrategy
 
 
 def keep_and_every(strategy: object, folder: Path) -> tuple[int, int]:
-    """Return a strategy's numbers `keep` and `every`, 0 and 0 for None. Raises TypeError for an unknown strategy.
+    """Return the arguments `keep` and `every` of Checkpointer for a deletion strategy; (0, 0) for None.
 
-    Raises ValueError if the strategy names another folder.
+    folder: of the checkpoints. Raises TypeError for an unknown strategy, and ValueError if it names another folder.
     """
     match strategy:
         case None:
@@ -69,12 +69,12 @@ def keep_and_every(strategy: object, folder: Path) -> tuple[int, int]:
 
 
 def copies_of(replica_count: int) -> int:
-    """Return how many copies in other workers' memory a backup group of `replica_count` workers means. 0 and 1 mean
-    none.
+    """Return in how many other workers' memories a shard is kept if DLRover's argument is `replica_count`.
 
-    DLRover groups neighbouring workers; here copies are placed as far apart as possible. Raises ValueError above the
-    limit. Source: DL-60, docs/facts/dlrover.md 6.3
+    DLRover's number is the size of a backup group, so 0 and 1 mean no copy. DLRover groups neighbouring workers; here
+    copies are placed as far apart as possible. Raises ValueError outside 0 to MAX_COPIES + 1. Source: DL-60,
+    docs/facts/dlrover.md 6.3
     """
-    if not 0 <= replica_count <= MOST_COPIES + 1:
-        raise ValueError(f"replica_count is {replica_count}: 0 to {MOST_COPIES + 1}")
+    if not 0 <= replica_count <= MAX_COPIES + 1:
+        raise ValueError(f"replica_count is {replica_count}: 0 to {MAX_COPIES + 1}")
     return max(replica_count - 1, 0)

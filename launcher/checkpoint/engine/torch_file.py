@@ -1,9 +1,10 @@
 """Knows checkpoints that are one torch file each: it lists, loads, writes and removes them.
 
 Each path has a note in `.turnout/files` of the checkpoint folder, with steps, sizes and checksums. The note is written
-before the file is renamed into place, and also names the file before it. So the file at the path is always a whole one
-that the note names. Notes are JSON. A file is loaded only if its checksum is right and `torch.load(weights_only=True)`
-accepts it. DLRover's own files, `<folder>/<step>/rank_0.pt`, have no note. They are ordered after files with a note.
+before the file is renamed to its path, and also names the file that was there before. So the file at the path is always
+complete and named by the note. Notes are JSON. A file is loaded only if its checksum is right and
+`torch.load(weights_only=True)` accepts it. DLRover's own files, `<folder>/<step>/rank_0.pt`, have no note. They are
+ordered after files with a note.
 The daemon exports a generation of an arena in a process of its own:
 `python -m turnout.launcher.checkpoint.engine.torch_file ARENA GENERATION EPOCH FILE FOLDER KEEP EVERY`. The caller has
 pinned the generation. KEEP and EVERY say which files of FOLDER stay.
@@ -34,19 +35,17 @@ LogEvent = Callable[[str, Mapping[str, object]], None]
 
 _NOTES = Path(".turnout") / "files"
 
-_MOST_NOTE_BYTES = 64 << 10
-
-_READ_BYTES = 4 << 20
-
-_ONE = "rank_0.pt"
+_MAX_NOTE_BYTES = 64 << 10
+_READ_BYTES = 4 << 20  # read at once for a checksum
+_RANK_FILE = "rank_0.pt"  # DLRover's name of the file in a step's folder
 
 
 class Version(msgspec.Struct, frozen=True):
     """One version of a torch checkpoint file, as its note describes it."""
 
-    number: int  # counts writes into this folder from 1
+    number: int  # of the write into this folder, from 1
     step: int
-    bytes: int
+    bytes: int  # size of the file
     sum: str  # xxh3 in hex
 
 
@@ -62,39 +61,39 @@ _note = msgspec.json.Decoder(TorchFileNote)
 
 @dataclass(frozen=True, slots=True)
 class TorchFile:
-    """A torch checkpoint file that exists, with what its note says of it."""
+    """A torch checkpoint file that exists, with the content of its note."""
 
-    number: int  # 0 without a note
+    number: int  # of its write, 0 without a note
     step: int
     path: Path
-    versions: tuple[Version, ...] = ()
+    versions: tuple[Version, ...] = ()  # that may lie at the path, newest first; () without a note
 
 
 def default_path(folder: Path, step: int) -> Path:
-    """Return the file's path for a step for which the user gave none."""
-    return folder / str(step) / _ONE
+    """Return DLRover's path for the file of a step, which is the default."""
+    return folder / str(step) / _RANK_FILE
 
 
 def list_files(folder: Path) -> tuple[TorchFile, ...]:
-    """List all checkpoint files that exist: the last written first, those without a note last."""
-    found = [
+    """List all checkpoint files of a folder that exist: the last written first, then those without a note by step."""
+    files = [
         TorchFile(note.versions[0].number, note.versions[0].step, folder / note.path, note.versions)
         for _, note in _notes(folder)
         if note.versions and (folder / note.path).is_file()
     ]
-    noted = {each.path for each in found}
+    paths_with_note = {each.path for each in files}
     with suppress(OSError):
         for each in folder.iterdir():
-            path = each / _ONE
-            if each.name.isascii() and each.name.isdecimal() and path not in noted and path.is_file():
-                found.append(TorchFile(0, int(each.name), path))
-    return tuple(sorted(found, key=lambda each: (-each.number, -each.step)))
+            path = each / _RANK_FILE
+            if each.name.isascii() and each.name.isdecimal() and path not in paths_with_note and path.is_file():
+                files.append(TorchFile(0, int(each.name), path))
+    return tuple(sorted(files, key=lambda each: (-each.number, -each.step)))
 
 
 def newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None:
-    """Load the newest intact file, and report each broken one. Returns None if there is no file.
+    """Load the newest intact file of a folder, and log each broken one. Returns the file and its state.
 
-    Raises BadCheckpoint if files exist but none can be loaded.
+    None if there is no file. Raises BadCheckpoint if files exist but none can be loaded.
     """
     why = ""
     for each in list_files(folder):
@@ -109,12 +108,13 @@ def newest(folder: Path, log_event: LogEvent) -> tuple[TorchFile, object] | None
 
 
 def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
-    """Load a file. If `versions` are given, its size and checksum must match one. Raises BadCheckpoint and
-    StorageFailed.
+    """Load the state in a torch file. versions: its size and checksum must match one of them; () for no check.
+
+    Raises BadCheckpoint and StorageFailed.
     """
     try:
         with open(path, "rb") as file:
-            if versions and _version(file) not in [(each.bytes, each.sum) for each in versions]:
+            if versions and _size_and_sum(file) not in [(each.bytes, each.sum) for each in versions]:
                 raise BadCheckpoint(f"{path} is not what was written")
             file.seek(0)
             with torch.serialization.safe_globals(_NUMPY):
@@ -129,11 +129,14 @@ def load(path: Path, versions: tuple[Version, ...] = ()) -> object:
 
 
 def write_file(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], None]) -> Version:
-    """Write a file under a temporary name, sync it, write its note and rename it into place. Raises OSError."""
-    with _replaced_file(path) as file:
+    """Write a file under a temporary name, sync it, write its note and rename it to `path`; return its version.
+
+    folder: of the notes. write: writes the content. Raises OSError.
+    """
+    with _open_replacement(path) as file:
         write(file)
         file.seek(0)
-        size, total = _version(file)
+        size, total = _size_and_sum(file)
         notes = tuple(_notes(folder))
         number = 1 + max((each.number for _, note in notes for each in note.versions), default=0)
         version = Version(number, step, size, total)
@@ -145,15 +148,14 @@ def write_file(folder: Path, path: Path, step: int, write: Callable[[BinaryIO], 
 
 
 @contextmanager
-def _replaced_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a private file in a folder, made if it is missing. Afterwards it is synced and renamed to `path`.
-
-    After an error the file is removed instead.
+def _open_replacement(path: Path) -> Iterator[BinaryIO]:
+    """Yield a new private file beside `path`. At the end of the block it is synced and renamed to `path`; after an
+    error it is removed. A missing folder is created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(aside, "x+b", opener=_opener) as file:
+        with open(aside, "x+b", opener=_open_private) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -165,14 +167,15 @@ def _replaced_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, ...]:
-    """Remove the files in this folder that `keep` does not keep; return their steps, oldest first.
+    """Remove the files in this folder that the rule `keep` does not keep; return their steps, oldest first.
 
-    Files without a note stay. `just_written` is the step written now: it is the newest, and stays.
+    Files without a note stay. just_written: the step of the newest file, which always stays. Notes of missing files are
+    removed too.
     """
     root = folder.resolve()
-    noted = [each for each in list_files(folder) if each.number and each.path.resolve().is_relative_to(root)]
-    removed = steps_to_remove([each.step for each in noted], keep, just_committed=just_written)
-    for each in noted:
+    files = [each for each in list_files(folder) if each.number and each.path.resolve().is_relative_to(root)]
+    removed = steps_to_remove([each.step for each in files], keep, just_committed=just_written)
+    for each in files:
         if each.step in removed:
             each.path.unlink(missing_ok=True)
             with suppress(OSError):  # the folder has other contents
@@ -185,25 +188,27 @@ def remove_old_files(folder: Path, keep: Keep, just_written: int) -> tuple[int, 
 
 
 def _notes(folder: Path) -> Iterator[tuple[Path, TorchFileNote]]:
-    """Read the valid notes of a folder. A file whose note is unreadable counts as one without a note."""
+    """Yield the valid notes of a folder with their paths. Unreadable notes are skipped."""
     for file in sorted((folder / _NOTES).glob("*.json")):
         with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             with open(file, "rb") as source:
-                note = _note.decode(source.read(_MOST_NOTE_BYTES))
+                note = _note.decode(source.read(_MAX_NOTE_BYTES))
             yield file, note
 
 
 def _write_note(folder: Path, note: TorchFileNote) -> None:
-    with _replaced_file(folder / _NOTES / f"{hashlib.sha256(note.path.encode()).hexdigest()[:32]}.json") as target:
+    """Write the note of one path, in place of an older one. Raises OSError."""
+    with _open_replacement(folder / _NOTES / f"{hashlib.sha256(note.path.encode()).hexdigest()[:32]}.json") as target:
         target.write(msgspec.json.encode(note))
 
 
-def _opener(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
+    """Open a file that only this user can read, and do not follow a symbolic link. An opener for open()."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-def _version(file: BinaryIO) -> tuple[int, str]:
-    """Return the size and checksum of a file from its current position."""
+def _size_and_sum(file: BinaryIO) -> tuple[int, str]:
+    """Return the size in bytes and the checksum of a file from its current position on."""
     total, size = xxhash.xxh3_64(), 0
     while piece := file.read(_READ_BYTES):
         total.update(piece)
@@ -231,11 +236,14 @@ _NUMPY = _numpy()
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the file and remove old ones. Returns 1, with a line on stderr, if it cannot be written."""
+    """Write a generation as a torch file, and remove old files. Returns 0, or 1 with a line on stderr if it fails.
+
+    argv: as in the docstring of this module.
+    """
     arena, generation, epoch, file, folder, keep, every = argv
     try:
         step = write(Path(arena), int(generation), int(epoch), Path(file), Path(folder))
-        retire(Path(folder), int(keep), int(every), step)
+        apply_retention(Path(folder), int(keep), int(every), step)
     except (LauncherError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -243,8 +251,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> int:
-    """Verify the generation, then write, sync, note and rename its file; return the step. Raises BadCheckpoint,
-    OSError.
+    """Verify a pinned generation of an arena and write its state as a torch file; return the step.
+
+    path: of the arena. epoch: expected in that generation. file, folder: of the torch file, and of the checkpoints.
+    Raises BadCheckpoint and OSError.
     """
     import torch
 
@@ -263,19 +273,20 @@ def write(path: Path, generation: int, epoch: int, file: Path, folder: Path) -> 
     return record.step
 
 
-def retire(folder: Path, keep: int, every: int, just_written: int) -> None:
-    """Remove checkpoint files that the two rules do not keep. A file that cannot be removed now stays until the next
-    call.
+def apply_retention(folder: Path, keep: int, every: int, just_written: int) -> None:
+    """Remove the checkpoint files that the rule of `keep` and `every` does not keep. Errors are ignored.
+
+    just_written: the step of the newest file, which always stays.
     """
     with suppress(OSError):
         remove_old_files(folder, rule(keep, every), just_written)
 
 
 def _copy_to_own_storage(value: object, copies: dict[int, object]) -> object:
-    """Copy every tensor of a value into storage of its own.
+    """Return a value with every tensor copied into storage of its own.
 
-    The tensors are views of one storage, and torch.save writes the whole storage of a view. `copies` maps the id of a
-    tensor to its copy, so shared tensors stay shared.
+    The tensors are views of one storage, and torch.save would write the whole storage for each view. copies: copies by
+    the id of the tensor, so that shared tensors stay shared; this function adds to it.
     """
     import torch
 

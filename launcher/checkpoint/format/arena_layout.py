@@ -1,12 +1,12 @@
-"""The pages of an arena as values: what lies where, and which generation the next save overwrites.
+"""Defines the pages of an arena as values: the position of each part, and the generation that the next save overwrites.
 
 An arena is one rank's file in shared memory. Page 0 is its identity, and page g + 1 the table of generation g. The
-bytes of generation g begin at offset_of(g): header, data, then from the next page on the checksums of their chunks. How
-these bytes are written, and in which order, is known in launcher/checkpoint/arena/arena.py.
-A table page has words of 8 bytes, little endian, each written by one side. The trainer owns the state, the epoch and
-the record; the daemon owns the pins and the checksum. A state is a word of text, so no flipped bit turns one state into
-another.
-After the first record the daemon notes the checkpoint folder, for the daemon that follows it.
+bytes of generation g begin at offset_of(g): header, data, then from the next page on the checksums of their chunks.
+launcher/checkpoint/arena/arena.py knows how these bytes are written, and in which order.
+
+A table page has words of 8 bytes, little endian, each written by one side. The trainer writes the state, the epoch and
+the record; the daemon writes the pins and the checksum. A state is eight bytes of text, so no flipped bit changes one
+state into another. After the first record the daemon writes the checkpoint folder, for the next daemon.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 PAGE_BYTES = 4_096
 STRIDE_BYTES = 1 << 40  # between generations, so that growing one never moves another
-MOST_GENERATIONS = 7  # 8 TiB of a sparse file: half of ext4's limit
-MOST = 1 << 60
+MAX_GENERATIONS = 7  # 8 TiB of a sparse file: half of ext4's limit
+MAX_NUMBER = 1 << 60  # upper bound of epochs, steps, rounds and worlds
 
 STATE, PINS, EPOCH, SUMS_SUM, RESERVED = range(5)  # indexes of words in a table page
-RECORD_AT = 64
+RECORD_AT = 64  # offset in a table page
 RECORD_BYTES = 64
 TARGET_AT = PAGE_BYTES + RECORD_AT + RECORD_BYTES  # offset in the file: the rest of generation 0's table
 TARGET_BYTES = PAGE_BYTES - RECORD_AT - RECORD_BYTES
@@ -46,16 +46,16 @@ class SlotState(IntEnum):
 
     EMPTY = 0  # a new file is all zeros
     WRITING = int.from_bytes(b"WRITING.", "little")
-    SEALED = int.from_bytes(b"SEALED..", "little")  # complete, but bit flips from now on would go unnoticed
+    SEALED = int.from_bytes(b"SEALED..", "little")  # complete, but without checksums, so bit flips are not detected
     HASHED = int.from_bytes(b"HASHED..", "little")  # complete, with the checksums of its chunks after it
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Says to which job, worker and local rank an arena belongs."""
+    """The job, worker and local rank to which an arena belongs."""
 
     run: str  # the job's id
-    worker: str
+    worker: str  # whose memory it is in
     local_rank: int  # of the worker, or of the owner if there is one
     boot: str  # boot id of the machine
     count: int  # of generations
@@ -66,8 +66,8 @@ class Identity:
         if max(len(self.run), len(self.worker), len(self.owner)) > 253 or len(self.boot) > 64:
             raise BadCheckpoint("an arena's run, worker or boot id is too long")
         counts = self.count, self.owner_count
-        if not 0 <= self.local_rank < 1 << 20 or not all(1 <= count <= MOST_GENERATIONS for count in counts):
-            raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MOST_GENERATIONS} are taken")
+        if not 0 <= self.local_rank < 1 << 20 or not all(1 <= count <= MAX_GENERATIONS for count in counts):
+            raise BadCheckpoint(f"an arena of {self.count} generations: 1 to {MAX_GENERATIONS} are taken")
 
 
 _identity = msgspec.msgpack.Decoder(Identity)
@@ -75,20 +75,20 @@ _identity = msgspec.msgpack.Decoder(Identity)
 
 @dataclass(frozen=True, slots=True)
 class ShardRecord:
-    """Describes the save that one generation of an arena holds: its step, its rank and its sizes."""
+    """The save that one generation of an arena holds: its step, its rank and its sizes."""
 
-    epoch: int  # counts the saves begun in this arena, from 1; newer saves have more
+    epoch: int  # number of the save among all saves begun in this arena, from 1
     step: int
     round: int  # in which it was saved
-    rank: int  # of world
-    world: int
+    rank: int
+    world: int  # number of ranks
     head_bytes: int  # a multiple of PAGE_BYTES
     data_bytes: int  # of the tensors, which follow the header
 
     def __post_init__(self) -> None:
-        if not (0 <= self.epoch <= MOST and 0 <= self.step <= MOST and 0 <= self.round <= MOST):
+        if not (0 <= self.epoch <= MAX_NUMBER and 0 <= self.step <= MAX_NUMBER and 0 <= self.round <= MAX_NUMBER):
             raise BadCheckpoint("a record's epoch, step or round is out of bounds")
-        if not 0 <= self.rank < self.world <= MOST:
+        if not 0 <= self.rank < self.world <= MAX_NUMBER:
             raise BadCheckpoint(f"a record of rank {self.rank} in a world of {self.world}")
         if self.head_bytes < PAGE_BYTES or self.head_bytes % PAGE_BYTES or self.data_bytes < 0:
             raise BadCheckpoint("a record's bytes are not those of a head and its data")
@@ -103,7 +103,7 @@ class ShardRecord:
     @property
     def sums_at(self) -> int:
         """Return the offset of the checksums from the start of the generation."""
-        return _up(self.shard_bytes)
+        return _round_up_to_pages(self.shard_bytes)
 
     @property
     def sums_bytes(self) -> int:
@@ -113,7 +113,7 @@ class ShardRecord:
     @property
     def region_bytes(self) -> int:
         """Return the bytes to reserve for header, data and checksums, in whole pages."""
-        return self.sums_at + _up(self.sums_bytes)
+        return self.sums_at + _round_up_to_pages(self.sums_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,11 @@ class Slot:
     """One generation as its table describes it."""
 
     state: SlotState = SlotState.EMPTY
-    pinned: bool = False
+    pinned: bool = False  # the daemon reads it, so it must not be overwritten
     epoch: int = 0  # also that of a save being written
     record: ShardRecord | None = None  # of SEALED and HASHED only
     sums_sum: int | None = None  # checksum of the checksums, of HASHED only
-    reserved_bytes: int = 0  # known to be allocated
+    reserved_bytes: int = 0  # allocated from the start of the generation
     fault: str = ""  # why the table is invalid; the slot then counts as EMPTY
 
 
@@ -155,10 +155,10 @@ def read_identity(page: bytes | memoryview) -> Identity:
         raise BadCheckpoint("an arena's identity does not have the sum that was written with it")
     if data[len(_OURS)] > VERSION:
         raise NewerFormat("an arena", data[len(_OURS)], VERSION)
-    at = len(_MAGIC) + _LENGTH.size
+    start = len(_MAGIC) + _LENGTH.size
     (length,) = _LENGTH.unpack_from(data, len(_MAGIC))
     try:
-        return _identity.decode(data[at : at + length])
+        return _identity.decode(data[start : start + length])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadCheckpoint(f"an arena's identity cannot be read: {error}") from error
 
@@ -183,7 +183,7 @@ def read_table(page: bytes | memoryview) -> Slot:
     """Decode the table of one generation. Raises nothing: the slot's `fault` says why a table is invalid."""
     raw = bytes(page)
     word, pins, epoch, sums_sum, reserved = _WORDS.unpack_from(raw)
-    pinned, epoch = pins != 0, epoch if epoch <= MOST else 0
+    pinned, epoch = pins != 0, epoch if epoch <= MAX_NUMBER else 0
     reserved = reserved if reserved <= STRIDE_BYTES else 0
     try:
         state = SlotState(word)
@@ -199,8 +199,8 @@ def read_table(page: bytes | memoryview) -> Slot:
 
 
 def target_bytes(target: str) -> bytes:
-    """Encode a checkpoint folder or URL with its checksum. One that is too long or not valid text becomes "", which
-    means unknown.
+    """Encode a checkpoint folder or URL with its checksum. A target that is too long or no valid Unicode is encoded as
+    "", which means unknown.
     """
     body = target.encode(errors="replace")
     if len(body) > TARGET_BYTES - _LENGTH.size - _SUM.size or body.decode() != target:
@@ -210,7 +210,7 @@ def target_bytes(target: str) -> bytes:
 
 
 def read_target(data: bytes | memoryview) -> str:
-    """Decode the checkpoint folder. Returns "" if nothing was written or a bit differs; the training process names it
+    """Decode the checkpoint folder or URL; "" if none was written or a bit differs. The training process names it
     again.
     """
     text, sum_ = bytes(data[: -_SUM.size]), bytes(data[-_SUM.size :])
@@ -224,10 +224,10 @@ def read_target(data: bytes | memoryview) -> str:
 
 
 def newest(slots: Sequence[Slot], *, hashed_only: bool = False) -> int | None:
-    """Return the readable generation that was begun last, or None if there is none."""
+    """Return the readable generation with the highest epoch, None if there is none. hashed_only: ignore SEALED ones."""
     readable = (SlotState.HASHED,) if hashed_only else (SlotState.SEALED, SlotState.HASHED)
-    found = [(slot.epoch, at) for at, slot in enumerate(slots) if slot.state in readable]
-    return max(found)[1] if found else None
+    readable_generations = [(slot.epoch, generation) for generation, slot in enumerate(slots) if slot.state in readable]
+    return max(readable_generations)[1] if readable_generations else None
 
 
 def next_epoch(slots: Sequence[Slot]) -> int:
@@ -238,20 +238,22 @@ def next_epoch(slots: Sequence[Slot]) -> int:
 def slot_to_write(slots: Sequence[Slot], *, busy: Collection[int] = ()) -> int | None:
     """Choose the generation that the next save overwrites: an empty one, else the oldest.
 
-    Of several empty ones it takes the one with most memory reserved. A pinned generation is never taken, since it is
-    being read. The newest sealed one is never taken, so that it survives a crash during the save.
-    busy: generations that this process still fills. Returns None if no other is left; the daemon then has to drop a
-    save. Source: docs/facts/launcher.md 5
+    Of several empty generations the one with most reserved memory is chosen. A pinned generation is never chosen, since
+    the daemon reads it. The newest readable one is never chosen, so that it survives a crash during the save.
+    busy: generations that must not be chosen, since this process still fills them. Returns None if no other one is
+    free; the daemon then has to drop a save. Source: docs/facts/launcher.md 5
     """
     last = newest(slots)
-    free = [at for at, slot in enumerate(slots) if not slot.pinned and at not in busy]
-    others = [at for at in free if at != last]
-    return min(others, key=lambda at: _rank(slots[at])) if others else None
+    free = [generation for generation, slot in enumerate(slots) if not slot.pinned and generation not in busy]
+    others = [generation for generation in free if generation != last]
+    return min(others, key=lambda generation: _overwrite_priority(slots[generation])) if others else None
 
 
-def _rank(slot: Slot) -> tuple[bool, int]:
+def _overwrite_priority(slot: Slot) -> tuple[bool, int]:
+    """Return the sort key of generations to overwrite: empty ones with most memory first, then the oldest save."""
     return (True, slot.epoch) if slot.record is not None else (False, -slot.reserved_bytes)
 
 
-def _up(size: int) -> int:
+def _round_up_to_pages(size: int) -> int:
+    """Round a number of bytes up to whole pages."""
     return -(-size // PAGE_BYTES) * PAGE_BYTES

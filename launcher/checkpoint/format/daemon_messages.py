@@ -14,13 +14,13 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from turnout.launcher.checkpoint.format.arena_layout import MOST_GENERATIONS
-from turnout.launcher.coordinator_messages import MOST_COPIES, Holds, RestorePlace, Takes
+from turnout.launcher.checkpoint.format.arena_layout import MAX_GENERATIONS
+from turnout.launcher.coordinator_messages import MAX_COPIES, AdoptOrders, Holds, RestorePlace
 from turnout.launcher.framing import decode, frame
 from turnout.launcher.model import SaveOutcome, SaveTier
 
 VERSION = 1
-MOST_BYTES = 1 << 20  # a RestorePlace with the most locations; all other messages are far smaller
+MAX_BYTES = 1 << 20  # a RestorePlace with the most locations; all other messages are far smaller
 
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]  # a path, a URL, a sentence
 ShortText = Annotated[str, msgspec.Meta(max_length=253)]
@@ -28,8 +28,8 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 Step = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 Newest = Annotated[int, msgspec.Meta(ge=-1, le=1 << 60)]  # a step, -1 for none
 Ranks = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
-Slot = Annotated[int, msgspec.Meta(ge=0, lt=MOST_GENERATIONS)]
-Slots = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
+Slot = Annotated[int, msgspec.Meta(ge=0, lt=MAX_GENERATIONS)]
+Slots = Annotated[int, msgspec.Meta(ge=1, le=MAX_GENERATIONS)]
 UnixTime = Annotated[float, msgspec.Meta(ge=0, le=1e12)]  # seconds since 1970
 Kind: TypeAlias = Literal["shards", "torch"]
 
@@ -49,7 +49,7 @@ class Hello(_DaemonFrame, tag=1, frozen=True):
     round: Count
     version: Count = VERSION
     target: Text = ""  # folder or URL to which this process's shards are written, "" for none
-    replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_COPIES)] = 0  # how many other workers keep a copy of each shard
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MAX_COPIES)] = 0  # how many other workers keep a copy of each shard
     replicated: bool = False  # all ranks save the same state
     read_folder: Text = ""  # the checkpoint folder, even if only another rank writes there
 
@@ -62,14 +62,16 @@ class ReserveMemory(_DaemonFrame, tag=2, frozen=True):
 
 
 class Save(_DaemonFrame, tag=3, frozen=True):
-    """Announces a sealed generation: the daemon hashes it and, if it has a target, persists it. Answered by Pinned."""
+    """Announces a sealed generation: the daemon hashes it and, if it has a target, writes it to storage. Answered by
+    Pinned.
+    """
 
     generation: Slot
     epoch: Count
     step: Step
     target: Text = ""  # folder or URL of the checkpoints, "" for memory only
     kind: Kind = "shards"  # shards with a manifest, or a torch file at `path`
-    path: Text = ""
+    path: Text = ""  # of the torch file, "" for shards
     keep: Count = 0  # how many of the newest stay in the folder
     every: Count = 0  # multiples of this step stay; with keep and every 0 all stay
     later: bool = False  # stay in memory; persist only if the world resumes from it after a failure
@@ -96,11 +98,9 @@ class GetHeldSteps(_DaemonFrame, tag=7, frozen=True):
 
 
 class End(_DaemonFrame, tag=8, frozen=True):
-    """Announces that the agent ends: the daemon finishes what is in flight. done: the job is over, so memory
-    is freed.
-    """
+    """Announces that the agent ends: the daemon finishes the saves in flight and ends."""
 
-    done: bool
+    done: bool  # the job is over, so the arenas are removed; else they stay
 
 
 class ArenaPath(_DaemonFrame, tag=9, frozen=True):
@@ -131,27 +131,27 @@ class Persisted(_DaemonFrame, tag=12, frozen=True):
 
 
 class SaveFailed(_DaemonFrame, tag=13, frozen=True):
-    """Announces that a save did not reach its target. In most cases memory still has the step, and training goes on."""
+    """Announces that a save did not reach its target. In most cases memory still has the step. Training continues."""
 
     step: Step
-    reason: ShortText
+    reason: ShortText  # one word, such as storage_failed, overtaken or corrupt
     detail: Text
 
 
 class Done(_DaemonFrame, tag=14, frozen=True):
-    """Answers Wait, Restore and Adopt: all that was asked is done."""
+    """Answers Wait, Restore and Adopt: the request is done."""
 
 
 class Stats(_DaemonFrame, tag=15, frozen=True):
-    """Counts what the daemon has done for this rank. Fields that name a step give the newest one, or -1 for none."""
+    """Counts of the daemon's work for this rank. The fields of type Newest are steps, -1 for none."""
 
     sealed: Newest = -1
     hashed: Newest = -1
     persisted: Newest = -1
     committed: Newest = -1
     in_flight: Count = 0  # saves announced and not finished
-    persists: Count = 0
-    failures: Count = 0
+    persists: Count = 0  # shards written to storage
+    failures: Count = 0  # shards that storage refused
     persisted_bytes: Count = 0
     replicated: Newest = -1  # the newest step that all replica holders have
     skipped_replicas: Count = 0  # saves not replicated, since a newer one was
@@ -165,10 +165,11 @@ class HeldSteps(_DaemonFrame, tag=16, frozen=True):
 
 
 class Restore(_DaemonFrame, tag=17, frozen=True):
-    """Tells the daemon from which step in memory the world continues. Answered by Done, or by SaveFailed if nothing has
-    changed.
+    """Tells the daemon from which step in memory the world continues. Answered by Done, or by SaveFailed if a shard
+    could not be fetched; then nothing has changed.
 
-    The step is persisted if a target is known. Newer saves are discarded, since the world continues without them.
+    The step is written to storage if a target is known. Newer saves are discarded, since the world continues without
+    them.
     """
 
     step: Newest  # -1: all ranks load from storage
@@ -179,14 +180,16 @@ class Restore(_DaemonFrame, tag=17, frozen=True):
 
 
 class Pinned(_DaemonFrame, tag=18, frozen=True):
-    """Answers Save: the generation is pinned. If it has a target, it stays until it is stored or has failed."""
+    """Answers Save: the generation is pinned, so it is not overwritten before it is hashed and, if it has a target,
+    written to storage or failed.
+    """
 
     step: Step
 
 
 class Trust(_DaemonFrame, tag=19, frozen=True):
-    """Gives the daemon the secret shared by the daemons of its job, and the state of the current round. The agent's
-    first message.
+    """Gives the daemon the job's secret, by which daemons recognize each other, and the state of the current round. It
+    is the agent's first message.
     """
 
     token: Annotated[bytes, msgspec.Meta(max_length=4_096)]
@@ -226,7 +229,7 @@ class Adopt(_DaemonFrame, tag=26, frozen=True):
     saved_round: Count  # the round in which they were saved
     ranks: Ranks  # size of the world that saved them
     within_s: Annotated[float, msgspec.Meta(ge=0, le=1e7)]  # after this time the missing shards are given up
-    shards: Takes = ()
+    shards: AdoptOrders = ()
 
 
 class FetchShard(_DaemonFrame, tag=27, frozen=True):
@@ -250,14 +253,14 @@ class ShardFetched(_DaemonFrame, tag=28, frozen=True):
 
 
 class SaveEnded(_DaemonFrame, tag=29, frozen=True):
-    """Reports how a save of one rank ended in one tier. The daemon sends it on the agent's pipe, and nobody asks."""
+    """Reports how a save of one rank ended in one tier. The daemon writes it to the agent's pipe without a request."""
 
     step: Step
     round: Count  # in which it was saved
     rank: Ranks
     tier: SaveTier
     outcome: SaveOutcome
-    complete: bool = False  # it can be restored from there now; of a step in storage, True of the whole step alone
+    complete: bool = False  # the save can be restored from this tier now; in storage, the step of all ranks
     announced_s: UnixTime = 0.0  # when the training process announced it, 0 if none did
     ended_s: UnixTime = 0.0
 

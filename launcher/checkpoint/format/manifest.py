@@ -1,7 +1,7 @@
 """Defines the notes and the manifest in storage: a note for each rank's shard, and the manifest that commits a step.
 
-Both are one line of JSON that begins with a checksum of the rest. A text is read exactly as it was written, or raises
-BadCheckpoint. Where the files lie, and in which order they are written, is known in launcher/checkpoint/storage.
+Both are one line of JSON that begins with a checksum of the rest. A text that differs from the written one raises
+BadCheckpoint. launcher/checkpoint/storage knows the names of the files, and in which order they are written.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from turnout.launcher.errors import BadCheckpoint, NewerFormat
 
 VERSION = 1  # each version has its golden checkpoint in tests/launcher/checkpoint/engine/golden
 
-MOST_BYTES = 512 << 20  # a manifest with the checksums of 100 TiB of state
+MAX_BYTES = 512 << 20  # a manifest with the checksums of 100 TiB of state
 
-MOST_COUNT = 1 << 60
+MAX_COUNT = 1 << 60
 
-MOST_WORLD = 1 << 24
+MAX_WORLD = 1 << 24
 
-MOST_SHARD_BYTES = 1 << 41
+MAX_SHARD_BYTES = 1 << 41
 
 _SUM: Final = b'{"sum":"%016x","version":%d,"%s":%s}'
 
@@ -37,7 +37,7 @@ _Noun = TypeVar("_Noun")
 
 @dataclass(frozen=True, slots=True)
 class StoredShard:
-    """Describes one rank's safetensors file of a step."""
+    """One rank's safetensors file of a step."""
 
     file: str  # its name beside the manifest
     rank: int
@@ -50,9 +50,9 @@ class StoredShard:
     def __post_init__(self) -> None:
         if not 0 < len(self.file) <= 255 or self.file in (".", "..") or {*self.file} & {"/", "\\", "\0"}:
             raise BadCheckpoint(f"{self.file[:255]!r} is no name of a file")
-        if not 0 <= self.rank < MOST_WORLD:
-            raise BadCheckpoint(f"{self.file}: rank {self.rank} is outside 0 to {MOST_WORLD - 1}")
-        if not 8 <= self.head_bytes <= self.bytes <= MOST_SHARD_BYTES:
+        if not 0 <= self.rank < MAX_WORLD:
+            raise BadCheckpoint(f"{self.file}: rank {self.rank} is outside 0 to {MAX_WORLD - 1}")
+        if not 8 <= self.head_bytes <= self.bytes <= MAX_SHARD_BYTES:
             raise BadCheckpoint(f"{self.file}: {self.bytes} bytes with a head of {self.head_bytes} cannot be")
         if len(self.sums) != -(-self.bytes // CHUNK_BYTES) or not 0 <= min(self.sums) <= max(self.sums) < 1 << 64:
             raise BadCheckpoint(f"{self.file}: its sums are not those of {self.bytes} bytes")
@@ -68,7 +68,7 @@ class StoredShard:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Holds checksums of small blocks of a shard, for readers of a part of it."""
+    """Checksums of small blocks of a shard, for readers of a part of it."""
 
     block_bytes: int  # the last block may be shorter
     packed: bytes  # one checksum per block, eight bytes little endian each
@@ -142,10 +142,10 @@ def sum_of_sums(sums: Iterable[int]) -> int:
 
 
 def complete(notes: Iterable[ShardNote], step: int, round: int, world: int) -> Manifest | None:
-    """Make the manifest of a step once the notes of all its ranks are there; None before.
+    """Return the manifest of a step if there is a note of every rank of the world, else None.
 
     Notes of another step, round or world are ignored, and notes of different runs are never mixed. The newest note of
-    each rank counts. If several runs are complete, the one saved last is taken.
+    each rank counts. If several runs are complete, the run that was saved last counts.
     Source: docs/facts/launcher.md 5; docs/facts/dlrover.md 6.6, defects 3 and 7
     """
     runs: dict[str, dict[int, ShardNote]] = {}
@@ -177,7 +177,7 @@ def write(manifest: Manifest) -> bytes:
 
 def read(data: bytes | bytearray | memoryview) -> Manifest:
     """Decode a manifest. Raises NewerFormat, and BadCheckpoint for anything that `write` did not write."""
-    return _unsealed(b"manifest", data, _manifest)
+    return _unseal_text(b"manifest", data, _manifest)
 
 
 def write_note(note: ShardNote) -> bytes:
@@ -190,14 +190,14 @@ def write_note(note: ShardNote) -> bytes:
 
 def read_note(data: bytes | bytearray | memoryview) -> ShardNote:
     """Decode a note. Raises NewerFormat, and BadCheckpoint for anything that `write_note` did not write."""
-    return _unsealed(b"note", data, _note)
+    return _unseal_text(b"note", data, _note)
 
 
 def _check(run: str, step: int, round: int, world: int, saved_s: float) -> None:
     """Raise BadCheckpoint for a field of a manifest that is out of its bounds."""
     if not 0 < len(run) <= 253:
         raise BadCheckpoint("a run has a name of 1 to 253 characters")
-    if not 0 <= step <= MOST_COUNT or not 0 <= round <= MOST_COUNT or not 0 < world <= MOST_WORLD:
+    if not 0 <= step <= MAX_COUNT or not 0 <= round <= MAX_COUNT or not 0 < world <= MAX_WORLD:
         raise BadCheckpoint(f"step {step} of round {round} in a world of {world} is out of bounds")
     if not (math.isfinite(saved_s) and saved_s >= 0):
         raise BadCheckpoint(f"{saved_s} is no time")
@@ -208,38 +208,41 @@ def _age(note: ShardNote) -> tuple[float, int, str]:
     return (note.saved_s, note.shard.sums_sum, note.shard.file)
 
 
-def _text(what: bytes, plain: bytes, version: int = VERSION) -> bytes:
+def _text(kind: bytes, plain: bytes, version: int = VERSION) -> bytes:
     """Return the line of a file: checksum, version, kind, body. what: the kind. plain: the body, JSON."""
-    return _SUM % (sum_of(b"%b %d %b" % (what, version, plain)), version, what, plain)
+    return _SUM % (sum_of(b"%b %d %b" % (kind, version, plain)), version, kind, plain)
 
 
-def _seal_text(what: bytes, plain: bytes) -> bytes:
+def _seal_text(kind: bytes, plain: bytes) -> bytes:
     """Return the text of a file with its checksum.
 
     what: kind of file. plain: its content. Raises BadCheckpoint if it is too long.
     """
-    text = _text(what, plain)
-    if len(text) > MOST_BYTES:
-        raise BadCheckpoint(f"a {what.decode()} of {len(text)} bytes: at most {MOST_BYTES} are one")
+    text = _text(kind, plain)
+    if len(text) > MAX_BYTES:
+        raise BadCheckpoint(f"a {kind.decode()} of {len(text)} bytes: at most {MAX_BYTES} are one")
     return text
 
 
-def _unsealed(what: bytes, data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[_Noun]) -> _Noun:
-    """Decode a sealed text. It is encoded again and compared as a whole, so no difference goes unnoticed."""
-    if memoryview(data).nbytes > MOST_BYTES:
-        raise BadCheckpoint(f"more than {MOST_BYTES} bytes are no {what.decode()}")
+def _unseal_text(kind: bytes, data: bytes | bytearray | memoryview, decoder: msgspec.json.Decoder[_Noun]) -> _Noun:
+    """Decode the text of a file. The text is encoded again and compared as a whole, so every difference is found.
+
+    kind: of the file, as in `_text`. Raises NewerFormat and BadCheckpoint.
+    """
+    if memoryview(data).nbytes > MAX_BYTES:
+        raise BadCheckpoint(f"more than {MAX_BYTES} bytes are no {kind.decode()}")
     text = bytes(data)
-    found = _VERSION.match(text)
-    version = max(int(found[1]), VERSION) if found else VERSION
-    plain = text[len(_text(what, b"", version)) - 1 : -1]
-    if text != _text(what, plain, version):
-        raise BadCheckpoint(f"not a {what.decode()} as it was written: torn, foreign or flipped")
+    match = _VERSION.match(text)
+    version = max(int(match[1]), VERSION) if match else VERSION
+    plain = text[len(_text(kind, b"", version)) - 1 : -1]
+    if text != _text(kind, plain, version):
+        raise BadCheckpoint(f"not a {kind.decode()} as it was written: torn, foreign or flipped")
     if version > VERSION:
-        raise NewerFormat(f"a {what.decode()}", version, VERSION)
+        raise NewerFormat(f"a {kind.decode()}", version, VERSION)
     try:
         return decoder.decode(plain)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadCheckpoint(f"not a {what.decode()}: {error}") from error
+        raise BadCheckpoint(f"not a {kind.decode()}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +284,10 @@ Keep: TypeAlias = Latest | Every | All | Both
 
 
 def rule(keep: int = 0, every: int = 0) -> Keep:
-    """Make the rule from two numbers, 0 for a rule not asked for. Raises ValueError below 0."""
+    """Return the retention rule for `keep` newest checkpoints and multiples of `every`; 0 for no such rule.
+
+    All is kept if both are 0. Raises ValueError below 0.
+    """
     if keep and every:
         return Both(Latest(keep), Every(every))
     return Latest(keep) if keep else Every(every) if every else All()
@@ -293,8 +299,8 @@ def steps_to_remove(
     """List the steps to remove, oldest first.
 
     steps_committed: in any order, duplicates allowed. reading: steps that are being read, which stay.
-    just_committed: the step committed now, if any. It stays, even if it is below others after a rollback. The newest
-    stays too.
+    just_committed: the step committed now, None for none. It stays, even if it is lower than others after a rollback.
+    The newest step stays too.
     """
     steps = sorted({*steps_committed})
     kept_steps = {*_kept_steps(steps, keep), *steps[-1:], *reading, just_committed}

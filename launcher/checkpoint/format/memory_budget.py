@@ -1,8 +1,8 @@
-"""Computes the memory that checkpoints take on a worker, and refuses it before the first byte is taken if it is not
-there.
+"""Computes the memory that checkpoints need on a worker, and refuses it before the first byte is allocated if it is too
+much.
 
-Files in a memory file system also count against the pod's limit. The limits are read in
-launcher/checkpoint/arena/arena_files.py. Source: docs/facts/dlrover.md 6.6, defect 11
+Files in a memory file system also count against the pod's limit. launcher/checkpoint/arena/arena_files.py reads the
+limits. Source: docs/facts/dlrover.md 6.6, defect 11
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The memory that is left, by each limit. None means no limit."""
+    """The memory that is free by each limit. None stands for no limit."""
 
     free_bytes: int  # of the file system of the arenas
     cgroup_left_bytes: int | None = None  # up to the pod's memory limit
@@ -31,7 +31,8 @@ class Limits:
 
 
 def need_bytes(shard_bytes: int, generations: int, processes: int, replicas: int = 0) -> int:
-    """Compute the memory that all arenas of a worker take at most.
+    """Return the bytes that all arenas of a worker need at most.
+
 
     shard_bytes: of the largest shard, with header and checksums. generations: of each process.
     replicas: how many other workers' shards are kept for each own one, in REPLICA_GENERATIONS generations each.
@@ -43,7 +44,7 @@ def need_bytes(shard_bytes: int, generations: int, processes: int, replicas: int
 
 
 def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) -> NoMemory | None:
-    """Explain why `need` bytes cannot be allocated, with the YAML to add. None if they can.
+    """Return an error that says why `need` bytes cannot be allocated, with the YAML to add; None if they can.
 
     pinned: how many of them are to be locked for copies of a GPU. folder: of the arenas.
     """
@@ -70,7 +71,7 @@ def refusal(need: int, limits: Limits, pinned: int = 0, folder: str = FOLDER) ->
 
 
 def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, lock: bool, machine: bool) -> str:
-    """Write the YAML to add to the pod.
+    """Return the YAML to add to the pod. volume, limit, lock, machine: which limits are too low.
 
     The memory limit is mentioned with the volume, whose content counts against it.
     """
@@ -95,15 +96,18 @@ def _advice(need: int, limits: Limits, folder: str, volume: bool, limit: bool, l
     return "\n".join(lines)
 
 
-def _gib(need: int, left: int | None, all_: int | None) -> int:
-    """Compute the GiB to ask for: the current size plus what is missing, and at least the need."""
-    known = 0 if all_ is None or left is None else all_ + need - left
-    return max(1, -(-max(known, need) // _GIB))
+def _gib(need: int, left_bytes: int | None, total_bytes: int | None) -> int:
+    """Return the GiB to request: the present size plus the missing bytes, and at least `need`.
+
+    left_bytes, total_bytes: free bytes and present size of the limit, None if unknown.
+    """
+    extended_bytes = 0 if total_bytes is None or left_bytes is None else total_bytes + need - left_bytes
+    return max(1, -(-max(extended_bytes, need) // _GIB))
 
 
 def _size_text(size_bytes: int) -> str:
     """Format a size for people, with the exact bytes."""
-    for unit, one in (("GiB", _GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= one:
-            return f"{size_bytes / one:.2f} {unit} ({size_bytes} bytes)"
+    for unit, unit_bytes in (("GiB", _GIB), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= unit_bytes:
+            return f"{size_bytes / unit_bytes:.2f} {unit} ({size_bytes} bytes)"
     return f"{size_bytes} bytes"

@@ -1,4 +1,5 @@
-"""Makes and reads the header of a safetensors file, which says where a shard's tensors lie; computes checksums.
+"""Encodes and decodes the header of a safetensors file, which has the position of a shard's tensors; computes
+checksums.
 
 A shard has the same bytes in memory and in storage: 8 bytes of length, a JSON header padded with spaces to a page, then
 the tensors without gaps. Tensors with the widest elements come first, so each is aligned.
@@ -20,11 +21,11 @@ import xxhash
 
 from turnout.launcher.errors import BadCheckpoint, BadState
 
-CHUNK_BYTES = 4 << 20  # hashed in under 1 ms: a thread that waits for the GIL meanwhile waits no longer
+CHUNK_BYTES = 4 << 20  # bytes with one checksum: hashed in under 1 ms, while other threads wait for the GIL
 
 BLOCK_BYTES = 256 << 10  # unit of a partial read: at most two blocks are read in excess
 
-MOST_BLOCKS = 1 << 15  # per shard: 256 KiB of checksums
+MAX_BLOCKS = 1 << 15  # per shard: 256 KiB of checksums
 
 Buffer: TypeAlias = bytes | bytearray | memoryview  # contiguous
 
@@ -35,7 +36,7 @@ def sum_of(data: Buffer) -> int:
 
 
 def sums_of(view: memoryview, chunk_bytes: int = CHUNK_BYTES) -> list[int]:
-    """Return one checksum for each chunk, in order. The last chunk may be shorter. chunk_bytes: 1 or more."""
+    """Return one checksum per chunk, in order; [] for no bytes. The last chunk may be shorter. chunk_bytes: >= 1."""
     if not view.nbytes:  # an empty array may have no shape to cast from
         return []
     octets = view.cast("B")
@@ -43,24 +44,23 @@ def sums_of(view: memoryview, chunk_bytes: int = CHUNK_BYTES) -> list[int]:
 
 
 def block_bytes_of(size_bytes: int) -> int:
-    """Return the block size for the fine checksums of a shard: BLOCK_BYTES, doubled until at most MOST_BLOCKS are
-    needed.
+    """Return the block size for the fine checksums of a shard: BLOCK_BYTES, doubled until MAX_BLOCKS blocks are enough.
 
-    At most CHUNK_BYTES, since chunks have checksums anyway.
+    size_bytes: of the shard. At most CHUNK_BYTES, since chunks have checksums anyway.
     """
     block_bytes = BLOCK_BYTES
-    while block_bytes < CHUNK_BYTES and size_bytes > MOST_BLOCKS * block_bytes:
+    while block_bytes < CHUNK_BYTES and size_bytes > MAX_BLOCKS * block_bytes:
         block_bytes *= 2
     return block_bytes
 
 
 PAGE_BYTES = 4_096
 
-MOST_HEAD_BYTES = 100_000_000 // PAGE_BYTES * PAGE_BYTES  # safetensors' limit of the JSON header
+MAX_HEAD_BYTES = 100_000_000 // PAGE_BYTES * PAGE_BYTES  # safetensors' limit of the JSON header
 
-MOST_DATA_BYTES = (1 << 40) - (1 << 30)  # a generation has 1 TiB, head and checksums included
+MAX_DATA_BYTES = (1 << 40) - (1 << 30)  # a generation has 1 TiB, head and checksums included
 
-MOST_DIMENSIONS = 64  # as in torch
+MAX_DIMENSIONS = 64  # as in torch
 
 METADATA = "__metadata__"
 
@@ -112,33 +112,33 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class Layout:
     """The positions of all tensors of a shard, without gaps."""
 
-    entries: tuple[Entry, ...]
-    data_bytes: int
+    entries: tuple[Entry, ...]  # in the order of their bytes
+    data_bytes: int  # of all tensors
 
 
 def bytes_of(dtype: str, shape: tuple[int, ...]) -> int | None:
-    """Return the bytes of such a tensor, or None if no layout can hold it.
+    """Return the bytes of a tensor, None if the dtype is unknown or the tensor is too large for a shard.
 
-    A dimension of 0 does not bypass the limit: the product of the others is bounded too, since readers multiply in 64
-    bits.
+    A dimension of 0 does not bypass the limit: the product of the other dimensions is bounded too, since readers
+    multiply in 64 bits.
     """
     span = each = DTYPES.get(dtype, 0)
     for size in shape:
         if size < 0:
             return None
         span, each = span * max(size, 1), each * size
-        if span > MOST_DATA_BYTES:  # check early: the product of hostile dimensions would be a huge number
+        if span > MAX_DATA_BYTES:  # check early: the product of hostile dimensions would be a huge number
             return None
-    return each if span and len(shape) <= MOST_DIMENSIONS else None
+    return each if span and len(shape) <= MAX_DIMENSIONS else None
 
 
 def pack(specs: Iterable[Spec]) -> Layout:
     """Lay tensors out, the widest elements first, else in the given order.
 
     Raises BadState for an unknown dtype, for a name that is used twice, reserved or not valid Unicode, and above
-    MOST_DATA_BYTES.
+    MAX_DATA_BYTES.
     """
-    entries, names, at = list[Entry](), {METADATA}, 0
+    entries, names, offset = list[Entry](), {METADATA}, 0
     for spec in sorted(specs, key=lambda spec: -DTYPES.get(spec.dtype, 0)):
         size = bytes_of(spec.dtype, spec.shape)
         if size is None:
@@ -146,11 +146,11 @@ def pack(specs: Iterable[Spec]) -> Layout:
         if spec.name in names or not _is_text(spec.name):
             raise BadState(spec.name, "no tensor can have this name, or another one has it")
         names.add(spec.name)
-        entries.append(Entry(spec.name, spec.dtype, spec.shape, at, at + size))
-        at += size
-    if at > MOST_DATA_BYTES:
-        raise BadState("", f"{at} bytes: a shard has {MOST_DATA_BYTES} at most")
-    return Layout(tuple(entries), at)
+        entries.append(Entry(spec.name, spec.dtype, spec.shape, offset, offset + size))
+        offset += size
+    if offset > MAX_DATA_BYTES:
+        raise BadState("", f"{offset} bytes: a shard has {MAX_DATA_BYTES} at most")
+    return Layout(tuple(entries), offset)
 
 
 def head_of(layout: Layout, metadata: Mapping[str, str]) -> bytes:
@@ -183,9 +183,9 @@ def join_head(about: bytes, tensors: bytes) -> bytes:
     """
     if about:
         tensors = b'{"%b":%b%b' % (METADATA.encode(), about, b"," + tensors[1:] if tensors != b"{}" else b"}")
-    size = _padded(len(tensors))
-    if size > MOST_HEAD_BYTES:
-        raise BadState("", f"names and plain values are {len(tensors)} bytes: {MOST_HEAD_BYTES} at most; use tensors")
+    size = _padded_bytes(len(tensors))
+    if size > MAX_HEAD_BYTES:
+        raise BadState("", f"names and plain values are {len(tensors)} bytes: {MAX_HEAD_BYTES} at most; use tensors")
     return (size - _LENGTH_BYTES).to_bytes(_LENGTH_BYTES, "little") + tensors.ljust(size - _LENGTH_BYTES)
 
 
@@ -195,20 +195,20 @@ def escape_text(text: bytes) -> bytes:
 
 
 def read_head(data: Buffer) -> tuple[Layout, dict[str, str], int]:
-    """Decode the header at the beginning of `data`: the layout, the metadata and the header's length in bytes.
+    """Decode the header at the beginning of `data`; return the layout, the metadata and the header's length in bytes.
 
-    Raises BadCheckpoint unless it is a whole header whose tensors lie as `pack` places them.
+    Raises BadCheckpoint unless it is a complete header whose tensors lie as `pack` places them.
     """
     view = memoryview(data).cast("B")
     size = _LENGTH_BYTES + int.from_bytes(view[:_LENGTH_BYTES], "little")
-    if not PAGE_BYTES <= size <= min(MOST_HEAD_BYTES, view.nbytes):
-        raise BadCheckpoint(f"a head of {size} bytes in {view.nbytes}: a page is the least, {MOST_HEAD_BYTES} the most")
+    if not PAGE_BYTES <= size <= min(MAX_HEAD_BYTES, view.nbytes):
+        raise BadCheckpoint(f"a head of {size} bytes in {view.nbytes}: a page is the least, {MAX_HEAD_BYTES} the most")
     try:
         text = bytes(view[_LENGTH_BYTES:size]).rstrip(b" ")
-        head = json.loads(text.decode(), object_pairs_hook=_unique)
+        head = json.loads(text.decode(), object_pairs_hook=_unique_names)
     except (ValueError, RecursionError) as error:
         raise BadCheckpoint(f"the head is no JSON: {error}") from error
-    if not isinstance(head, dict) or text[:1] + text[-1:] != b"{}" or _padded(len(text)) != size:
+    if not isinstance(head, dict) or text[:1] + text[-1:] != b"{}" or _padded_bytes(len(text)) != size:
         raise BadCheckpoint("the head is no object, or is not filled up to a whole page")
     metadata = head.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(_is_text(text) for pair in metadata.items() for text in pair):
@@ -221,32 +221,41 @@ def _layout_of(head: Mapping[str, object]) -> Layout:
 
     Raises BadCheckpoint unless the tensors follow each other without gaps, widest type first.
     """
-    entries, at, widest = list[Entry](), 0, max(DTYPES.values())
-    for name, found in head.items():
-        entry = _entry(name, found, at)
+    entries, offset, widest = list[Entry](), 0, max(DTYPES.values())
+    for name, description in head.items():
+        entry = _entry(name, description, offset)
         if entry is None or DTYPES[entry.dtype] > widest:
-            raise BadCheckpoint(f"tensor {name[:64]!r} is not described as one that was packed at {at}")
-        at, widest = entry.end, DTYPES[entry.dtype]
+            raise BadCheckpoint(f"tensor {name[:64]!r} is not described as one that was packed at {offset}")
+        offset, widest = entry.end, DTYPES[entry.dtype]
         entries.append(entry)
-    if at > MOST_DATA_BYTES:
-        raise BadCheckpoint(f"{at} bytes: a shard has {MOST_DATA_BYTES} at most")
-    return Layout(tuple(entries), at)
+    if offset > MAX_DATA_BYTES:
+        raise BadCheckpoint(f"{offset} bytes: a shard has {MAX_DATA_BYTES} at most")
+    return Layout(tuple(entries), offset)
 
 
-def _entry(name: str, found: object, at: int) -> Entry | None:
-    """Read a tensor's entry if it is valid and its bytes begin at `at`; otherwise None."""
-    if not isinstance(found, dict) or list(found) != ["dtype", "shape", "data_offsets"] or not _is_text(name):
+def _entry(name: str, description: object, offset: int) -> Entry | None:
+    """Return the entry of a tensor, None unless its description is valid and its bytes begin at `offset`."""
+    if (
+        not isinstance(description, dict)
+        or list(description) != ["dtype", "shape", "data_offsets"]
+        or not _is_text(name)
+    ):
         return None
-    dtype, shape, offsets = found.values()
+    dtype, shape, offsets = description.values()
     if not isinstance(dtype, str) or not isinstance(shape, list) or not isinstance(offsets, list):
         return None
     if not all(type(each) is int for each in (*shape, *offsets)):  # bool is an int in Python, but not here
         return None
     size = bytes_of(dtype, tuple(shape))
-    return Entry(name, dtype, tuple(shape), at, at + size) if size is not None and offsets == [at, at + size] else None
+    return (
+        Entry(name, dtype, tuple(shape), offset, offset + size)
+        if size is not None and offsets == [offset, offset + size]
+        else None
+    )
 
 
-def _padded(text_bytes: int) -> int:
+def _padded_bytes(text_bytes: int) -> int:
+    """Return the bytes of a header whose JSON has `text_bytes` bytes: with its length, rounded up to whole pages."""
     return -(-(_LENGTH_BYTES + text_bytes) // PAGE_BYTES) * PAGE_BYTES
 
 
@@ -260,12 +269,12 @@ def _is_text(value: object) -> bool:
         return False
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _unique_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return JSON pairs as a dictionary. Raises ValueError if a name appears twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    dictionary = dict(pairs)
+    if len(dictionary) != len(pairs):
         raise ValueError("a name is there twice")
-    return found
+    return dictionary
 
 
 KEY = "turnout"  # key in the header's metadata

@@ -1,9 +1,9 @@
 """Converts a training state to its tree, plain values as JSON text, and to tensors by name; and back.
 
-The caller defines what a tensor is and how its bytes are saved. Text that is read can never name a class or a function:
-the caller lists what may be made.
-In the text, null, booleans, numbers and strings stand for themselves. Everything else is an array that begins with a
-word: ["tuple", 1, 2], ["dict", key, value, key, value], ["tensor", name].
+The caller defines what a tensor is and how its bytes are saved. Saved text can only create objects of kinds that the
+caller lists. In the text, null, booleans, numbers and strings stand for themselves. Every other value is an array that
+begins with a word: ["tuple", 1, 2], ["dict", key, value, key, value], ["tensor", name]. This text is also called the
+skeleton.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import msgspec
 from turnout.launcher.checkpoint.format.shard_file import escape_text
 from turnout.launcher.errors import BadCheckpoint, BadState
 
-MOST_DEPTH = 64
+MAX_DEPTH = 64  # of nested containers
 
-MOST_VALUES = 1 << 20  # counted at each occurrence: a list that contains itself many times ends here
+MAX_VALUES = 1 << 20  # counted at each occurrence: a list that contains itself many times ends here
 
-MOST_TEXT_BYTES = 32 << 20  # at most doubled by the quoting of the head, which may have 100 MB
+MAX_TEXT_BYTES = 32 << 20  # at most doubled by the quoting of the head, which may have 100 MB
 
-_WORD = range(-(1 << 63), 1 << 63)  # integers that any JSON reader of ours keeps exactly
+_WORD = range(-(1 << 63), 1 << 63)  # integers that our JSON decoders read exactly
 
 _DOUBLE = struct.Struct(">d")
 
@@ -40,7 +40,8 @@ _KEYS = "str, int, float, bool, None or a tuple of them"
 
 
 def _no_plain_form(_value: object) -> None:
-    return None
+    """Return None: by default no further types are supported."""
+    return
 
 
 def flatten(
@@ -52,25 +53,28 @@ def flatten(
     """Convert a state to JSON text, and to its tensors by name in the order of the state.
 
     Supports exactly None, bool, int, float, str, bytes, list, tuple, dict and OrderedDict, without subclasses.
-    plain: converts any other value to a word and its parts, or None.
-    identity: equal for tensors that are the same, such as shared weights; these are saved once, under the first name.
+    is_tensor: True for a tensor. plain: converts any other value to a word and its parts; None if it cannot.
+    identity: returns equal keys for tensors that are the same, such as shared weights; these are saved once, under the
+    first name.
     Raises BadState with the path of a value that cannot be saved.
     """
     writer = Writer(is_tensor, plain, identity)
     text = msgspec.json.encode(writer.value(state, "", 0))
-    if len(text) > MOST_TEXT_BYTES:
-        raise BadState("", f"its plain values are {len(text)} bytes of text: {MOST_TEXT_BYTES} at most; use tensors")
+    if len(text) > MAX_TEXT_BYTES:
+        raise BadState("", f"its plain values are {len(text)} bytes of text: {MAX_TEXT_BYTES} at most; use tensors")
     return text.decode(), writer.tensors
 
 
 def unflatten(
     text: str, tensors: Mapping[str, object], makers: Mapping[str, Callable[[Any], object]] | None = None
 ) -> object:
-    """Build the state from its text and tensors. makers: by the words of `plain`, a function that makes the value.
-    Raises BadCheckpoint.
+    """Build the state from its text and tensors by name.
+
+    makers: by the words that `plain` returned, a function that rebuilds the value from its parts; None for none. Raises
+    BadCheckpoint.
     """
-    if len(text) > MOST_TEXT_BYTES:
-        raise BadCheckpoint(f"a skeleton of {len(text)} characters: {MOST_TEXT_BYTES} at most")
+    if len(text) > MAX_TEXT_BYTES:
+        raise BadCheckpoint(f"a skeleton of {len(text)} characters: {MAX_TEXT_BYTES} at most")
     try:
         skeleton = msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -81,8 +85,8 @@ def unflatten(
 def name_of(*keys: object) -> str:
     """Make the name of a tensor: its keys joined by "/", each escaped so that no two places share a name.
 
-    Like in JSON pointers, ~ becomes ~0 and / becomes ~1. A key that is not a str begins with "#", as does the index of
-    a list or tuple. A str that begins with "#" begins with ~2 instead. ~3 is "__metadata__", which safetensors
+    Like in JSON pointers, ~ becomes ~0 and / becomes ~1. A key that is no str, and the index of a list or tuple, begins
+    with "#"; a str that begins with "#" begins with ~2 instead. ~3 stands for "__metadata__", which safetensors
     reserves.
     """
     return "/".join(map(_segment, keys))
@@ -94,34 +98,39 @@ def _segment(key: object) -> str:
     A key that is not a string begins with "#". Strings are escaped, so that no two keys have the same part.
     """
     if type(key) is not str:
-        return "#" + _escaped(_shown(key))
-    text = _escaped(key)
+        return "#" + _escape(_key_text(key))
+    text = _escape(key)
     if text.startswith("#"):
         return "~2" + text[1:]
     return "~3" if text == "__metadata__" else text
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
+    """Escape ~ and / in a key, as JSON pointers do."""
     return text.replace("~", "~0").replace("/", "~1") if "~" in text or "/" in text else text
 
 
-def _shown(key: object) -> str:
+def _key_text(key: object) -> str:
+    """Return a text for a key that is no str, different for any two keys."""
     if type(key) is tuple:
-        return f"({','.join(map(_shown, key))})"
+        return f"({','.join(map(_key_text, key))})"
     return hex(key) if type(key) is int and key not in _WORD else repr(key)
 
 
-def _integer(value: int) -> object:
+def _encode_integer(value: int) -> object:
+    """Return the skeleton of an integer: itself if it has 64 bits, else its hexadecimal text."""
     return value if value in _WORD else ["int", f"{value:x}"]
 
 
-def _fraction(value: float) -> object:
+def _encode_float(value: float) -> object:
+    """Return the skeleton of a float: itself if it is finite, else its bytes as hexadecimal text."""
     return value if math.isfinite(value) else ["float", _DOUBLE.pack(value).hex()]
 
 
 class Writer:
-    """Converts one state to its tree. tensors: by name, in the state's order. left: how many more values are
-    allowed.
+    """Converts one state to its tree. The arguments are those of `flatten`.
+
+    `tensors`: by name, in the state's order. `values_left`: how many more values are allowed.
     """
 
     def __init__(
@@ -134,22 +143,22 @@ class Writer:
         self._is_tensor, self._plain, self._identity = is_tensor, plain, identity
         self._names: dict[Hashable, str] = {}
         self._open: set[int] = set()  # ids of the containers around the current value, to find cycles
-        self.left = MOST_VALUES
+        self.values_left = MAX_VALUES
 
     def value(self, value: Any, name: str, depth: int) -> object:
         """Convert a value to its place in the tree. name: the path of that place. Raises BadState."""
-        self.left -= 1
-        if self.left < 0:
-            raise BadState(name, f"it is past the first {MOST_VALUES} values: use tensors")
+        self.values_left -= 1
+        if self.values_left < 0:
+            raise BadState(name, f"it is past the first {MAX_VALUES} values: use tensors")
         kind = type(value)
         if kind is bool or value is None:
             return value
         if kind is str:
             return self._text(value, name)
         if kind is int:
-            return _integer(value)
+            return _encode_integer(value)
         if kind is float:
-            return _fraction(value)
+            return _encode_float(value)
         if kind is bytes:
             return ["bytes", base64.b64encode(value).decode()]
         if self._is_tensor(value):
@@ -162,8 +171,8 @@ class Writer:
         Raises BadState if it contains itself or is nested too deep. name: path of the container. depth: levels above
         it.
         """
-        if depth > MOST_DEPTH:
-            raise BadState(name, f"it is nested more than {MOST_DEPTH} deep")
+        if depth > MAX_DEPTH:
+            raise BadState(name, f"it is nested more than {MAX_DEPTH} deep")
         if id(value) in self._open:
             raise BadState(name, "it contains itself")
         self._open.add(id(value))
@@ -194,12 +203,12 @@ class Writer:
 
     def _tensor(self, value: object, name: str) -> str:
         """Add a tensor and return its name. A tensor that was added before keeps its first name."""
-        same = self._identity(value)
-        known = self._names.get(same)
-        if known is None:
-            known = self._names[same] = name
+        key = self._identity(value)
+        first_name = self._names.get(key)
+        if first_name is None:
+            first_name = self._names[key] = name
             self.tensors[name] = value
-        return known
+        return first_name
 
     def _key(self, key: Any, name: str, depth: int) -> object:
         """Return the skeleton of a dictionary key.
@@ -212,10 +221,10 @@ class Writer:
         if kind is bool or key is None:
             return key
         if kind is int:
-            return _integer(key)
+            return _encode_integer(key)
         if kind is float and not math.isnan(key):  # all nan keys have one name
-            return _fraction(key)
-        if kind is tuple and depth < MOST_DEPTH:
+            return _encode_float(key)
+        if kind is tuple and depth < MAX_DEPTH:
             return ["tuple", *(self._key(part, name, depth + 1) for part in key)]
         raise BadState(name, f"a key in it is a {kind.__qualname__}: {_KEYS} is needed, nothing nested deep and no nan")
 
@@ -230,6 +239,8 @@ class Writer:
 
 
 class _Reader:
+    """Builds one state from its tree. The arguments are those of `unflatten`."""
+
     def __init__(self, tensors: Mapping[str, object], makers: Mapping[str, Callable[[Any], object]]) -> None:
         self._tensors, self._makers = tensors, makers
 
@@ -239,12 +250,15 @@ class _Reader:
             return skeleton
         if isinstance(skeleton, int) and skeleton in _WORD:
             return skeleton
-        if not isinstance(skeleton, list) or not skeleton or depth > MOST_DEPTH:
+        if not isinstance(skeleton, list) or not skeleton or depth > MAX_DEPTH:
             raise BadCheckpoint("the skeleton holds what no state was written as, or is nested too deep")
         return self._container(skeleton, depth)
 
     def _container(self, skeleton: list[object], depth: int) -> object:
-        """Build a dict, list, tuple or set from its skeleton. Raises BadCheckpoint."""
+        """Build the value of an array in the tree, by its first word: a container, a tensor or another object.
+
+        Raises BadCheckpoint.
+        """
         match skeleton:
             case ["tensor", str(name)] if name in self._tensors:
                 return self._tensors[name]
@@ -253,16 +267,16 @@ class _Reader:
             case ["tuple", *items]:
                 return tuple([self.value(item, depth + 1) for item in items])
             case ["dict", *items]:
-                return self._filled({}, items, depth)
+                return self._fill_dict({}, items, depth)
             case ["ordered", *items]:
-                return self._filled(OrderedDict(), items, depth)
+                return self._fill_dict(OrderedDict(), items, depth)
             case ["made", str(word), payload] if word in self._makers:
                 return self._make(word, payload, depth)
             case [str(word), str(text)]:
                 return _decode_atom(word, text)
         raise BadCheckpoint(f"the skeleton holds {str(skeleton[0])[:64]!r}, which is not there or not whole")
 
-    def _filled(self, state: dict[object, object], items: list[object], depth: int) -> dict[object, object]:
+    def _fill_dict(self, state: dict[object, object], items: list[object], depth: int) -> dict[object, object]:
         """Fill `state` with keys and values that alternate in `items`. Raises BadCheckpoint."""
         if len(items) % 2:
             raise BadCheckpoint("the skeleton has a key without a value")
@@ -275,7 +289,7 @@ class _Reader:
     def _key(self, skeleton: object, depth: int) -> Hashable:
         """Return the dictionary key that a skeleton describes. Raises BadCheckpoint for a skeleton that no key has."""
         match skeleton:
-            case ["tuple", *parts] if depth < MOST_DEPTH:
+            case ["tuple", *parts] if depth < MAX_DEPTH:
                 return tuple([self._key(part, depth + 1) for part in parts])
             case ["int" | "float", str()] | None | bool() | int() | float() | str():
                 key = self.value(skeleton, depth)
@@ -333,10 +347,8 @@ Plain = Callable[[object], tuple[str, object] | None]
 Gap = tuple[str, int] | None  # None for a plain value; else name and depth of a container
 
 
-class _Gapped(Writer):
-    """Writes a tree with gaps in place of plain values. A gap is None, or the name and depth of a value that `plain`
-    converts.
-    """
+class _GappedWriter(Writer):
+    """Writes a tree with gaps in place of the values that may change from save to save. `gaps`: in their order."""
 
     def __init__(self, is_tensor: IsTensor, plain: Plain, identity: Callable[[object], Any]) -> None:
         super().__init__(is_tensor, plain, identity)
@@ -353,13 +365,14 @@ class _Gapped(Writer):
         return super().value(value, name, depth)
 
     def convert(self, value: object, name: str, depth: int) -> object:
+        """Return a gap in place of a value that `plain` converts."""
         self.gaps.append((name, depth))
         return msgspec.Raw(_GAP)
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """Describes one dict, list or tuple of a cached tree."""
+    """One dict, list or tuple of a cached tree."""
 
     keys: tuple[object, ...] | None  # of a dict; None for a list or tuple
     key_kinds: tuple[type, ...]
@@ -367,29 +380,32 @@ class _Branch:
     runs: tuple[tuple[int, int, int, _Branch | None], ...]  # kind of child, start, end, and the branch below if any
 
     def walk(self, value: Any, tensors: list[Any], plain: list[object]) -> bool:
-        """Append the tensors and plain values below a value of the same type, in order.
+        """Append the tensors and plain values in a container to the two lists, in order.
 
-        False if its shape has changed.
+        Returns False if its keys, or the types or the number of its children differ from the cached ones.
         """
         if self.keys is not None:
             keys = tuple(value)
-            if not _same(map(type, keys), self.key_kinds, len(keys)) or keys != self.keys:
+            if not _are_types(map(type, keys), self.key_kinds, len(keys)) or keys != self.keys:
                 return False
             value = tuple(value.values())
-        if not _same(map(type, value), self.kinds, len(value)):
+        if not _are_types(map(type, value), self.kinds, len(value)):
             return False
-        for what, start, end, below in self.runs:
-            if what == _TENSOR:
+        for kind, start, end, branch in self.runs:
+            if kind == _TENSOR:
                 tensors.extend(value[start:end])
-            elif below is None:
+            elif branch is None:
                 plain.extend(value[start:end])
-            elif not below.walk(value[start], tensors, plain):
+            elif not branch.walk(value[start], tensors, plain):
                 return False
         return True
 
 
 class TreeCache:
-    """Caches the tree of a state that state_tree.flatten has accepted. Keeps no tensor alive."""
+    """The cached tree of a state that `flatten` has accepted. Keeps no tensor alive.
+
+    kind: type of the state. pieces: the text between the gaps, one more than gaps. plain: as in `flatten`.
+    """
 
     def __init__(self, root: _Branch, kind: type, pieces: Sequence[bytes], gaps: Sequence[Gap], plain: Plain) -> None:
         self._root, self._kind, self._plain = root, kind, plain
@@ -403,67 +419,73 @@ class TreeCache:
             self._parts += [b"", escape_text(escape_text(piece))]
 
     def walk(self, state: object) -> list[Any] | None:
-        """List the value at each place of a tensor, in order. None if the state's shape has changed and it has to be
-        converted again.
+        """Return the tensors of a state in order, one for each place, and update the text.
+
+        None if the structure of the state has changed, so that it has to be converted again.
         """
         tensors, plain = list[Any](), list[object]()
         if type(state) is not self._kind or not self._root.walk(state, tensors, plain):
             return None
         try:
-            for at in self._changed(plain):
-                text = self._text(plain[at], self._gaps[at])
-                self._text_bytes += len(text) - self._bytes[at]
-                self._bytes[at], self._values[at] = len(text), plain[at]
-                self._parts[2 * at + 1] = escape_text(escape_text(text))
+            for index in self._changed_gaps(plain):
+                text = self._text(plain[index], self._gaps[index])
+                self._text_bytes += len(text) - self._bytes[index]
+                self._bytes[index], self._values[index] = len(text), plain[index]
+                self._parts[2 * index + 1] = escape_text(escape_text(text))
         except BadState:  # the full walk reports it with its path
             return None
-        return tensors if self._text_bytes <= MOST_TEXT_BYTES else None
+        return tensors if self._text_bytes <= MAX_TEXT_BYTES else None
 
-    def _changed(self, plain: Sequence[object]) -> list[int]:
-        others = [at for at, is_other in enumerate(map(is_not, plain, self._values)) if is_other]
-        return [*others, *self._converted_gaps]
+    def _changed_gaps(self, plain: Sequence[object]) -> list[int]:
+        """Return the indexes of the gaps whose value is another object than in the last walk, or is converted."""
+        changed = [index for index, is_other in enumerate(map(is_not, plain, self._values)) if is_other]
+        return [*changed, *self._converted_gaps]
 
     def _text(self, value: object, gap: Gap) -> bytes:
+        """Return the JSON of the value in a gap. Raises BadState."""
         writer = Writer(lambda value: False, self._plain, id)
         return msgspec.json.encode(writer.value(value, "", 0) if gap is None else writer.convert(value, *gap))
 
     def text(self) -> bytes:
-        """Return the text of the last walk, escaped twice, as a JSON string inside another one."""
+        """Return the text of the last walk, escaped twice, for a JSON string within another JSON string."""
         return b"".join(self._parts)
 
 
 def cache_tree(state: object, is_tensor: IsTensor, plain: Plain, identity: Callable[[object], Any]) -> TreeCache | None:
-    """Cache the tree of a state. The arguments are those of state_tree.flatten. None for states not worth caching."""
-    writer = _Gapped(is_tensor, plain, identity)
+    """Return the cached tree of a state; None for one that cannot be cached or is too large for it.
+
+    The arguments are those of `flatten`.
+    """
+    writer = _GappedWriter(is_tensor, plain, identity)
     pieces = msgspec.json.encode(writer.value(state, "", 0)).split(_GAP)
-    if is_tensor(state) or len(pieces) != len(writer.gaps) + 1 or writer.left < MOST_VALUES // 2:
+    if is_tensor(state) or len(pieces) != len(writer.gaps) + 1 or writer.values_left < MAX_VALUES // 2:
         return None
     root = _branch_of(state, is_tensor) if type(state) in _BRANCHES else None
     return TreeCache(root, type(state), pieces, writer.gaps, plain) if root is not None else None
 
 
 def _branch_of(value: Any, is_tensor: IsTensor) -> _Branch | None:
-    """Cache the form of a container. None if a key or a child of it cannot be cached."""
+    """Return the structure of a container and its children; None if a key in it cannot be cached."""
     keys = tuple(value) if isinstance(value, dict) else None
     key_kinds = tuple(map(type, keys or ()))
     if not _EXACT_KEYS.issuperset(key_kinds):
         return None
     children = tuple(value.values() if keys is not None else value)
     runs = list[tuple[int, int, int, _Branch | None]]()
-    for what, group in groupby(range(len(children)), lambda at: _what(children[at], is_tensor)):
+    for kind, group in groupby(range(len(children)), lambda index: _child_kind(children[index], is_tensor)):
         places = list(group)
-        if what is not _BRANCH:
-            runs.append((what, places[0], places[-1] + 1, None))
+        if kind is not _BRANCH:
+            runs.append((kind, places[0], places[-1] + 1, None))
             continue
-        for at in places:
-            below = _branch_of(children[at], is_tensor)
-            if below is None:
+        for index in places:
+            branch = _branch_of(children[index], is_tensor)
+            if branch is None:
                 return None
-            runs.append((what, at, at + 1, below))
+            runs.append((kind, index, index + 1, branch))
     return _Branch(keys, key_kinds, tuple(map(type, children)), tuple(runs))
 
 
-def _what(value: object, is_tensor: IsTensor) -> int:
+def _child_kind(value: object, is_tensor: IsTensor) -> int:
     """Return the kind of a child: _PLAIN, _TENSOR or _BRANCH."""
     if type(value) in PLAIN:
         return _PLAIN
@@ -472,5 +494,6 @@ def _what(value: object, is_tensor: IsTensor) -> int:
     return _BRANCH if type(value) in _BRANCHES else _PLAIN
 
 
-def _same(kinds: Iterable[type], were: tuple[type, ...], count: int) -> bool:
-    return count == len(were) and all(map(is_, kinds, were))
+def _are_types(kinds: Iterable[type], expected: tuple[type, ...], count: int) -> bool:
+    """Return True if `count` types are the expected ones, in order."""
+    return count == len(expected) and all(map(is_, kinds, expected))

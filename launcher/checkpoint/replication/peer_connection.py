@@ -32,7 +32,7 @@ import msgspec
 import xxhash
 
 from turnout.launcher.checkpoint.format.arena_layout import (
-    MOST_GENERATIONS,
+    MAX_GENERATIONS,
     RECORD_BYTES,
     ShardRecord,
     read_record,
@@ -47,11 +47,9 @@ from turnout.launcher.framing import MAC_BYTES, PREFIX_BYTES, FrameAuth, NotProv
 
 VERSION = 4
 
-_SUM_BYTES = 8
-
-HEAD_BYTES = PREFIX_BYTES + _SUM_BYTES
-
-MOST_BYTES = 64 << 10
+_SUM_BYTES = 8  # of a frame's checksum
+HEAD_BYTES = PREFIX_BYTES + _SUM_BYTES  # before a frame's body
+MAX_BYTES = 64 << 10  # of a body
 
 Text = Annotated[str, msgspec.Meta(max_length=4_096)]
 
@@ -65,7 +63,7 @@ Proof = Annotated[bytes, msgspec.Meta(max_length=64)]
 
 Packed = Annotated[bytes, msgspec.Meta(min_length=RECORD_BYTES, max_length=RECORD_BYTES)]
 
-Generations = Annotated[int, msgspec.Meta(ge=1, le=MOST_GENERATIONS)]
+Generations = Annotated[int, msgspec.Meta(ge=1, le=MAX_GENERATIONS)]
 
 Sum = Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
 
@@ -213,17 +211,17 @@ def unpacked(data: bytes) -> ShardRecord:
 
 QUIET_S = 30.0  # seconds without a byte after which the peer counts as gone
 
-PIECE_BYTES = 1 << 20  # bytes per call when the rate is limited
+PIECE_BYTES = 1 << 20  # bytes per call if the rate is limited
 
 DIGEST_THREADS = 4  # per shard; one hashes 1.8 GB/s on a CPU with SHA instructions
 
-PROOF_TEXT = b"shard "  # no message begins so: neither can be taken for the other
+PROOF_TEXT = b"shard "  # no message begins with it, so a proof is never accepted as a message or the reverse
 
 PROOF_BYTES = len(PROOF_TEXT) + hashlib.sha256().digest_size + MAC_BYTES
 
 
 class ShardDigest:
-    """Computes the SHA-256 digest over the digests of a shard's chunks, in threads, while the bytes travel."""
+    """Computes the SHA-256 digest over the digests of a shard's chunks, in threads, while the bytes are sent."""
 
     def __init__(self, shard: memoryview) -> None:
         self._shard, self._chunks = shard, list[Future[bytes]]()
@@ -232,7 +230,9 @@ class ShardDigest:
     def __enter__(self) -> ShardDigest:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._threads.shutdown(cancel_futures=True)  # nobody may read the memory when others get it
 
     def add(self, start: int) -> None:
@@ -244,6 +244,7 @@ class ShardDigest:
         return hashlib.sha256(b"".join(chunk.result() for chunk in self._chunks)).digest()
 
     def _digest(self, start: int) -> bytes:
+        """Return the digest of the chunk that starts at this byte."""
         with self._shard[start : start + CHUNK_BYTES] as chunk:
             return hashlib.sha256(chunk).digest()
 
@@ -255,20 +256,23 @@ def send(
     shard: memoryview,
     rate_limiter: RateLimiter | None = None,
 ) -> None:
-    """Send the checksums, the shard and its proof, at most at the given pace. Raises OSError."""
+    """Send the checksums, the shard and its proof. Blocks. Raises OSError.
+
+    sums: of the shard's chunks. rate_limiter: None for no limit.
+    """
     sock.settimeout(QUIET_S)
     sock.sendall(struct.pack(f"<{len(sums)}Q", *sums))
-    at, piece = 0, PIECE_BYTES if rate_limiter is not None and rate_limiter.pace.bytes_s else CHUNK_BYTES
+    sent_bytes, piece = 0, PIECE_BYTES if rate_limiter is not None and rate_limiter.pace.bytes_s else CHUNK_BYTES
     with ShardDigest(shard) as shard_digest:
         hashed = 0
-        while at < shard.nbytes:
+        while sent_bytes < shard.nbytes:
             if rate_limiter is not None:
-                rate_limiter.take(min(piece, shard.nbytes - at))
-            while hashed < min(at + piece, shard.nbytes):
+                rate_limiter.take(min(piece, shard.nbytes - sent_bytes))
+            while hashed < min(sent_bytes + piece, shard.nbytes):
                 shard_digest.add(hashed)
                 hashed += CHUNK_BYTES
-            with shard[at : at + piece] as rest:
-                at += sock.send(rest)
+            with shard[sent_bytes : sent_bytes + piece] as rest:
+                sent_bytes += sock.send(rest)
         sock.sendall(auth.seal(PROOF_TEXT + shard_digest.digest()))
 
 
@@ -280,10 +284,10 @@ def receive(
     region: memoryview,
     quiet_s: float = QUIET_S,
 ) -> tuple[int, ...]:
-    """Receive checksums and a shard into `region`; return the checksums. quiet_s: the longest pause of the peer.
+    """Receive checksums and a shard into `region`; return the checksums. Blocks.
 
-    Raises OSError, and BadCheckpoint if a byte differs or if the peer has not proven that it sent them. The bytes in
-    `region` are then nobody's: discard them.
+    sums_sum: checksum of the checksums. quiet_s: the longest pause of the peer. Raises OSError, and BadCheckpoint if a
+    byte differs or the peer has not proven that it sent the bytes. Then discard the bytes in `region`.
     """
     sock.settimeout(quiet_s)
     data = bytearray(record.sums_bytes)
@@ -326,31 +330,32 @@ def _fill(sock: socket.socket, view: memoryview, checksum: xxhash.xxh3_64 | None
 
     Raises ConnectionResetError if the peer closes before. checksum: None for none.
     """
-    at = 0
-    while at < view.nbytes:
-        with view[at:] as rest:
+    filled_bytes = 0
+    while filled_bytes < view.nbytes:
+        with view[filled_bytes:] as rest:
             received_bytes = sock.recv_into(rest)
             if not received_bytes:
                 raise ConnectionResetError("the connection was closed before all was there")
             if checksum is not None:
                 checksum.update(rest[:received_bytes])
-        at += received_bytes
+        filled_bytes += received_bytes
 
 
 CONNECT_S = 5.0  # seconds to connect and to complete the handshake, which needs no work of the other daemon
 
-ANSWER_S = 60.0  # seconds; a daemon that hashes or allocates answers late
+ANSWER_S = 60.0  # seconds for an answer: a daemon that hashes or allocates needs some time
 
 GREET_S = 10.0  # seconds for a new peer to prove its identity
 
-BUFFER_BYTES = 4 << 20
+BUFFER_BYTES = 4 << 20  # of a socket
 
 _CALLER, _DAEMON = "replica caller", "replica daemon"  # roles in a proof, so that it cannot be sent back to its maker
 
 
 class PeerUnavailable(LauncherError):
-    """The other daemon is unreachable, does not answer, or refuses. Report it and do without it. reason: that of its
-    PeerRefusal, or "".
+    """The other daemon is unreachable, does not answer, or refuses. Log it and continue without it.
+
+    reason: of its PeerRefusal, "" for none.
     """
 
     def __init__(self, why: str, reason: str = "") -> None:
@@ -362,9 +367,9 @@ class PeerUnavailable(LauncherError):
 class PeerIdentity:
     """A daemon's identity for its peers. token: the job's secret."""
 
-    run: str
-    worker: str
-    token: bytes
+    run: str  # the job's id
+    worker: str  # the worker's name
+    token: bytes  # the job's secret
 
 
 class PeerSilent(PeerUnavailable):
@@ -394,11 +399,11 @@ class PeerConnection:
             raise PeerUnavailable(str(error) or "it does not read") from error
 
     async def receive(self, within_s: float | None = ANSWER_S) -> Message:
-        """Receive the next message. Raises PeerUnavailable and BadFrame."""
+        """Receive the next message. within_s: None for no limit. Raises PeerUnavailable and BadFrame."""
         try:
             async with asyncio.timeout(within_s):
                 head = await self._receive_exactly(HEAD_BYTES)
-                return read(head, await self._receive_exactly(body_bytes(head, MOST_BYTES + MAC_BYTES)), self.auth)
+                return read(head, await self._receive_exactly(body_bytes(head, MAX_BYTES + MAC_BYTES)), self.auth)
         except TimeoutError as error:
             raise PeerSilent(f"no word within {within_s:g} s") from error
         except OSError as error:
@@ -406,13 +411,13 @@ class PeerConnection:
 
     async def _receive_exactly(self, size: int) -> bytes:
         """Receive exactly `size` bytes. Raises ConnectionResetError if the peer closes before."""
-        loop, data, at = asyncio.get_running_loop(), bytearray(size), 0
+        loop, data, filled_bytes = asyncio.get_running_loop(), bytearray(size), 0
         with memoryview(data) as view:
-            while at < size:
-                received_bytes = await loop.sock_recv_into(self.sock, view[at:])
+            while filled_bytes < size:
+                received_bytes = await loop.sock_recv_into(self.sock, view[filled_bytes:])
                 if not received_bytes:
                     raise ConnectionResetError("the connection was closed")
-                at += received_bytes
+                filled_bytes += received_bytes
         return bytes(data)
 
     async def ask(self, message: Message, within_s: float | None = ANSWER_S) -> Message:
@@ -471,8 +476,8 @@ async def connect_peer(endpoint: DaemonEndpoint, identity: PeerIdentity, round_:
         raise PeerUnavailable(f"{endpoint.name}: {error}", "token") from error
     except TimeoutError as error:
         connection.close()
-        at = f"{endpoint.name} at {endpoint.address}:{endpoint.port}"
-        raise PeerSilent(f"{at}: no connection within {CONNECT_S:g} s") from error
+        peer = f"{endpoint.name} at {endpoint.address}:{endpoint.port}"
+        raise PeerSilent(f"{peer}: no connection within {CONNECT_S:g} s") from error
     except (OSError, BadFrame) as error:
         connection.close()
         raise PeerUnavailable(

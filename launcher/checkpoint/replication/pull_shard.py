@@ -1,4 +1,5 @@
-"""Fetches shards from other workers' memory, and serves such requests.
+"""Fetches shards from other workers' memory, and answers such requests.
+
 
 Shards that this worker has lost are fetched into its arena before training; shards of leaving workers, and those that
 own ranks read in parts, are adopted as replicas. The receiver checks every byte as it arrives. If a shard cannot be
@@ -55,7 +56,7 @@ class RankPort(Protocol):
         """Return the target in storage of a save, or None."""
 
     def set_target(self, save: Save) -> None:
-        """Record the target of a save that was fetched."""
+        """Record the target in storage of a save that was fetched."""
 
     async def hash(self, generation: int) -> bool:
         """Hash a pinned generation. False if the bytes differ from earlier checksums."""
@@ -88,13 +89,13 @@ class ReplicationContext:
     send_threads: Executor  # threads that send shards
     receive_threads: Executor  # threads that receive shards
     rate_limiter: RateLimiter  # limits the bytes sent per second
-    token: bytes = b""
+    token: bytes = b""  # the job's secret
     round: int = 0  # the newest known round
     restore_place: RestorePlace | None = None  # this worker's place in that round, None before the first
     complete_step: int = -1  # the newest step of which all replicas are complete
     replicas: int = 0  # how many the training processes want
-    sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank tells of a save
-    saves: dict[int, Save] = field(default_factory=dict)  # the newest save told of in this round, by local rank
+    sealed: asyncio.Condition = field(default_factory=asyncio.Condition)  # notified when a local rank announces a save
+    saves: dict[int, Save] = field(default_factory=dict)  # the newest announced save of this round, by local rank
     unreplicated_steps: set[int] = field(default_factory=set)  # sealed by the first local rank and not replicated yet
     ordered_steps: set[int] = field(default_factory=set)  # steps that the leader named
     replicated_rounds: set[int] = field(default_factory=set)  # rounds whose state is the same on all ranks
@@ -117,27 +118,28 @@ class ReplicationContext:
                 self.daemon.report_save(SaveEnded(step, self.round, rank, SaveTier.REPLICA, outcome, is_done))
 
     def has_sealed(self, local_rank: int, step: int) -> bool:
-        """Return True if this local rank has told of this step, or of a later one, in this round.
+        """Return True if this local rank has announced this step, or a later one, in this round.
 
-        What is sealed in memory alone does not count: only its Save says where in storage it goes, and a replica goes
-        there too.
+        A save that is sealed but not announced does not count: only its Save message has the target in storage, which a
+        replica needs too.
         """
         return self.newest(local_rank) >= step
 
     def newest(self, local_rank: int) -> int:
-        """Return the newest step that this local rank told of in this round, or -1 for none."""
+        """Return the newest step that this local rank has announced in this round, -1 for none."""
         save = self.saves.get(local_rank)
         return save.step if save is not None else -1
 
 
-# Seconds without a word after which the next source is tried. Sources that were only silent are asked once more.
+# Seconds without an answer after which the next source is tried, in the first pass over all sources and in the second
+# one, over those that were only silent.
 PATIENCE_S = (5.0, 30.0)
 
 
 async def send_shard(
     context: ReplicationContext, replica_store: ReplicaStore, connection: PeerConnection, request: Fetch
 ) -> None:
-    """Send the wanted shard to the peer, or a PeerRefusal."""
+    """Answer a request of a peer: send the shard from this daemon's arenas, or a PeerRefusal if it is not here."""
     shard = (request.step, request.round, request.rank, request.ranks)
     for arena, rank_store in arenas_of(context, replica_store):
         if (pin := arena.pin_newest(lambda each: (each.step, each.round, each.rank, each.world) == shard)) is None:
@@ -167,12 +169,12 @@ async def send_shard(
 
 def arenas_of(context: ReplicationContext, replica_store: ReplicaStore) -> list[tuple[Arena, RankPort | None]]:
     """List all arenas of this daemon: its own ranks' with their rank stores, and replicas with None."""
-    own = [
+    own_arenas = [
         (rank_store.arena, rank_store)
         for rank_store in context.daemon.rank_stores.values()
         if rank_store.arena is not None
     ]
-    return [*own, *((arena, None) for arena in replica_store.arenas())]
+    return [*own_arenas, *((arena, None) for arena in replica_store.arenas())]
 
 
 async def _send_bytes(
@@ -181,14 +183,14 @@ async def _send_bytes(
     arena: Arena,
     generation: int,
     record: ShardRecord,
-    given: ShardGiven,
+    header: ShardGiven,
 ) -> None:
     """Send the header of a shard, then its bytes from a thread.
 
     given: the header. record: of the shard, which lies in this generation of the arena.
     """
     sums, shard = arena.sums(generation), arena.map(generation, record.shard_bytes)
-    await connection.send(given)
+    await connection.send(header)
     try:
         auth = connection.proven_auth()
         await asyncio.get_running_loop().run_in_executor(
@@ -200,13 +202,16 @@ async def _send_bytes(
 
 
 async def fetch_step(context: ReplicationContext, step: int, restore_place: RestorePlace) -> None:
-    """Fetch this step for all own ranks into own memory. Raises BadCheckpoint with all reasons if no worker can give
-    it.
+    """Fetch this step for all ranks of this worker into their arenas, from one of the named workers.
+
+    Raises BadCheckpoint with all reasons if no worker can give it.
     """
     shards = (
         [(0, 0, 1)]
         if restore_place.replicated
-        else [(at, restore_place.first_rank + at, restore_place.ranks) for at in range(restore_place.processes)]
+        else [
+            (index, restore_place.first_rank + index, restore_place.ranks) for index in range(restore_place.processes)
+        ]
     )
     sources, faults = list(restore_place.fetch_from), dict[str, str]()
     for patience_s in PATIENCE_S:
@@ -229,17 +234,17 @@ async def fetch_step(context: ReplicationContext, step: int, restore_place: Rest
 async def request_shard(
     connection: PeerConnection, request: Fetch, within_s: float = PATIENCE_S[-1]
 ) -> tuple[ShardGiven, ShardRecord]:
-    """Ask the peer for a shard; its bytes follow on the connection.
+    """Request a shard from a peer; return the peer's header and its record. The bytes follow on the connection.
 
     Raises LauncherError if the peer does not give it.
     """
-    given = await connection.ask(request, within_s)
-    if not isinstance(given, ShardGiven):
-        raise BadFrame(f"{type(given).__name__} after Fetch")
-    record = unpacked(given.record)
+    header = await connection.ask(request, within_s)
+    if not isinstance(header, ShardGiven):
+        raise BadFrame(f"{type(header).__name__} after Fetch")
+    record = unpacked(header.record)
     if Fetch(record.step, record.round, record.rank, record.world) != request:
         raise PeerUnavailable("it gives another shard than was asked for")
-    return given, record
+    return header, record
 
 
 async def _fetch_from(
@@ -250,17 +255,21 @@ async def _fetch_from(
     shards: list[tuple[int, int, int]],
     patience_s: float,
 ) -> None:
-    """Fetch shards of a step from one worker, and seal each as an own save."""
+    """Fetch shards of a step from one worker, and seal each in the arena of its local rank.
+
+    shards: each (local rank, rank, number of ranks). patience_s: seconds without an answer or a byte, after which the
+    worker counts as silent. Raises LauncherError and OSError.
+    """
     connection = await connect_peer(endpoint, context.identity, restore_place.round)
     try:
         for local_rank, rank, ranks in shards:
-            given, record = await request_shard(
+            header, record = await request_shard(
                 connection, Fetch(step, restore_place.saved_round, rank, ranks), patience_s
             )
             rank_store = context.daemon.rank_store(local_rank)
-            await asyncio.to_thread(_reserve_memory, context, rank_store, local_rank, record, given.generations)
+            await asyncio.to_thread(_reserve_memory, context, rank_store, local_rank, record, header.generations)
             assert rank_store.arena is not None
-            total = int.from_bytes(given.sums_sum, "little")
+            total = int.from_bytes(header.sums_sum, "little")
             generation, epoch = await asyncio.get_running_loop().run_in_executor(
                 context.receive_threads,
                 _receive_shard,
@@ -271,8 +280,8 @@ async def _fetch_from(
                 patience_s,
             )
             connection.sock.setblocking(False)
-            if given.target is not None:
-                rank_store.set_target(msgspec.structs.replace(given.target, generation=generation, epoch=epoch))
+            if header.target is not None:
+                rank_store.set_target(msgspec.structs.replace(header.target, generation=generation, epoch=epoch))
     finally:
         connection.close()
 
@@ -280,9 +289,9 @@ async def _fetch_from(
 def _reserve_memory(
     context: ReplicationContext, rank_store: RankPort, local_rank: int, record: ShardRecord, count: int
 ) -> None:
-    """Make sure that memory for one shard can be had, and that the local rank has an arena.
+    """Check that there is memory for one shard, and create the arena of the local rank if it has none.
 
-    count: number of local ranks. Raises NoMemory.
+    count: number of generations of a new arena. Raises NoMemory.
     """
     reserved_bytes = (
         sum(slot.reserved_bytes for slot in rank_store.arena.slots()) if rank_store.arena is not None else 0
@@ -303,9 +312,10 @@ def _reserve_memory(
 def _receive_shard(
     connection: PeerConnection, arena: Arena, record: ShardRecord, sums_sum: int, quiet_s: float
 ) -> tuple[int, int]:
-    """Receive a shard into a free generation; return the generation and its epoch.
+    """Receive a shard into a free generation of the arena, and seal it; return the generation and its epoch. Blocks.
 
-    The arena is opened again here, so that the training process can become its writer afterwards.
+    Closes `arena`, which the caller has opened for this call, so that the training process can become its writer.
+    Raises LauncherError and OSError.
     """
     try:
         generation = arena.begin(record)
@@ -325,7 +335,9 @@ def _receive_shard(
 
 
 async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore, order: Adopt) -> None:
-    """Adopt the shards that `order` names, from several leavers at once, within its time. Missing ones are reported."""
+    """Fetch the shards that `order` names, of several leaving workers at the same time, within the order's time. Shards
+    that could not be fetched are logged.
+    """
 
     async def adopt(shards: AdoptShards) -> None:
         """Fetch all shards of one lost worker from the peers that hold them.
@@ -333,10 +345,10 @@ async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore,
         The result is logged as shard_taken or shard_not_taken.
         """
         try:
-            for at in range(shards.count):
-                request = Fetch(order.step, order.saved_round, shards.first_rank + at, order.ranks)
+            for index in range(shards.count):
+                request = Fetch(order.step, order.saved_round, shards.first_rank + index, order.ranks)
                 await _fetch_from_any(
-                    context, replica_store, request, (shards.owner, at), shards.endpoints, order.round
+                    context, replica_store, request, (shards.owner, index), shards.endpoints, order.round
                 )
         except LauncherError as error:
             context.log_event(
@@ -348,13 +360,16 @@ async def adopt_shards(context: ReplicationContext, replica_store: ReplicaStore,
     if not order.shards:
         return
     context.round = max(context.round, order.round)
-    _, late = await asyncio.wait([asyncio.ensure_future(adopt(take)) for take in order.shards], timeout=order.within_s)
-    for work in late:
+    _, unfinished = await asyncio.wait(
+        [asyncio.ensure_future(adopt(take)) for take in order.shards], timeout=order.within_s
+    )
+    for work in unfinished:
         work.cancel()
-    if late:
-        await asyncio.wait(late)
+    if unfinished:
+        await asyncio.wait(unfinished)
         context.log_event(
-            "shard_not_taken", {"step": order.step, "detail": f"{len(late)} did not come within {order.within_s:.1f} s"}
+            "shard_not_taken",
+            {"step": order.step, "detail": f"{len(unfinished)} did not come within {order.within_s:.1f} s"},
         )
 
 
@@ -388,7 +403,10 @@ async def _fetch_from_any(
     endpoints: tuple[DaemonEndpoint, ...],
     round_: int,
 ) -> ShardFetched:
-    """Return the location of this shard here, after fetching it if necessary. Raises BadCheckpoint with all reasons."""
+    """Return the location of a shard in this host's memory, after fetching it from one of `endpoints` if necessary.
+
+    place: owner and local rank under which a fetched replica is stored. Raises BadCheckpoint with all reasons.
+    """
     faults: list[str] = []
     for endpoint in (None, *endpoints):
         if endpoint is not None:
@@ -418,8 +436,8 @@ async def _fetch_replica_from(
     """
     connection = await connect_peer(endpoint, context.identity, round_)
     try:
-        given, record = await request_shard(connection, request)
-        await replica_store.fetch(connection, place, record, given)
+        header, record = await request_shard(connection, request)
+        await replica_store.fetch(connection, place, record, header)
     finally:
         connection.close()
 

@@ -1,6 +1,7 @@
 """Stores replicas for other workers: an arena of two generations for each of their local ranks.
 
-A new replica overwrites the older one, but never the step to keep. So one complete replica is always there.
+A new replica overwrites the older one, but never the pinned step, which is complete in all memories. So one complete
+replica always exists.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from turnout.launcher.coordinator_messages import HeldStep
 from turnout.launcher.errors import BadCheckpoint, NoMemory
 from turnout.launcher.event_log import EventLog
 
-Place = tuple[str, int]  # owner and local rank
+Place = tuple[str, int]  # name of the owning worker, and its local rank
 
 
 class ReplicaStore:
-    """Stores the replicas of one daemon.
+    """Stores the replicas of one daemon, and adopts those of an earlier daemon of this worker.
 
-    Finds those of an earlier daemon of this worker again. threads: receive bytes.
+    folder: of the arenas. run, worker: this daemon's. threads: receive bytes.
     """
 
     def __init__(self, folder: Path, run: str, worker: str, log_event: EventLog, threads: Executor) -> None:
@@ -39,9 +40,9 @@ class ReplicaStore:
         self._memory_check = asyncio.Lock()  # one check of the memory limits at a time
         self._pinned_generations: dict[Path, int] = {}  # the generation to keep, by arena
         self._targets: dict[tuple[Path, int], Save] = {}  # the owner's target, by arena and epoch
-        for found in find(folder, run, worker, replicas=True):
+        for arena_file in find(folder, run, worker, replicas=True):
             with suppress(BadCheckpoint):
-                arena = Arena.open(found.path)
+                arena = Arena.open(arena_file.path)
                 if (place := (arena.identity.owner, arena.identity.local_rank)) in self._arenas:
                     arena.remove()
                     arena.close()
@@ -61,9 +62,9 @@ class ReplicaStore:
     async def reserve(
         self, place: Place, record: ShardRecord, owner_count: int, times: int = REPLICA_GENERATIONS
     ) -> Arena:
-        """Return an arena with memory for this shard in `times` generations.
+        """Return the arena of a place, with memory for this shard in `times` generations.
 
-        Raises NoMemory, which names what to add.
+        owner_count: generations of the owner's own arena. Raises NoMemory, which says what to add.
         """
         async with self._memory_check:
             return await self._reserve(place, record, owner_count, times)
@@ -71,7 +72,7 @@ class ReplicaStore:
     async def _reserve(self, place: Place, record: ShardRecord, owner_count: int, times: int) -> Arena:
         """Return the arena for replicas of one place, with memory allocated.
 
-        Raises NoMemory. times: generations to allocate. owner_count: local ranks of the owner.
+        The arguments are those of `reserve`. Raises NoMemory.
         """
         arena = self._arenas.get(place)
         have = sum(min(slot.reserved_bytes, record.region_bytes) for slot in arena.slots()) if arena else 0
@@ -103,16 +104,16 @@ class ReplicaStore:
                         arena.discard(other)
             await self._receive(connection, record, sums_sum, arena, offer.target)
 
-    async def fetch(self, connection: PeerConnection, place: Place, record: ShardRecord, given: ShardGiven) -> None:
+    async def fetch(self, connection: PeerConnection, place: Place, record: ShardRecord, header: ShardGiven) -> None:
         """Receive a shard that this daemon asked for, after reserving memory for it. Raises as `receive` does."""
         async with self._busy[place]:
-            arena = await self.reserve(place, record, given.generations, 1)
-            await self._receive(connection, record, int.from_bytes(given.sums_sum, "little"), arena, given.target)
+            arena = await self.reserve(place, record, header.generations, 1)
+            await self._receive(connection, record, int.from_bytes(header.sums_sum, "little"), arena, header.target)
 
     async def _receive(
         self, connection: PeerConnection, record: ShardRecord, sums_sum: int, arena: Arena, target: Save | None
     ) -> None:
-        """Receive into a free generation and seal it; remember the target that the owner has named.
+        """Receive a shard into a free generation, seal it, and remember the owner's target in storage, None for none.
 
         The generation is discarded on any error.
         """
@@ -139,20 +140,25 @@ class ReplicaStore:
         sealed = arena.seal(generation, record)
         arena.set_hashed(generation, sums)
         epochs = {slot.epoch for slot in arena.slots()}
-        for known in [known for known in self._targets if known[0] == arena.path and known[1] not in epochs]:
-            del self._targets[known]
+        for key in [key for key in self._targets if key[0] == arena.path and key[1] not in epochs]:
+            del self._targets[key]
         if target is not None:
             self._targets[arena.path, sealed.epoch] = target
 
     def _pin_step(self, arena: Arena, complete_step: int) -> None:
-        """Pin the generation of this step, so that no new replica overwrites it. -1 pins none."""
+        """Pin the generation of `complete_step` in place of the one pinned before, so that no replica overwrites it.
+
+        complete_step: -1 to pin none.
+        """
         if (before := self._pinned_generations.pop(arena.path, None)) is not None:
             arena.unpin(before)
         if (pin := arena.pin_newest(lambda record: record.step == complete_step)) is not None:
             self._pinned_generations[arena.path] = pin[0]
 
     def free_outdated(self, complete_step: int, round_: int) -> None:
-        """Free arenas without this step of this round: all its replicas are complete, so nobody needs older ones."""
+        """Remove arenas without `complete_step` of this round. All replicas of that step are complete, so no restore
+        needs older ones.
+        """
         for place, arena in list(self._arenas.items()):
             stored_steps = {(slot.record.step, slot.record.round) for slot in arena.slots() if slot.record is not None}
             if (complete_step, round_) not in stored_steps and not self._busy[place].locked():
@@ -160,7 +166,7 @@ class ReplicaStore:
                 self._drop(place)
 
     def free_earlier_rounds(self, round_: int) -> bool:
-        """Free replicas of rounds before this one. False if there are none."""
+        """Remove replicas of rounds before this one. Return False if there are none."""
         removed = False
         for place, arena in list(self._arenas.items()):
             rounds = [slot.record.round for slot in arena.slots() if slot.record is not None]
@@ -171,23 +177,26 @@ class ReplicaStore:
         return removed
 
     async def held_steps(self) -> tuple[HeldStep, ...]:
-        """List the steps that others may fetch here, for each owner only if all its local ranks are complete.
+        """List the steps of which other workers may fetch replicas here, the newest first.
 
-        The newest replica is hashed again.
+        An owner's step counts only if the replicas of all its local ranks are here. The newest replica of each arena is
+        verified first.
         """
-        found: dict[tuple[str, int, int, int, bool], list[int]] = defaultdict(list)
+        ranks_of: dict[tuple[str, int, int, int, bool], list[int]] = defaultdict(list)
         for (owner, _), arena in list(self._arenas.items()):
             for record, parts in await asyncio.to_thread(self._valid_saves, arena):
-                found[owner, record.step, record.round, record.world, parts].append(record.rank)
+                ranks_of[owner, record.step, record.round, record.world, parts].append(record.rank)
         runs = set[HeldStep]()
-        for (owner, step, round_, world, parts), ranks in found.items():
+        for (owner, step, round_, world, parts), ranks in ranks_of.items():
             present, arena_count = sorted(ranks), sum(place[0] == owner for place in self._arenas)
             if len(present) == arena_count and present == list(range(present[0], present[0] + arena_count)):
                 runs.add(HeldStep(step, present[0], world, round_, arena_count, parts))
         return tuple(sorted(runs, key=lambda each: (-each.step, each.first_rank)))
 
     def _valid_saves(self, arena: Arena) -> list[tuple[ShardRecord, bool]]:
-        """List the valid saves of an arena, each with True if it can be read in parts."""
+        """List the valid saves of an arena, each with True if it can be read in parts. A corrupt newest one is
+        discarded and logged.
+        """
         slots, saves = arena.slots(), list[tuple[ShardRecord, bool]]()
         newest = max((slot.epoch for slot in slots if slot.record is not None), default=0)
         for generation, slot in enumerate(slots):
@@ -223,7 +232,7 @@ class ReplicaStore:
         ]
 
     def saved_target(self, arena: Arena, epoch: int) -> Save | None:
-        """Return the target in storage that this replica's owner would have written to, or None."""
+        """Return where in storage the owner of a replica writes it, None if nowhere or unknown."""
         return self._targets.get((arena.path, epoch))
 
     def arenas(self) -> tuple[Arena, ...]:

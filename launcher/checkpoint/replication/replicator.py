@@ -1,8 +1,8 @@
 """Runs a daemon's part in the replication of its job: the leader names a step, and each daemon copies its shards of it.
 
-The first member's daemon names its newest sealed step to all once all have answered for the one before, so all replicas
-are of one step. The slowest worker sets the pace; training waits for none. Every memory keeps the last complete step
-until the next one is complete. Of newer steps only the newest is copied then.
+The leader is the daemon of the first member. It names its newest sealed step to all daemons once all have answered for
+the step before, so all replicas are of one step; steps between are skipped. The slowest worker determines the rate, and
+training waits for no copy. Every memory keeps the last complete step until the next one is complete.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from turnout.launcher.checkpoint.storage.shard_writer import RateLimit, RateLimi
 from turnout.launcher.coordinator_messages import (
     ALL,
     FETCH_DISABLED,
-    MOST_HOLDS,
+    MAX_HOLDS,
     DaemonEndpoint,
     HeldStep,
     ReplicaGroup,
@@ -63,13 +63,11 @@ from turnout.launcher.errors import BadCheckpoint, BadFrame, LauncherError, NoMe
 from turnout.launcher.event_log import EventLog, rate_limited
 from turnout.launcher.model import SaveOutcome
 
-CopyOutcome = Literal["kept", "without", "failed"]
+CopyOutcome = Literal["kept", "without", "failed"]  # as in Copied
+SEAL_S = 60.0  # seconds for the slowest local rank to seal the step that the first local rank has sealed
+TRIES = 3  # consecutive failures after which a replica holder is skipped
 
-SEAL_S = 60.0  # seconds for the slowest local rank to seal the step that the first has sealed
-
-TRIES = 3  # failures in a row after which a replica holder is skipped
-
-_NO_ROOM = ("no_memory", "older_round", "token")
+_REFUSALS = ("no_memory", "older_round", "token")
 
 PinnedShard = tuple[int, Arena, int, ShardRecord]  # local rank, arena, generation, record
 
@@ -86,9 +84,9 @@ class ReplicaSender:
         self.uncopied = 0
 
     async def copy(self, step: int, complete_step: int) -> CopyOutcome:
-        """Send all shards of this step to all replica holders.
+        """Send all shards of a step to all replica holders, one after another; return the outcome.
 
-        Keeps `complete_step` and `step` in memory until the next call.
+        Until the next call, `step` and `complete_step`, the newest with all replicas, stay pinned; others are unpinned.
         """
         self.release({step, complete_step})
         try:
@@ -116,7 +114,7 @@ class ReplicaSender:
         return replica_group.replica_holders[min(self._context.replicas, len(replica_group.replica_holders)) - 1]
 
     def hold(self, step: int) -> None:
-        """Pin this step, which all workers hold, until a newer one is replicated."""
+        """Pin this step of all local ranks, which all workers hold, until a newer step is complete."""
         for local_rank, rank_store in self._context.daemon.rank_stores.items():
             if (arena := rank_store.arena) and (pin := arena.pin_newest(lambda record: record.step == step)):
                 self._pins.setdefault(step, []).append((local_rank, arena, *pin))
@@ -146,7 +144,7 @@ class ReplicaSender:
         return pins
 
     def _is_announced(self, local_rank: int, step: int, record: ShardRecord) -> bool:
-        """Return True for this step of this round, unless nobody has told yet where the save goes."""
+        """Return True if a record is of this step and round, and its save was announced with its target."""
         return (record.step, record.round) == (step, self._context.round) and (
             record.epoch <= self._context.saves[local_rank].epoch
         )
@@ -168,7 +166,7 @@ class ReplicaSender:
             if (connection := self._connections.pop(endpoint.id, None)) is not None:
                 connection.close()
             self._failures[endpoint.id] += 1
-            refused = isinstance(error, PeerUnavailable) and error.reason in _NO_ROOM
+            refused = isinstance(error, PeerUnavailable) and error.reason in _REFUSALS
             if self._failures[endpoint.id] in (1, TRIES):
                 fields = {"to": endpoint.name, "step": pins[0][3].step, "detail": str(error)[:1_000]}
                 self._context.log_event("replica_refused" if refused else "replica_failed", fields)
@@ -207,9 +205,9 @@ class ReplicaSender:
             return True
         return False
 
-    def release(self, but: AbstractSet[int]) -> None:
-        """Unpin all steps except those in `but`."""
-        for step in [step for step in self._pins if step not in but]:
+    def release(self, except_steps: AbstractSet[int]) -> None:
+        """Unpin all steps except `except_steps`."""
+        for step in [step for step in self._pins if step not in except_steps]:
             for _, arena, generation, _ in self._pins.pop(step):
                 with suppress(ValueError):  # the arena is closed
                     arena.unpin(generation)
@@ -220,6 +218,7 @@ class ReplicaSender:
         self.release(set())
 
     def _drop_connections(self) -> None:
+        """Close the connections to all replica holders."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -227,7 +226,7 @@ class ReplicaSender:
 
 COPY_S = 3_600.0  # seconds for the slowest replica
 # Seconds between retries, at first and at most; retries until one is logged.
-RETRY_S, MOST_RETRY_S, LOGGED_TRIES = 0.05, 1.0, 30
+RETRY_S, MAX_RETRY_S, LOGGED_TRIES = 0.05, 1.0, 30
 
 
 class ReplicationLeader:
@@ -251,12 +250,12 @@ class ReplicationLeader:
         return self._followers.get(connection.peer) is connection
 
     async def lead(self, replica_group: ReplicaGroup) -> None:
-        """Name steps to all followers until cancelled."""
+        """Order the replication of the newest step from all daemons, step after step, until cancelled."""
         context, step = self._context, -1
-        others = replica_group.size - 1
+        other_daemons = replica_group.size - 1
         while True:
             async with self._follower_joined:
-                await self._follower_joined.wait_for(lambda: len(self._followers) >= others)
+                await self._follower_joined.wait_for(lambda: len(self._followers) >= other_daemons)
             async with context.sealed:
                 await context.sealed.wait_for(partial(context.has_sealed, 0, step + 1))
             step = context.newest(0)
@@ -272,7 +271,7 @@ class ReplicationLeader:
                 context.complete_step = step
 
     async def _request_copy(self, name: str, connection: PeerConnection, step: int, complete_step: int) -> CopyOutcome:
-        """Ask the follower `name` to copy a step to its peers; return the outcome. Disconnect a follower that fails."""
+        """Order a follower to copy a step to its replica holders; return the outcome. Disconnect one that fails."""
         try:
             answer = await connection.ask(Copy(step, complete_step), COPY_S)
             if isinstance(answer, Copied) and answer.step == step:
@@ -311,7 +310,7 @@ async def follow(
             tries += 1
             if tries == LOGGED_TRIES:
                 context.log_event("replicas_unled", {"first": replica_group.first.name, "detail": str(error)})
-            await asyncio.sleep(min(RETRY_S * tries, MOST_RETRY_S))
+            await asyncio.sleep(min(RETRY_S * tries, MAX_RETRY_S))
         finally:
             if connection is not None:
                 with suppress(OSError):
@@ -321,7 +320,7 @@ async def follow(
 async def replicate(
     context: ReplicationContext, sender: ReplicaSender, replica_store: ReplicaStore, step: int, complete_step: int
 ) -> CopyOutcome:
-    """Replicate the step that the leader named. Replicas that no whole step needs are freed first."""
+    """Remove replicas older than the complete step, copy the named step; report and return the outcome."""
     context.complete_step = max(context.complete_step, complete_step)
     if context.complete_step in context.ordered_steps:
         replica_store.free_outdated(context.complete_step, context.round)
@@ -331,11 +330,11 @@ async def replicate(
     return outcome
 
 
-MOST_CALLERS = 512  # connections that have proved the token
-MOST_STRANGERS = 64  # connections that have proved nothing yet
-SAVES_BEFORE_CLEANUP = 2  # complete saves after which older ones are not used again
-FULL_S = 1.0  # pause after running out of file descriptors
-_OWN = 32  # entries of a list of held steps that are reserved for the worker's own
+MAX_CALLERS = 512  # connections that have proved the token
+MAX_STRANGERS = 64  # connections that have proved nothing yet
+SAVES_BEFORE_CLEANUP = 2  # saves of a round without replication, after which replicas of earlier rounds are removed
+RESOURCE_PAUSE_S = 1.0  # pause after running out of file descriptors
+_RESERVED_ENTRIES = 32  # entries in a list of held steps that are reserved for the worker's own steps
 _THREADS = 16  # receiving threads; idle ones cost nothing
 
 
@@ -359,20 +358,22 @@ class Replicator:
         self._listener: socket.socket | None = None
         self._unreplicated_saves = 0  # saves of this round, if nothing is replicated
 
-    def listen(self, listens: socket.socket) -> None:
+    def listen(self, listener: socket.socket) -> None:
         """Listen for other daemons on this socket."""
-        if listens.fileno() < 0:
+        if listener.fileno() < 0:
             return
-        listens.setblocking(False)
-        self._listener = listens
-        asyncio.get_running_loop().add_reader(listens.fileno(), self._accept, listens)
+        listener.setblocking(False)
+        self._listener = listener
+        asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
 
     def trust(self, token: bytes) -> None:
         """Set the token by which the daemons of the job recognise each other."""
         self._context.token = token
 
     async def begin_round(self, step: int, restore_place: RestorePlace) -> None:
-        """Begin a round: fetch the shards of the step that this worker lacks. Raises LauncherError; then no process may
+        """Begin a round: end the replication of the last one, and fetch the shards of `step` that this worker lacks.
+
+        step: -1 if the world loads from storage. Raises LauncherError if a shard cannot be fetched; then no process may
         start.
         """
         self._close_round()
@@ -388,7 +389,7 @@ class Replicator:
             await fetch_step(context, step, restore_place)
 
     def register(self, hello: Hello) -> None:
-        """Register a training process. Starts to replicate if it wants replicas."""
+        """Register a training process. The first one with replicas starts the replication in this round."""
         context = self._context
         if hello.replicated and hello.round:
             context.replicated_rounds.add(hello.round)
@@ -414,7 +415,7 @@ class Replicator:
         self._round = asyncio.get_running_loop().create_task(work)
 
     async def announce_save(self, local_rank: int, save: Save) -> None:
-        """Announce a save of a local rank, which can now be replicated together with its target."""
+        """Record an announced save of a local rank, so that it can be replicated with its target."""
         self._context.saves[local_rank] = save
         if self._sender is None:
             self._unreplicated_saves += local_rank == 0
@@ -427,9 +428,7 @@ class Replicator:
             self._context.sealed.notify_all()
 
     def progress(self) -> tuple[int, int]:
-        """Return the newest replicated step of this round, -1 for none, and the number of steps that were not
-        replicated.
-        """
+        """Return the newest replicated step of this round, -1 for none, and the number of uncopied steps."""
         return (-1, 0) if self._sender is None else (self._sender.replicated, self._sender.uncopied)
 
     def busy(self) -> bool:
@@ -445,7 +444,7 @@ class Replicator:
         return self.replica_store.free_earlier_rounds(self._context.round)
 
     async def adopt_shards(self, order: Adopt) -> None:
-        """Adopt the shards that workers which leave hold."""
+        """Fetch the shards of leaving workers that the order names, and keep them as replicas."""
         await adopt_shards(self._context, self.replica_store, order)
 
     async def fetch_shard(self, request: FetchShard) -> ShardFetched:
@@ -453,10 +452,10 @@ class Replicator:
         return await fetch_for_reader(self._context, self.replica_store, request)
 
     async def held_steps(self, own: tuple[HeldStep, ...]) -> tuple[HeldStep, ...]:
-        """List what others may fetch here: their replicas, and those steps of `own` that are the same on all ranks.
+        """List the steps that others may fetch here: replicas, and steps of `own` that are the same on all ranks.
 
-        If a shard could not be fetched in this round, FETCH_DISABLED comes first: this worker then fetches nothing in
-        the next one.
+        own: the worker's own held steps. If a shard could not be fetched in this round, FETCH_DISABLED comes first:
+        this worker then fetches nothing in the next round.
         """
         replicated = [
             msgspec.structs.replace(each, count=1)
@@ -464,7 +463,7 @@ class Replicator:
             if each.ranks == ALL and not each.count and each.round in self._context.replicated_rounds
         ]
         fetch_disabled = [FETCH_DISABLED] if self._context.fetch_failed else []
-        return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MOST_HOLDS - _OWN]
+        return (*fetch_disabled, *replicated, *await self.replica_store.held_steps())[: MAX_HOLDS - _RESERVED_ENTRIES]
 
     def _close_round(self) -> None:
         """Close the connections and cancel the work of the current round."""
@@ -475,30 +474,30 @@ class Replicator:
             self._round.cancel()
         self._leader = self._sender = self._round = None
 
-    def _accept(self, listens: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         """Accept one connection of a peer and start a task that serves it.
 
-        Without free file descriptors, listening pauses for FULL_S seconds.
+        Without free file descriptors, listening pauses for RESOURCE_PAUSE_S seconds.
         """
         try:
-            sock, _ = listens.accept()
+            sock, _ = listener.accept()
         except OSError as error:  # the caller left before it was accepted, or file descriptors ran out
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 loop = asyncio.get_running_loop()
-                loop.remove_reader(listens.fileno())
-                loop.call_later(FULL_S, self.listen, listens)
+                loop.remove_reader(listener.fileno())
+                loop.call_later(RESOURCE_PAUSE_S, self.listen, listener)
             return
         # A peer with the token proves it quickly: end the one that has waited longest.
-        if len(self._strangers) >= MOST_STRANGERS:
+        if len(self._strangers) >= MAX_STRANGERS:
             self._strangers.pop(next(iter(self._strangers))).cancel()
         connection = PeerConnection(sock)
         self._connections.add(connection)  # here, since a task that is cancelled before it starts closes nothing
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._strangers[connection] = task
         self._callers.add(task)
-        task.add_done_callback(partial(self._ended, connection))
+        task.add_done_callback(partial(self._on_connection_end, connection))
 
-    def _ended(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
+    def _on_connection_end(self, connection: PeerConnection, task: asyncio.Task[None]) -> None:
         """Forget the task of a connection, and close the connection if the task never started."""
         self._callers.discard(task)
         if connection in self._connections:  # the task was cancelled before it started
@@ -511,7 +510,7 @@ class Replicator:
             is_proven = await accept_peer(connection, self._context.identity)
             self._strangers.pop(connection, None)
             if is_proven and await self._is_current_round(connection):
-                if len(self._connections) - len(self._strangers) <= MOST_CALLERS:
+                if len(self._connections) - len(self._strangers) <= MAX_CALLERS:
                     await self._serve_requests(connection)
             else:
                 self._log_stranger("stranger_refused", {"peer": connection.peer, "round": connection.round})
@@ -541,8 +540,8 @@ class Replicator:
             match await connection.receive(None):
                 case Offer() as offer if await self._is_current_round(connection):
                     await self._receive_replica(connection, offer)
-                case Fetch() as asked if await self._is_current_round(connection):
-                    await send_shard(self._context, self.replica_store, connection, asked)
+                case Fetch() as fetch if await self._is_current_round(connection):
+                    await send_shard(self._context, self.replica_store, connection, fetch)
                 case Follow():
                     if self._leader is None or connection.round != self._context.round:
                         await connection.send(PeerRefusal("not_here", "nobody leads here yet"))

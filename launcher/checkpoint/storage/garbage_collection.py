@@ -1,14 +1,14 @@
 """Removes files from storage: steps that no retention rule keeps, and leftovers of killed or superseded writers.
 
-Which steps are kept is decided in checkpoint/format/manifest.py. The manifest is removed first, so a partly removed
-step is never committed.
+checkpoint/format/manifest.py decides which steps stay. The manifest of a step is removed first, so a step of which only
+a part is removed is not committed any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turnout.launcher.checkpoint.format.manifest import MOST_BYTES, All, Keep, Manifest, steps_to_remove
+from turnout.launcher.checkpoint.format.manifest import MAX_BYTES, All, Keep, Manifest, steps_to_remove
 from turnout.launcher.checkpoint.storage.step_reader import committed, manifest_of, note_of
 from turnout.launcher.checkpoint.storage.store import MANIFEST, Store, is_shard, note_name, rank_of
 from turnout.launcher.errors import BadCheckpoint, StorageFailed
@@ -24,7 +24,7 @@ def remove_old_steps(
     reading: frozenset[int] = frozenset(),
     just_committed: int | None = None,
 ) -> tuple[int, ...]:
-    """Remove the steps that `keep` does not keep; return them, oldest first.
+    """Remove the steps that the rule `keep` does not keep; return them, oldest first.
 
     reading, just_committed: as in `steps_to_remove`.
     Steps that are not committed, broken, or of a newer format are neither counted nor removed. Raises StorageFailed.
@@ -57,9 +57,8 @@ def sweep(
     committed one.
 
     now_s: seconds since 1970, by the storage's clock. older_than_s: files written more recently stay, since their
-    writer may live.
-    ranks: ranks that only the caller writes, each with its current round. Unfinished files of another boot or round for
-    these are removed at once.
+    writer may live. ranks: ranks that only the caller writes, each with its current round; their unfinished files of
+    another boot or round are removed at any age. None for none. Returns the names of the removed files.
     Raises StorageFailed if the steps cannot be listed.
     """
     removed, newer_is_whole = [], False
@@ -80,7 +79,10 @@ def sweep(
 
 
 def _remove_leftovers(store: Store, step: int, before_s: float, newer_is_whole: bool) -> list[str]:
-    """Remove files of a step that no restore can need, if written before `before_s`. Returns their names."""
+    """Remove files of a step that no restore can need, if written before `before_s`; return their names.
+
+    newer_is_whole: a newer step is committed, so a step without a manifest is not needed.
+    """
     files = store.files(step)
     own_files = [name for name in files if rank_of(name) is not None]
     old = [name for name in own_files if (files[name].modified_s or before_s) < before_s]
@@ -95,7 +97,7 @@ def _remove_leftovers(store: Store, step: int, before_s: float, newer_is_whole: 
 
 
 def _files_outside_manifest(store: Store, step: int, names: list[str]) -> list[str]:
-    """Select the shards that neither the manifest nor a note of a later round names."""
+    """Return those of the named shards that neither the manifest nor a note of a later round names."""
     shards = sorted(name for name in names if is_shard(name))
     try:
         manifest = manifest_of(store, step) if shards else None
@@ -116,7 +118,7 @@ def _is_newer(store: Store, step: int, name: str, manifest: Manifest) -> bool:
 def _has_no_manifest(store: Store, step: int) -> bool:
     """Return True if a step has no manifest at all. An unreadable one counts as a manifest."""
     try:
-        return store.read(step, MANIFEST, MOST_BYTES) is None
+        return store.read(step, MANIFEST, MAX_BYTES) is None
     except BadCheckpoint:  # a person has put something else there
         return False
 

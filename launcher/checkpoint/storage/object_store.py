@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
-from turnout.launcher.checkpoint.storage.store import FileInfo, failed, step_name, step_of
+from turnout.launcher.checkpoint.storage.store import FileInfo, step_name, step_of, storage_failure
 from turnout.launcher.errors import BadCheckpoint, LauncherError, StorageFailed
 
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -30,18 +30,23 @@ class ObjectStore:
             self._fs, self._path = fsspec.core.url_to_fs(url)
 
     def prepare(self) -> None:
+        """Create the folder of the URL, where the store has folders. Raises StorageFailed."""
         with self._storage_errors("making it"):
             self._fs.makedirs(self._path, exist_ok=True)
 
     def steps(self) -> tuple[int, ...]:
+        """List the steps that have any object, oldest first. Raises StorageFailed."""
         with self._storage_errors("listing the steps"):
-            found = {step_of(name) for name in self._list(self._path)}
-        return tuple(sorted(step for step in found if step is not None))
+            numbers = {step_of(name) for name in self._list(self._path)}
+        return tuple(sorted(step for step in numbers if step is not None))
 
     def files(self, step: int) -> Mapping[str, FileInfo]:
+        """Return size and time of the objects of a step, by name; {} if there are none. Raises StorageFailed."""
         with self._storage_errors(f"listing step {step}"):
-            found = self._list(f"{self._path}/{step_name(step)}")
-            return {name: FileInfo(int(each["size"]), _time(each)) for name, each in found.items() if _is_object(each)}
+            entries = self._list(f"{self._path}/{step_name(step)}")
+            return {
+                name: FileInfo(int(each["size"]), _time(each)) for name, each in entries.items() if _is_object(each)
+            }
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
         """Write an object of a step, and return the name that it has.
@@ -56,9 +61,9 @@ class ObjectStore:
             with suppress(Exception):
                 self._fs.makedirs(f"{self._path}/{step_name(step)}", exist_ok=True)
             if replace:  # small and in one call: readers see the old or the new object
-                self._fs.pipe_file(self._at(step, name), b"".join(pieces))
+                self._fs.pipe_file(self._path_of(step, name), b"".join(pieces))
             else:
-                self._upload(self._at(step, name), pieces)
+                self._upload(self._path_of(step, name), pieces)
         return name
 
     def _upload(self, path: str, pieces: Iterable[memoryview]) -> None:
@@ -76,17 +81,17 @@ class ObjectStore:
                 self._fs.rm_file(path)
             raise
 
-    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+    def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small object of a step; None if it does not exist.
 
-        Raises BadCheckpoint if it has more than `most_bytes`, and StorageFailed.
+        Raises BadCheckpoint if it has more than `max_bytes`, and StorageFailed.
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
-                size = int(self._fs.info(self._at(step, name))["size"])
-                if size > most_bytes:
-                    raise BadCheckpoint(f"{name} of step {step} has more than {most_bytes} bytes")
-                return bytes(self._fs.cat_file(self._at(step, name)))
+                size = int(self._fs.info(self._path_of(step, name))["size"])
+                if size > max_bytes:
+                    raise BadCheckpoint(f"{name} of step {step} has more than {max_bytes} bytes")
+                return bytes(self._fs.cat_file(self._path_of(step, name)))
             except FileNotFoundError:
                 return None
 
@@ -98,8 +103,8 @@ class ObjectStore:
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
-                size = int(self._fs.info(self._at(step, name))["size"])
-                yield _Object(self._fs, self._at(step, name), f"{name} of step {step}", size)
+                size = int(self._fs.info(self._path_of(step, name))["size"])
+                yield _Object(self._fs, self._path_of(step, name), f"{name} of step {step}", size)
             except FileNotFoundError as error:
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
@@ -111,26 +116,28 @@ class ObjectStore:
         with self._storage_errors(f"removing step {step}"):
             for name in names:
                 with suppress(FileNotFoundError):
-                    self._fs.rm_file(self._at(step, name))
+                    self._fs.rm_file(self._path_of(step, name))
             folder = f"{self._path}/{step_name(step)}"
             if not self._list(folder):
                 with suppress(Exception):  # most stores have no folders
                     self._fs.rmdir(folder)
 
     def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
+        """Return (): an object store has no unfinished files."""
         return ()
 
-    def _at(self, step: int, name: str) -> str:
+    def _path_of(self, step: int, name: str) -> str:
+        """Return the path of an object in the file system of fsspec."""
         return f"{self._path}/{step_name(step)}/{name}"
 
     def _list(self, path: str) -> dict[str, dict[str, Any]]:
         """List the entries directly below a path, without fsspec's cache, since others write there too."""
         self._fs.invalidate_cache()
         try:
-            found = self._fs.ls(path, detail=True)
+            entries = self._fs.ls(path, detail=True)
         except FileNotFoundError:
             return {}
-        return {str(each["name"]).rstrip("/").rpartition("/")[2]: each for each in found if each["name"] != path}
+        return {str(each["name"]).rstrip("/").rpartition("/")[2]: each for each in entries if each["name"] != path}
 
     @contextmanager
     def _storage_errors(self, doing: str) -> Iterator[None]:
@@ -143,7 +150,7 @@ class ObjectStore:
             why = f"{error}: install fsspec, and the part of it that knows this store"
             raise StorageFailed(f"{self.name}: {doing}: {why}") from error
         except OSError as error:
-            raise failed(self.name, doing, error) from error
+            raise storage_failure(self.name, doing, error) from error
         except Exception as error:
             raise StorageFailed(f"{self.name}: {doing}: {type(error).__name__}: {error}") from error
 
@@ -158,16 +165,17 @@ class _Object:
 
     def fill(self, view: memoryview, offset: int) -> None:
         """Fill the view with the object's bytes from `offset` on. Raises BadCheckpoint if the object is too short."""
-        found = self._fs.cat_file(self._path, start=offset, end=offset + view.nbytes)
-        if len(found) != view.nbytes:
-            raise BadCheckpoint(f"{self._name} ends at byte {offset + len(found)}")
-        view[:] = found
+        content = self._fs.cat_file(self._path, start=offset, end=offset + view.nbytes)
+        if len(content) != view.nbytes:
+            raise BadCheckpoint(f"{self._name} ends at byte {offset + len(content)}")
+        view[:] = content
 
     def forget(self, offset: int, size_bytes: int) -> None:
         """Do nothing: no bytes are cached here."""
 
 
 def _is_object(about: Mapping[str, Any]) -> bool:
+    """Return True for a plain object, by fsspec's description."""
     return about.get("type") == "file" and not about.get("islink", False)
 
 
@@ -178,10 +186,10 @@ def _time(about: Mapping[str, Any]) -> float | None:
     """
     for key in _TIMES:
         match about.get(key):
-            case datetime() as found:
-                return found.timestamp()
-            case int() | float() as found:
-                return float(found)
+            case datetime() as time:
+                return time.timestamp()
+            case int() | float() as time:
+                return float(time)
     return None
 
 

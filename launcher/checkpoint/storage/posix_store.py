@@ -2,10 +2,10 @@
 
 A file is written under a temporary name, synced and renamed in one call; then the folder is synced. A file that must
 not replace another gets its name by a hard link, which fails if the name exists. Symbolic links and anything that is
-not a regular file count as broken. What the files mean is known in neighbouring modules.
-Written bytes are sent from the page cache to the disk, a window at a time. Otherwise Linux collects gigabytes, writes
-them at once ahead of training's reads, and keeps them cached in place of training data. A full window is sent to disk,
-waited for when the next one is full, and then dropped from the cache.
+not a regular file count as broken. The neighbouring modules know the content of the files.
+Written bytes are sent from the page cache to the disk, one window after another. Otherwise Linux collects gigabytes,
+writes them together before the reads of the training, and keeps them cached in place of training data. When a window is
+full, its writing starts, the writing of the window before is waited for, and that window is dropped from the cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from turnout.launcher.checkpoint.storage.object_store import ObjectStore
-from turnout.launcher.checkpoint.storage.store import FileInfo, Store, failed, rank_of, step_name, step_of
+from turnout.launcher.checkpoint.storage.store import FileInfo, Store, rank_of, step_name, step_of, storage_failure
 from turnout.launcher.errors import BadCheckpoint
 
 WINDOW_BYTES = 8 << 20
@@ -34,12 +34,12 @@ _UNKNOWN = (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP)
 
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     """Return the C function sync_file_range(2); None where the C library has none."""
-    found = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
-    if found is None:
+    function = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
+    if function is None:
         return None
-    found.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
-    found.restype = ctypes.c_int
-    call: Callable[[int, int, int, int], int] = found
+    function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    function.restype = ctypes.c_int
+    call: Callable[[int, int, int, int], int] = function
     return call
 
 
@@ -47,7 +47,7 @@ _call = _sync_file_range()
 
 
 class WritebackFile:
-    """Writes back a file that is written from beginning to end."""
+    """Sends a file that is written from beginning to end to the disk, window by window. file: its descriptor."""
 
     def __init__(self, file: int) -> None:
         self._file, self._at, self._sent = file, 0, 0  # [0, sent) has been sent off
@@ -70,11 +70,12 @@ class WritebackFile:
         self._forget(0, 0)
 
     def _forget(self, start: int, size_bytes: int) -> None:
+        """Drop a range of this file from the page cache."""
         forget(self._file, start, size_bytes)
 
 
 def forget(file: int, start: int = 0, size_bytes: int = 0) -> None:
-    """Drop a range from the page cache, up to the end for size 0. Storage that does not support this keeps it."""
+    """Drop a range of a file from the page cache, up to its end for size 0, if storage supports that."""
     try:
         os.posix_fadvise(file, start, size_bytes, os.POSIX_FADV_DONTNEED)
     except OSError as error:
@@ -97,13 +98,13 @@ def _start_writeback(file: int, start: int, size_bytes: int, flags: int) -> bool
     raise OSError(number, os.strerror(number))
 
 
-MOST_NAMES = 1_000  # names for shards of one rank and step: one for each attempt
+MAX_NAMES = 1_000  # names for shards of one rank and step: one for each attempt
 
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
 
 _NO_SYNC = (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP)  # errors of fsync on folders that some storage returns
 
-_NOT_OURS = (errno.ELOOP, errno.ENXIO, errno.EISDIR)
+_NOT_OURS = (errno.ELOOP, errno.ENXIO, errno.EISDIR)  # errors of open() on a link, a socket or a folder
 
 _PRIVATE = re.compile(r"\.(.+)\.(\d{1,19})\.([0-9a-f]{8})\.[0-9a-f]{16}\.tmp")
 
@@ -114,30 +115,31 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _PLAIN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def nowhere(place: str) -> None:
+def no_failpoint(place: str) -> None:
     """Do nothing: the default failpoint never fails."""
 
 
 class PosixStore:
     """A store at a path. boot: the machine's boot id. failpoint: called between every two system calls of a write."""
 
-    def __init__(self, path: Path, *, boot: str = "", failpoint: Callable[[str], None] = nowhere) -> None:
+    def __init__(self, path: Path, *, boot: str = "", failpoint: Callable[[str], None] = no_failpoint) -> None:
         self.path, self.name, self._failpoint = path, str(path), failpoint
         self._boot = boot.replace("-", "")[:8].rjust(8, "0")
         self._writing = set[str]()  # unfinished files of this process
 
     def prepare(self) -> None:
-        """Make the folder and its parents. A write never does this, so that a vanished mount is an error."""
+        """Create the folder and its parents. A write never creates them, so that a lost mount is an error."""
         with self._storage_errors("making the folder"):
             if not self.path.is_dir():
                 self.path.mkdir(0o700, parents=True, exist_ok=True)
-                above = os.open(self.path.parent, _FOLDER)
+                parent = os.open(self.path.parent, _FOLDER)
                 try:
-                    _sync(above)
+                    _sync(parent)
                 finally:
-                    os.close(above)
+                    os.close(parent)
 
     def steps(self) -> tuple[int, ...]:
+        """List the steps that have a folder, oldest first. Raises StorageFailed."""
         with self._storage_errors("listing the steps"), self._root() as root:
             return tuple(sorted(step for name in os.listdir(root) if (step := step_of(name)) is not None))
 
@@ -148,14 +150,14 @@ class PosixStore:
         """
         with self._storage_errors(f"listing step {step}"):
             try:
-                with self._step(step) as at:
+                with self._step(step) as folder:
                     return {
-                        name: FileInfo(*found)
-                        for name in os.listdir(at)
-                        if (found := _regular_file(at, name, private=False))
+                        name: FileInfo(*attributes)
+                        for name in os.listdir(folder)
+                        if (attributes := _regular_file(folder, name, private=False))
                     }
             except FileNotFoundError:
-                self._look()
+                self._check_folder()
                 return {}
 
     def put(self, step: int, name: str, pieces: Iterable[memoryview], *, round_number: int, replace: bool) -> str:
@@ -164,35 +166,35 @@ class PosixStore:
         The content is written to a private name first. Readers see a whole file or none. Raises StorageFailed.
         """
         private = f".{name}.{round_number}.{self._boot}.{secrets.token_hex(8)}.tmp"
-        with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as at:
+        with self._storage_errors(f"writing {name} of step {step}"), self._step(step, make=True) as folder:
             self._writing.add(private)
             try:
-                self._fill(at, private, pieces)
-                name = self._place(at, private, name, replace)
+                self._fill(folder, private, pieces)
+                name = self._publish(folder, private, name, replace)
             finally:
                 with suppress(OSError):  # gone already, or storage failed: a sweep finds it
-                    os.unlink(private, dir_fd=at)
+                    os.unlink(private, dir_fd=folder)
                 self._writing.discard(private)
             self._failpoint("unlinked")
-            _sync(at)
+            _sync(folder)
             self._failpoint("folder_synced")
             return name
 
-    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+    def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small file of a step; None if it does not exist.
 
-        Raises BadCheckpoint if it has more than `most_bytes`, and StorageFailed.
+        Raises BadCheckpoint if it has more than `max_bytes`, and StorageFailed.
         """
         with self._storage_errors(f"reading {name} of step {step}"):
             try:
                 with self._file(step, name) as file, open(file, "rb", closefd=False) as content:
-                    found = content.read(most_bytes + 1)
+                    data = content.read(max_bytes + 1)
             except FileNotFoundError:
-                self._look()
+                self._check_folder()
                 return None
-        if len(found) > most_bytes:
-            raise BadCheckpoint(f"{name} of step {step} has more than {most_bytes} bytes")
-        return found
+        if len(data) > max_bytes:
+            raise BadCheckpoint(f"{name} of step {step} has more than {max_bytes} bytes")
+        return data
 
     @contextmanager
     def opened(self, step: int, name: str) -> Iterator[_StoredFile]:
@@ -202,21 +204,21 @@ class PosixStore:
                 with self._file(step, name) as file:
                     yield _StoredFile(file, f"{name} of step {step}")
             except FileNotFoundError as error:
-                self._look()
+                self._check_folder()
                 raise BadCheckpoint(f"{name} of step {step} is gone") from error
 
     def remove(self, step: int, names: Iterable[str]) -> None:
         """Remove a file, as Store.remove does. A missing file is no error."""
         with self._storage_errors(f"removing step {step}"):
-            with suppress(FileNotFoundError), self._step(step) as at:
+            with suppress(FileNotFoundError), self._step(step) as folder:
                 for number, name in enumerate(names):
                     with suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=at)
+                        os.unlink(name, dir_fd=folder)
                     self._failpoint("removed")
                     if number == 0:
-                        _sync(at)
+                        _sync(folder)
                         self._failpoint("folder_synced")
-                _sync(at)
+                _sync(folder)
             with self._root() as root, suppress(FileNotFoundError):
                 try:
                     os.rmdir(step_name(step), dir_fd=root)
@@ -232,33 +234,33 @@ class PosixStore:
         boot or round. ranks: rank -> its current round.
         """
         swept = []
-        with self._storage_errors(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as at:
-            for name in sorted({*os.listdir(at)} - self._writing):
-                found = _regular_file(at, name, private=True)
-                if found and (now_s - found[1] > older_than_s or self._is_abandoned(name, ranks)):
+        with self._storage_errors(f"sweeping step {step}"), suppress(FileNotFoundError), self._step(step) as folder:
+            for name in sorted({*os.listdir(folder)} - self._writing):
+                attributes = _regular_file(folder, name, private=True)
+                if attributes and (now_s - attributes[1] > older_than_s or self._is_abandoned(name, ranks)):
                     with suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=at)
+                        os.unlink(name, dir_fd=folder)
                         swept.append(name)
         return tuple(swept)
 
     def _is_abandoned(self, name: str, ranks: Mapping[int, int]) -> bool:
         """Return True if an earlier writer of these ranks, in another boot or round, left this unfinished file."""
-        found = _PRIVATE.fullmatch(name)
-        rank = rank_of(found[1]) if found else None
-        if found is None or rank is None or rank not in ranks:
+        match = _PRIVATE.fullmatch(name)
+        rank = rank_of(match[1]) if match else None
+        if match is None or rank is None or rank not in ranks:
             return False
-        return found[3] != self._boot or int(found[2]) != ranks[rank]
+        return match[3] != self._boot or int(match[2]) != ranks[rank]
 
-    def _fill(self, at: int, private: str, pieces: Iterable[memoryview]) -> None:
-        """Write a new private file and sync it to disk. Raises OSError."""
-        file = os.open(private, _NEW, 0o600, dir_fd=at)
+    def _fill(self, folder: int, private: str, pieces: Iterable[memoryview]) -> None:
+        """Write the pieces to a new private file in a folder, and sync it to disk. Raises OSError."""
+        file = os.open(private, _NEW, 0o600, dir_fd=folder)
         try:
             self._failpoint("opened")
             flushed = WritebackFile(file)
             for piece in pieces:
-                left = piece
-                while left.nbytes:
-                    left = left[os.write(file, left) :]
+                rest = piece
+                while rest.nbytes:
+                    rest = rest[os.write(file, rest) :]
                     self._failpoint("wrote")
                 flushed.wrote(piece.nbytes)
                 self._failpoint("flushed")
@@ -268,19 +270,19 @@ class PosixStore:
             os.close(file)
         self._failpoint("closed")
 
-    def _place(self, at: int, private: str, name: str, replace: bool) -> str:
+    def _publish(self, folder: int, private: str, name: str, replace: bool) -> str:
         """Give the file its final name, and return that name."""
         if replace:
-            os.replace(private, name, src_dir_fd=at, dst_dir_fd=at)
+            os.replace(private, name, src_dir_fd=folder, dst_dir_fd=folder)
             self._failpoint("placed")
             return name
         stem, dot, kind = name.rpartition(".")
-        for mark in range(1, MOST_NAMES):
+        for mark in range(1, MAX_NAMES):
             free = f"{stem}{f'.{mark:x}' if mark > 1 else ''}{dot}{kind}"
-            if _link(at, private, free):
+            if _link(folder, private, free):
                 self._failpoint("placed")
                 return free
-        raise OSError(errno.EEXIST, f"{MOST_NAMES} files of this name are there: remove those that no manifest names")
+        raise OSError(errno.EEXIST, f"{MAX_NAMES} files of this name are there: remove those that no manifest names")
 
     @contextmanager
     def _root(self) -> Iterator[int]:
@@ -302,11 +304,11 @@ class PosixStore:
                     self._failpoint("folder_made")
                     _sync(root)
                     self._failpoint("root_synced")
-            at = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)
+            folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=root)
         try:
-            yield at
+            yield folder
         finally:
-            os.close(at)
+            os.close(folder)
 
     @contextmanager
     def _file(self, step: int, name: str) -> Iterator[int]:
@@ -314,9 +316,9 @@ class PosixStore:
 
         Raises BadCheckpoint if it is a link, a folder or a device.
         """
-        with self._step(step) as at:
+        with self._step(step) as folder:
             try:
-                file = os.open(name, _PLAIN, dir_fd=at)
+                file = os.open(name, _PLAIN, dir_fd=folder)
             except OSError as error:
                 if error.errno in _NOT_OURS:
                     raise BadCheckpoint(f"{name} of step {step} is no plain file") from error
@@ -328,8 +330,8 @@ class PosixStore:
         finally:
             os.close(file)
 
-    def _look(self) -> None:
-        """Raise FileNotFoundError if the whole folder is gone, which is not the same as a missing step."""
+    def _check_folder(self) -> None:
+        """Raise FileNotFoundError if the store's folder itself is missing, which is an error of storage."""
         os.stat(self.path)
 
     @contextmanager
@@ -338,7 +340,7 @@ class PosixStore:
         try:
             yield
         except OSError as error:
-            raise failed(self.name, doing, error) from error
+            raise storage_failure(self.name, doing, error) from error
 
 
 class _StoredFile:
@@ -358,44 +360,46 @@ class _StoredFile:
             view, offset = view[read_bytes:], offset + read_bytes
 
     def forget(self, offset: int, size_bytes: int) -> None:
+        """Drop a range from the page cache."""
         forget(self._file, offset, size_bytes)
 
 
-def _regular_file(at: int, name: str, *, private: bool) -> tuple[int, float] | None:
-    """Return size and time of a regular file, None for anything else. private: only unfinished files, or only finished
-    ones.
+def _regular_file(folder: int, name: str, *, private: bool) -> tuple[int, float] | None:
+    """Return size and time of a regular file in a folder, None for anything else.
+
+    private: True for only unfinished files, False for only finished ones.
     """
     if bool(_PRIVATE.fullmatch(name)) != private:
         return None
     try:
-        about = os.stat(name, dir_fd=at, follow_symlinks=False)
+        about = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
     return (about.st_size, about.st_mtime) if stat.S_ISREG(about.st_mode) else None
 
 
-def _link(at: int, private: str, name: str) -> bool:
-    """Link the temporary file to a new name. False if the name exists."""
+def _link(folder: int, private: str, name: str) -> bool:
+    """Link the private file to a new name. Return False if another file has the name."""
     try:
-        os.link(private, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+        os.link(private, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file
-        own, existing = (os.stat(each, dir_fd=at, follow_symlinks=False) for each in (private, name))
+        own, existing = (os.stat(each, dir_fd=folder, follow_symlinks=False) for each in (private, name))
         return os.path.samestat(own, existing)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         try:
-            os.stat(name, dir_fd=at, follow_symlinks=False)
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
         # No hard links here: two concurrent writers could both take the name, and checksums would tell.
         except FileNotFoundError:
-            os.rename(private, name, src_dir_fd=at, dst_dir_fd=at)
+            os.rename(private, name, src_dir_fd=folder, dst_dir_fd=folder)
             return True
         return False
     return True
 
 
 def _sync(folder: int) -> None:
-    """Sync a folder, so that its names are on disk. Storage that cannot sync folders is left as it is."""
+    """Sync a folder, so that its names are on disk. Do nothing on storage that cannot sync folders."""
     try:
         os.fsync(folder)
     except OSError as error:
@@ -407,7 +411,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def open_store(target: str) -> Store:
-    """Open the store of a path, a file:// URL or an fsspec URL. file:// counts as a path, since fsspec does not sync.
+    """Return the store of a path, a file:// URL or an fsspec URL. file:// counts as a path, since fsspec does not sync.
 
     Raises StorageFailed if the URL cannot be opened.
     """

@@ -1,7 +1,7 @@
-"""Writes one rank's shard to storage at a limited rate: each chunk is copied aside, hashed there, then written.
+"""Writes one rank's shard to storage at a limited rate: each chunk is copied to a buffer, hashed there, then written.
 
-So exactly the bytes that were hashed are written. A region that changes meanwhile raises BadCheckpoint and leaves no
-file. The note is written after the shard. The manifest is written in checkpoint/daemon/persist.py.
+So exactly the bytes that were hashed are written. If the region changes meanwhile, BadCheckpoint is raised and no file
+remains. The note is written after the shard. checkpoint/daemon/persist.py writes the manifest.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 from turnout.launcher.checkpoint.format.manifest import (
-    MOST_BYTES,
+    MAX_BYTES,
     Blocks,
     ShardNote,
     StoredShard,
@@ -22,7 +22,7 @@ from turnout.launcher.checkpoint.format.shard_file import CHUNK_BYTES, block_byt
 from turnout.launcher.checkpoint.storage.store import Store, note_name, shard_name
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 20  # of one write
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RateLimit:
 
 
 class RateLimiter:
-    """Limits one writer. Another thread may change its `pace`; a worker that has to leave removes the limit."""
+    """Limits the rate of one writer. Another thread may change its `pace`; a worker that leaves removes the limit."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class RateLimiter:
         self._free_s = monotonic()
 
     def take(self, size_bytes: int) -> None:
-        """Wait until `size_bytes` may be written. Unused time is not saved up."""
+        """Wait until `size_bytes` may be written. Time without writes does not allow a higher rate later."""
         while self.pace.bytes_s and (left_s := self._free_s - self._monotonic()) > 0:
             self._sleep(min(left_s, 0.25))  # notice a new rate soon
         spent_s = size_bytes / self.pace.bytes_s if self.pace.bytes_s else 0.0
@@ -59,14 +59,14 @@ class RateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class ShardWrite:
-    """Names the shard to persist. run: the launch's id; notes of two runs are never committed together."""
+    """The shard to write to storage."""
 
-    run: str
+    run: str  # the launch's id; notes of two runs are never committed together
     step: int
     round: int
     rank: int
-    world: int
-    head_bytes: int
+    world: int  # number of ranks
+    head_bytes: int  # of its header
 
 
 def persist(
@@ -123,11 +123,9 @@ def _write_shard(
 
 
 def _check(store: Store, shard_write: ShardWrite) -> None:
-    """Check that no later round of the run has saved this step; its note must not be replaced. Raises StorageFailed if
-    one has.
-    """
+    """Raise StorageFailed if a later round of the run has saved this rank's shard of the step: its note must stay."""
     try:
-        text = store.read(shard_write.step, note_name(shard_write.rank), MOST_BYTES)
+        text = store.read(shard_write.step, note_name(shard_write.rank), MAX_BYTES)
         before = read_note(text) if text is not None else None
     except NewerFormat as error:
         raise StorageFailed(
@@ -150,18 +148,21 @@ def _check(store: Store, shard_write: ShardWrite) -> None:
 def _pieces(
     octets: memoryview, shard: StoredShard, rate_limiter: RateLimiter, on_chunk: Callable[[memoryview], None]
 ) -> Generator[memoryview, None, None]:
-    """Give the region in verified pieces, at the limiter's speed. on_chunk: called with each verified chunk."""
-    aside = memoryview(bytearray(min(CHUNK_BYTES, octets.nbytes)))
+    """Yield the region in verified pieces, at the limiter's rate. on_chunk: called with each verified chunk.
+
+    A piece is valid until the next one. Raises BadCheckpoint if a chunk differs from its checksum.
+    """
+    buffer = memoryview(bytearray(min(CHUNK_BYTES, octets.nbytes)))
     for number, expected in enumerate(shard.sums):
         start = number * CHUNK_BYTES
-        chunk = aside[: min(CHUNK_BYTES, octets.nbytes - start)]
+        chunk = buffer[: min(CHUNK_BYTES, octets.nbytes - start)]
         chunk[:] = octets[start : start + chunk.nbytes]
         if sum_of(chunk) != expected:
             raise BadCheckpoint(f"chunk {number} of rank {shard.rank} is not what was hashed: its memory has changed")
         on_chunk(chunk)
-        at = 0
-        while at < chunk.nbytes:
-            piece = chunk[at : at + rate_limiter.pace.piece_bytes]
+        offset = 0
+        while offset < chunk.nbytes:
+            piece = chunk[offset : offset + rate_limiter.pace.piece_bytes]
             rate_limiter.take(piece.nbytes)
             yield piece
-            at += piece.nbytes
+            offset += piece.nbytes

@@ -1,11 +1,11 @@
-"""Reads committed steps from storage, and ranges of a shard to their targets; verifies every byte first.
+"""Reads committed steps from storage, and ranges of a shard into their targets; verifies every byte.
 
-The newest step is found from manifests. A step that is broken, incomplete or unreadable is reported and skipped, and
-the caller takes the next older one.
-Two threads read and hash several blocks at a time. A checksum covers a whole block, so a block that is wanted in part
-is read aside and copied. Bytes are hashed after they are read, never in a mapping of the file. A mapping could change
-after it was hashed, and a file that ends early would kill the process. If a call raises, its targets hold unverified
-bytes and must not be used.
+The newest step is found from manifests. A step that is broken, incomplete or unreadable is logged and skipped, and the
+caller uses the next older one.
+Two threads read and hash several blocks at a time. A checksum covers a whole block, so a block of which only a part is
+wanted is read into a buffer. Bytes are hashed after they are read, never in a mapping of the file: a mapping could
+change after it was hashed, and a file that ends early would kill the process. If a call raises, its targets may have
+unverified bytes and must not be used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import NamedTuple
 import xxhash
 
 from turnout.launcher.checkpoint.format.manifest import (
-    MOST_BYTES,
+    MAX_BYTES,
     Blocks,
     Manifest,
     ShardNote,
@@ -37,28 +37,27 @@ from turnout.launcher.checkpoint.storage.store import MANIFEST, OpenFile, Store,
 from turnout.launcher.errors import BadCheckpoint, NewerFormat, StorageFailed
 from turnout.launcher.event_log import EventLog
 
-MOST_THREADS = 2  # for each rank of a host, which all load at once
+MAX_THREADS = 2  # for each rank of a host, which all load at once
 
-_ALONE_BYTES = 1 << 20  # read by one thread before another one starts
+_SINGLE_THREAD_BYTES = 1 << 20  # read by one thread before another one starts
 
 _NONE = memoryview(b"")
 
 
 class ByteRange(NamedTuple):
-    """A wanted range of bytes. start: offset in the shard. into: the writable target, whose size is the
-    range's length.
-    """
+    """A wanted range of bytes of a shard."""
 
-    start: int
-    into: memoryview
+    start: int  # offset in the shard
+    into: memoryview  # the writable target, whose size is the range's length
 
     @property
     def end(self) -> int:
+        """Return the offset in the shard after the range."""
         return self.start + self.into.nbytes
 
 
 class _BlockRead(NamedTuple):
-    """One job of a reading thread: whole blocks of a shard, read directly to their target or aside."""
+    """One job of a reading thread: whole blocks of a shard, read into their target, or one block for its parts."""
 
     number: int  # of the first block
     into: memoryview  # the target; empty if only parts of one block are wanted
@@ -66,7 +65,7 @@ class _BlockRead(NamedTuple):
 
 
 class VerifiedReader:
-    """Reads a shard with verification. sums: of its blocks. name: used in errors."""
+    """Reads a shard with verification. sums: of its blocks of `block_bytes` bytes. name: used in errors."""
 
     def __init__(self, file: OpenFile, sums: Sequence[int], name: str, block_bytes: int = CHUNK_BYTES) -> None:
         self._file, self._sums, self._name, self.block_bytes = file, sums, name, block_bytes
@@ -88,21 +87,21 @@ class VerifiedReader:
         return into
 
     def fill(self, pieces: Iterable[ByteRange]) -> None:
-        """Read each piece to its target. Pieces may overlap in the shard, but not in their targets.
+        """Read each range into its target. Ranges may overlap in the shard, but not in their targets.
 
-        Raises BadCheckpoint if bytes are not what was hashed, and StorageFailed.
+        Raises BadCheckpoint if bytes differ from their checksums, and StorageFailed.
         """
         jobs = self._jobs(pieces)
         size_bytes = sum(job.into.nbytes or self.block_bytes for job in jobs)
-        helpers = min(MOST_THREADS, len(jobs), len(os.sched_getaffinity(0))) - 1
-        if helpers < 1 or size_bytes <= _ALONE_BYTES:
+        helpers = min(MAX_THREADS, len(jobs), len(os.sched_getaffinity(0))) - 1
+        if helpers < 1 or size_bytes <= _SINGLE_THREAD_BYTES:
             self._work(jobs)
             return
         with ThreadPoolExecutor(helpers, "turnout-read") as pool:
-            others = [pool.submit(self._work, jobs) for _ in range(helpers)]
+            futures = [pool.submit(self._work, jobs) for _ in range(helpers)]
             self._work(jobs)
-            for other in others:
-                other.result()
+            for future in futures:
+                future.result()
 
     def _jobs(self, pieces: Iterable[ByteRange]) -> deque[_BlockRead]:
         """List the reads in file order, joining adjacent whole blocks."""
@@ -110,34 +109,34 @@ class VerifiedReader:
         stride = max(self._file.at_once_bytes // block, 1)
         parts: dict[int, list[ByteRange]] = {}
         for piece in pieces:
-            start, end, into = piece.start, piece.end, piece.into
+            start, end, target = piece.start, piece.end, piece.into
             if not 0 <= start <= end <= size:
                 raise BadCheckpoint(f"{self._name} has {size} bytes: {start} to {end} are not in it")
             first, past = -(-start // block), len(self._sums) if end == size else end // block
             for number in range(first, past, stride):
                 upto = min((number + stride) * block, past * block, end)
-                jobs.append(_BlockRead(number, into[number * block - start : upto - start], ()))
+                jobs.append(_BlockRead(number, target[number * block - start : upto - start], ()))
             for number in {start // block, (end - 1) // block} if start < end else ():
                 if not first <= number < past:
                     low, high = max(start, number * block), min(end, (number + 1) * block)
-                    parts.setdefault(number, []).append(ByteRange(low, into[low - start : high - start]))
+                    parts.setdefault(number, []).append(ByteRange(low, target[low - start : high - start]))
         jobs += [_BlockRead(number, _NONE, pieces_of_block) for number, pieces_of_block in parts.items()]
         return deque(sorted(jobs, key=lambda job: job.number))
 
     def _work(self, jobs: deque[_BlockRead]) -> None:
-        """Do reads one by one, as the other threads do, until none is left or one fails."""
-        room = _NONE  # buffer for a block that is not read straight into its place
+        """Do the remaining jobs one by one, as other threads do too. After an error, remove all jobs and raise it."""
+        buffer = _NONE  # buffer for a block that is not read straight into its place
         try:
             while (job := _take_next(jobs)) is not None:
                 if not job.parts:
                     self._read(job.number, job.into)
                 elif job.number == 0 and self._first.nbytes:
-                    _spread(self._first, 0, job.parts)
+                    _copy_parts(self._first, 0, job.parts)
                 else:
-                    room = room or memoryview(bytearray(self.block_bytes))
+                    buffer = buffer or memoryview(bytearray(self.block_bytes))
                     start = job.number * self.block_bytes
-                    self._read(job.number, room[: self._file.size_bytes - start])
-                    _spread(room, start, job.parts)
+                    self._read(job.number, buffer[: self._file.size_bytes - start])
+                    _copy_parts(buffer, start, job.parts)
         except BaseException:
             jobs.clear()
             raise
@@ -146,14 +145,15 @@ class VerifiedReader:
         """Read and verify whole blocks, starting with this one."""
         block = self.block_bytes
         self._file.fill(into, number * block)
-        for at in range(0, into.nbytes, block):
+        for offset in range(0, into.nbytes, block):
             hashing = xxhash.xxh3_64()  # its update() releases the GIL; the one-shot function does not
-            hashing.update(into[at : at + block])
+            hashing.update(into[offset : offset + block])
             if hashing.intdigest() != self._sums[number]:
                 raise BadCheckpoint(f"{self._name}: {self._block_name(number)} is not what was written")
             number += 1
 
     def _block_name(self, number: int) -> str:
+        """Return the name of a block for errors."""
         kind = "chunk" if self.block_bytes == CHUNK_BYTES else "block"
         return f"{kind} {number}, at byte {number * self.block_bytes},"
 
@@ -166,7 +166,7 @@ def _take_next(jobs: deque[_BlockRead]) -> _BlockRead | None:
         return None
 
 
-def _spread(block: memoryview, start: int, parts: Sequence[ByteRange]) -> None:
+def _copy_parts(block: memoryview, start: int, parts: Sequence[ByteRange]) -> None:
     """Copy the parts of a block, which begins at `start`, into their places."""
     for part in parts:
         _copy(part.into, block[part.start - start : part.end - start])
@@ -178,38 +178,38 @@ def _copy(to: memoryview, source: memoryview) -> None:
 
 
 def _address(view: memoryview) -> int:
+    """Return the address of a writable view."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
-VISIBLE_S, _LOOK_S = 10.0, 0.1  # seconds; NFS may show a folder as it was some seconds ago
+VISIBLE_S, _POLL_S = 10.0, 0.1  # seconds; NFS may show a folder as it was some seconds ago
 
 
 def committed(
     store: Store, log_event: EventLog, *, only: int | None = None, newer_too: bool = False
 ) -> Iterator[Manifest]:
-    """Give the manifests of all committed steps, newest first, whose shards have their full size.
+    """Yield the manifests of all committed steps, newest first, whose shards have their full size. Log other steps.
 
-    only: of this step alone. newer_too: skip steps of a newer format instead of raising NewerFormat, for callers that
-    do not load.
-    Raises StorageFailed if the store cannot be listed, or if no step was given and one of them could not be read.
-    Failed storage must not look like an empty one.
+    only: yield at most this step; None for all. newer_too: skip steps of a newer format instead of raising NewerFormat,
+    for callers that do not load. Raises StorageFailed if the store cannot be listed, or if nothing was yielded and a
+    step could not be read: failed storage must not look empty.
     """
     failure: StorageFailed | None = None
-    given = False
+    has_yielded = False
     for step in reversed(store.steps()):
         if only not in (None, step):
             continue
         try:
-            found = manifest_of(store, step)
+            manifest = manifest_of(store, step)
         except (BadCheckpoint, StorageFailed) as error:
             if isinstance(error, NewerFormat) and not newer_too:
                 raise
             failure = failure or (error if isinstance(error, StorageFailed) else None)
             log_event("checkpoint_passed_over", {"step": step, "store": store.name, "why": str(error)})
             continue
-        given = True
-        yield found
-    if failure is not None and not given:
+        has_yielded = True
+        yield manifest
+    if failure is not None and not has_yielded:
         raise failure
 
 
@@ -230,7 +230,7 @@ def manifest_of(store: Store, step: int) -> Manifest:
 
     Raises BadCheckpoint, NewerFormat, StorageFailed.
     """
-    text = store.read(step, MANIFEST, MOST_BYTES)
+    text = store.read(step, MANIFEST, MAX_BYTES)
     if text is None:
         raise BadCheckpoint(f"step {step} is not committed")
     try:
@@ -245,16 +245,15 @@ def manifest_of(store: Store, step: int) -> Manifest:
     for shard in manifest.shards:
         about = files.get(shard.file)
         if about is None or about.size_bytes != shard.bytes:
-            what = "is not there as a plain file" if about is None else f"has {about.size_bytes} bytes"
-            raise BadCheckpoint(f"step {step}: {shard.file} {what}, and {shard.bytes} were written")
+            problem = "is not there as a plain file" if about is None else f"has {about.size_bytes} bytes"
+            raise BadCheckpoint(f"step {step}: {shard.file} {problem}, and {shard.bytes} were written")
     return manifest
 
 
 def await_manifest(store: Store, step: int) -> Manifest:
-    """Return the manifest of a step that another worker has seen committed. Waits VISIBLE_S for storage that shows it
-    late.
+    """Return the manifest of a step that another worker has seen committed.
 
-    Raises as `manifest_of` does.
+    Waits up to VISIBLE_S, since storage may show it later on this host. Raises the errors of `manifest_of`.
     """
     until_s = time.monotonic() + VISIBLE_S
     while True:
@@ -263,20 +262,23 @@ def await_manifest(store: Store, step: int) -> Manifest:
         except BadCheckpoint as error:
             if isinstance(error, NewerFormat) or time.monotonic() > until_s:
                 raise
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def verify(store: Store, step: int, paced: RateLimiter | None = None) -> Manifest:
-    """Read and verify every chunk of every shard of a step. Raises BadCheckpoint, StorageFailed."""
+    """Read and verify every chunk of every shard of a step; return its manifest. paced: limits the rate of reading.
+
+    Raises BadCheckpoint and StorageFailed.
+    """
     manifest = manifest_of(store, step)
-    aside = memoryview(bytearray(CHUNK_BYTES))
+    buffer = memoryview(bytearray(CHUNK_BYTES))
     for shard in manifest.shards:
         with store.opened(step, shard.file) as file:
-            _same_size(file, shard)
+            _check_size(file, shard)
             for number, start, size in _chunks(shard):
                 if paced is not None:
                     paced.take(size)
-                _fill(file, shard, number, start, aside[:size])
+                _fill(file, shard, number, start, buffer[:size])
                 file.forget(start, size)
     return manifest
 
@@ -284,7 +286,7 @@ def verify(store: Store, step: int, paced: RateLimiter | None = None) -> Manifes
 def load(store: Store, manifest: Manifest, rank: int, into: memoryview | None = None) -> memoryview:
     """Load one rank's shard, header and data, and verify each chunk as it arrives.
 
-    into: memory of exactly the shard's size, partly written if this raises; new memory by default.
+    into: memory of exactly the shard's size, which may have unverified bytes if this raises; None for new memory.
     Raises BadCheckpoint, StorageFailed.
     """
     shard = manifest.shards[rank]
@@ -292,7 +294,7 @@ def load(store: Store, manifest: Manifest, rank: int, into: memoryview | None = 
     if view.nbytes != shard.bytes:
         raise ValueError(f"{shard.bytes} bytes do not go into {view.nbytes}")
     with store.opened(manifest.step, shard.file) as file:
-        _same_size(file, shard)
+        _check_size(file, shard)
         VerifiedReader(file, shard.sums, shard.file).fill([ByteRange(0, view)])
     return view
 
@@ -306,35 +308,37 @@ def _memory(size_bytes: int) -> memoryview:
 
 
 def note_of(store: Store, step: int, rank: int) -> ShardNote | None:
-    """Return a rank's note of its shard, or None if it is missing or broken. Raises StorageFailed."""
+    """Return the note about a rank's shard, None if it is missing or broken. Raises StorageFailed."""
     try:
-        text = store.read(step, note_name(rank), MOST_BYTES)
+        text = store.read(step, note_name(rank), MAX_BYTES)
         return read_note(text) if text is not None else None
     except BadCheckpoint:
         return None
 
 
 def blocks_of(store: Store, step: int, shard: StoredShard) -> Blocks | None:
-    """Return the block checksums of a committed shard, or None if it has none.
+    """Return the block checksums of a committed shard, from its note; None if it has none.
 
-    None too if another round has since noted another shard. Raises StorageFailed.
+    None too if the note is of another shard, which another round has written since. Raises StorageFailed.
     """
     note = note_of(store, step, shard.rank)
     return note.blocks if note is not None and note.shard == shard else None
 
 
 def _chunks(shard: StoredShard) -> Iterator[tuple[int, int, int]]:
-    """Give the number, offset and size of each chunk."""
+    """Yield the number, offset and size of each chunk of a shard."""
     for number, start in enumerate(range(0, shard.bytes, CHUNK_BYTES)):
         yield number, start, min(CHUNK_BYTES, shard.bytes - start)
 
 
-def _same_size(file: OpenFile, shard: StoredShard) -> None:
+def _check_size(file: OpenFile, shard: StoredShard) -> None:
+    """Raise BadCheckpoint if a shard's file has another size than its manifest says."""
     if file.size_bytes != shard.bytes:
         raise BadCheckpoint(f"{shard.file} has {file.size_bytes} bytes, and {shard.bytes} were written")
 
 
 def _fill(file: OpenFile, shard: StoredShard, number: int, start: int, view: memoryview) -> None:
+    """Read one chunk of a shard into `view`, and verify it. start: its offset. Raises BadCheckpoint."""
     file.fill(view, start)
     if sum_of(view) != shard.sums[number]:
         raise BadCheckpoint(f"{shard.file}: chunk {number}, at byte {start}, is not what was written")

@@ -5,8 +5,8 @@
     <target>/step-0000000010/manifest.json             all shards of one world; this file alone commits the step
     <target>/step-0000000010/.rank-00003.….tmp         an unfinished file, in folders only; an object appears whole
 
-If a shard's name exists, the shard gets another name, which its note tells. So saving a step again after a rollback
-changes nothing that is committed.
+If a shard's name exists, the shard gets another name, which is in its note. So saving a step again after a rollback
+changes no committed file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol
 from turnout.launcher.errors import StorageFailed
 
 MANIFEST = "manifest.json"
-MOST_STEP = 1 << 60
+MAX_STEP = 1 << 60
 _STEP = re.compile(r"step-(\d{10,19})")
 _RANK = re.compile(r"rank-(\d{5,10})(\.[0-9a-f]+)?\.(safetensors|json)")
 
@@ -68,7 +68,7 @@ class Store(Protocol):
         and there is no file.
         """
 
-    def read(self, step: int, name: str, most_bytes: int) -> bytes | None:
+    def read(self, step: int, name: str, max_bytes: int) -> bytes | None:
         """Read a small file, None if it does not exist. Raises BadCheckpoint for what cannot be a file of ours."""
 
     def opened(self, step: int, name: str) -> AbstractContextManager[OpenFile]:
@@ -78,27 +78,29 @@ class Store(Protocol):
         """Remove files in this order. The first removal is synced before the others. An empty step is removed too."""
 
     def sweep(self, step: int, now_s: float, older_than_s: float, ranks: Mapping[int, int]) -> tuple[str, ...]:
-        """Remove unfinished files of killed writers; return their names. ranks: those only the caller writes, with
-        their round.
+        """Remove unfinished files of killed writers; return their names.
+
+        now_s: by the storage's clock. older_than_s: younger files stay, unless an earlier boot or round of a rank in
+        `ranks` wrote them. ranks: ranks that only the caller writes, with their current round.
         """
 
 
 def step_name(step: int) -> str:
     """Return the folder name of a step, 0 to 1 << 60."""
-    if not 0 <= step <= MOST_STEP:
-        raise StorageFailed(f"step {step} cannot be stored: 0 to {MOST_STEP} can")
+    if not 0 <= step <= MAX_STEP:
+        raise StorageFailed(f"step {step} cannot be stored: 0 to {MAX_STEP} can")
     return f"step-{step:010}"
 
 
 def step_of(name: str) -> int | None:
     """Return the step of a folder name, or None if it is not one of ours."""
-    found = _STEP.fullmatch(name)
-    step = int(found[1]) if found else -1
-    return step if found and step <= MOST_STEP and step_name(step) == name else None
+    match = _STEP.fullmatch(name)
+    step = int(match[1]) if match else -1
+    return step if match and step <= MAX_STEP and step_name(step) == name else None
 
 
 def shard_name(rank: int, mark: str = "") -> str:
-    """Return the name of a rank's shard. mark: hexadecimal, to tell several shards of one rank and step apart."""
+    """Return the name of a rank's shard. mark: hexadecimal, distinguishes shards of one rank and step; "" for none."""
     return f"rank-{rank:05}{'.' if mark else ''}{mark}.safetensors"
 
 
@@ -109,8 +111,8 @@ def note_name(rank: int) -> str:
 
 def rank_of(name: str) -> int | None:
     """Return the rank of a shard or a note, or None for other names."""
-    found = _RANK.fullmatch(name)
-    return int(found[1]) if found else None
+    match = _RANK.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def is_shard(name: str) -> bool:
@@ -135,8 +137,8 @@ _FAULTS = {
 }
 
 
-def failed(name: str, doing: str, error: OSError) -> StorageFailed:
-    """Make an error that names the store, the action, the cause and a remedy."""
+def storage_failure(name: str, doing: str, error: OSError) -> StorageFailed:
+    """Return an error that names the store, the action (`doing`), the cause and a remedy."""
     number = error.errno or 0
     why = _FAULTS.get(number, error.strerror or str(error))
     return StorageFailed(f"{name}: {doing}: {why} ({errno.errorcode.get(number, type(error).__name__)})")

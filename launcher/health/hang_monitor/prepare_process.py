@@ -1,6 +1,6 @@
 """Prepares a training process at its start, so that its stack traces can be taken later if it hangs.
 
-Most pods must not trace processes. A signal that makes Python write the stacks of all its threads needs no right.
+Most pods may not trace processes. A signal that makes Python write the stacks of all its threads needs no privilege.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def stacks_file(progress: str | os.PathLike[str]) -> str:
 
 
 def make_traceable() -> None:
-    """Prepare this training process for stack traces, as early as possible. Further calls and calls without an agent do
-    nothing.
+    """Prepare this training process for stack traces, as early as possible, and count its optimizer steps from then on.
 
-    A fork of the warm parent calls it first. A fresh Python calls it from startup_hook/sitecustomize.py if it reads
-    PYTHONPATH, else with its first `Steps`. From then on its optimizers are heard. Raises OSError.
+    Further calls and calls without an agent do nothing. A fork of the forkserver's parent calls it first. A fresh
+    Python calls it from startup_hook/sitecustomize.py if it reads PYTHONPATH, else with its first `Steps`. Raises
+    OSError.
     """
     path = os.environ.get(PROGRESS, "")
     if path:
@@ -64,17 +64,17 @@ def _register_handler(progress: str, pid: int) -> None:
     faulthandler.register(SIGNAL, high, all_threads=True)
     if (heartbeat := progress_reporter()) is not None:
         _call_on_import(lambda optimizer: optimizer.register_optimizer_step_post_hook(heartbeat.count_optimizer_step))
-        atexit.register(_end, heartbeat, pid)
+        atexit.register(_enter_ending_phase, heartbeat, pid)
 
 
-def _end(heartbeat: ProgressReporter, pid: int) -> None:
+def _enter_ending_phase(heartbeat: ProgressReporter, pid: int) -> None:
     """Enter the phase "ending" when Python exits, unless this is a fork of the process."""
     if os.getpid() == pid:
         heartbeat.enter("ending")
 
 
 def _call_on_import(on_import: Callable[[Any], None]) -> None:
-    """Call `on_import` when torch's optimizers are imported: now, or later."""
+    """Call `on_import` with torch's optimizer module: now if it is imported, else right after its import."""
     optimizer = sys.modules.get(_OPTIMIZER)
     if optimizer is not None:
         on_import(optimizer)
@@ -83,7 +83,7 @@ def _call_on_import(on_import: Callable[[Any], None]) -> None:
 
 
 class _OptimizerImport(MetaPathFinder):
-    """Finds torch's optimizer module once as Python would, and reports when it has been imported."""
+    """Finds torch's optimizer module as Python would, and calls `on_import` right after the import, once."""
 
     def __init__(self, on_import: Callable[[Any], None]) -> None:
         self._on_import = on_import
@@ -102,18 +102,20 @@ class _OptimizerImport(MetaPathFinder):
         if spec is not None and (loader := spec.loader) is not None:
             execute = loader.exec_module
 
-            def executed(module: ModuleType) -> None:
+            def execute_and_report(module: ModuleType) -> None:
+                """Execute the module, then call `on_import` with it."""
                 execute(module)
                 self._on_import(module)
 
-            loader.exec_module = executed  # type: ignore[method-assign]
+            loader.exec_module = execute_and_report  # type: ignore[method-assign]
         return spec
 
 
 def traceable_environment(env: Mapping[str, str], script: str = "") -> dict[str, str]:
-    """Return the environment for a program that replaces this process, so that it is prepared if it is a Python.
+    """Return `env` with the startup hook on PYTHONPATH, for a program that replaces this process.
 
-    script: the script that it runs, if known. If the user has a module named like ours beside it, nothing is changed.
+    If that program is Python, it is then prepared for stack traces. script: the script that it runs, "" if unknown.
+    Returns `env` unchanged without an agent, and if a module of the user beside the script has our package's name.
     """
     if not env.get(PROGRESS) or any(_shadows(folder) for folder in (os.path.dirname(script), os.getcwd())):
         return dict(env)
@@ -122,6 +124,7 @@ def traceable_environment(env: Mapping[str, str], script: str = "") -> dict[str,
 
 
 def _shadows(folder: str) -> bool:
+    """Return True if a folder has another module with the name of our package. "" stands for the current folder."""
     package = Path(folder or ".", _PACKAGE.name)
     return package.with_suffix(".py").exists() or (package.is_dir() and package.resolve() != _PACKAGE.resolve())
 
@@ -130,7 +133,10 @@ USAGE, CANNOT_RUN, NOT_FOUND = 2, 126, 127  # exit codes, as in shells
 
 
 def main() -> int:
-    """Replace this process by the program. Returns an exit code only if it cannot be run."""
+    """Replace this process by the program of the command line (`xpu_timer_launch PROGRAM [ARG ...]`).
+
+    Returns an exit code only if the program cannot be run.
+    """
     command = sys.argv[1:]
     if not command:
         print("usage: xpu_timer_launch PROGRAM [ARG ...]", file=sys.stderr)

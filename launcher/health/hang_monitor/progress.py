@@ -1,8 +1,8 @@
 """Shares the progress of a training process with its agent: steps, their times, phases, and the stop step.
 
-Both sides share one memory file per process. A script marks its steps through `Steps` (launcher/elastic/steps.py).
-Otherwise each step of an optimizer counts. It costs a few microseconds per step. Only the thread of the training loop
-may report.
+A training process and its agent map one file per process. A script marks its steps through `Steps`
+(launcher/elastic/steps.py); without marks, each step of an optimizer counts. Reporting costs a few microseconds per
+step. Only the thread of the training loop may report.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import Any
 
 from turnout.launcher.goodput.job_time import RankZero
-from turnout.launcher.health.hang_detector import BUCKETS, MOST_COUNTED, Progress, aged, bucket_of
+from turnout.launcher.health.hang_detector import BUCKETS, MAX_COUNTED, Progress, bucket_of, halve_counts
 
 PROGRESS = "TURNOUT_PROGRESS_FILE"
 
-DONE, SAVED, WAITS, STOP, SURE = range(5)  # STOP: the step at which all stop
-
-BEATS, BEAT_NS, TURNS, TURN_NS, MARKED = range(5, 10)  # written by the heartbeat
-
-RESTORE_NS, SAVE_NS, DATA_NS, OTHER_NS, FIRST_NS = range(10, 15)  # spent in phases that have ended; first step
-
+# Indexes of the 64-bit words in the file. The process writes the newest steps done and saved and whether it waits at
+# the
+# stop step; the agent writes the step after which all stop, and whether that step is confirmed.
+DONE, SAVED, WAITS, STOP, SURE = range(5)
+# Written by ProgressReporter: the fields of Progress, times in nanoseconds of time.monotonic_ns().
+BEATS, BEAT_NS, TURNS, TURN_NS, MARKED = range(5, 10)
+RESTORE_NS, SAVE_NS, DATA_NS, OTHER_NS, FIRST_NS = range(10, 15)  # time spent in ended phases; time of the first step
 FILE_BYTES = 4_096
-
-NAME_BYTES = 64
+NAME_BYTES = 64  # of the phase's name
 
 _FIRST = (-1, -1, 0, -1)  # DONE, SAVED, WAITS, STOP; all others begin at 0
 
@@ -44,7 +44,9 @@ assert _COUNTS_AT + _COUNTS.size <= FILE_BYTES
 
 
 class SharedCounters:
-    """64-bit words in a shared file. Each has one writer, and is written in one store."""
+    """64-bit words in a file that a training process and its agent share. Each word has one writer, and is written in
+    one store, so a reader never sees a part of it.
+    """
 
     def __init__(self, path: str | Path) -> None:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -55,18 +57,21 @@ class SharedCounters:
         finally:
             os.close(file)
 
-    def read(self, at: int) -> int:
-        return int(_WORD.unpack_from(self._map, at * _WORD.size)[0])
+    def read(self, index: int) -> int:
+        """Return the word at an index, such as DONE."""
+        return int(_WORD.unpack_from(self._map, index * _WORD.size)[0])
 
-    def write(self, at: int, value: int) -> None:
-        _WORD.pack_into(self._map, at * _WORD.size, value)
+    def write(self, index: int, value: int) -> None:
+        """Set the word at an index, such as DONE."""
+        _WORD.pack_into(self._map, index * _WORD.size, value)
 
     def name(self) -> str:
-        """Return the name of the phase. If it is read during a write, it may mix two names."""
+        """Return the name of the open phase, "" for none. During a write it may be a mixture of two names."""
         raw = self._map[_NAME_AT : _NAME_AT + NAME_BYTES].rstrip(b"\0").decode(errors="replace")
         return "".join(letter if letter.isprintable() else "?" for letter in raw)
 
     def write_name(self, name: str) -> None:
+        """Set the name of the open phase, cut to NAME_BYTES."""
         self._map[_NAME_AT : _NAME_AT + NAME_BYTES] = name.encode(errors="replace")[:NAME_BYTES].ljust(
             NAME_BYTES, b"\0"
         )
@@ -76,29 +81,45 @@ class SharedCounters:
         return tuple(max(0, count) for count in _COUNTS.unpack_from(self._map, _COUNTS_AT))
 
     def write_count(self, bucket: int, count: int) -> None:
+        """Set the number of steps in one bucket of step times."""
         _WORD.pack_into(self._map, _COUNTS_AT + bucket * _WORD.size, count)
 
     def write_counts(self, counts: Sequence[int]) -> None:
+        """Set the number of steps in all buckets."""
         _COUNTS.pack_into(self._map, _COUNTS_AT, *counts)
 
     def close(self) -> None:
+        """Unmap the file."""
         self._map.close()
 
 
 def make(path: Path) -> SharedCounters:
-    """Create the file for a process of a new round."""
+    """Create the file of counters for a process of a new round, in place of an older one."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(b"".join(map(_WORD.pack, _FIRST)).ljust(FILE_BYTES, b"\0"))
     return SharedCounters(path)
 
 
-COMPILES, SAVES, EVALUATES, RESTORES, DATA = "compiling", "saving", "evaluation", "restoring", "data"
+COMPILING_PHASE, SAVING_PHASE, EVALUATING_PHASE, RESTORING_PHASE, DATA_PHASE = (
+    "compiling",
+    "saving",
+    "evaluation",
+    "restoring",
+    "data",
+)
 
-AGREES, LEFT = "agreeing on the last step", "after the training loop"
+AGREEING_PHASE, AFTER_LOOP_PHASE = "agreeing on the last step", "after the training loop"
 
-# Where the time of a phase is added. Phases after the last step are not counted: the coordinator knows what ends there.
-_SPENT_IN = {RESTORES: RESTORE_NS, SAVES: SAVE_NS, DATA: DATA_NS, AGREES: None, LEFT: None}
+# The word to which the time of a phase is added; OTHER_NS for all other phases. None: that time is not counted, since
+# the coordinator counts the time after the last step.
+_SPENT_IN = {
+    RESTORING_PHASE: RESTORE_NS,
+    SAVING_PHASE: SAVE_NS,
+    DATA_PHASE: DATA_NS,
+    AGREEING_PHASE: None,
+    AFTER_LOOP_PHASE: None,
+}
 
 
 class ProgressReporter:
@@ -141,29 +162,32 @@ class ProgressReporter:
             self._watch_compiler(compiler)
 
     def _count(self, bucket: int) -> None:
-        """Add one interval to a bucket of the histogram. All counts are aged when their sum exceeds MOST_COUNTED."""
+        """Add one interval to a bucket of the histogram. All counts are halved when their sum exceeds
+        MAX_COUNTED.
+        """
         self._counts[bucket] += 1
         self._counted += 1
-        if self._counted > MOST_COUNTED:
-            self._counts = aged(self._counts)
+        if self._counted > MAX_COUNTED:
+            self._counts = halve_counts(self._counts)
             self._counted = sum(self._counts)
             self._words.write_counts(self._counts)
         else:
             self._words.write_count(bucket, self._counts[bucket])
 
     def _watch_compiler(self, compiler: Any) -> None:
-        """Hear when torch compiles, which may take a minute within a step. The first compilation comes before the first
-        step.
+        """Enter a phase whenever torch compiles, which may take a minute within a step.
+
+        compiler: the module torch._dynamo.callback.
         """
         try:
-            compiler.on_compile_start(lambda *_: self.enter(COMPILES))
-            compiler.on_compile_end(lambda *_: self.leave(COMPILES))
+            compiler.on_compile_start(lambda *_: self.enter(COMPILING_PHASE))
+            compiler.on_compile_end(lambda *_: self.leave(COMPILING_PHASE))
         except AttributeError:  # another version of torch: compiling then counts as a long step
             return
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Mark the block as a named phase, which is not a step."""
+        """Mark the block as a named phase, whose time does not count as step time."""
         self.enter(name)
         try:
             yield
@@ -171,20 +195,17 @@ class ProgressReporter:
             self.leave(name)
 
     def enter(self, name: str) -> None:
-        """Begin a phase."""
+        """Begin a phase. Phases may be nested."""
         self._set_phases([*self._phases, name])
 
     def leave(self, name: str) -> None:
-        """End a phase if it has begun. Its time does not count for the step that it interrupted."""
+        """End the innermost phase of this name, if there is one. Its time does not count as time of the open step."""
         if name in self._phases:
-            at = len(self._phases) - 1 - self._phases[::-1].index(name)
-            self._set_phases([*self._phases[:at], *self._phases[at + 1 :]])
+            index = len(self._phases) - 1 - self._phases[::-1].index(name)
+            self._set_phases([*self._phases[:index], *self._phases[index + 1 :]])
 
     def _set_phases(self, phases: list[str]) -> None:
-        """Enter or leave a named phase, such as compilation.
-
-        Time inside phases does not count as time without progress. phases: the open phases, outermost first.
-        """
+        """Replace the open phases, and add the time of the innermost one to its word. phases: outermost first."""
         now_ns = time.monotonic_ns()
         if self._phases and (spent_in := _SPENT_IN.get(self._phases[-1], OTHER_NS)) is not None:
             self._words.write(spent_in, self._words.read(spent_in) + now_ns - self._turned_ns)
@@ -198,7 +219,7 @@ class ProgressReporter:
 
 
 def in_phase(name: str) -> AbstractContextManager[None]:
-    """Mark the block as a named phase. Does nothing outside the main thread or without an agent."""
+    """Mark a `with` block as a named phase. Does nothing outside the main thread or without an agent."""
     reporter = progress_reporter() if threading.current_thread() is threading.main_thread() else None
     return nullcontext() if reporter is None else reporter.phase(name)
 
@@ -246,14 +267,17 @@ class StepCounters:
         ]
 
     def rank_zero(self, round_: int) -> RankZero:
-        """Return the progress of the first process up to now, the current phase included."""
+        """Return the progress of local rank 0 in this round up to now, the open phase included.
+
+        The times of steps are 0, and the first step -1, as long as it has done no step with `Steps`.
+        """
         words, now_ns = self._words[0], time.monotonic_ns()
-        spent_ns = {at: words.read(at) for at in (RESTORE_NS, SAVE_NS, DATA_NS, OTHER_NS)}
+        spent_ns = {index: words.read(index) for index in (RESTORE_NS, SAVE_NS, DATA_NS, OTHER_NS)}
         name = words.name()
         if name and (spent_in := _SPENT_IN.get(name, OTHER_NS)) is not None:
             spent_ns[spent_in] += max(now_ns - words.read(TURN_NS), 0)
         step, beats = words.read(DONE), words.read(BEATS)
-        since_step_ns, since_first_ns = (max(now_ns - words.read(at), 0) for at in (BEAT_NS, FIRST_NS))
+        since_step_ns, since_first_ns = (max(now_ns - words.read(index), 0) for index in (BEAT_NS, FIRST_NS))
         is_marked = step >= 0 and beats > 0
         return RankZero(
             round_,
@@ -268,14 +292,17 @@ class StepCounters:
         )
 
     def stop_at(self, step: int, *, sure: bool) -> int:
-        """Set the step after which all stop. Return the farthest step that a process may have begun, as seen now."""
+        """Tell the processes the step after which all stop. Return the farthest step that one of them may have begun.
+
+        sure: the step is confirmed; otherwise a process that reaches it waits.
+        """
         for words in self._words:
             words.write(STOP, step)
             words.write(SURE, int(sure))
         return max(words.read(DONE) + (not words.read(WAITS)) for words in self._words)
 
     def close(self) -> None:
-        """Remove the files. A process that has one open keeps it."""
+        """Remove the files. A process that has its file mapped can still write to it."""
         for words, path in zip(self._words, self.paths, strict=True):
             words.close()
             path.unlink(missing_ok=True)

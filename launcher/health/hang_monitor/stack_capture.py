@@ -1,6 +1,6 @@
-"""Takes the stack traces of this agent's processes: by py-spy if it is installed and allowed, else by a signal.
+"""Captures the stacks of this agent's processes: by py-spy if it is installed and allowed, else by a signal.
 
-It knows the folder for the traces: where it is, who may read it, and that each file in it is complete.
+It also writes the files: the folder, its permissions, and that each file in it is complete.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.launcher.health.hang_monitor.prepare_process import SIGNAL, stacks_file
-from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
+from turnout.launcher.health.stack_traces.parse import MAX_BYTES, write
 
 _NAME = "turnout-stacks"
 
@@ -28,8 +28,9 @@ _NAME = "turnout-stacks"
 class StackFolder:
     """A folder for stack traces: the one that the user named, or one in the temporary folder for this user alone.
 
-    A stack trace shows code and names of files. Anybody may make a folder or a link of our name in the temporary folder
-    first; then a fresh one beside it is used.
+    A stack trace shows code and names of files. Another user may have made a folder or a link of our name in the
+    temporary folder; then a fresh folder beside it is used. named: "" for the temporary folder. temporary: None for the
+    system's.
     """
 
     def __init__(self, named: str, temporary: Path | None = None) -> None:
@@ -37,7 +38,10 @@ class StackFolder:
         self.path = Path(named) if named else (temporary or Path(tempfile.gettempdir())) / _NAME
 
     def keep(self, files: Mapping[int, bytes], world: int) -> None:
-        """Write one file per rank, and remove those of worlds of other sizes. Raises OSError."""
+        """Write one file per rank, and remove the files of worlds of other sizes. Raises OSError.
+
+        files: content by rank. world: number of ranks.
+        """
         self._make()
         for old in self.path.glob("[0-9]*-*.stacktrace"):
             if not old.name.endswith(f"-{world:05}.stacktrace"):
@@ -45,7 +49,10 @@ class StackFolder:
         self.write({f"{rank:05}-{world:05}.stacktrace": content for rank, content in files.items()})
 
     def write(self, files: Mapping[str, bytes]) -> None:
-        """Write files by name. Agents of several hosts may write the same name in a shared folder. Raises OSError."""
+        """Write files, given as content by name, each in one step. Agents of several hosts may write the same name.
+
+        Raises OSError.
+        """
         self._make()
         for name, content in files.items():
             new = self.path / f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
@@ -62,7 +69,7 @@ class StackFolder:
             self.path = Path(tempfile.mkdtemp(prefix=f"{_NAME}-", dir=self.path.parent))
 
     def _is_ours(self) -> bool:
-        """Return True if the folder belongs to this user. Others lose the right to read it."""
+        """Return True if the folder belongs to this user; then make it readable for this user alone."""
         about = self.path.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
             return False
@@ -71,13 +78,14 @@ class StackFolder:
         return True
 
 
-NATIVE_S, PLAIN_S = 30.0, 10.0  # seconds for py-spy: it reads symbols of large libraries slowly the first time
+# Seconds for py-spy with native frames, which reads symbols of large libraries slowly the first time, and without.
+NATIVE_S, PLAIN_S = 30.0, 10.0
 
 ANSWER_S = 3.0  # seconds for a process to answer the signal
 
 _QUIET_S = 0.1  # seconds without output after which a dump is complete
 
-_LOOK_S = 0.01
+_LOOK_S = 0.01  # seconds between two checks of the dump's size
 
 _STATES = {"D": "the kernel does not let it go", "T": "it is stopped", "t": "a debugger has stopped it"}
 
@@ -86,20 +94,21 @@ _STATES = {"D": "the kernel does not let it go", "T": "it is stopped", "t": "a d
 class CapturedStack:
     """The stack traces of one process."""
 
-    file: bytes  # the bytes of its file
+    file: bytes  # the content of its file, as parse.write encodes it
     shown: bool  # it has stacks
-    why: str = ""  # what failed, if anything
+    why: str = ""  # why stacks are missing, or why py-spy failed; "" for no failure
 
 
 def find_py_spy() -> str:
-    """Return the path of py-spy, "" if it is not installed: beside this Python, or on the path."""
+    """Return the path of py-spy, beside this Python or on PATH; "" if it is not installed."""
     installed = Path(sys.executable).with_name("py-spy")
     return str(installed) if os.access(installed, os.X_OK) else shutil.which("py-spy") or ""
 
 
 async def capture_stacks(processes: Mapping[int, tuple[int, Path]], py_spy: str) -> dict[int, CapturedStack]:
-    """Take the stack traces of these processes at once. processes: pid and progress file by local rank. py_spy: "" for
-    none.
+    """Capture the stacks of these processes at the same time; return them by local rank.
+
+    processes: pid and progress file by local rank. py_spy: path of py-spy, "" for none.
     """
     ranks = sorted(processes)
     stacks = await asyncio.gather(*(_capture_one(*processes[rank], py_spy) for rank in ranks))
@@ -107,7 +116,7 @@ async def capture_stacks(processes: Mapping[int, tuple[int, Path]], py_spy: str)
 
 
 async def _capture_one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
-    """Take the stack trace of one process."""
+    """Capture the stacks of one process: by py-spy with native frames, without them, or by a signal."""
     state = _state(pid)
     if not state:
         return CapturedStack(write("", "", "", "the process has ended"), False, "the process has ended")
@@ -126,7 +135,7 @@ async def _capture_one(pid: int, progress: Path, py_spy: str) -> CapturedStack:
 
 
 async def _run_py_spy(command: list[str], limit_s: float) -> tuple[str, str]:
-    """Run py-spy; return its output and the reason why it failed."""
+    """Run py-spy; return its output and "", or "" and the reason why it failed. limit_s: seconds until it is killed."""
     try:
         spy = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
@@ -142,7 +151,7 @@ async def _run_py_spy(command: list[str], limit_s: float) -> tuple[str, str]:
             with contextlib.suppress(ProcessLookupError):
                 spy.kill()
             await spy.wait()
-    if spy.returncode == 0 and len(out) < MOST_BYTES // 2:  # quoting in JSON makes it larger
+    if spy.returncode == 0 and len(out) < MAX_BYTES // 2:  # quoting in JSON makes it larger
         return out.decode(errors="replace"), ""
     return "", f"py-spy: {_complaint(err.decode(errors='replace')) or f'exit code {spy.returncode}'}"
 
@@ -155,7 +164,10 @@ def _complaint(printed: str) -> str:
 
 
 def _dump_by_signal(pid: int, file: Path) -> tuple[str, str]:
-    """Make the process write its stacks; return the text, and why it is missing. Waits up to ANSWER_S."""
+    """Make the process write its stacks to `file`; return the text and "", or "" and the reason why it is missing.
+
+    Waits up to ANSWER_S. Blocks.
+    """
     try:
         if not _signal(pid, file):
             return "", "the process has no handler of ours: it was not forked, and its script has no Steps"
@@ -163,17 +175,17 @@ def _dump_by_signal(pid: int, file: Path) -> tuple[str, str]:
         until_s, size = since_s + ANSWER_S, 0
         while time.monotonic() < until_s and (not size or time.monotonic() - since_s < _QUIET_S):
             time.sleep(_LOOK_S)
-            if (now := file.stat().st_size) != size:
-                size, since_s = now, time.monotonic()
+            if (current_size := file.stat().st_size) != size:
+                size, since_s = current_size, time.monotonic()
         with file.open("rb") as dump:
-            printed = dump.read(MOST_BYTES // 2).decode(errors="replace")
+            printed = dump.read(MAX_BYTES // 2).decode(errors="replace")
     except OSError as error:
         return "", f"its stacks cannot be had: {error}"
     return printed, "" if printed else f"it did not answer a signal in {ANSWER_S:g} s"
 
 
 def _signal(pid: int, file: Path) -> bool:
-    """Signal the process if it has a handler. False if not, since the signal would then kill it."""
+    """Truncate `file` and signal the process, if it has our handler. Else return False: the signal would kill it."""
     process = os.pidfd_open(pid)
     try:
         if not _has_handler(pid, SIGNAL):
@@ -194,7 +206,7 @@ def _has_handler(pid: int, sig: int) -> bool:
 
 
 def _state(pid: int) -> str:
-    """Return the process state as in `ps`: S sleeps, R runs, D waits in the kernel; "" if the process is gone."""
+    """Return the letter of the process state as in ps(1), such as D (blocked in the kernel); "" if it has ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError):

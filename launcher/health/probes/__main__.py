@@ -15,7 +15,7 @@ import msgspec
 
 from turnout.launcher.errors import BadFrame, LauncherError
 from turnout.launcher.health.model import ProbeStage
-from turnout.launcher.health.probe_messages import MOST_FAULT, ProbePlan, Report, encode, read_plan
+from turnout.launcher.health.probe_messages import MAX_FAULT, ProbePlan, Report, encode, read_plan
 from turnout.launcher.linux import die_with
 
 
@@ -29,14 +29,17 @@ class ReportWriter:
         self._to = os.dup(1)
         os.dup2(2, 1)
 
-    def write(self, **known: object) -> None:
-        """Write a report with these new values."""
-        self.report = msgspec.structs.replace(self.report, **known)
+    def write(self, **values: object) -> None:
+        """Set these fields of the report, and write it as one line."""
+        self.report = msgspec.structs.replace(self.report, **values)
         os.write(self._to, encode(self.report) + b"\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure everything in the plan, as far as possible. Returns 0 if all succeeded."""
+    """Run one probe: measure everything in the plan, as far as possible. Exits with 0 if all succeeded, else 1.
+
+    argv: PLAN and AGENT, None for those of this process.
+    """
     plan_text, agent = sys.argv[1:] if argv is None else argv
     if not die_with(int(agent), signal.SIGKILL):
         return 1
@@ -44,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         plan = read_plan(plan_text.encode())
     except BadFrame as error:
-        reports.write(fault=str(error)[:MOST_FAULT])
+        reports.write(fault=str(error)[:MAX_FAULT])
         return 1
     sys.stdout.flush()
     code = _measure(plan, reports)
@@ -55,40 +58,42 @@ def _measure(plan: ProbePlan, reports: ReportWriter) -> int:
     """Run all probes of a plan and report each stage. Return the exit code: 0 if all stages passed, else 1."""
     from turnout.launcher.health.probes import measure
 
-    together: measure.CollectiveProbe | None = None
+    collective: measure.CollectiveProbe | None = None
     before_group = True
     try:
         reports.write(stage=ProbeStage.ROOM)
         reports.write(disk_bytes=measure.room_bytes(plan.disk), memory_bytes=measure.room_bytes(plan.memory))
-        where, sizes = measure.device_of(plan)
-        reports.write(device_used=measure.device_used(where))
+        device, sizes = measure.device_of(plan)
+        reports.write(device_used=measure.device_used(device))
         if plan.box_pairs:
             reports.write(stage=ProbeStage.SWITCHBOX)
             reports.write(boxes=measure.bandwidths(plan.box_pairs, measure.PeerCopy()))
         reports.write(stage=ProbeStage.COMPUTE)
-        reports.write(stage=ProbeStage.MEETING, compute_s=measure.product_s(where, sizes))
+        reports.write(stage=ProbeStage.MEETING, compute_s=measure.product_s(device, sizes))
         before_group = False
         if plan.members > 1:
-            together = measure.CollectiveProbe(plan)
-            together.meet(where, sizes)
+            collective = measure.CollectiveProbe(plan)
+            collective.meet(device, sizes)
             reports.write(stage=ProbeStage.COLLECTIVE)
-            reports.write(stage=ProbeStage.BANDWIDTH, collective_s=together.reduce_s(), reduce_bytes=sizes.reduce_bytes)
-            reports.write(stage=ProbeStage.CLOCK, bandwidth_bytes_s=together.bandwidth_bytes_s())
-            ahead_s, within_s = together.clock_s()
+            reports.write(
+                stage=ProbeStage.BANDWIDTH, collective_s=collective.reduce_s(), reduce_bytes=sizes.reduce_bytes
+            )
+            reports.write(stage=ProbeStage.CLOCK, bandwidth_bytes_s=collective.bandwidth_bytes_s())
+            ahead_s, within_s = collective.clock_s()
             reports.write(clock_ahead_s=ahead_s, clock_within_s=within_s)
         reports.write(stage=ProbeStage.DONE)
     except (LauncherError, RuntimeError, OSError, ValueError) as error:
-        reports.write(fault=f"{type(error).__name__}: {error}"[:MOST_FAULT])
-    well = reports.report.stage is ProbeStage.DONE
+        reports.write(fault=f"{type(error).__name__}: {error}"[:MAX_FAULT])
+    is_done = reports.report.stage is ProbeStage.DONE
     if plan.members > 1:
         with suppress(RuntimeError, LauncherError):  # no other process may be there to receive it
             if before_group:
-                together = measure.CollectiveProbe(plan)  # the other members wait for this process
-            if together is not None:
-                if not well:
-                    together.broken()
-                together.part()
-    return 0 if well else 1
+                collective = measure.CollectiveProbe(plan)  # the other members wait for this process
+            if collective is not None:
+                if not is_done:
+                    collective.report_broken()
+                collective.leave_group()
+    return 0 if is_done else 1
 
 
 if __name__ == "__main__":

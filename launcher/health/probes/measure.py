@@ -33,36 +33,39 @@ def room_bytes(folder: str) -> int | None:
 
 
 def device_of(plan: ProbePlan) -> tuple[torch.device, ProbeSizes]:
-    """Return the device to measure, and the sizes."""
-    where = torch.device(plan.device or accelerator.device_name(plan.rank % plan.local))
-    return where, plan.measures(ON_CPU if where.type == "cpu" else ON_DEVICE)
+    """Return the device that a plan's probe measures, and the sizes that suit it."""
+    device = torch.device(plan.device or accelerator.device_name(plan.rank % plan.local))
+    return device, plan.measures(ON_CPU if device.type == "cpu" else ON_DEVICE)
 
 
-def device_used(where: torch.device) -> float | None:
-    """Return the share of a device's memory that is in use before the probe takes any; None on CPUs."""
-    return accelerator.used_memory(where)
+def device_used(device: torch.device) -> float | None:
+    """Return the share of a device's memory, 0 to 1, that others use, if called first; None on CPUs."""
+    return accelerator.used_memory(device)
 
 
-def product_s(where: torch.device, sizes: ProbeSizes) -> float:
+def product_s(device: torch.device, sizes: ProbeSizes) -> float:
     """Return the median time of a product of two square matrices in seconds. Raises ProbeFailed if the product is not
     finite.
     """
-    if where.type == "cpu":
+    if device.type == "cpu":
         torch.set_num_threads(1)  # threads that wait for one another on busy cores would distort the time
-    one = torch.rand(sizes.matmul, sizes.matmul, device=where, dtype=accelerator.product_dtype(where))
-    product = torch.matmul(one, one)
+    matrix = torch.rand(sizes.matmul, sizes.matmul, device=device, dtype=accelerator.product_dtype(device))
+    product = torch.matmul(matrix, matrix)
     if not bool(torch.isfinite(product).all()):
         raise ProbeFailed("a product of finite matrices is not finite")
-    return median_s(lambda: torch.matmul(one, one, out=product), where, sizes.matmul_times, sizes.warm_up)
+    return median_s(lambda: torch.matmul(matrix, matrix, out=product), device, sizes.matmul_times, sizes.warm_up)
 
 
-def median_s(once: Callable[[], object], where: torch.device, times: int, warm_up: int) -> float:
-    """Return the median time of `times` runs in seconds, each until the device has finished."""
+def median_s(run_once: Callable[[], object], device: torch.device, times: int, warm_up: int) -> float:
+    """Return the median time of `times` runs of `run_once` in seconds, each until the device has finished.
+
+    warm_up: runs before them that are not timed.
+    """
     took = []
     for _ in range(warm_up + times):
         began = time.perf_counter()
-        once()
-        accelerator.synchronize(where)
+        run_once()
+        accelerator.synchronize(device)
         took.append(time.perf_counter() - began)
     return statistics.median(took[warm_up:])
 
@@ -73,9 +76,9 @@ _INT_BYTES = 4
 
 
 class LinkProbe(Protocol):
-    """Measures one link. The slower direction counts."""
+    """Measures one link between two GPUs, in both directions. The slower direction counts."""
 
-    def mb_per_s(self, one: int, other: int) -> float:
+    def mb_per_s(self, gpu: int, other_gpu: int) -> float:
         """Measure the link between two GPUs in MB/s. Raises ProbeFailed if nothing arrives, or other bytes than were
         sent.
         """
@@ -83,11 +86,11 @@ class LinkProbe(Protocol):
 
 
 def bandwidths(pairs: Sequence[Pair], probe: LinkProbe) -> Bandwidths:
-    """Measure all these links one after another, since parallel copies would share the switchbox."""
-    return tuple((pair, _measured(pair, probe)) for pair in pairs)
+    """Measure links one after another, since parallel copies would share the switchbox. A link that fails gets None."""
+    return tuple((pair, _link_mb_per_s(pair, probe)) for pair in pairs)
 
 
-def _measured(pair: Pair, probe: LinkProbe) -> float | None:
+def _link_mb_per_s(pair: Pair, probe: LinkProbe) -> float | None:
     """Return the bandwidth of a pair of GPUs in MB/s; None if it cannot be measured."""
     try:
         return probe.mb_per_s(*pair)
@@ -101,11 +104,11 @@ class PeerCopy:
     def __init__(self, copy_bytes: int = 256 << 20, times: int = 10, warm_up: int = 2) -> None:
         self._copy_bytes, self._times, self._warm_up = copy_bytes, times, warm_up
 
-    def mb_per_s(self, one: int, other: int) -> float:
+    def mb_per_s(self, gpu: int, other_gpu: int) -> float:
         """Measure the link between two GPUs in MB/s. Raises ProbeFailed if a GPU is missing or they reach each other
         only through the host.
         """
-        return min(self._measure_copy(one, other), self._measure_copy(other, one))
+        return min(self._measure_copy(gpu, other_gpu), self._measure_copy(other_gpu, gpu))
 
     def _measure_copy(self, source: int, target: int) -> float:
         """Return the bandwidth of a copy between two GPUs, in MB/s.
@@ -137,16 +140,16 @@ _LOOK_S = 0.05
 
 _FLOAT_BYTES = 4
 
-_ASKED = 3  # clock readings; the fastest round trip is the most exact
+_CLOCK_READINGS = 3  # clock readings; the fastest round trip is the most exact
 
 _BROKEN = "broken"
 
 
-def _reach(plan: ProbePlan) -> None:
-    """Wait until the first process listens. A host that is up refuses connections until then; one that does not answer
-    is down.
+def _wait_for_listener(plan: ProbePlan) -> None:
+    """Wait until the first process of the group listens. Raises ProbeFailed after `meet_s`, or if its host is down.
 
-    torch's store would wait the full time in both cases. Raises ProbeFailed.
+    A running host refuses connections until the process listens; a host that does not answer is down. torch's store
+    would wait the full time in both cases.
     """
     until_s = time.monotonic() + plan.meet_s
     while True:
@@ -169,9 +172,9 @@ class CollectiveProbe:
     """
 
     def __init__(self, plan: ProbePlan) -> None:
-        self._plan, self._where, self._sizes = plan, torch.device("cpu"), ON_CPU
+        self._plan, self._device, self._sizes = plan, torch.device("cpu"), ON_CPU
         if plan.rank:
-            _reach(plan)
+            _wait_for_listener(plan)
         self._store = dist.TCPStore(
             plan.address,
             plan.port,
@@ -181,10 +184,13 @@ class CollectiveProbe:
             wait_for_workers=False,
         )
 
-    def meet(self, where: torch.device, sizes: ProbeSizes) -> None:
-        """Wait for the other processes. Raises ProbeFailed if one is broken or time is up."""
+    def meet(self, device: torch.device, sizes: ProbeSizes) -> None:
+        """Wait for the other processes of the group, then connect them for collectives.
+
+        Raises ProbeFailed if one of them reports that it is broken, or after `meet_s`.
+        """
         plan, until_s = self._plan, time.monotonic() + self._plan.meet_s
-        self._where, self._sizes = where, sizes
+        self._device, self._sizes = device, sizes
         self._store.set(f"here/{plan.rank}", "1")
         while not self._store.check([f"here/{rank}" for rank in range(plan.processes)]):
             if self._store.check([_BROKEN]):
@@ -194,28 +200,28 @@ class CollectiveProbe:
             time.sleep(_LOOK_S)
         self._store.set_timeout(timedelta(seconds=plan.stage_s))
         dist.init_process_group(
-            dist.get_default_backend_for_device(self._where),
+            dist.get_default_backend_for_device(self._device),
             store=dist.PrefixStore("group", self._store),
             rank=plan.rank,
             world_size=plan.processes,
             timeout=timedelta(seconds=plan.stage_s),
-            device_id=None if self._where.type == "cpu" else self._where,
+            device_id=None if self._device.type == "cpu" else self._device,
         )
 
     def reduce_s(self) -> float:
         """Return the median time of an all-reduce in seconds. Raises ProbeFailed if its sum is wrong."""
         sizes = self._sizes
-        ones = torch.ones(max(sizes.reduce_bytes // _FLOAT_BYTES, 1), device=self._where)
+        ones = torch.ones(max(sizes.reduce_bytes // _FLOAT_BYTES, 1), device=self._device)
         dist.all_reduce(ones)
         if not bool((ones == self._plan.processes).all()):
             raise ProbeFailed("the sum of an all-reduce is wrong")
         ones.zero_()  # repeated sums of ones would overflow soon
-        return median_s(lambda: dist.all_reduce(ones), self._where, sizes.reduce_times, sizes.warm_up)
+        return median_s(lambda: dist.all_reduce(ones), self._device, sizes.reduce_times, sizes.warm_up)
 
     def bandwidth_bytes_s(self) -> float:
-        """Return the bytes per second to the next member's device, while the member before sends as many."""
+        """Return the bytes per second sent to the next member, while as many come from the member before."""
         plan, sizes = self._plan, self._sizes
-        out = torch.zeros(max(sizes.pair_bytes // _FLOAT_BYTES, 1), device=self._where)
+        out = torch.zeros(max(sizes.pair_bytes // _FLOAT_BYTES, 1), device=self._device)
         into = torch.empty_like(out)
         to, source = (plan.rank + plan.local) % plan.processes, (plan.rank - plan.local) % plan.processes
 
@@ -224,22 +230,23 @@ class CollectiveProbe:
                 work.wait()
 
         sent_bytes: int = out.numel() * _FLOAT_BYTES
-        return sent_bytes / median_s(once, self._where, sizes.pair_times, sizes.warm_up)
+        return sent_bytes / median_s(once, self._device, sizes.pair_times, sizes.warm_up)
 
     def clock_s(self) -> tuple[float, float]:
-        """Return how far this clock is ahead of the first process's, and the precision. One process of each member
-        asks.
+        """Return by how many seconds this clock is ahead of the first process's clock, and the precision in seconds.
+
+        Only one process of each member asks; (0, 0) for the others and for the first process, which answers.
         """
         plan = self._plan
         if plan.rank == 0:
             for rank in range(plan.local, plan.processes, plan.local):
-                for time_ in range(_ASKED):
+                for time_ in range(_CLOCK_READINGS):
                     self._store.wait([f"asked/{rank}/{time_}"])
                     self._store.set(f"told/{rank}/{time_}", repr(time.time()))
         if plan.rank == 0 or plan.rank % plan.local:
             return 0.0, 0.0
         best = (0.0, inf)
-        for time_ in range(_ASKED):
+        for time_ in range(_CLOCK_READINGS):
             began_s = time.time()
             self._store.set(f"asked/{plan.rank}/{time_}", "1")
             told_s = float(self._store.get(f"told/{plan.rank}/{time_}"))
@@ -247,12 +254,12 @@ class CollectiveProbe:
             best = min(best, ((began_s + ended_s) / 2 - told_s, (ended_s - began_s) / 2), key=lambda each: each[1])
         return best
 
-    def broken(self) -> None:
-        """Tell the group that a process cannot take part, so that nobody waits for it."""
+    def report_broken(self) -> None:
+        """Tell the group that this process cannot take part, so that nobody waits for it."""
         with suppress(RuntimeError):
             self._store.set(_BROKEN, "1")
 
-    def part(self) -> None:
+    def leave_group(self) -> None:
         """Leave the group. The first process waits until all others have left, or until the wait times out."""
         plan = self._plan
         with suppress(RuntimeError):

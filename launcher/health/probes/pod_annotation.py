@@ -18,14 +18,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from turnout.launcher.coordinator_messages import Found, Judged
+from turnout.launcher.coordinator_messages import Judged, NodeResult
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.probe_messages import Report
 
 TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 WITHIN_S = 10.0  # seconds; a faulty worker leaves and does not wait longer for the API server
-AGAIN_S = 1.0
+RETRY_S = 1.0
 SPREAD_S = 0.005  # seconds for each member, so that thousands do not write at the same moment
 _MANAGER = "turnout-run"
 
@@ -55,7 +55,7 @@ def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> PodIdentity:
     """
     if find_spec("kubernetes") is None:
         raise BadSettings("--node-verdicts needs pip install 'turnout[kubernetes]'")
-    if (bound_pod := _bound_to(token)) is not None:
+    if (bound_pod := _pod_of_token(token)) is not None:
         return bound_pod
     namespace, name = environ.get("POD_NAMESPACE", ""), environ.get("POD_NAME", "")
     if not (namespace and name):
@@ -66,8 +66,11 @@ def own_pod(environ: Mapping[str, str], token: Path = TOKEN) -> PodIdentity:
     return PodIdentity(namespace, name, environ.get("POD_UID", ""))
 
 
-def _bound_to(token: Path) -> PodIdentity | None:
-    """Return the pod that a bound token names, without checking its signature. None if the token is bound to no pod."""
+def _pod_of_token(token: Path) -> PodIdentity | None:
+    """Return the pod that a service account token names, without checking its signature.
+
+    token: the token's file. None if it does not exist or names no pod.
+    """
     try:
         body = token.read_text().split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["kubernetes.io"]
@@ -77,13 +80,14 @@ def _bound_to(token: Path) -> PodIdentity | None:
 
 
 class OwnPod:
-    """Writes findings on one agent's pod; only the newest is written. node: the node's name, "" if unknown.
+    """Writes check results as an annotation of one agent's pod. A new result cancels the write of an older one.
 
-    kubeconfig: None for the pod's own account, else the user's.
+    node: the node's name, "" if unknown. kubeconfig: None for the pod's own account, else a file. again_s: seconds
+    between two attempts.
     """
 
     def __init__(
-        self, pod: PodIdentity, node: str, log_event: EventLog, kubeconfig: str | None = None, again_s: float = AGAIN_S
+        self, pod: PodIdentity, node: str, log_event: EventLog, kubeconfig: str | None = None, again_s: float = RETRY_S
     ) -> None:
         self._pod, self._node, self._log_event = pod, node, log_event
         self._kubeconfig, self._again_s = kubeconfig, again_s
@@ -106,7 +110,7 @@ class OwnPod:
 
         A healthy node waits a random time first, so that not all write at once. The result is logged.
         """
-        if finding.found is Found.FINE:
+        if finding.result is NodeResult.FINE:
             await asyncio.sleep(random.uniform(0, SPREAD_S * finding.members))
         name = f"{self._pod.namespace}/{self._pod.name}"
         body, (client, errors) = await asyncio.to_thread(lambda: (self._body(finding, report), _client()))
@@ -115,23 +119,26 @@ class OwnPod:
                 fault = await self._patch(body, client, errors)
         except TimeoutError:
             fault = f"not within {WITHIN_S:g} s"
-        fields = {"pod": name, "found": finding.found.value, "cause": finding.cause}
+        fields = {"pod": name, "found": finding.result.value, "cause": finding.cause}
         if fault:
             self._log_event("verdict_not_written", {**fields, "detail": fault})
         else:
             self._log_event("verdict_written", fields)
 
     async def _patch(self, body: dict[str, Any], client: Any, errors: Any) -> str:
-        """Patch the pod until there is an answer. Return the reason of a failure, "" for success."""
+        """Patch the pod, and retry until the API server answers. Return the reason of a failure, "" for success.
+
+        client: the class of the API client. errors: the module turnout.kube.errors.
+        """
         try:
-            opened: Pods = await client.open(self._kubeconfig)
+            connected_client: Pods = await client.open(self._kubeconfig)
         except errors.BadKubeconfig as error:
             return str(error)
         try:
             while True:
                 try:
                     path = f"/api/v1/namespaces/{self._pod.namespace}/pods/{self._pod.name}"
-                    await opened.patch(path, body, field_manager=_MANAGER, deadline_s=WITHIN_S / 3)
+                    await connected_client.patch(path, body, field_manager=_MANAGER, deadline_s=WITHIN_S / 3)
                     return ""
                 except errors.Forbidden as error:
                     return f"{error.message[:300]}; apply deploy/manifests/launcher/job-verdicts.yaml for its account"
@@ -140,7 +147,7 @@ class OwnPod:
                 except errors.CallError:
                     await asyncio.sleep(self._again_s)
         finally:
-            await opened.close()
+            await connected_client.close()
 
     def _body(self, finding: Judged, report: Report) -> dict[str, Any]:
         """Return the merge patch that sets the annotation with the node's check result.
@@ -151,7 +158,7 @@ class OwnPod:
         from turnout.kube.node_health import CheckResult, NodeReport, encode_report, utc_datetime
 
         verdict = NodeReport(
-            CheckResult(finding.found.value),
+            CheckResult(finding.result.value),
             utc_datetime(time.time()),
             finding.round,
             finding.by[:253],
@@ -168,7 +175,9 @@ class OwnPod:
 
 
 def _client() -> tuple[Any, Any]:
-    """Import the API client and its errors, which takes about a second; call it in a thread."""
+    """Import and return the class of the API client and the module of its errors. Takes about a second: call it in a
+    thread.
+    """
     from turnout.kube import errors
     from turnout.kube.client.api_client import Client, load_library
 

@@ -17,14 +17,14 @@ from turnout.launcher.addresses import free_port
 from turnout.launcher.coordinator_messages import Judged, Probe, Probed
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.event_log import EventLog
-from turnout.launcher.health.model import GRACE_S, NodeChecks, ProbeStage, judge
+from turnout.launcher.health.model import GRACE_S, NodeChecks, ProbeStage, judge_links
 from turnout.launcher.health.probe_messages import (
-    MOST_BYTES,
-    MOST_FAULT,
+    MAX_BYTES,
+    MAX_FAULT,
     ProbePlan,
     Report,
+    combine_reports,
     encode,
-    of_member,
     read_report,
 )
 from turnout.launcher.health.probes.pod_annotation import OwnPod, own_pod
@@ -32,25 +32,25 @@ from turnout.launcher.model import Member
 
 COMMAND = (sys.executable, "-m", "turnout.launcher.health.probes")
 
-_MOST_REPORTS = 64
+_MAX_REPORTS = 64  # of one probe
 
 
 async def probe(
     plans: Sequence[ProbePlan], env: Mapping[str, str], command: Sequence[str] = COMMAND
 ) -> tuple[Report, ...]:
-    """Run a probe for each of these plans at once. Return the last report of each, with the reason if it did not
-    finish.
+    """Run a probe for each of these plans at the same time. Return the last report of each, with a fault if the probe
+    did not finish. All probes have ended at the return, even if this call is cancelled.
 
-    No probe is left running, even if this call is cancelled.
+    env: environment of the probes. command: words before the arguments PLAN and AGENT.
     """
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_one(plan, env, command)) for plan in plans]
+        tasks = [group.create_task(_run_probe(plan, env, command)) for plan in plans]
     return tuple(task.result() for task in tasks)
 
 
-async def _one(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) -> Report:
+async def _run_probe(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) -> Report:
     """Run one probe process and return its last report. It is killed when its time is over."""
-    words, reader = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MOST_BYTES)
+    words, reader = (*command, encode(plan).decode(), str(os.getpid())), asyncio.StreamReader(MAX_BYTES)
     with contextlib.ExitStack() as files:
         read_end, write_end = (
             files.enter_context(os.fdopen(end, mode, 0)) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
@@ -60,7 +60,7 @@ async def _one(plan: ProbePlan, env: Mapping[str, str], command: Sequence[str]) 
                 *words, env=dict(env), stdin=DEVNULL, stdout=write_end, stderr=DEVNULL, process_group=0
             )
         except OSError as error:
-            return _failed(Report(), f"it could not be started: {error}")
+            return _with_fault(Report(), f"it could not be started: {error}")
         # No await may come between the start and this: a call that is cancelled there would leave the process behind.
         try:
             write_end.close()  # so that the pipe ends with the process
@@ -81,7 +81,7 @@ async def _last_report(process: Process, reader: asyncio.StreamReader, plan: Pro
     It has a fault if the process was stuck in a stage, wrote no valid report, or ended early.
     """
     report = Report()
-    for _ in range(_MOST_REPORTS):
+    for _ in range(_MAX_REPORTS):
         try:
             async with asyncio.timeout(plan.within_s(report.stage) + GRACE_S):
                 if line := await reader.readline():
@@ -89,23 +89,24 @@ async def _last_report(process: Process, reader: asyncio.StreamReader, plan: Pro
                     continue
                 code = await process.wait()
         except TimeoutError:
-            return _failed(report, f"stuck in {report.stage.value}, killed")
+            return _with_fault(report, f"stuck in {report.stage.value}, killed")
         except (BadFrame, ValueError) as error:
-            return _failed(report, f"it told what is no report: {error}")
-        return _failed(report, f"ended in {report.stage.value} with {code}")
-    return _failed(report, "it told too much")
+            return _with_fault(report, f"it told what is no report: {error}")
+        return _with_fault(report, f"ended in {report.stage.value} with {code}")
+    return _with_fault(report, "it told too much")
 
 
-def _failed(report: Report, why: str) -> Report:
-    done = report.stage is ProbeStage.DONE
-    return report if done or report.fault else msgspec.structs.replace(report, fault=why[:MOST_FAULT])
+def _with_fault(report: Report, why: str) -> Report:
+    """Return the report with a fault, unless it has one or the probe has finished."""
+    is_done = report.stage is ProbeStage.DONE
+    return report if is_done or report.fault else msgspec.structs.replace(report, fault=why[:MAX_FAULT])
 
 
-_MEMORY = "/dev/shm"
+_MEMORY = "/dev/shm"  # whose free bytes are reported
 
 
 class ProbeRunner:
-    """Runs the probes of one agent. send: sends a message to the current coordinator."""
+    """Runs the probes of one agent, one order at a time. send: sends a message to the current coordinator."""
 
     def __init__(self, checks: NodeChecks, send: Callable[[Probed], None], log_event: EventLog) -> None:
         self._checks, self._send, self._log_event = checks, send, log_event
@@ -114,14 +115,17 @@ class ProbeRunner:
         self._report = Report()
 
     def obey(self, me: Member, message: Probe | Judged) -> None:
-        """Measure for a Probe. Write the finding of a Judged message on the pod, if that is wanted."""
+        """Start the measurement that a Probe orders; write the result in a Judged message on the pod, if that is set.
+
+        me: this agent's member.
+        """
         if isinstance(message, Probe):
             self.begin(me, message)
         elif self._pod is not None:
             self._pod.write_finding(message, self._report)
 
     def begin(self, me: Member, order: Probe) -> None:
-        """Start this measurement; it replaces an earlier one."""
+        """Start the measurement that the coordinator ordered; it cancels an earlier one."""
         before, self._task = self._task, None
         if before is not None:
             before.cancel()
@@ -134,8 +138,8 @@ class ProbeRunner:
         """
         if before is not None:
             await asyncio.wait([before])  # until its probes are killed
-        self._report = report = of_member(await probe(self._plans(order), os.environ))
-        box = judge(report.boxes, self._checks.min_bandwidth_mb_per_s, self._checks.min_channels)
+        self._report = report = combine_reports(await probe(self._plans(order), os.environ))
+        box = judge_links(report.boxes, self._checks.min_bandwidth_mb_per_s, self._checks.min_channels)
         results = {
             name: value for name in Report.__struct_fields__ if (value := getattr(report, name)) not in (None, (), "")
         }
@@ -168,7 +172,7 @@ class ProbeRunner:
         ]
 
     async def close(self) -> None:
-        """Stop measuring, until there is another order."""
+        """Cancel the present measurement. A later order starts a new one."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

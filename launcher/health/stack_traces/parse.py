@@ -15,17 +15,17 @@ import msgspec
 from turnout.launcher.errors import BadStacks
 from turnout.launcher.health.stack_traces.stack_tree import (
     INNER_FRAMES,
-    LEFT_OUT,
-    MOST_FRAMES,
-    MOST_NAME,
-    MOST_THREADS,
+    MAX_FRAMES,
+    MAX_NAME,
+    MAX_THREADS,
+    OMITTED_FRAMES,
     UNNAMED,
     Frame,
     RankStacks,
     Thread,
 )
 
-MOST_BYTES = 4 * 1024 * 1024  # of one rank
+MAX_BYTES = 4 * 1024 * 1024  # of one rank
 _HOMES = re.compile(r".*/(?:site-packages|dist-packages|lib/python3\.\d+)/")
 _OUR_START = "launcher/workers/forkserver/child_main.py"  # calls the user's script
 _NATIVE = re.compile(r"\.so\b|\.(?:cc?|cpp|cxx|cu|hh?|hpp|cuh|S)$")
@@ -57,23 +57,26 @@ class _StackFile(msgspec.Struct):
     why: str = ""
 
 
-_Step = tuple[Frame, int, bool]  # a frame, its line, whether it is Python's
+_Step = tuple[Frame, int, bool]  # a frame, its line (0 if unknown), True for a Python frame
 _spy = msgspec.json.Decoder(list[_SpyThread])
 _file = msgspec.json.Decoder(_StackFile)
 
 
 def write(by: str, stacks: str, state: str, why: str = "") -> bytes:
-    """Encode the file of one rank. by: the tool that printed `stacks`. state: the process state, one letter.
+    """Encode the file of one rank.
 
-    why: the reason for missing stacks.
+    by: the tool that printed `stacks`, "" for none. state: letter of the process state, "" if it has ended. why: the
+    reason for missing stacks, or why a better tool failed.
     """
     return msgspec.json.encode(_StackFile(by, stacks, state, why))
 
 
 def read(raw: bytes) -> RankStacks:
-    """Parse the stacks in a file of any of these forms. Raises BadStacks if it has none."""
-    if len(raw) > MOST_BYTES:
-        raise BadStacks(f"it has {len(raw)} bytes, and no more than {MOST_BYTES} are read")
+    """Parse the stacks in one of our files, or in the output of py-spy or faulthandler. Raises BadStacks if it has
+    none.
+    """
+    if len(raw) > MAX_BYTES:
+        raise BadStacks(f"it has {len(raw)} bytes, and no more than {MAX_BYTES} are read")
     try:
         if raw.lstrip()[:1] != b"{":
             return _parse_text(raw.decode(errors="replace"), "")
@@ -86,7 +89,7 @@ def read(raw: bytes) -> RankStacks:
 
 
 def state_of(raw: bytes) -> str:
-    """Return the process state in one of our files; a space if it has none."""
+    """Return the letter of the process state in one of our files; a space if it has none or is not our file."""
     try:
         return _file.decode(raw).state[:1] or " "
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
@@ -119,32 +122,33 @@ def _parse_text(text: str, state: str) -> RankStacks:
 
 
 def _with_frames(threads: Sequence[Thread]) -> tuple[Thread, ...]:
+    """Drop the threads without a frame."""
     return tuple(thread for thread in threads if thread.frames)
 
 
 def _blocks(head: re.Pattern[str], text: str) -> list[tuple[re.Match[str], str]]:
     """Split text at the matches of a pattern.
 
-    Returns (match, text up to the next match), at most MOST_THREADS blocks. The last block is always kept.
+    Returns (match, text up to the next match), at most MAX_THREADS blocks. The last block is always kept.
     """
     heads = list(head.finditer(text))
     ends = [*(each.start() for each in heads[1:]), len(text)]
     blocks = [(each, text[each.end() : end]) for each, end in zip(heads, ends, strict=False)]
     # The main thread may be the last.
-    return blocks if len(blocks) <= MOST_THREADS else [*blocks[: MOST_THREADS - 1], blocks[-1]]
+    return blocks if len(blocks) <= MAX_THREADS else [*blocks[: MAX_THREADS - 1], blocks[-1]]
 
 
 def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
     """Return the steps of each thread in py-spy's JSON, and whether it is the main thread.
 
-    At most MOST_THREADS threads.
+    At most MAX_THREADS threads.
     """
     return [
         (
             [_step(frame.name, frame.filename, frame.line or 0, frame.module is None) for frame in thread.frames],
             thread.thread_name == "MainThread" or (thread.pid > 0 and thread.os_thread_id == thread.pid),
         )
-        for thread in _spy.decode(text)[:MOST_THREADS]
+        for thread in _spy.decode(text)[:MAX_THREADS]
     ]
 
 
@@ -152,14 +156,14 @@ def _spy_json(text: str) -> list[tuple[Sequence[_Step], bool]]:
 def _fault_steps(body: str) -> tuple[_Step, ...]:
     """Return the steps of one thread in the text of faulthandler.
 
-    A step LEFT_OUT follows if faulthandler has cut the stack.
+    A step OMITTED_FRAMES follows if faulthandler has cut the stack.
     """
     steps = [
         _step(name, source, int(line) if len(line) < 9 and line.isdecimal() else 0, True)
         for source, line, name in _FAULT_FRAME.findall(body)
     ]
     cut = "\n  ...\n" in body  # faulthandler prints the 100 innermost frames only
-    return (*steps, (LEFT_OUT, 0, True)) if cut else tuple(steps)
+    return (*steps, (OMITTED_FRAMES, 0, True)) if cut else tuple(steps)
 
 
 @lru_cache(512)
@@ -173,14 +177,16 @@ def _spy_steps(body: str) -> tuple[_Step, ...]:
 
 @lru_cache(8_192)
 def _step(name: str, source: str, line: int, python: bool) -> _Step:
-    """Make a frame in the guide's form, without what differs between tools and machines."""
+    """Make a frame in the guide's form, without parts that differ between tools and machines. python: False for a
+    native frame.
+    """
     source = _HOMES.sub("", source) if python else source.rsplit("/", 1)[-1]
     if python:
         name = name.rsplit(".", 1)[-1]  # py-spy prints the class, faulthandler does not
     elif name.startswith("0x"):
         name = UNNAMED
-    source = _printable(source[-MOST_NAME:]).replace("@", "?")  # the separator of a label
-    return Frame(_printable(name[:MOST_NAME]) or UNNAMED, source or UNNAMED), line if line > 0 else 0, python
+    source = _printable(source[-MAX_NAME:]).replace("@", "?")  # the separator of a label
+    return Frame(_printable(name[:MAX_NAME]) or UNNAMED, source or UNNAMED), line if line > 0 else 0, python
 
 
 def _printable(text: str) -> str:
@@ -189,10 +195,14 @@ def _printable(text: str) -> str:
 
 
 def _thread(steps: Sequence[_Step], main: bool) -> Thread:
-    """Make a thread with the outermost frame first. steps: innermost first, as all tools print them."""
+    """Make a thread with the outermost frame first, without the launcher's own outer frames.
+
+    A deep stack loses frames in the middle. steps: innermost first, as all tools print them. main: it is the main
+    thread.
+    """
     outer = list(reversed(steps))
-    ours = max((at for at, step in enumerate(outer) if step[0].source.endswith(_OUR_START)), default=-1)
-    outer = outer[ours + 1 :]  # a process that was not forked has no such frames
-    if len(outer) > MOST_FRAMES:
-        outer = [*outer[: MOST_FRAMES - INNER_FRAMES - 1], (LEFT_OUT, 0, True), *outer[-INNER_FRAMES:]]
+    own_index = max((at for at, step in enumerate(outer) if step[0].source.endswith(_OUR_START)), default=-1)
+    outer = outer[own_index + 1 :]  # a process that was not forked has no such frames
+    if len(outer) > MAX_FRAMES:
+        outer = [*outer[: MAX_FRAMES - INNER_FRAMES - 1], (OMITTED_FRAMES, 0, True), *outer[-INNER_FRAMES:]]
     return Thread(tuple(step[0] for step in outer), tuple(step[1] for step in outer), main)

@@ -1,8 +1,10 @@
 """Finds suspect ranks by their stacks, and writes merged stacks as text, JSON, pictures, and input for flame graphs.
 
-Most ranks wait in one place, and those elsewhere are the ones they wait for. Only main threads count. The majority is
-followed from the outermost frame inwards while two thirds of the ranks share the way. Ranks that leave it are suspect,
-the earliest first. Without such a majority none is suspect.
+In a hang most ranks wait in one place of the program, and they wait for the ranks elsewhere. Only main threads count.
+From the outermost frame inwards, the search follows the branch of the tree that two thirds of the ranks share. Ranks in
+other branches are suspect, those that branch off first come first. If no branch has two thirds, the search ends.
+
+Every set of ranks here (`ranks`, `silent`, `suspects`) is an int as a bit mask: bit r stands for rank r.
 """
 
 from __future__ import annotations
@@ -21,59 +23,61 @@ from turnout.launcher.health.stack_traces.stack_tree import Frame, StackNode, Wo
 class Group:
     """Ranks in one place of the program."""
 
-    ranks: int
-    at: Frame  # the innermost frame they share
+    ranks: int  # bit mask
+    frame: Frame  # the innermost frame they share
     lines: tuple[int, ...]  # of that frame
-    by: Frame  # the frame at which they left the majority
+    branch: Frame  # the frame at which they left the majority
 
     def __str__(self) -> str:
         lines = ":" + ",".join(map(str, self.lines)) if self.lines else ""
-        return f"{self.at}{lines}{f', by way of {self.by}' if self.by != self.at else ''}"
+        return f"{self.frame}{lines}{f', by way of {self.branch}' if self.branch != self.frame else ''}"
 
 
 @dataclass(frozen=True, slots=True)
-class Outliers:
-    """Says where the ranks of a world stand: the majority, the groups that left it, and the silent ranks."""
+class RankPlaces:
+    """The places of all ranks of a world: the majority, the groups that left it, and the ranks without a stack."""
 
     majority: tuple[Group, ...]  # where the majority is: one group, or those into which it splits
     suspect_groups: tuple[Group, ...]  # groups that left the majority, the earliest first
-    silent: int  # ranks without a stack
+    silent: int  # ranks without a stack, as a bit mask
 
     @property
-    def outliers(self) -> int:
-        """Return the ranks that left the majority, and those without a stack if others have one."""
+    def outlier_ranks(self) -> int:
+        """Return, as a bit mask, the ranks that left the majority, and those without a stack if others have one."""
         ranks = self.silent if self.majority else 0
         for group in self.suspect_groups:
             ranks |= group.ranks
         return ranks
 
 
-def find_outliers(gathered: WorldStacks) -> Outliers:
+def find_rank_places(world_stacks: WorldStacks) -> RankPlaces:
     """Find the places of all ranks, by the Python frames of their main threads."""
-    mains = {rank: [each for each in stacks.python if each.main] for rank, stacks in gathered.showings.items()}
+    mains = {
+        rank: [each for each in stacks.python if each.main] for rank, stacks in world_stacks.stacks_by_rank.items()
+    }
     node: StackNode | None = fold(mains)
     assert node is not None
     enough, suspect_groups, majority = 2 * node.ranks.bit_count(), list[Group](), list[Group]()
     while node is not None:
-        ways = _ways(node)
-        if not ways or 3 * ways[0].ranks.bit_count() < enough:
-            majority = [way.group() for way in ways]
+        branches = _branches(node)
+        if not branches or 3 * branches[0].ranks.bit_count() < enough:
+            majority = [branch.group() for branch in branches]
             break
-        suspect_groups += (way.group() for way in ways[1:])
+        suspect_groups += (branch.group() for branch in branches[1:])
         majority, node = (
-            [Group(ways[0].ranks, ways[0].place.frame, ways[0].place.lines, ways[0].place.frame)],
-            ways[0].into,
+            [Group(branches[0].ranks, branches[0].place.frame, branches[0].place.lines, branches[0].place.frame)],
+            branches[0].into,
         )
-    return Outliers(tuple(majority), tuple(suspect_groups), gathered.silent)
+    return RankPlaces(tuple(majority), tuple(suspect_groups), world_stacks.silent)
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Branch:
     """How some ranks continue from a frame: into another frame, or not at all."""
 
-    ranks: int
-    place: StackNode
-    into: StackNode | None
+    ranks: int  # bit mask
+    place: StackNode  # the frame into which they continue, or in which their stacks end
+    into: StackNode | None  # the same frame; None if their stacks end
 
     def group(self) -> Group:
         """Return the group at the innermost frame that all these ranks share."""
@@ -83,19 +87,18 @@ class _Way:
         return Group(self.ranks, node.frame, node.lines, self.place.frame)
 
 
-def _ways(node: StackNode) -> list[_Way]:
-    """List the ways from a node, that of most ranks first."""
-    ways = [_Way(child.ranks, child, child) for child in node.children]
+def _branches(node: StackNode) -> list[_Branch]:
+    """List the branches from a node, those with the most ranks first."""
+    branches = [_Branch(child.ranks, child, child) for child in node.children]
     if node.ends:
-        ways.append(_Way(node.ends, node, None))
-    return sorted(ways, key=lambda way: (-way.ranks.bit_count(), way.ranks))
+        branches.append(_Branch(node.ends, node, None))
+    return sorted(branches, key=lambda branch: (-branch.ranks.bit_count(), branch.ranks))
 
 
 _WIDTH, _MARGIN, _ROW, _LETTER = 1_600, 10, 18, 6.7  # px; a letter of the font below
 
 _NARROWEST = 0.5  # px; narrower boxes are not drawn
-
-_FEWEST_LETTERS = 4
+_FEWEST_LETTERS = 4  # a shorter label is not drawn
 
 _ALL, _MOST, _FEW = "#d5dce4", "#f3d489", "#ee8268"
 
@@ -114,7 +117,10 @@ class _Box:
 
 
 def draw_svg(title: str, lines: Sequence[str], root: StackNode, world: int) -> str:
-    """Draw an SVG. lines: lines above it. It is well-formed and has no script, whatever the names contain."""
+    """Draw the tree as a flame graph in SVG. It is well-formed and has no script for any names.
+
+    title, lines: text above the graph. world: number of ranks.
+    """
     boxes = list(_boxes(root))
     top = _MARGIN + 24 + _ROW * (len(lines) + 2)
     height = top + _ROW * (1 + max((box.row for box in boxes), default=0)) + _MARGIN
@@ -148,18 +154,18 @@ def _boxes(root: StackNode) -> Iterator[_Box]:
     The width of a box is proportional to its number of stacks.
     """
     stacks = _stacks(root)
-    each = (_WIDTH - 2 * _MARGIN) / max(1, stacks[id(root)])
-    left = [(root, float(_MARGIN), -1)]
-    while left:
-        node, x, row = left.pop()
-        width = each * stacks[id(node)]
+    width_per_stack = (_WIDTH - 2 * _MARGIN) / max(1, stacks[id(root)])
+    pending = [(root, float(_MARGIN), -1)]
+    while pending:
+        node, x, row = pending.pop()
+        width = width_per_stack * stacks[id(node)]
         if width < _NARROWEST:
             continue
         if row >= 0:
             yield _Box(node, x, width, row)
         for child in node.children:
-            left.append((child, x, row + 1))
-            x += each * stacks[id(child)]
+            pending.append((child, x, row + 1))
+            x += width_per_stack * stacks[id(child)]
 
 
 def _stacks(root: StackNode) -> dict[int, int]:
@@ -209,9 +215,9 @@ def _xml(words: str) -> str:
     return escape("".join(letter if letter.isprintable() else "?" for letter in words), quote=False)
 
 
-MOST_GROUPS = 20  # groups described one by one
+MAX_GROUPS = 20  # groups described one by one
 
-MOST_TEXT_LINES = 2_000  # lines of one tree
+MAX_TEXT_LINES = 2_000  # lines of one tree
 
 _STATES = {
     "D": "in the kernel, not to be interrupted",
@@ -225,42 +231,42 @@ _STATES = {
 class StackReport:
     """The merged stacks of a world and what they show."""
 
-    world: int
-    python: StackNode
-    native: StackNode
-    outliers: Outliers
-    states: tuple[tuple[str, int], ...]  # unusual process states, with their ranks
-    why: tuple[tuple[str, int], ...]  # reasons for missing stacks, with their ranks
+    world: int  # number of ranks
+    python: StackNode  # root of the merged Python stacks
+    native: StackNode  # root of the merged native stacks
+    places: RankPlaces
+    states: tuple[tuple[str, int], ...]  # unusual process states in words, with their ranks as a bit mask
+    why: tuple[tuple[str, int], ...]  # reasons for missing stacks, with their ranks as a bit mask
 
     @property
     def suspects(self) -> int:
-        """Return the suspect ranks."""
+        """Return the suspect ranks as a bit mask."""
         ranks = 0
-        for group in self.outliers.suspect_groups:
+        for group in self.places.suspect_groups:
             ranks |= group.ranks
         return ranks
 
 
-def merge(gathered: WorldStacks) -> StackReport:
+def merge(world_stacks: WorldStacks) -> StackReport:
     """Merge the stacks of all ranks, and find the suspect ones."""
     states, why = dict[str, int](), dict[str, int]()
-    for rank, stacks in gathered.showings.items():
+    for rank, stacks in world_stacks.stacks_by_rank.items():
         if odd := _STATES.get(stacks.state, ""):
             states[odd] = states.get(odd, 0) | 1 << rank
-    for rank, reason in gathered.why.items():
+    for rank, reason in world_stacks.why.items():
         why[reason] = why.get(reason, 0) | 1 << rank
     return StackReport(
-        gathered.world,
-        fold({rank: stacks.python for rank, stacks in gathered.showings.items()}),
-        fold({rank: stacks.native for rank, stacks in gathered.showings.items()}),
-        find_outliers(gathered),
+        world_stacks.world,
+        fold({rank: stacks.python for rank, stacks in world_stacks.stacks_by_rank.items()}),
+        fold({rank: stacks.native for rank, stacks in world_stacks.stacks_by_rank.items()}),
+        find_rank_places(world_stacks),
         tuple(sorted(states.items())),
         tuple(sorted(why.items())),
     )
 
 
 def files(merged: StackReport) -> dict[str, bytes]:
-    """Return the files to write, by the guide's names. A kind of stacks that no rank has gets an empty picture.
+    """Return the files to write, content by the guide's names. A kind of stacks that no rank has gets an empty picture.
 
     Source: DL-115, DL-120; docs/facts/dlrover.md 7
     """
@@ -276,44 +282,46 @@ def files(merged: StackReport) -> dict[str, bytes]:
 
 def verdict(merged: StackReport) -> list[str]:
     """Describe the result in a few lines, suspect ranks and their evidence first."""
-    outliers, world = merged.outliers, merged.world
+    places, world = merged.places, merged.world
     lines = [
-        f"{_ranks(group.ranks)} {_verb_for(group.ranks)} apart: {group}"
-        for group in outliers.suspect_groups[:MOST_GROUPS]
+        f"{_ranks_text(group.ranks)} {_verb_for(group.ranks)} apart: {group}"
+        for group in places.suspect_groups[:MAX_GROUPS]
     ]
-    if len(outliers.suspect_groups) > MOST_GROUPS:
-        lines.append(f"and {len(outliers.suspect_groups) - MOST_GROUPS} more groups stand apart")
-    lines += _describe_majority(outliers.majority)
-    if outliers.silent:
-        lines.append(f"{_ranks(outliers.silent)} of {world}: no stack")
-    lines += [f"{_ranks(ranks)}: {reason}" for reason, ranks in merged.why[:MOST_GROUPS]]
-    lines += [f"{_ranks(ranks)}: {odd}" for odd, ranks in merged.states]
+    if len(places.suspect_groups) > MAX_GROUPS:
+        lines.append(f"and {len(places.suspect_groups) - MAX_GROUPS} more groups stand apart")
+    lines += _describe_majority(places.majority)
+    if places.silent:
+        lines.append(f"{_ranks_text(places.silent)} of {world}: no stack")
+    lines += [f"{_ranks_text(ranks)}: {reason}" for reason, ranks in merged.why[:MAX_GROUPS]]
+    lines += [f"{_ranks_text(ranks)}: {odd}" for odd, ranks in merged.states]
     return lines
 
 
-def _describe_majority(crowd: tuple[Group, ...]) -> list[str]:
+def _describe_majority(groups: tuple[Group, ...]) -> list[str]:
     """Return lines that say where the groups of ranks are.
 
     crowd: the group that holds two thirds of the ranks, or all groups if no group does.
     """
-    if len(crowd) == 1:
-        return [f"{_ranks(crowd[0].ranks)} {_verb_for(crowd[0].ranks)} in one place: {crowd[0]}"]
-    lines = [f"{_ranks(group.ranks)} {_verb_for(group.ranks)} here: {group}" for group in crowd[:MOST_GROUPS]]
+    if len(groups) == 1:
+        return [f"{_ranks_text(groups[0].ranks)} {_verb_for(groups[0].ranks)} in one place: {groups[0]}"]
+    lines = [f"{_ranks_text(group.ranks)} {_verb_for(group.ranks)} here: {group}" for group in groups[:MAX_GROUPS]]
     if lines:
         lines.append("no place holds two thirds of the ranks, so nobody is named")
     return lines
 
 
-def _ranks(ranks: int) -> str:
+def _ranks_text(ranks: int) -> str:
+    """Return "rank 3" or "ranks 0-2" for a set of ranks, given as a bit mask."""
     return f"{'rank' if ranks.bit_count() == 1 else 'ranks'} {rank_set_text(ranks)}"
 
 
 def _verb_for(ranks: int) -> str:
+    """Return "stands" for a set of one rank, else "stand"."""
     return "stands" if ranks.bit_count() == 1 else "stand"
 
 
 def text(merged: StackReport) -> str:
-    """Write the result as text: the verdict, then the trees, indented where ranks part."""
+    """Return the result as text: the verdict, then the trees, indented where stacks part."""
     parts = [f"stacks of {merged.world} ranks", *verdict(merged)]
     for title, root in (("Python", merged.python), ("C", merged.native)):
         if root.children:
@@ -326,19 +334,19 @@ def text(merged: StackReport) -> str:
 
 
 def _tree_lines(root: StackNode, world: int) -> list[str]:
-    """Return the tree of stacks as indented text, at most MOST_TEXT_LINES lines.
+    """Return the tree of stacks as indented text, at most MAX_TEXT_LINES lines.
 
     Indentation grows only where stacks part.
     """
-    lines, left = list[str](), [(child, 0) for child in reversed(root.children)]
-    while left:
-        if len(lines) >= MOST_TEXT_LINES:
+    lines, pending = list[str](), [(child, 0) for child in reversed(root.children)]
+    while pending:
+        if len(lines) >= MAX_TEXT_LINES:
             return [*lines, "... the tree goes on: the JSON has it all"]
-        node, depth = left.pop()
+        node, depth = pending.pop()
         at = f"  :{','.join(map(str, node.lines))}" if node.lines else ""
         lines.append(f"{'  ' * depth}{node.frame}@{label(node.ranks, world)}{at}")
         parts = len(node.children) > 1 or (node.ends and node.children)
-        left += [(child, depth + 1 if parts else depth) for child in reversed(node.children)]
+        pending += [(child, depth + 1 if parts else depth) for child in reversed(node.children)]
     return lines
 
 
@@ -353,21 +361,21 @@ def flame_lines(root: StackNode, world: int) -> str:
 def _paths(node: StackNode, world: int, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Yield the path of frames from the root to each node at which a stack ends."""
     for child in node.children:
-        way = (*path, f"{child.frame}@{label(child.ranks, world)}")
+        branch = (*path, f"{child.frame}@{label(child.ranks, world)}")
         if child.ends:
-            yield way
-        yield from _paths(child, world, way)
+            yield branch
+        yield from _paths(child, world, branch)
 
 
 def as_json(merged: StackReport) -> bytes:
-    """Write the result as JSON: the verdict and the trees, with sets of ranks in the guide's form."""
-    outliers = merged.outliers
+    """Return the result as JSON: the places of the ranks and the trees, with sets of ranks in the guide's form."""
+    places = merged.places
     result = {
         "world": merged.world,
-        "outliers": rank_set_text(outliers.outliers),
-        "silent": rank_set_text(outliers.silent),
-        "apart": [_group(group) for group in outliers.suspect_groups],
-        "crowd": [_group(group) for group in outliers.majority],
+        "outliers": rank_set_text(places.outlier_ranks),
+        "silent": rank_set_text(places.silent),
+        "apart": [_group_json(group) for group in places.suspect_groups],
+        "crowd": [_group_json(group) for group in places.majority],
         "states": {odd: rank_set_text(ranks) for odd, ranks in merged.states},
         "why_silent": {reason: rank_set_text(ranks) for reason, ranks in merged.why},
         "python": [_node_json(child, merged.world) for child in merged.python.children],
@@ -376,8 +384,9 @@ def as_json(merged: StackReport) -> bytes:
     return msgspec.json.encode(result)
 
 
-def _group(group: Group) -> dict[str, Any]:
-    return {"ranks": rank_set_text(group.ranks), "frame": str(group.at), "lines": group.lines}
+def _group_json(group: Group) -> dict[str, Any]:
+    """Return a group as a JSON object."""
+    return {"ranks": rank_set_text(group.ranks), "frame": str(group.frame), "lines": group.lines}
 
 
 def _node_json(node: StackNode, world: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Defines the stacks of all ranks, and merges them into one tree, in which a shared frame stands once.
 
-A set of ranks is an integer, rank r as bit r, so sets of thousands of ranks are joined in one operation. parse.py reads
+A set of ranks is an int as a bit mask: bit r stands for rank r. So sets of thousands of ranks are joined in one
+operation. parse.py reads
 stacks from the output of tools.
 """
 
@@ -9,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-MOST_RANKS = 65_536
+MAX_RANKS = 65_536
 
 
 def all_of(world: int) -> int:
-    """Return the set of all ranks."""
+    """Return the set of all ranks of a world of this size, as a bit mask."""
     return (1 << world) - 1
 
 
 def set_of(ranks: Iterable[int]) -> int:
-    """Return the set of these ranks."""
+    """Return the set of these ranks, as a bit mask."""
     bits = 0
     for rank in ranks:
         bits |= 1 << rank
@@ -26,37 +27,38 @@ def set_of(ranks: Iterable[int]) -> int:
 
 
 def runs_of(ranks: int) -> Iterator[tuple[int, int]]:
-    """Give the runs of consecutive ranks in a set, ascending: the first and last rank of each."""
-    at = 0
+    """Yield the runs of consecutive ranks in a set (bit mask), ascending: the first and last rank of each."""
+    first_rank = 0
     while ranks:
         skipped = (ranks & -ranks).bit_length() - 1
         ranks >>= skipped
         length = (ranks + 1 & -(ranks + 1)).bit_length() - 1
-        yield at + skipped, at + skipped + length - 1
+        yield first_rank + skipped, first_rank + skipped + length - 1
         ranks >>= length
-        at += skipped + length
+        first_rank += skipped + length
 
 
 def rank_set_text(ranks: int) -> str:
-    """Write a set as the guide does: `0-2/5/7-9`."""
+    """Return a set of ranks (bit mask) as text in the guide's form: `0-2/5/7-9`; "" for no rank."""
     return "/".join(str(first) if first == last else f"{first}-{last}" for first, last in runs_of(ranks))
 
 
 def label(ranks: int, world: int) -> str:
-    """Write the ranks that have a frame, and those that lack it, as the guide does: `0-2/5-7|3-4`.
+    """Return the ranks that have a frame and those that lack it, in the guide's form: `0-2/5-7|3-4`.
+
+    ranks: those that have it, as a bit mask. world: number of ranks.
 
     Source: the guide's page on stacks; vectors in docs/facts/dlrover.md 7
     """
     return f"{rank_set_text(ranks)}|{rank_set_text(all_of(world) & ~ranks)}"
 
 
-MOST_THREADS = 256  # of one rank; the first are kept
+MAX_THREADS = 256  # of one rank; the first are kept
 
-MOST_FRAMES = 192  # of one thread; if there are more, the outer and the inner ones are kept
+MAX_FRAMES = 192  # of one thread; if there are more, the outer and the inner ones are kept
 
-INNER_FRAMES = 64
-
-MOST_NAME = 160
+INNER_FRAMES = 64  # innermost frames that stay in a stack that is too deep
+MAX_NAME = 160  # characters
 
 UNNAMED = "??"  # the guide's word for a function that no debugger can name
 
@@ -72,7 +74,7 @@ class Frame:
         return f"{self.function}@{self.source}"
 
 
-LEFT_OUT = Frame("...", "...")  # replaces the frames in the middle of a deep stack
+OMITTED_FRAMES = Frame("...", "...")  # replaces the frames in the middle of a deep stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Thread:
 
     frames: tuple[Frame, ...]
     lines: tuple[int, ...]  # of each frame, 0 if unknown
-    main: bool = False
+    main: bool = False  # it is the main thread of its process
 
     def __post_init__(self) -> None:
         if len(self.lines) != len(self.frames):
@@ -101,24 +103,24 @@ class RankStacks:
 class WorldStacks:
     """The stack traces of all ranks of a world."""
 
-    world: int
-    showings: dict[int, RankStacks]  # by rank; missing ranks have no stack
+    world: int  # number of ranks
+    stacks_by_rank: dict[int, RankStacks]  # by rank; missing ranks have no stack
     why: dict[int, str] = field(default_factory=dict)  # reasons for missing stacks, by rank
 
     def __post_init__(self) -> None:
-        if not 0 < self.world <= MOST_RANKS:
-            raise ValueError(f"a world of {self.world} ranks, must be 1 to {MOST_RANKS}")
-        for rank in (*self.showings, *self.why):
+        if not 0 < self.world <= MAX_RANKS:
+            raise ValueError(f"a world of {self.world} ranks, must be 1 to {MAX_RANKS}")
+        for rank in (*self.stacks_by_rank, *self.why):
             if not 0 <= rank < self.world:
                 raise ValueError(f"rank {rank} in a world of {self.world}")
 
     @property
     def silent(self) -> int:
-        """Return the ranks without a stack."""
-        return all_of(self.world) & ~set_of(self.showings)
+        """Return the ranks without a stack, as a bit mask."""
+        return all_of(self.world) & ~set_of(self.stacks_by_rank)
 
 
-MOST_LINES = 4  # line numbers kept for one frame
+MAX_LINES = 4  # line numbers kept for one frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,51 +135,53 @@ class StackNode:
     children: tuple[StackNode, ...] = ()  # sorted by frame
 
     def each(self) -> Iterator[StackNode]:
-        """Give this node and all nodes below it."""
-        left = [self]
-        while left:
-            node = left.pop()
+        """Yield this node and all its descendants, parents first."""
+        pending = [self]
+        while pending:
+            node = pending.pop()
             yield node
-            left.extend(reversed(node.children))
+            pending.extend(reversed(node.children))
 
 
 _ROOT = Frame("all", "")
 
 
-class _Growing:
+class _MutableNode:
+    """A node of the tree while it grows, with the fields of StackNode."""
+
     __slots__ = ("children", "ends", "lines", "ranks", "threads")
 
     def __init__(self) -> None:
         self.ranks = self.ends = self.threads = 0
         self.lines = set[int]()
-        self.children = dict[Frame, _Growing]()
+        self.children = dict[Frame, _MutableNode]()
 
 
 def fold(threads: Mapping[int, Iterable[Thread]]) -> StackNode:
-    """Merge the stacks of all ranks into one tree. The root is no frame; its children are the outermost frames.
+    """Merge the stacks of all ranks into one tree. The root stands for no frame; its children are the outermost frames.
 
-    The order of ranks and threads makes no difference. Source: DL-115, DL-116
+    threads: stacks by rank. Their order makes no difference. Source: DL-115, DL-116
     """
-    same = dict[Thread, tuple[int, int]]()  # waiting ranks show the same stack: walk each stack once
+    ranks_of_stack = dict[Thread, tuple[int, int]]()  # waiting ranks show the same stack: walk each stack once
     for rank, stacks in threads.items():
         for thread in stacks:
-            ranks, count = same.get(thread, (0, 0))
-            same[thread] = ranks | 1 << rank, count + 1
-    root = _Growing()
-    for thread, (ranks, count) in same.items():
+            ranks, count = ranks_of_stack.get(thread, (0, 0))
+            ranks_of_stack[thread] = ranks | 1 << rank, count + 1
+    root = _MutableNode()
+    for thread, (ranks, count) in ranks_of_stack.items():
         node = root
         node.ranks |= ranks
         for frame, line in zip(thread.frames, thread.lines, strict=True):
-            node = node.children.setdefault(frame, _Growing())
+            node = node.children.setdefault(frame, _MutableNode())
             node.ranks |= ranks
             node.lines.add(line)
         node.ends |= ranks
         node.threads += count
-    return _grown(_ROOT, root)
+    return _freeze(_ROOT, root)
 
 
-def _grown(frame: Frame, node: _Growing) -> StackNode:
-    """Freeze a growing node and everything below it, its children sorted by frame."""
-    children = tuple(_grown(each, node.children[each]) for each in sorted(node.children))
-    lines = tuple(sorted(node.lines - {0})[:MOST_LINES])
+def _freeze(frame: Frame, node: _MutableNode) -> StackNode:
+    """Convert a mutable node and its descendants to a StackNode, with children sorted by frame."""
+    children = tuple(_freeze(each, node.children[each]) for each in sorted(node.children))
+    lines = tuple(sorted(node.lines - {0})[:MAX_LINES])
     return StackNode(frame, node.ranks, node.ends, node.threads, lines, children)

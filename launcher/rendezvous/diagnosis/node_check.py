@@ -1,8 +1,9 @@
-"""Checks nodes before a round: members measure in groups, and faulty ones leave before training starts.
+"""Runs the node check before a round (--network-check): members measure in groups, and faulty nodes leave the job.
 
-Groups and verdicts are made in launcher/health. A check covers all members present; it starts again if one of them
-goes, or if an unchecked one is needed. Members not proven bad may train, and undecided groups are reported.
-If two good nodes cannot reach each other, one of them goes if enough remain. Source: DL-80 to DL-85
+launcher/health/judge_nodes.py forms the groups and judges the results. A check covers all present members. It starts
+again if one of them is lost, or if a member is needed that was not checked. All members that are not proven bad may
+train; groups that no test could judge are only reported.
+If two good nodes cannot reach each other, one of them is excluded if enough members remain. Source: DL-80 to DL-85
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from functools import partial
 from typing import TypeAlias
 from zlib import crc32
 
-from turnout.launcher.coordinator_messages import Finish, Found, Judged, Probe, Probed
+from turnout.launcher.coordinator_messages import Finish, Judged, NodeResult, Probe, Probed
 from turnout.launcher.health.judge_nodes import next_groups
 from turnout.launcher.health.model import (
     AGAIN_S,
-    MOST_AGAIN_S,
+    MAX_AGAIN_S,
     Check,
     ExcludedNode,
     Group,
@@ -30,19 +31,26 @@ from turnout.launcher.model import Exit, Member, Reason
 from turnout.launcher.rendezvous.state import MemberState, Phase, Transition
 
 SWITCHBOX = "switchbox_failed"  # the cause that an unfit node reports of itself
-MOST_WHY = 1_024  # characters of a text in a message
-Faults: TypeAlias = dict[str, tuple[Reason, str, str]]  # reason, explanation and unreachable peer, by excluded member
+MAX_WHY = 1_024  # characters of a text in a message
+# By id of an excluded member: reason, explanation, and the name of the peer that it cannot reach, "" for none.
+Faults: TypeAlias = dict[str, tuple[Reason, str, str]]
 
 
 def checked_members(transition: Transition, candidates: list[MemberState], size: int) -> list[MemberState] | None:
-    """Return the members that may train. None if too few have passed: a check then starts."""
+    """Return the candidates that have passed the node check; all candidates if nodes are not checked.
+
+    Returns None if fewer than a world of `size` have passed: a check of all candidates then starts.
+    """
     checking = transition.state.checking
     if checking is None:
         return candidates
-    passed = [known for known in candidates if known.member.id in checking.passed]
+    passed = [member_state for member_state in candidates if member_state.member.id in checking.passed]
     if transition.state.job.elastic_spec.world_size(len(passed)) >= size:
         return passed
-    nodes = tuple(known.member.id for known in sorted(candidates, key=lambda known: _place(known.member)))
+    nodes = tuple(
+        member_state.member.id
+        for member_state in sorted(candidates, key=lambda member_state: _place(member_state.member))
+    )
     check = Check(nodes, checking.limits)
     # Differs by coordinator, so that answers to another one are ignored.
     number = checking.number or crc32(transition.state.job.member.id.encode())
@@ -59,15 +67,15 @@ def checked_members(transition: Transition, candidates: list[MemberState], size:
 
 
 def _place(member: Member) -> tuple[tuple[str, ...], int, str]:
-    """Order members so that neighbours in the fabric are adjacent."""
+    """Return a sort key by which neighbours in the fabric are adjacent."""
     return member.path, -1 if member.index is None else member.index, member.name
 
 
 def _order_probes(transition: Transition, check: Check, groups: Groups | Verdict) -> None:
-    """Order the next probes of a node check, one group of nodes after the plan of `groups`.
+    """Send the members of each group the order for their next probe.
 
-    A verdict ends the check, or orders a last probe of all good nodes together. check: what this step of the check
-    tests.
+    check: the measurements so far. groups: the next groups, or the verdict. A verdict ends the check, or first orders
+    a probe of all good nodes together, if that is set (`all_together`).
     """
     checking = transition.state.checking
     assert checking is not None
@@ -84,18 +92,20 @@ def _order_probes(transition: Transition, check: Check, groups: Groups | Verdict
     for group in groups:
         members = [transition.members[id_].member for id_ in group]
         local, first = min(member.processes for member in members), members[0]
-        for at, id_ in enumerate(group):
-            order = Probe(number, at * local, local * len(group), len(group), first.address, first.master_port)
+        for index, id_ in enumerate(group):
+            order = Probe(number, index * local, local * len(group), len(group), first.address, first.master_port)
             transition.send((id_,), order)
     transition.wake(until_s)
 
 
-def record_probe(transition: Transition, id_: str, known: MemberState, answer: Probed) -> None:
-    """Record one member's measurement and the next port that it offers, since the last one was used."""
+def record_probe(transition: Transition, id_: str, member_state: MemberState, answer: Probed) -> None:
+    """Record one member's measurement, and the free port that it offers for the next group. Ignore stale answers."""
     checking = transition.state.checking
     if checking is None or transition.state.phase is not Phase.CHECKING or answer.number != checking.number:
         return
-    transition.set_member(id_, replace(known, member=replace(known.member, master_port=answer.master_port)))
+    transition.set_member(
+        id_, replace(member_state, member=replace(member_state.member, master_port=answer.master_port))
+    )
     unfit = {**checking.unfit, id_: answer.unfit} if answer.unfit else checking.unfit
     transition.state = replace(
         transition.state, checking=replace(checking, results={**checking.results, id_: answer}, unfit=unfit)
@@ -103,12 +113,18 @@ def record_probe(transition: Transition, id_: str, known: MemberState, answer: P
 
 
 def continue_check(transition: Transition) -> None:
-    """Continue the check as far as the results allow: wait, start the next groups, or judge."""
+    """Continue the check as far as the results allow: wait for answers, start the next groups, or end with a verdict.
+
+    A member that was lost or leaves cancels the check.
+    """
     checking = transition.state.checking
     assert checking is not None
     assert checking.check is not None
-    if any((known := transition.members.get(id_)) is None or known.leave_s is not None for id_ in checking.check.nodes):
-        _give_up(transition, checking)
+    if any(
+        (member_state := transition.members.get(id_)) is None or member_state.leave_s is not None
+        for id_ in checking.check.nodes
+    ):
+        _cancel_check(transition, checking)
         return
     if transition.now_s < checking.until_s and any(map(partial(_is_awaited, checking), checking.groups)):
         transition.wake(checking.until_s)
@@ -123,158 +139,186 @@ def continue_check(transition: Transition) -> None:
 
 
 def restart_check(transition: Transition, id_: str) -> None:
-    """Restart the check when a member connects again, since its order or its answer may be lost."""
+    """Cancel the check if a checked member connects again, since its order or its answer may be lost.
+
+    The check starts again at the end of this transition. Does nothing if no check runs.
+    """
     checking = transition.state.checking
     if transition.state.phase is Phase.CHECKING and checking and checking.check and id_ in checking.check.nodes:
-        _give_up(transition, checking)
+        _cancel_check(transition, checking)
 
 
-def _give_up(transition: Transition, checking: NodeCheckState) -> None:
-    """Stop the check. At the end of this transition the members present are checked from the beginning."""
+def _cancel_check(transition: Transition, checking: NodeCheckState) -> None:
+    """Cancel the check. At the end of this transition, a new check of the present members starts."""
     transition.state = replace(transition.state, phase=Phase.GATHERING, checking=replace(checking, check=None))
     transition.log_event("check_given_up", Reason.MEMBER_LOST)
 
 
 def _is_awaited(checking: NodeCheckState, group: Group) -> bool:
-    """Return True if a member of the group still has to answer. A group with a broken member is not waited for."""
+    """Return True if a member of the group has not answered yet. A group with a member that failed alone is not
+    awaited: its other members cannot finish.
+    """
     answers = [checking.results.get(id_) for id_ in group]
     return None in answers and all(answer is None or answer.compute_s is not None for answer in answers)
 
 
 def _group_results(checking: NodeCheckState, group: Group) -> tuple[Measured, ...]:
-    """Collect a group's results. If one member is broken, each answer counts alone, and members without an answer are
-    tested again.
+    """Return a group's measurements from its members' answers.
 
-    A living member that does not answer counts as one whose own computation is stuck.
+    If a member failed alone, each answer is a measurement of its own, and members without an answer are tested again.
+    Otherwise a member that did not answer counts as one whose own computation is stuck.
     """
     answers = {id_: checking.results[id_] for id_ in group if id_ in checking.results}
     if any(answer.compute_s is None for answer in answers.values()):
         return tuple(Measured((id_,), (answer.compute_s,), None) for id_, answer in answers.items())
     times = [answers[id_].collective_s if id_ in answers else None for id_ in group]
     known_times = [time_s for time_s in times if time_s is not None]
-    together = max(known_times) if len(known_times) == len(times) else None
+    group_s = max(known_times) if len(known_times) == len(times) else None
     own_times = tuple(answers[id_].compute_s if id_ in answers else None for id_ in group)
-    return (Measured(group, own_times, together),)
+    return (Measured(group, own_times, group_s),)
 
 
 def _end_check(transition: Transition, check_: Check, verdict: Verdict) -> None:
-    """Remove faulty members and let the others train. If nobody else is left, the job ends."""
-    at, checking = transition.state, transition.state.checking
+    """End the check: exclude the faulty members, send all findings, and gather the members that passed.
+
+    If all members are faulty or leave, the job finishes with exit code FAULTY.
+    """
+    state, checking = transition.state, transition.state.checking
     assert checking is not None
     faults = _faults(transition, checking, verdict)
     passed = frozenset(check_.nodes) - faults.keys()
-    left = _update_exclusions(transition, checking, check_, faults)
-    checking = replace(checking, check=None, groups=(), verdict=None, passed=passed, excluded=left)
-    transition.state = replace(at, phase=Phase.GATHERING, checking=checking)
+    exclusions = _update_exclusions(transition, checking, check_, faults)
+    checking = replace(checking, check=None, groups=(), verdict=None, passed=passed, excluded=exclusions)
+    transition.state = replace(state, phase=Phase.GATHERING, checking=checking)
     _log_findings(transition, check_, verdict, faults)
     _send_findings(transition, check_, checking, verdict)
-    if all(known.leave_s is not None or id_ in faults for id_, known in transition.members.items()):
+    if all(member_state.leave_s is not None or id_ in faults for id_, member_state in transition.members.items()):
         reason, why, _ = next(iter(faults.values()))
         transition.finish(Exit.FAULTY, reason, why)
         return
     for id_, (reason, why, _) in faults.items():
         transition.set_member(id_, replace(transition.members[id_], leave_s=transition.now_s))
-        if id_ != at.job.member.id:  # the coordinator itself hands over first, and its successor checks it
-            transition.send((id_,), Finish(int(Exit.FAULTY), reason.value, why[:MOST_WHY]))
+        if id_ != state.job.member.id:  # the coordinator itself hands over first, and its successor checks it
+            transition.send((id_,), Finish(int(Exit.FAULTY), reason.value, why[:MAX_WHY]))
 
 
 def _send_findings(transition: Transition, check_: Check, checking: NodeCheckState, verdict: Verdict) -> None:
-    """Send each member the finding about its node, if there is one."""
-    finding_of = dict.fromkeys(check_.nodes, (Found.FINE, "", ""))
-    for riddle in verdict.undecided:
-        for id_ in riddle.nodes:
+    """Send each checked member the result for its node. Nodes of undecided groups get none."""
+    finding_of = dict.fromkeys(check_.nodes, (NodeResult.FINE, "", ""))
+    for undecided in verdict.undecided:
+        for id_ in undecided.nodes:
             finding_of.pop(id_, None)
     findings = (
-        (Found.LINK, verdict.bad_links + verdict.slow_links),
-        (Found.SLOW, verdict.slow_nodes),
-        (Found.FAULTY, verdict.bad_nodes),
+        (NodeResult.LINK, verdict.bad_links + verdict.slow_links),
+        (NodeResult.SLOW, verdict.slow_nodes),
+        (NodeResult.FAULTY, verdict.bad_nodes),
     )
-    for found, each in findings:
-        finding_of |= {id_: (found, finding.cause.value, finding.why) for finding in each for id_ in finding.nodes}
-    finding_of |= {id_: (Found.FAULTY, SWITCHBOX, why) for id_, why in checking.unfit.items()}
-    ids_by_finding = defaultdict[tuple[Found, str, str], list[str]](list)
+    for result, findings_of_result in findings:
+        finding_of |= {
+            id_: (result, finding.cause.value, finding.why) for finding in findings_of_result for id_ in finding.nodes
+        }
+    finding_of |= {id_: (NodeResult.FAULTY, SWITCHBOX, why) for id_, why in checking.unfit.items()}
+    ids_by_finding = defaultdict[tuple[NodeResult, str, str], list[str]](list)
     for id_, own_finding in finding_of.items():
         ids_by_finding[own_finding].append(id_)
-    at = transition.state
-    for (found, cause, why), ids in ids_by_finding.items():
-        why = why[:MOST_WHY]
+    state = transition.state
+    for (result, cause, why), ids in ids_by_finding.items():
+        why = why[:MAX_WHY]
         transition.send(
-            ids, Judged(at.round + 1, found, at.job.member.name, at.job.run[:MOST_WHY], len(check_.nodes), cause, why)
+            ids,
+            Judged(
+                state.round + 1, result, state.job.member.name, state.job.run[:MAX_WHY], len(check_.nodes), cause, why
+            ),
         )
 
 
 def _update_exclusions(
     transition: Transition, checking: NodeCheckState, check_: Check, faults: Faults
 ) -> tuple[ExcludedNode, ...]:
-    """Update the list of excluded nodes.
+    """Return the new list of excluded nodes.
 
-    Each exclusion lasts twice as long as the last; a node that passes is removed.
+    Checked nodes that passed are removed. Each further exclusion of a node lasts twice as long as its last one, from
+    AGAIN_S to MAX_AGAIN_S.
     """
-    tested = {id_: transition.members[id_].member for id_ in check_.nodes}
+    member_of = {id_: transition.members[id_].member for id_ in check_.nodes}
     excluded = [
-        left
-        for left in checking.excluded
-        if transition.now_s < left.until_s + MOST_AGAIN_S and not any(map(left.is_of, tested.values()))
+        exclusion
+        for exclusion in checking.excluded
+        if transition.now_s < exclusion.until_s + MAX_AGAIN_S and not any(map(exclusion.is_of, member_of.values()))
     ]
     for id_, (reason, why, peer) in faults.items():
-        times = 1 + max((left.times for left in checking.excluded if left.is_of(tested[id_])), default=0)
-        until_s = transition.now_s + min(AGAIN_S * 2.0 ** min(times - 1, 64), MOST_AGAIN_S)
-        excluded.append(ExcludedNode(tested[id_], reason, why, until_s, times, peer))
+        times = 1 + max(
+            (exclusion.times for exclusion in checking.excluded if exclusion.is_of(member_of[id_])), default=0
+        )
+        until_s = transition.now_s + min(AGAIN_S * 2.0 ** min(times - 1, 64), MAX_AGAIN_S)
+        excluded.append(ExcludedNode(member_of[id_], reason, why, until_s, times, peer))
     return tuple(excluded)
 
 
 def log_if_excluded(transition: Transition, id_: str) -> bool:
-    """Return True if this new member was excluded and returns too early. Logs it once for each of its lives."""
-    left = transition.exclusion(id_)
-    if left is not None:
-        fields = {"member": left.member.name, "again_s": round(left.until_s - transition.now_s, 3), "detail": left.why}
-        transition.log_event("node_kept_out", left.reason, **fields)
-    return left is not None
+    """Return True if this new member's node is still excluded, and log that."""
+    exclusion = transition.exclusion(id_)
+    if exclusion is not None:
+        fields = {
+            "member": exclusion.member.name,
+            "again_s": round(exclusion.until_s - transition.now_s, 3),
+            "detail": exclusion.why,
+        }
+        transition.log_event("node_kept_out", exclusion.reason, **fields)
+    return exclusion is not None
 
 
 def spare_reason(transition: Transition, id_: str) -> tuple[Reason, str]:
-    """Return the reason and detail why a new member waits while a world trains."""
-    if (left := transition.exclusion(id_)) is not None:
-        return left.reason, left.describe(transition.now_s)
-    late = "" if transition.is_ready(id_) else "it still imports: a world that trains is not stopped for it before"
-    return Reason.SPARE, late
+    """Return reason and detail why a member waits while a world trains: its exclusion, its imports, or a full world."""
+    if (exclusion := transition.exclusion(id_)) is not None:
+        return exclusion.reason, exclusion.describe(transition.now_s)
+    detail = "" if transition.is_ready(id_) else "it still imports: a world that trains is not stopped for it before"
+    return Reason.SPARE, detail
 
 
 def _faults(transition: Transition, checking: NodeCheckState, verdict: Verdict) -> Faults:
-    """Return the nodes that may not train, with reason and cause, by member id.
+    """Return the nodes that may not train, with the reasons, by member id.
 
-    Nodes that proved unfit alone count, bad nodes of the verdict, and slow nodes if these are excluded. An undecided
-    group is resolved by an earlier finding.
+    These are: nodes that reported themselves unfit, bad nodes of the verdict, slow nodes if the job excludes them, and
+    nodes of an undecided group that are still excluded by an earlier check.
     """
     faults: Faults = {id_: (Reason.NODE_FAULTY, why, "") for id_, why in checking.unfit.items()}
-    for riddle in verdict.undecided:  # a node with an earlier proof is not in doubt
-        for id_ in riddle.nodes:
-            for left in checking.excluded:
-                if left.is_of(transition.members[id_].member) and not left.unreachable_peer:
-                    faults[id_] = left.reason, f"{riddle.why}; before: {left.why}"[:MOST_WHY], ""
+    for undecided in verdict.undecided:  # a node with an earlier proof is not in doubt
+        for id_ in undecided.nodes:
+            for exclusion in checking.excluded:
+                if exclusion.is_of(transition.members[id_].member) and not exclusion.unreachable_peer:
+                    faults[id_] = exclusion.reason, f"{undecided.why}; before: {exclusion.why}"[:MAX_WHY], ""
     slow = verdict.slow_nodes if checking.leaves_slow else ()
     for reason, findings in ((Reason.NODE_SLOW, slow), (Reason.NODE_FAULTY, verdict.bad_nodes)):
         faults |= {finding.nodes[0]: (reason, f"{finding.cause.value}: {finding.why}", "") for finding in findings}
-    return _with_bad_links(transition, verdict, faults)
+    return _add_bad_links(transition, verdict, faults)
 
 
-def _with_bad_links(transition: Transition, verdict: Verdict, faults: Faults) -> Faults:
-    """Also exclude one end of each bad link while enough members remain: the younger one, never this coordinator."""
+def _add_bad_links(transition: Transition, verdict: Verdict, faults: Faults) -> Faults:
+    """Add one end of each bad link to `faults` while enough members remain; return `faults`.
+
+    The younger end is excluded, but never this coordinator.
+    """
     present = sum(
-        known.leave_s is None and transition.exclusion(id_) is None for id_, known in transition.members.items()
+        member_state.leave_s is None and transition.exclusion(id_) is None
+        for id_, member_state in transition.members.items()
     )
     for link in (each.nodes for each in verdict.bad_links):
         if faults.keys().isdisjoint(link) and transition.state.job.elastic_spec.world_size(present - len(faults) - 1):
-            stays, goes = sorted(
+            remaining_end, excluded_end = sorted(
                 link, key=lambda id_: (id_ != transition.state.job.member.id, transition.members[id_].member.age)
             )
-            name = transition.members[stays].member.name
-            faults[goes] = (Reason.LINK_FAULTY, f"it does not reach {name}, and both are good with others", name)
+            name = transition.members[remaining_end].member.name
+            faults[excluded_end] = (
+                Reason.LINK_FAULTY,
+                f"it does not reach {name}, and both are good with others",
+                name,
+            )
     return faults
 
 
 def _log_speed(transition: Transition, checking: NodeCheckState) -> None:
-    """Log the speed of a collective over all members that passed. Nobody is judged by it. Source: DLRover's
+    """Log the speed of a collective over all members that passed. It excludes nobody. Source: DLRover's
     --comm-perf-test
     """
     (everyone,) = checking.groups
@@ -298,11 +342,12 @@ def _log_findings(transition: Transition, check_: Check, verdict: Verdict, fault
     """Log each finding of a check, and the members that it excludes."""
 
     def names(nodes: Group) -> str:
+        """Return the workers' names of these members."""
         return ", ".join(transition.members[id_].member.name for id_ in nodes)
 
     checking = transition.state.checking
     assert checking is not None
-    again_s = {left.member.id: left.until_s - transition.now_s for left in checking.excluded}
+    again_s = {exclusion.member.id: exclusion.until_s - transition.now_s for exclusion in checking.excluded}
     for id_, (reason, why, _) in faults.items():
         transition.log_event("node_left_out", reason, member=names((id_,)), detail=why, again_s=again_s.get(id_))
     for each in verdict.slow_nodes:
@@ -321,9 +366,9 @@ def _log_findings(transition: Transition, check_: Check, verdict: Verdict, fault
             cause=each.cause.value,
             detail=each.why,
         )
-    for riddle in verdict.undecided:
+    for undecided in verdict.undecided:
         transition.log_event(
-            "check_undecided", transition.state.cause.reason, members=names(riddle.nodes), detail=riddle.why
+            "check_undecided", transition.state.cause.reason, members=names(undecided.nodes), detail=undecided.why
         )
     fields = {"members": len(check_.nodes), "left_out": len(faults), "rounds": len(check_.rounds)}
     transition.log_event(

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 
 from turnout.launcher.model import RoundRecord
 from turnout.launcher.rendezvous.arbiter import (
-    MOST_BYTES,
+    MAX_BYTES,
     BadRecord,
     HeldRound,
     LockRefused,
@@ -45,7 +45,9 @@ T = TypeVar("T")
 
 
 class SerialExecutor:
-    """Runs blocking calls in order. limit_s: of one call, including its wait for earlier calls."""
+    """Runs blocking calls one after another, each in a thread. limit_s: seconds for one call and its wait for earlier
+    calls.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
@@ -53,8 +55,8 @@ class SerialExecutor:
         self._last: concurrent.futures.Future[Any] | None = None
 
     async def call(self, do: Callable[[], T]) -> T:
-        """Run `do` and return or raise what it does. Raises TimeoutError; `do` may still finish later, before the next
-        call starts.
+        """Run `do` in a thread; return its result or raise its error. Raises TimeoutError after `limit_s`; `do` then
+        continues, and the next call starts after its end.
         """
         async with asyncio.timeout(self.limit_s), self._turn:
             if self._last is not None and not self._last.done():
@@ -75,9 +77,9 @@ def _finish(do: Callable[[], T], future: concurrent.futures.Future[T]) -> None:
         future.set_exception(error)
 
 
-_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # errors of storage without hard links
 
-_REFUSALS = {
+_REFUSALS = {  # by errno that only a person can repair: the remedy
     errno.EROFS: "mount it writable",
     errno.EACCES: "give it to the user of the workers",
     errno.EPERM: "give it to the user of the workers",
@@ -88,7 +90,11 @@ _REFUSALS = {
 
 
 class SharedDir:
-    """A shared folder. All calls block, and raise LockRefused or LockUnreachable if storage fails."""
+    """A shared folder. All calls block, and raise LockRefused or LockUnreachable if storage fails.
+
+    folder: in every call below, the file descriptor of the folder that `open_folder` yields.
+    link: os.link, or a storage's replacement of it.
+    """
 
     def __init__(self, path: Path, link: Callable[..., None] = os.link) -> None:
         self.path, self.name, self._link = path, f"round folder {path}", link
@@ -106,25 +112,27 @@ class SharedDir:
             except FileNotFoundError as error:
                 step = "mount the shared storage, or name a folder on it"
                 raise LockRefused(self.name, f"{self.path.parent} is not there", step) from error
-        with self.opened() as at:
-            self._check_storage(at)
-            if stat.S_IMODE(os.fstat(at).st_mode) & 0o077:
-                os.fchmod(at, 0o700)
+        with self.open_folder() as folder:
+            self._check_storage(folder)
+            if stat.S_IMODE(os.fstat(folder).st_mode) & 0o077:
+                os.fchmod(folder, 0o700)
 
     @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Open the folder for the other calls. They keep using this folder even if the path changes."""
+    def open_folder(self) -> Iterator[int]:
+        """Yield a file descriptor of the folder for the other calls. It stays valid even if the path changes."""
         with self._lock_errors():
-            at = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                yield at
+                yield folder
             finally:
-                os.close(at)
+                os.close(folder)
 
-    def read(self, at: int, name: str) -> bytes | None:
-        """Read a file, None if it does not exist. Raises BadRecord for a file that no member wrote."""
+    def read(self, folder: int, name: str) -> bytes | None:
+        """Return the content of a file, cut to MAX_BYTES + 1; None if it does not exist. Raises BadRecord for a file
+        that no member wrote.
+        """
         try:
-            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -133,29 +141,30 @@ class SharedDir:
             raise
         try:
             about = os.fstat(file)
-            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.fstat(at).st_uid:
+            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.fstat(folder).st_uid:
                 raise BadRecord("no file, or not of the folder's owner")
             with open(file, "rb", closefd=False) as content:
-                return content.read(MOST_BYTES + 1)
+                return content.read(MAX_BYTES + 1)
         finally:
             os.close(file)
 
-    def make(self, at: int, name: str, content: bytes) -> None:
-        """Write a new private file and sync it to disk."""
+    def create_file(self, folder: int, name: str, content: bytes) -> None:
+        """Create a file with this content that only this user can read, and sync it to disk."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(name, flags, 0o600, dir_fd=at), "wb") as file:
+        with open(os.open(name, flags, 0o600, dir_fd=folder), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
 
-    def publish(self, at: int, private: str, name: str) -> bool:
-        """Link the private file to a name; True if it got it. Of several at once only one succeeds, and none if the
-        name exists.
+    def publish(self, folder: int, private: str, name: str) -> bool:
+        """Link the private file to a name. Return True if the name now is that file.
+
+        Of several members that publish a name at the same time, only one succeeds. Nobody succeeds if the name exists.
         """
         try:
-            self._link(private, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
+            self._link(private, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
         except FileExistsError:  # also when the server linked it and its answer was lost: then it is the same file
-            if not self._is_same_file(at, private, name):
+            if not self._is_same_file(folder, private, name):
                 return False
         except FileNotFoundError:  # a faster claimant has swept it away
             return False
@@ -164,55 +173,58 @@ class SharedDir:
                 why, step = f"its storage makes no hard links ({error.strerror})", "use a Lease, or other storage"
                 raise LockRefused(self.name, why, step) from error
             raise
-        self.sync(at)
+        self.sync(folder)
         return True
 
-    def sync(self, at: int) -> None:
-        """Sync the folder, so that new names are on disk. Storage that cannot sync folders is left as it is."""
+    def sync(self, folder: int) -> None:
+        """Sync the folder, so that new names are on disk. Do nothing on storage that cannot sync folders."""
         try:
-            os.fsync(at)
+            os.fsync(folder)
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP):
                 raise
 
-    def replace(self, at: int, private: str, name: str) -> None:
-        """Rename the private file over whatever has the name.
+    def replace(self, folder: int, private: str, name: str) -> None:
+        """Rename the private file to a name, and replace a file that has this name.
 
         Does nothing if the private file was removed meanwhile.
         """
         with suppress(FileNotFoundError):
-            os.replace(private, name, src_dir_fd=at, dst_dir_fd=at)
+            os.replace(private, name, src_dir_fd=folder, dst_dir_fd=folder)
 
-    def sweep(self, at: int, names: Iterable[str]) -> None:
-        """Remove files. A file that cannot be removed stays."""
+    def sweep(self, folder: int, names: Iterable[str]) -> None:
+        """Remove the named files. Ignore errors."""
         for name in names:
             with suppress(OSError):
-                os.unlink(name, dir_fd=at)
+                os.unlink(name, dir_fd=folder)
 
-    def _is_same_file(self, at: int, one: str, other: str) -> bool:
+    def _is_same_file(self, folder: int, name: str, other_name: str) -> bool:
         """Return True if two names in the folder are one file; False if one of them is missing."""
         try:
-            files = [os.stat(name, dir_fd=at, follow_symlinks=False) for name in (one, other)]
+            files = [os.stat(each, dir_fd=folder, follow_symlinks=False) for each in (name, other_name)]
         except FileNotFoundError:
             return False
         return os.path.samestat(*files)
 
-    def _check_storage(self, at: int) -> None:
+    def _check_storage(self, folder: int) -> None:
         """Test storage by writing and linking a file as a claim does. Raises LockRefused if the folder's owner is
         another user.
         """
         trial = f".claim-{0:010}-{secrets.token_hex(8)}"  # round 0: any successful claim sweeps it away
         try:
-            self.make(at, trial, b"")
+            self.create_file(folder, trial, b"")
             with suppress(FileNotFoundError):
-                ours, theirs = os.stat(trial, dir_fd=at, follow_symlinks=False).st_uid, os.fstat(at).st_uid
-                if ours != theirs:
-                    why = f"it belongs to uid {theirs}, and we write as uid {ours}"
+                own_uid, folder_uid = (
+                    os.stat(trial, dir_fd=folder, follow_symlinks=False).st_uid,
+                    os.fstat(folder).st_uid,
+                )
+                if own_uid != folder_uid:
+                    why = f"it belongs to uid {folder_uid}, and we write as uid {own_uid}"
                     step = "run all workers as one user, or name another folder"
                     raise LockRefused(self.name, why, step)
-            self.publish(at, trial, f"{trial}-linked")
+            self.publish(folder, trial, f"{trial}-linked")
         finally:
-            self.sweep(at, [trial, f"{trial}-linked"])
+            self.sweep(folder, [trial, f"{trial}-linked"])
 
     @contextmanager
     def _lock_errors(self) -> Iterator[None]:
@@ -228,27 +240,27 @@ class SharedDir:
 
 log = logging.getLogger(__name__)
 
-CALL_S = 5.0
+CALL_S = 5.0  # seconds for one operation on the folder
 
 KEPT_ROUNDS = 8  # round files kept for people to read
 
-_MOST = 9_999_999_999
+_MAX_NUMBER = 9_999_999_999  # ten digits
 
-_REACH = 1_000  # an unreadable file so far above the newest readable one is not a round file
+_MAX_NUMBER_GAP = 1_000  # an unreadable file so far above the newest readable one is not a round file
 
-_ROUND = re.compile(r"round-(\d{10})\.json")
+_ROUND_FILE = re.compile(r"round-(\d{10})\.json")
 
-_ANY = re.compile(r"(round-|holder-|\.claim-|\.holder-)(\d{10})(?!\d)")
+_LOCK_FILE = re.compile(r"(round-|holder-|\.claim-|\.holder-)(\d{10})(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
 class _FolderObservation:
-    """One look at the folder of round files: its newest round and that round's holder."""
+    """The content of the folder of round files at one moment: its newest round and that round's holder."""
 
-    names: frozenset[str]
+    names: frozenset[str]  # of all files in the folder
     number: int = 0  # of the newest round file, 0 for none
-    record: RoundRecord | None = None
-    holder: bytes | None = None  # the last text that its holder wrote
+    record: RoundRecord | None = None  # of that round, with the holder's newest budget; None for none
+    holder: bytes | None = None  # the last text that its holder wrote, None for none
 
 
 class FileLock(RoundLock):
@@ -259,48 +271,53 @@ class FileLock(RoundLock):
     def __init__(
         self, folder: Path, run: str, *, call_s: float = CALL_S, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        """Open the folder and run. call_s: the longest time of a call; slower storage counts as unreachable."""
+        """Use a folder for the rounds of the job `run`. call_s: seconds for a call; slower storage is unreachable."""
         super().__init__(run, monotonic)
-        self._folder, self._aside, self._logged_names = SharedDir(folder), SerialExecutor(call_s), set[str]()
+        self._folder, self._executor, self._logged_names = SharedDir(folder), SerialExecutor(call_s), set[str]()
 
     @classmethod
     async def open(cls, folder: Path, run: str, *, call_s: float = CALL_S) -> FileLock:
-        """Check that the folder can be used. Raises LockRefused and LockUnreachable."""
+        """Return a lock on the folder, after checking that the folder can be used. Raises LockRefused and
+        LockUnreachable.
+        """
         arbiter = cls(folder, run, call_s=call_s)
         await arbiter._call(arbiter._folder.prepare)
         return arbiter
 
     async def look(self) -> HeldRound:
         """Return the round of the newest file."""
-        return self._held_round(await self._call(self._look))
+        return self._held_round(await self._call(self._observe_folder))
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Create the round file after the one in `after`. None if another member was first."""
+        """Create the round file that follows `after`. Return the claimed round, None if another member was first."""
         record = record_to_write(record, after)
         observation = await self._call(lambda: self._claim(record, after.token))
         return self._own_round(observation) if observation else None
 
-    async def renew(self, mine: HeldRound) -> HeldRound | None:
-        """Rewrite the holder's file. None if there is a newer round, or if this member's round file is gone."""
-        record = mine.record
+    async def renew(self, held_round: HeldRound) -> HeldRound | None:
+        """Rewrite the holder's file. Return the round; None if a newer round exists or this member's round file does
+        not.
+        """
+        record = held_round.record
         if record is None:
             return None
-        observation = await self._call(lambda: self._renew(record, _number(mine.token)))
+        observation = await self._call(lambda: self._renew(record, _number_of(held_round.token)))
         return self._own_round(observation) if observation else None
 
     async def close(self) -> None:
         """Do nothing: no file is held open."""
 
-    async def _call(self, what: Callable[[], T]) -> T:
+    async def _call(self, operation: Callable[[], T]) -> T:
         """Call a function in the thread for file operations. Raises LockUnreachable if it takes too long."""
         try:
-            return await self._aside.call(what)
+            return await self._executor.call(operation)
         except TimeoutError as error:
-            raise LockUnreachable(self._folder.name, f"no answer within {self._aside.limit_s:g} s") from error
+            raise LockUnreachable(self._folder.name, f"no answer within {self._executor.limit_s:g} s") from error
 
-    def _look(self) -> _FolderObservation:
-        with self._folder.opened() as at:
-            return self._observe(at)
+    def _observe_folder(self) -> _FolderObservation:
+        """Read the newest round and its holder. Runs in the thread for file operations."""
+        with self._folder.open_folder() as folder:
+            return self._observe(folder)
 
     def _claim(self, record: RoundRecord, after: str) -> _FolderObservation | None:
         """Publish a record as the round that follows `after`.
@@ -308,29 +325,29 @@ class FileLock(RoundLock):
         Returns the folder's new observation; None if another candidate was first. Raises LockRefused if the numbers are
         used up. after: file name of the newest round, "" for none.
         """
-        number = _number(after) + 1
-        if number > _MOST:
+        number = _number_of(after) + 1
+        if number > _MAX_NUMBER:
             raise LockRefused(self._folder.name, f"{after} is the last one there can be", "empty the folder")
-        name, private = _name(number), f".claim-{number:010}-{secrets.token_hex(8)}"
-        with self._folder.opened() as at:
-            newest = self._observe(at)  # read again: its holder may have changed the budget since
+        name, private = _round_file(number), f".claim-{number:010}-{secrets.token_hex(8)}"
+        with self._folder.open_folder() as folder:
+            newest = self._observe(folder)  # read again: its holder may have changed the budget since
             if newest.number == number - 1 and newest.record and newest.record.run == record.run:
                 record = replace(record, budget=record.budget.newer(newest.record.budget))
             try:
-                self._folder.make(at, private, seal(record))
-                if not self._folder.publish(at, private, name):
+                self._folder.create_file(folder, private, seal(record))
+                if not self._folder.publish(folder, private, name):
                     return None
             finally:
-                self._folder.sweep(at, [private])
-            observation = self._observe(at)
+                self._folder.sweep(folder, [private])
+            observation = self._observe(folder)
             if (
                 after and after not in observation.names
             ):  # an old claim: its number is free only because the file was swept
-                self._folder.sweep(at, [name])
+                self._folder.sweep(folder, [name])
                 return None
             if observation.number != number:
                 return None
-            self._folder.sweep(at, _outlived(observation.names, number))
+            self._folder.sweep(folder, _obsolete_files(observation.names, number))
             return observation
 
     def _renew(self, record: RoundRecord, number: int) -> _FolderObservation | None:
@@ -339,53 +356,56 @@ class FileLock(RoundLock):
         Returns the folder's new observation; None if the round is no longer ours.
         """
         private = f".holder-{number:010}-{secrets.token_hex(8)}"
-        with self._folder.opened() as at:
-            if not self._is_granted(at, number, record):
+        with self._folder.open_folder() as folder:
+            if not self._is_granted(folder, number, record):
                 return None
             try:
-                self._folder.make(at, private, seal(record, next(self._beats)))
-                self._folder.replace(at, private, _holder(number))
+                self._folder.create_file(folder, private, seal(record, next(self._beats)))
+                self._folder.replace(folder, private, _holder_file(number))
             finally:
-                self._folder.sweep(at, [private])
-            observation = self._observe(at)  # after the write, which makes an NFS client drop its cached directory
+                self._folder.sweep(folder, [private])
+            observation = self._observe(folder)  # after the write, which makes an NFS client drop its cached directory
             return observation if observation.number == number else None
 
-    def _is_granted(self, at: int, number: int, record: RoundRecord) -> bool:
+    def _is_granted(self, folder: int, number: int, record: RoundRecord) -> bool:
         """Return True if the file of a round holds this record's grant. at: file descriptor of the folder."""
         try:
-            granted = self._read(at, _name(number))
+            granted = self._read(folder, _round_file(number))
         except BadRecord as error:
-            self._log_unreadable(_name(number), error)
+            self._log_unreadable(_round_file(number), error)
             return False
         return granted is not None and same_grant(granted, record)
 
-    def _observe(self, at: int) -> _FolderObservation:
-        """Read the newest valid round in the folder, and its holder.
+    def _observe(self, folder: int) -> _FolderObservation:
+        """Read the newest valid round in the folder, and its holder. Without a valid round, return only the names.
 
         An unreadable file of a newer round counts as a round of an unknown holder. at: file descriptor of the folder.
         """
-        names = frozenset(os.listdir(at))
-        numbers = sorted((int(found[1]) for name in names if (found := _ROUND.fullmatch(name))), reverse=True)
+        names = frozenset(os.listdir(folder))
+        numbers = sorted((int(match[1]) for name in names if (match := _ROUND_FILE.fullmatch(name))), reverse=True)
         torn, number, record = list[int](), 0, None
         for each in numbers:
             try:
-                record = self._read(at, _name(each))
+                record = self._read(folder, _round_file(each))
             except BadRecord as error:
-                self._log_unreadable(_name(each), error)
+                self._log_unreadable(_round_file(each), error)
                 torn.append(each)
             if record is not None:
                 number = each
                 break
-        if doubtful := max((each for each in torn if each <= number + _REACH), default=0):
-            record, number = self._unknown(doubtful, number, record), doubtful
+        if doubtful := max((each for each in torn if each <= number + _MAX_NUMBER_GAP), default=0):
+            record, number = self._record_of_unreadable(doubtful, number, record), doubtful
         if record is None:
             return _FolderObservation(names)
-        return self._with_holder(at, _FolderObservation(names, number, record))
+        return self._with_holder(folder, _FolderObservation(names, number, record))
 
-    def _with_holder(self, at: int, observation: _FolderObservation) -> _FolderObservation:
-        """Add the restart budget and the totals that the holder wrote last."""
+    def _with_holder(self, folder: int, observation: _FolderObservation) -> _FolderObservation:
+        """Add the text that the holder wrote last, and the restart budget and job totals in it.
+
+        An unreadable holder's file changes nothing.
+        """
         try:
-            holder = self._folder.read(at, _holder(observation.number))
+            holder = self._folder.read(folder, _holder_file(observation.number))
             held_record = unseal(holder) if holder is not None else None
         except BadRecord:  # it does not count: the next renewal writes a whole one
             return observation
@@ -395,46 +415,54 @@ class FileLock(RoundLock):
             observation = replace(observation, record=record)
         return replace(observation, holder=holder)
 
-    def _unknown(self, number: int, before: int, record: RoundRecord | None) -> RoundRecord:
-        """Make the record of a round whose file is unreadable. Another member may hold it, so its holder must first be
-        quiet.
+    def _record_of_unreadable(self, number: int, before: int, record: RoundRecord | None) -> RoundRecord:
+        """Make a record, without a holder's name, for round file `number`, which is unreadable.
+
+        Another member may hold that round, so nobody may claim the next one before the usual time of silence.
+        before, record: number and record of the newest readable round file; 0 and None if there is none.
         """
         if record is None or record.run != self._run:
             return RoundRecord(self._run, number, "")
         return replace(record, round=max(number, record.round + number - before), coordinator="", address="", port=0)
 
-    def _read(self, at: int, name: str) -> RoundRecord | None:
+    def _read(self, folder: int, name: str) -> RoundRecord | None:
         """Read a round file; None if it does not exist. Raises BadRecord."""
-        content = self._folder.read(at, name)
+        content = self._folder.read(folder, name)
         return None if content is None else unseal(content)
 
     def _log_unreadable(self, name: str, error: BadRecord) -> None:
+        """Log an unreadable file once."""
         if name not in self._logged_names:
             self._logged_names.add(name)
             log.warning("round_unreadable", extra={"file": str(self._folder.path / name), "why": str(error)})
 
     def _held_round(self, observation: _FolderObservation) -> HeldRound:
-        token = _name(observation.number) if observation.number else ""
+        """Return the observed round, with the time since its holder's file last changed."""
+        token = _round_file(observation.number) if observation.number else ""
         return self._observe_round(observation.record, token, (observation.number, observation.holder))
 
     def _own_round(self, observation: _FolderObservation) -> HeldRound:
+        """Return the round that this member has just written: its holder was quiet for 0 s."""
         return replace(self._held_round(observation), quiet_s=0.0)
 
 
-def _name(number: int) -> str:
+def _round_file(number: int) -> str:
+    """Return the file name of a round, which is also the token of a claim."""
     return f"round-{number:010}.json"
 
 
-def _holder(number: int) -> str:
+def _holder_file(number: int) -> str:
+    """Return the name of the file that the holder of a round rewrites."""
     return f"holder-{number:010}"
 
 
-def _number(token: str) -> int:
+def _number_of(token: str) -> int:
+    """Return the number in a round file's name, 0 for ""."""
     return int(token[6:16]) if token else 0
 
 
-def _outlived(names: frozenset[str], number: int) -> Sequence[str]:
+def _obsolete_files(names: frozenset[str], number: int) -> Sequence[str]:
     """List the files that nobody needs once round file `number` exists."""
     oldest = {"round-": number - KEPT_ROUNDS + 1, "holder-": number, ".claim-": number + 1, ".holder-": number}
-    found = ((name, _ANY.match(name)) for name in sorted(names))
-    return [name for name, parts in found if parts and int(parts[2]) < oldest[parts[1]]]
+    matches = ((name, _LOCK_FILE.match(name)) for name in sorted(names))
+    return [name for name, parts in matches if parts and int(parts[2]) < oldest[parts[1]]]

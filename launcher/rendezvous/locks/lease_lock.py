@@ -76,6 +76,7 @@ class _Lease(msgspec.Struct):
 
     @property
     def note(self) -> str | None:
+        """Return the text of the annotation with the record, None for none."""
         return (self.metadata.annotations or {}).get(ROUND)
 
 
@@ -136,14 +137,14 @@ class LeaseLock(RoundLock):
         except ModuleNotFoundError as error:
             raise LockRefused(f"Lease {name}", str(error), "pip install 'turnout[kubernetes]'") from error
         try:
-            opened = await client.open(kubeconfig, context)
+            connected_client = await client.open(kubeconfig, context)
         except bad_kubeconfig as error:
             step = "let the pod have its service account's token, or name a kubeconfig"
             raise LockRefused(f"Lease {name}", str(error), step) from error
         try:
-            return cls(opened, name, run, hold_s=hold_s)
+            return cls(connected_client, name, run, hold_s=hold_s)
         except LockRefused:
-            await opened.close()
+            await connected_client.close()
             raise
 
     async def look(self) -> HeldRound:
@@ -152,7 +153,8 @@ class LeaseLock(RoundLock):
             return self._held_round(await self._get() or _Lease())
 
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Write the record if the Lease is unchanged since `after`; None if it has changed.
+        """Write the record if the Lease is unchanged since `after`. Return the claimed round, None if the Lease
+        changed.
 
         A missing Lease is created.
         """
@@ -165,33 +167,36 @@ class LeaseLock(RoundLock):
             return self._own_round(lease) if lease else None
 
     def _last_observed(self, after: HeldRound, coordinator: str) -> HeldRound:
-        """Return this grant as last seen, if it is the claimer's own, so that its own renewals do not block
-        its claim.
+        """Return `after` with the newest version of the Lease if `coordinator` itself wrote that version, else `after`.
+
+        So a member's own renewals do not block its next claim.
         """
         current, before = self._record(self._last), after.record
         if current is None or before is None or before.coordinator != coordinator or not same_grant(current, before):
             return after
         return replace(after, record=current, token=self._last.metadata.resource_version)
 
-    def _claim_spec(self, coordinator: str, was: _Spec) -> dict[str, Any]:
+    def _claim_spec(self, coordinator: str, former_spec: _Spec) -> dict[str, Any]:
         """Return the spec of the Lease that this coordinator writes.
 
         was: the spec that it replaces. A change of the holder counts as a transition.
         """
         now = self._now()
         spec = {"holderIdentity": coordinator, "leaseDurationSeconds": math.ceil(self._hold_s), "renewTime": now}
-        if coordinator != (was.holder_identity or ""):
-            before = was.lease_transitions
+        if coordinator != (former_spec.holder_identity or ""):
+            before = former_spec.lease_transitions
             spec |= {"acquireTime": now, "leaseTransitions": 0 if before is None else before + 1}
         return spec
 
-    async def renew(self, mine: HeldRound) -> HeldRound | None:
-        """Write the record again with a new time. None if the Lease is gone or holds another grant."""
-        if (record := mine.record) is None:
+    async def renew(self, held_round: HeldRound) -> HeldRound | None:
+        """Write the record again with a new time. Return the round, None if the Lease is deleted or has another
+        holder.
+        """
+        if (record := held_round.record) is None:
             return None
         spec = {"holderIdentity": record.coordinator, "renewTime": self._now()}
         async with self._turn:
-            lease = await self._write(record, mine.token, spec)
+            lease = await self._write(record, held_round.token, spec)
             if lease is None:  # a label was written, the answer to a renewal was lost, or the Lease is lost
                 current = await self._get()
                 if current is None or not self._is_ours(current, record):
@@ -204,10 +209,14 @@ class LeaseLock(RoundLock):
         await self._client.close()
 
     async def _get(self) -> _Lease | None:
+        """Read the Lease, None if it does not exist. Raises LockRefused and LockUnreachable."""
         return await self._ask("get", self._client.get(self._path, urgent=True, deadline_s=self._call_s))
 
     async def _write(self, record: RoundRecord, version: str, spec: dict[str, Any]) -> _Lease | None:
-        """Write the Lease and return it; None if it was not at that version. version: "" to create it."""
+        """Write the Lease and return it; None if its version is another one. version: the expected one, "" to create.
+
+        Raises LockRefused and LockUnreachable.
+        """
         meta: dict[str, Any] = {"annotations": {ROUND: seal(record, next(self._beats)).decode()}}
         if version:
             change = {"metadata": {**meta, "resourceVersion": version}, "spec": spec}
@@ -218,8 +227,9 @@ class LeaseLock(RoundLock):
         return await self._ask("create", self._client.create(self._leases, new, urgent=True, deadline_s=self._call_s))
 
     async def _ask(self, verb: str, call: Awaitable[bytes]) -> _Lease | None:
-        """Await a call and decode the Lease. None if it does not exist or its version differs. Raises LockRefused and
-        LockUnreachable.
+        """Await a call to the API server and decode the Lease. None if it does not exist or its version differs.
+
+        verb: "get", "create" or "patch". Raises LockRefused and LockUnreachable.
         """
         from turnout.kube.errors import CallError, Conflict, Forbidden, NotFound, Rejected
 
@@ -244,12 +254,13 @@ class LeaseLock(RoundLock):
             raise LockUnreachable(name, f"the answer is no Lease: {error}") from error
 
     def _held_round(self, lease: _Lease) -> HeldRound:
+        """Return the round in a Lease, with the time since its holder last renewed it. Remembers the Lease."""
         self._last = lease
         holder = (lease.spec.holder_identity, lease.spec.renew_time, lease.note)
         return self._observe_round(self._record(lease), lease.metadata.resource_version, holder)
 
     def _own_round(self, lease: _Lease) -> HeldRound:
-        """Return the round that this member has just written, which counts as seen now."""
+        """Return the round that this member has just written: its holder was quiet for 0 s."""
         return replace(self._held_round(lease), quiet_s=0.0)
 
     def _record(self, lease: _Lease) -> RoundRecord | None:
@@ -271,10 +282,12 @@ class LeaseLock(RoundLock):
             return None
 
     def _is_ours(self, lease: _Lease, record: RoundRecord) -> bool:
+        """Return True if the Lease holds the round of this record, granted to the same member."""
         current = self._record(lease)
         return current is not None and same_grant(current, record)
 
     def _now(self) -> str:
+        """Return the wall-clock time as Kubernetes writes it in a Lease."""
         from turnout.kube.times import rfc3339_micro
 
         return rfc3339_micro(self._wall())

@@ -13,8 +13,8 @@ from turnout.launcher.rendezvous.arbiter import HeldRound, HolderObservation
 class RoundLock(ABC):
     """Keeps the newest round of one job, and grants a claim to only one of several members.
 
-    Every call ends in bounded time. It raises LockUnreachable, after which a claim or renewal may still have happened,
-    so look again. It raises LockRefused if only a person can help.
+    Every call ends in bounded time. It raises LockUnreachable if the result is unknown: the claim or renewal may have
+    succeeded, so call `look`. It raises LockRefused if only a person can help.
     """
 
     kind: str  # "lease" | "round_file"
@@ -26,19 +26,21 @@ class RoundLock(ABC):
 
     @abstractmethod
     async def look(self) -> HeldRound:
-        """Return the round as it is held now."""
+        """Read the newest round and its holder."""
 
     @abstractmethod
     async def claim(self, record: RoundRecord, after: HeldRound) -> HeldRound | None:
-        """Take the next round if nobody has since `after`. None if somebody has: look again.
+        """Claim the next round for the record's coordinator. Return it, None if another member has claimed it since
+        `after` was read: call `look`.
 
         The newer of both restart budgets is written. Raises StaleRound if the record's round is not higher.
         """
 
     @abstractmethod
-    async def renew(self, mine: HeldRound) -> HeldRound | None:
-        """Confirm that this member still holds the round, with a newer budget if it changed. None if it has lost the
-        round and must stop.
+    async def renew(self, held_round: HeldRound) -> HeldRound | None:
+        """Confirm that this member still holds the round, and store its record's budget and totals.
+
+        Return the renewed round. None if this member has lost the round: it must stop to coordinate.
         """
 
     @abstractmethod
@@ -46,8 +48,11 @@ class RoundLock(ABC):
         """Close what was opened. The record stays for the next member."""
 
     def _observe_round(self, record: RoundRecord | None, token: str, holder: Hashable) -> HeldRound:
-        """Return the round that was read just now. holder: everything that a renewal changes."""
+        """Return the round that was read just now, without its record if that is of another run.
+
+        token: the version that a claim depends on. holder: everything that a renewal changes.
+        """
         now_s = self._monotonic()
         self._observation = self._observation.observe(holder, now_s)
-        ours = record if record and record.run == self._run else None
-        return HeldRound(ours, token, now_s - self._observation.since_s, record.round if record else 0)
+        own_record = record if record and record.run == self._run else None
+        return HeldRound(own_record, token, now_s - self._observation.since_s, record.round if record else 0)

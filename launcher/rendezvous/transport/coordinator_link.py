@@ -11,9 +11,9 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from turnout.launcher.addresses import resolved
+from turnout.launcher.addresses import resolve_host
 from turnout.launcher.coordinator_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     NONCE_BYTES,
     VERSION,
     Challenge,
@@ -58,11 +58,11 @@ from turnout.launcher.rendezvous.transport.frame_connection import FrameConnecti
 
 CONNECT_S = 2.0  # seconds for a living host to accept a connection
 
-GREETS_S = 1.0  # seconds for an agent to connect and send the challenge, when it is asked for each second
+LISTEN_CHECK_S = 1.0  # seconds for an agent to connect and send the challenge, when it is asked for each second
 
 CHALLENGE_S = 5.0  # seconds for its agent to send the challenge; a stopped agent sends none
 
-SLEPT_S = 5.0  # seconds between two clock readings after which this process must have been stopped
+SLEPT_S = 5.0  # seconds between two clock readings after which this process must have been suspended
 
 GREET_S = 20.0  # seconds for the welcome: others may be first, or the agent has yet to notice a lost coordinator
 
@@ -74,7 +74,7 @@ class NobodyListens:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """No answer came in time, so nothing is known about the other side. why: the reason, if known."""
+    """No valid answer came in time, so nothing is known about the other side. why: the reason."""
 
     why: str
 
@@ -82,7 +82,8 @@ class NoAnswer:
 class CoordinatorClient(FrameConnection):
     """The member's side of one connection to a coordinator.
 
-    on_message: called with each message after Welcome. on_lost: called once, with the reason.
+    join: makes the Join from this side's nonce and proof. token, run: of the job. on_message: called with each message
+    after Welcome. on_lost: called once if the welcomed connection is lost, with the reason.
     """
 
     def __init__(
@@ -101,19 +102,21 @@ class CoordinatorClient(FrameConnection):
         self._nonce, self._peer_nonce = os.urandom(NONCE_BYTES), b""
         self.welcome: Welcome | None = None
         self.reported_world = LastWorld()  # the base that the Join reported
-        self._heard_s = self._looked_s = self._loop.time()
-        self._beats: asyncio.TimerHandle | None = None
+        self._heard_s = self._last_check_s = self._loop.time()
+        self._beat_timer: asyncio.TimerHandle | None = None
         self._beat_s = self.silence_s = 0.0
         self.step = self.saved = -1
         self.importing_s = 0.0
         self.rank_zero: RankZero | None = None
-        self._reported_s = 0.0  # when these were read
-        self._over = False
+        self._progress_read_s = 0.0  # when the progress above was read
+        self._is_loss_reported = False
 
     def on_frame(self, body: bytes) -> None:
-        """Handle a frame from the coordinator. Raises BadFrame and NotProven."""
+        """Handle a frame from the coordinator: the handshake, then messages for `on_message`. Raises BadFrame and
+        NotProven.
+        """
         self._heard_s = self._loop.time()
-        if self._slept():
+        if self._abort_if_suspended():
             return
         message = read_at_member(body)
         if self.welcome is not None:
@@ -125,7 +128,7 @@ class CoordinatorClient(FrameConnection):
         match message:
             case Challenge(version=version, nonce=nonce):
                 if version != VERSION:
-                    self._answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
+                    self._set_answer(NoAnswer(f"it speaks version {version}, this is {VERSION}"))
                     return
                 self._peer_nonce = nonce
                 self.auth = FrameAuth(self._token, self._run, self._nonce, nonce, listens=False)
@@ -139,22 +142,23 @@ class CoordinatorClient(FrameConnection):
                     raise NotProven("a Welcome without the proof that its sender knows the job's token")
                 self.welcome = message
                 self._beat_s, self.silence_s = message.beat_s, message.silence_s
-                self._looked_s = self._loop.time()
-                if self._beats is not None:
-                    self._beats.cancel()
-                self._beats = self._loop.call_later(message.beat_s, self._beat)
-                self._answer(message)
+                self._last_check_s = self._loop.time()
+                if self._beat_timer is not None:
+                    self._beat_timer.cancel()
+                self._beat_timer = self._loop.call_later(message.beat_s, self._beat)
+                self._set_answer(message)
             case Redirect() | Refused():
-                self._answer(message)
+                self._set_answer(message)
             case _:
                 raise BadFrame(f"{type(message).__name__} before Welcome")
 
     @property
-    def challenged(self) -> bool:
+    def is_challenged(self) -> bool:
         """Return True if the other side has sent its Challenge."""
         return self._peer_nonce != b""
 
-    def _answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
+    def _set_answer(self, answer: Welcome | Redirect | Refused | NoAnswer) -> None:
+        """Set the result of the handshake, unless there is one."""
         if not self.answer.done():
             self.answer.set_result(answer)
 
@@ -163,104 +167,109 @@ class CoordinatorClient(FrameConnection):
         self.send(encode(message))
 
     def report(self, step: int, saved: int, importing_s: float, rank_zero: RankZero | None = None) -> None:
-        """Set what heartbeats report. The first step and the end of imports are reported at once."""
-        self._reported_s = self._loop.time()
-        soon = self.step < 0 <= step or importing_s == 0 < self.importing_s
+        """Set the progress that heartbeats report, as in Heartbeat. Report the first step and the end of imports
+        now.
+        """
+        self._progress_read_s = self._loop.time()
+        is_urgent = self.step < 0 <= step or importing_s == 0 < self.importing_s
         self.step, self.saved, self.importing_s, self.rank_zero = step, saved, importing_s, rank_zero
-        if soon:
+        if is_urgent:
             self.send_message(self._heartbeat())
 
     def _heartbeat(self) -> Heartbeat:
-        rank_zero = None if self.rank_zero is None else self.rank_zero.later(self._loop.time() - self._reported_s)
+        """Make a heartbeat with the newest progress, its times moved to now."""
+        rank_zero = None if self.rank_zero is None else self.rank_zero.later(self._loop.time() - self._progress_read_s)
         return Heartbeat(self.step, self.saved, self.importing_s, rank_zero)
 
     def _beat(self) -> None:
-        """Send a heartbeat and plan the next one.
-
-        A coordinator that has been silent for too long counts as lost, and the connection is cut. Time in which this
-        process was stopped does not count.
+        """Send a heartbeat and schedule the next one. If the coordinator was silent for too long, abort the connection
+        and report its loss. Time in which this process was suspended does not count as silence.
         """
         now_s, limit_s = self._loop.time(), self.silence_s
-        if self._slept():
+        if self._abort_if_suspended():
             return
-        if now_s - self._looked_s > limit_s / 2:
+        if now_s - self._last_check_s > limit_s / 2:
             self._heard_s = now_s  # this process was stopped: read what has arrived meanwhile first
-        self._looked_s = now_s
+        self._last_check_s = now_s
         if now_s - self._heard_s > limit_s:
-            self._lost(Reason.MEMBER_SILENT)
+            self._report_loss(Reason.MEMBER_SILENT)
             self.abort()
             return
         self.send_message(self._heartbeat())
-        self._beats = self._loop.call_later(self._beat_s, self._beat)
+        self._beat_timer = self._loop.call_later(self._beat_s, self._beat)
 
-    def _slept(self) -> bool:
-        """Return True if this process was stopped for so long that the others have given it up. The connection is then
-        aborted.
+    def _abort_if_suspended(self) -> bool:
+        """Abort the connection if this process was suspended for so long that its peers count it as lost.
+
+        Returns True if it did.
         """
-        if self._loop.time() - self._looked_s <= (self.silence_s or SLEPT_S):
+        if self._loop.time() - self._last_check_s <= (self.silence_s or SLEPT_S):
             return False
         if self.welcome is not None:
-            self._lost(Reason.MEMBER_SILENT)
+            self._report_loss(Reason.MEMBER_SILENT)
         self.abort()
         return True
 
     def on_open(self) -> None:
-        """Watch for being stopped while this side waits for the Welcome."""
-        self._looked_s = self._loop.time()
-        self._beats = self._loop.call_later(1.0, self._wait)
+        """Start to check for suspension of this process while it waits for the Welcome."""
+        self._last_check_s = self._loop.time()
+        self._beat_timer = self._loop.call_later(1.0, self._watch_suspension)
 
-    def _wait(self) -> None:
-        if self.welcome is None and not self._slept():
+    def _watch_suspension(self) -> None:
+        """Check for suspension of this process each second, until the Welcome."""
+        if self.welcome is None and not self._abort_if_suspended():
             self.on_open()
 
     def on_bad_frame(self, fault: str) -> None:
-        """Treat an invalid frame as no answer."""
-        self._answer(NoAnswer(fault))
+        """Handle an invalid frame during the handshake as no answer."""
+        self._set_answer(NoAnswer(fault))
 
     def on_close(self, why: Exception | None) -> None:
-        """Handle the end of the connection."""
-        if self._beats is not None:
-            self._beats.cancel()
-        self._answer(NoAnswer("the connection was closed" if why is None else str(why)))
+        """Stop the heartbeats, and report the loss of a welcomed connection. why: the error, None for a normal end."""
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+        self._set_answer(NoAnswer("the connection was closed" if why is None else str(why)))
         if self.welcome is not None:
-            self._lost(Reason.MEMBER_LOST)
+            self._report_loss(Reason.MEMBER_LOST)
 
-    def _lost(self, reason: Reason) -> None:
-        if not self._over:
-            self._over = True
+    def _report_loss(self, reason: Reason) -> None:
+        """Call `on_lost`, unless it was called or this side has left."""
+        if not self._is_loss_reported:
+            self._is_loss_reported = True
             self._on_lost(self, reason)
 
     def leave(self) -> None:
         """Close the connection without reporting its loss."""
-        self._over = True
-        if self._beats is not None:
-            self._beats.cancel()
+        self._is_loss_reported = True
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
         self.close()
 
 
 async def connect(
-    make: Callable[[], CoordinatorClient],
+    make_client: Callable[[], CoordinatorClient],
     address: str,
     port: int,
     *,
     connect_s: float = CONNECT_S,
     greet_s: float = GREET_S,
 ) -> tuple[CoordinatorClient | None, Welcome | Redirect | Refused | NobodyListens | NoAnswer]:
-    """Connect to a possible coordinator; return the connection with its Welcome, or None with any other answer.
+    """Connect to a possible coordinator. Return the connection with its Welcome, or None with any other answer.
 
-    address: an IP literal, or a name to look up.
+    address: an IP literal, or a name to resolve. connect_s: seconds for the connection. greet_s: seconds for the
+    handshake; without a Challenge within CHALLENGE_S it ends earlier.
     """
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(connect_s):
-            _, link = await loop.create_connection(make, address, port)
+            _, link = await loop.create_connection(make_client, address, port)
     except ConnectionRefusedError:
         return None, NobodyListens()
     except (OSError, TimeoutError) as error:
         return None, NoAnswer(str(error) or f"no connection within {connect_s:g} s")
     try:
         await asyncio.wait([link.answer], timeout=min(CHALLENGE_S, greet_s))
-        if link.challenged:
+        if link.is_challenged:
             await asyncio.wait([link.answer], timeout=greet_s)
         answer = link.answer.result() if link.answer.done() else NoAnswer(f"no greeting within {greet_s:g} s")
     except asyncio.CancelledError:
@@ -272,16 +281,16 @@ async def connect(
     return None, answer
 
 
-async def is_agent_listening(address: str, port: int, within_s: float = GREETS_S) -> bool:
-    """Return True if an agent listens there.
+async def is_agent_listening(address: str, port: int, within_s: float = LISTEN_CHECK_S) -> bool:
+    """Return True if an agent listens at this address: it sends a Challenge within `within_s` seconds.
 
-    Nothing is sent, so the agent does not take this for a member.
+    Sends nothing, so the agent does not count this connection as a member.
     """
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(within_s):
             reader, writer = await asyncio.open_connection(address, port)
-            return isinstance(read_at_member(await next_frame(reader, MOST_BYTES)), Challenge)
+            return isinstance(read_at_member(await next_frame(reader, MAX_BYTES)), Challenge)
     except (OSError, TimeoutError, asyncio.IncompleteReadError, BadFrame):
         return False
     finally:
@@ -291,26 +300,27 @@ async def is_agent_listening(address: str, port: int, within_s: float = GREETS_S
 
 NOTICE_S = 5.0  # seconds for other members to notice a lost coordinator: their heartbeats are not in phase
 
-TELL_S = 10.0  # seconds between two log lines about one address
+LOG_PERIOD_S = 10.0  # seconds between two log lines about one address
 
 
 class CoordinatorSearch:
     """Finds the coordinator, or makes this member the coordinator.
 
-    make: makes a new client. own_address: that of this agent's listener.
-    lead: coordinate here if possible; returns True, or False with the holder's address if known.
+    make_client: makes a new client for one connection. own_address: of this agent's listener. arbiter: None for none.
+    lead: makes this member the coordinator if it may; returns (True, None), or (False, address of the round's holder or
+    None).
     """
 
     def __init__(
         self,
-        make: Callable[[], CoordinatorClient],
+        make_client: Callable[[], CoordinatorClient],
         lead: Callable[[Search], Awaitable[tuple[bool, Address | None]]],
         own_address: Address,
         arbiter: RoundLock | None,
         log_event: EventLog,
     ) -> None:
-        self._make, self._lead, self._own_address, self._arbiter, self._log_event = (
-            make,
+        self._make_client, self._lead, self._own_address, self._arbiter, self._log_event = (
+            make_client,
             lead,
             own_address,
             arbiter,
@@ -319,19 +329,22 @@ class CoordinatorSearch:
         self._logged_s: dict[Address, float] = {}
 
     async def find(self, seek: Search) -> tuple[CoordinatorClient, Address] | GiveUp:
-        """Search until a coordinator is connected or the time is up."""
+        """Search until a coordinator has welcomed this member; return the connection and its address, or GiveUp.
+
+        seek: the search to begin with.
+        """
         loop = asyncio.get_running_loop()
         while True:
             move = next_move(seek, loop.time())
             if isinstance(move, GiveUp):
                 return move
-            found = await self._do_move(seek, move)
-            if isinstance(found, Search):
-                seek = found
+            outcome = await self._carry_out(seek, move)
+            if isinstance(outcome, Search):
+                seek = outcome
             else:
-                return found
+                return outcome
 
-    async def _do_move(self, seek: Search, move: Move) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
+    async def _carry_out(self, seek: Search, move: Move) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
         """Carry out one move of the search.
 
         Returns the connection and its address, or the search to continue with, or a reason to give up.
@@ -353,13 +366,13 @@ class CoordinatorSearch:
     async def _connect(self, seek: Search, to: Address) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
         """Try to join the coordinator at an address.
 
-        Returns the connection if it welcomes this member. A redirect or a failure is recorded in the returned search.
-        GiveUp follows a refusal.
+        Returns the connection and its address if the coordinator welcomes this member, GiveUp if it refuses, else the
+        search with the redirect or the failure recorded.
         """
-        if (address := await resolved(to[0])) is None:
+        if (address := await resolve_host(to[0])) is None:
             self._log_no_answer(seek, to, "the name is not known, or not yet")
             return record_failure(seek, to, refused=False)
-        link, answer = await connect(self._make, address, to[1])
+        link, answer = await connect(self._make_client, address, to[1])
         if link is not None and isinstance(answer, Welcome):
             return link, (address, to[1])
         match answer:
@@ -369,7 +382,7 @@ class CoordinatorSearch:
                 lost = (answer.address, answer.port) in seek.refused | seek.silent
                 if lost and asyncio.get_running_loop().time() < seek.since_s + NOTICE_S:
                     await asyncio.sleep(0.1)
-                    return seek  # ask it again: of two coordinators, neither may have enough members
+                    return seek  # ask it again: it has not noticed yet that the coordinator it names is lost
                 return record_redirect(record_failure(seek, to, refused=False), answer)
             case NobodyListens():
                 self._log_no_answer(seek, to, "nobody listens there")
@@ -379,18 +392,18 @@ class CoordinatorSearch:
         return record_failure(seek, to, refused=False)
 
     def _log_no_answer(self, seek: Search, to: Address, why: str) -> None:
-        """Log that an address does not answer, and how much longer it is tried; at most every TELL_S seconds."""
+        """Log that an address does not answer and when the search ends; at most once in LOG_PERIOD_S for an address."""
         now_s = asyncio.get_running_loop().time()
-        if now_s < self._logged_s.get(to, -TELL_S) + TELL_S:
+        if now_s < self._logged_s.get(to, -LOG_PERIOD_S) + LOG_PERIOD_S:
             return
         self._logged_s[to] = now_s
         left_s = max(round(seek.since_s + seek.join_timeout_s - now_s), 0)
         self._log_event("coordinator_sought", {"at": f"{to[0]}:{to[1]}", "detail": why, "gives_up_in_s": left_s})
 
     async def _lead_here(self, seek: Search) -> Search | tuple[CoordinatorClient, Address] | GiveUp:
-        """Become the coordinator if the arbiter agrees, and join it.
+        """Become the coordinator if the arbiter agrees, and join it like any member.
 
-        Otherwise return the search with the present holder recorded. GiveUp follows a lock that refuses this user.
+        Otherwise returns the search with the round's holder recorded; GiveUp if the lock refuses this member.
         """
         try:
             leads, holder = await self._lead(seek)
@@ -406,9 +419,9 @@ class CoordinatorSearch:
         return await self._connect(seek, self._own_address)
 
     async def _ask_arbiter(self, seek: Search) -> Search | GiveUp:
-        """Record in the search which coordinator the arbiter names; None if it names nobody or cannot be reached.
+        """Return the search with the coordinator that the arbiter names, if any; GiveUp if the lock refuses this
+        member.
 
-        GiveUp follows a lock that refuses this user.
         """
         assert self._arbiter is not None
         try:

@@ -11,48 +11,52 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from turnout.launcher.coordinator_messages import MOST_BYTES
+from turnout.launcher.coordinator_messages import MAX_BYTES
 from turnout.launcher.errors import BadFrame
 from turnout.launcher.framing import PREFIX_BYTES, FrameAuth, FrameSplitter, body_bytes, frame
 
-FULL_S = 1.0  # pause after running out of file descriptors or memory
+RESOURCE_PAUSE_S = 1.0  # seconds of pause after running out of file descriptors or memory
 
-_FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
-_AT_ONCE = 128  # connections accepted before others of the event loop have their turn
+_MAX_ACCEPTS = 128  # connections accepted in one turn of the event loop
 
 
 class Acceptor:
-    """Makes a protocol for each connection, until closed. listens: listens already; it is the caller's to close."""
+    """Accepts the connections of a listening socket, and makes a protocol for each, until `close`.
 
-    def __init__(self, listens: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
-        listens.setblocking(False)
-        self._listens, self._protocol = listens, protocol
+    listening_socket: the caller closes it. protocol: makes one connection's protocol.
+    """
+
+    def __init__(self, listening_socket: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+        listening_socket.setblocking(False)
+        self._listening_socket, self._protocol = listening_socket, protocol
         self._loop = asyncio.get_running_loop()
-        self._begins: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
         self._resume()
 
     def _resume(self) -> None:
+        """Start to accept connections, at first or after a pause."""
         self._pause = None
-        self._loop.add_reader(self._listens.fileno(), self._accept)
+        self._loop.add_reader(self._listening_socket.fileno(), self._accept)
 
     def _accept(self) -> None:
-        """Accept the waiting connections, at most _AT_ONCE, and start a task for each.
+        """Accept the waiting connections, at most _MAX_ACCEPTS, and start a task for each.
 
-        Without free file descriptors, accepting pauses for FULL_S seconds.
+        Without free file descriptors, accepting pauses for RESOURCE_PAUSE_S seconds.
         """
-        for _ in range(_AT_ONCE):
+        for _ in range(_MAX_ACCEPTS):
             try:
-                sock, _ = self._listens.accept()
+                sock, _ = self._listening_socket.accept()
             except OSError as error:  # nobody waits any more, a caller left before it was accepted, or files ran out
-                if error.errno in _FULL:
-                    self._loop.remove_reader(self._listens.fileno())
-                    self._pause = self._loop.call_later(FULL_S, self._resume)
+                if error.errno in _OUT_OF_RESOURCES:
+                    self._loop.remove_reader(self._listening_socket.fileno())
+                    self._pause = self._loop.call_later(RESOURCE_PAUSE_S, self._resume)
                 return
             task = self._loop.create_task(self._begin(sock))
-            self._begins.add(task)
-            task.add_done_callback(self._begins.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _begin(self, sock: socket.socket) -> None:
         """Attach a protocol to an accepted socket. The socket is closed if its peer has left."""
@@ -66,31 +70,31 @@ class Acceptor:
         """Accept no more connections. Accepted ones stay."""
         if self._pause is not None:
             self._pause.cancel()
-        self._loop.remove_reader(self._listens.fileno())
+        self._loop.remove_reader(self._listening_socket.fileno())
 
 
-_MOST_UNSENT = 16 << 20  # unsent bytes for one peer, after which it is cut off as not reading
+_MAX_UNSENT = 16 << 20  # unsent bytes for one peer, after which it is cut off as not reading
 
 
 class FrameConnection(asyncio.Protocol):
-    """A connection that splits its input into frames. Once `auth` is set, every frame is signed and verified. Invalid
-    input closes it.
+    """A connection that splits its input into frames. Invalid input aborts it.
 
-    Subclasses override `on_open`, `on_frame`, which gets each frame's body, and `on_close`, which is called once.
+    Once `auth` is set, every frame is signed and verified. Subclasses override `on_open`, `on_frame`, which gets each
+    frame's body, `on_bad_frame`, and `on_close`, which is called once.
     """
 
-    most_bytes = MOST_BYTES
+    max_bytes = MAX_BYTES
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
         self.peer = ""
-        self.splitter = FrameSplitter(self.most_bytes)
+        self.splitter = FrameSplitter(self.max_bytes)
         self.auth: FrameAuth | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Handle a new connection. Called by asyncio."""
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=_MOST_UNSENT)
+        self.transport.set_write_buffer_limits(high=_MAX_UNSENT)
         if (sock := transport.get_extra_info("socket")) is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peername = transport.get_extra_info("peername")
@@ -134,19 +138,21 @@ class FrameConnection(asyncio.Protocol):
             self.transport.abort()
 
     def on_open(self) -> None:
-        """Handle the new connection."""
+        """Handle the new connection. Does nothing here."""
 
     def on_frame(self, body: bytes) -> None:
-        """Handle the body of one frame. May raise BadFrame."""
+        """Handle the body of one frame. May raise BadFrame. Does nothing here."""
 
     def on_close(self, why: Exception | None) -> None:
-        """Handle the end of the connection."""
+        """Handle the end of the connection. why: the error, None for a normal end. Does nothing here."""
 
     def on_bad_frame(self, fault: str) -> None:
-        """Handle invalid input from the peer."""
+        """Handle invalid input from the peer, before the connection is aborted. Does nothing here."""
 
 
 async def next_frame(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
-    """Read one body. Raises BadFrame, OSError, and IncompleteReadError if the stream ends within a frame."""
+    """Read the body of the next frame. Raises BadFrame for more than `max_bytes`, OSError, and IncompleteReadError at
+    the end of the stream.
+    """
     header = await reader.readexactly(PREFIX_BYTES)
     return await reader.readexactly(body_bytes(header, max_bytes))

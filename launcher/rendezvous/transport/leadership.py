@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from turnout.launcher.addresses import resolved
+from turnout.launcher.addresses import resolve_host
 from turnout.launcher.coordinator_messages import LastWorld, Redirect
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.goodput import ledger as ledgers
@@ -30,18 +30,22 @@ from turnout.launcher.settings import Timing
 # The holder is silent but may live. Its world cannot train without one of its members, so a member takes over soon.
 # A stranger waits until that holder has fenced itself (FENCE_S in coordinator_server.py), even without an API server.
 STRANGER_S = 600.0
-# Of the silence limit, after which a member ends its processes: it checks at heartbeats, and needs time to kill.
-FENCE = 1.5
-ASK_S, MOST_ASK_S = 1.0, 30.0  # seconds between two questions at the endpoint for another coordinator
+# Times the silence limit: how long a lost member may still train. It checks the limit at its heartbeats, and needs time
+# to kill its processes.
+FENCE_FACTOR = 1.5
+ASK_S, MAX_ASK_S = 1.0, 30.0  # seconds between two questions at the endpoint for another coordinator
 GOODBYE_S = 6.0  # seconds for all members to hear that the job is over
 
 
 class Leadership:
-    """Starts and ends the coordinator of one agent. budget: returns the newest restart budget that the agent knows.
+    """Starts and ends the coordinator of one agent.
 
-    job_time: returns the newest totals of the job's time that the agent knows, None for none.
+    budget: set by the agent; returns the newest restart budget that the agent knows.
 
-    is_member: the agent is a member of the job too. Else its coordinator stays where it is, since all know its address.
+    job_time: set by the agent; returns the newest totals of the job's time that the agent knows, None for none.
+    on_end: set by the agent; called when the coordinator here has ended.
+
+    is_member: this agent also trains. If False, it only coordinates, and its coordinator never searches for another.
     """
 
     def __init__(
@@ -80,19 +84,19 @@ class Leadership:
         )
         self.budget: Callable[[], RestartBudget] = RestartBudget
         self.job_time: Callable[[], JobTime | None] = lambda: None
-        self.on_end: Callable[[JobOver | StepDown], None] = lambda how: None
+        self.on_end: Callable[[JobOver | StepDown], None] = lambda end: None
         self.coordinator: Coordinator | None = None
         self.last_totals: JobTime | None = None  # of the coordinator that ended here; None before
         self._ask_s = ASK_S  # longer after each time that the endpoint has led nowhere
 
     def set_redirect(self, to: Redirect | None) -> None:
-        """Set the coordinator that the listener names to those who connect here."""
+        """Set the coordinator to which this agent's listener redirects members. None: it is unknown."""
         self._listener.redirect_target = lambda: to
         if to is not None and to.id != self.member.id:
             self._ask_s = ASK_S
 
     async def lead(self, seek: Search) -> tuple[bool, Address | None]:
-        """Become the coordinator if allowed; return True. If another member leads, return False and its address.
+        """Become the coordinator if allowed. Return (True, None), or (False, address of the round's holder or None).
 
         Raises LockUnreachable and LockRefused.
         """
@@ -128,7 +132,9 @@ class Leadership:
         return True, None
 
     def _stored_totals(self, record: RoundRecord) -> JobTime | None:
-        """Return the totals that an earlier coordinator left with the arbiter. Log those that cannot be read."""
+        """Return the job totals in an arbiter's record, None for none. Unreadable totals are logged and count as
+        none.
+        """
         try:
             return read_totals(record.totals, time.time_ns())
         except BadTotals as error:
@@ -136,11 +142,14 @@ class Leadership:
             return None
 
     def _is_dead(self, record: RoundRecord, seek: Search) -> bool:
-        """Return True if this round's holder is dead: an earlier process of this worker, or a closed port."""
+        """Return True if the holder of this round is known to be dead.
+
+        That is so if it was an earlier process of this worker, or if its port refused a connection during this search.
+        """
         holder = (record.address, record.port)
         # At the address of this member itself, that holder no longer listens.
         is_own_address = holder == (self.member.address, self.member.port)
-        return is_own_address or holder in seek.refused or _name(record.coordinator) == self.member.name
+        return is_own_address or holder in seek.refused or _worker_name(record.coordinator) == self.member.name
 
     def _begin(
         self,
@@ -154,8 +163,9 @@ class Leadership:
     ) -> None:
         """Create the coordinator on this worker, and let the listener pass members to it.
 
-        totals: the newest of the job, None for none. granted: a round that the arbiter has granted, None for none.
-        before: the last round before it. left_s: time left to join, seconds.
+        held_round, granted: the claim and the number of the round that the arbiter granted; None without an arbiter.
+        totals: the job's newest totals, None for none. before: the round of an earlier holder, 0 for none.
+        left_s: seconds for which that holder may still train without the arbiter.
         """
         state = self._first_state(seek, budget, totals, granted, before, left_s)
         self._log_event(
@@ -168,11 +178,11 @@ class Leadership:
             beat_s=self._timing.heartbeat_s,
             silence_s=self._timing.silence_s,
             merge=self._merging.merge,
-            endpoint=partial(self._ask, seek.endpoint),
+            endpoint=partial(self._ask_endpoint, seek.endpoint),
             arbiter=self.arbiter,
             held_round=held_round,
         )
-        self.coordinator.ended.add_done_callback(lambda ended: self._ended(ended.result()))
+        self.coordinator.ended.add_done_callback(lambda ended: self._on_coordinator_end(ended.result()))
         self._listener.lead(self.coordinator)
 
     def _first_state(
@@ -184,7 +194,7 @@ class Leadership:
         before: int,
         left_s: float,
     ) -> State:
-        """Make the state with which this member begins to lead."""
+        """Make the state with which this member begins to lead. The arguments are those of `_begin`."""
         now_s = asyncio.get_running_loop().time()
         state = begin(
             self.member,
@@ -197,7 +207,7 @@ class Leadership:
         )
         # As the coordinator stretches the silence limit.
         crowd_s = 5 * heartbeat_period_s(seek.base.size, self._timing.heartbeat_s)
-        fence_s = FENCE * max(self._timing.silence_s, crowd_s)
+        fence_s = FENCE_FACTOR * max(self._timing.silence_s, crowd_s)
         ask_s = 0.0 if seek.host or seek.endpoint is None else self._ask_s
         job = replace(state.job, fence_s=fence_s, roam_s=max(self._timing.silence_s, crowd_s), ask_s=ask_s)
         pause = TimeKind.RECOVERY if seek.base.round else TimeKind.RENDEZVOUS
@@ -209,27 +219,33 @@ class Leadership:
             state, seek.base, budget, handed_over=seek.handed_over, before=before, fenced_s=fenced_s, sought_s=sought_s
         )
 
-    async def _ask(self, endpoint: Address | None) -> EndpointAnswered | None:
-        """Return the address of the endpoint if another agent listens there, else None."""
-        address = await resolved(endpoint[0]) if endpoint is not None else None
+    async def _ask_endpoint(self, endpoint: Address | None) -> EndpointAnswered | None:
+        """Return the IP address and port of the endpoint if another agent listens there, else None."""
+        address = await resolve_host(endpoint[0]) if endpoint is not None else None
         if endpoint is None or address is None or (address, endpoint[1]) == (self.member.address, self.member.port):
             return None
         return EndpointAnswered(address, endpoint[1]) if await is_agent_listening(address, endpoint[1]) else None
 
-    def _ended(self, how: JobOver | StepDown) -> None:
-        if isinstance(how, StepDown) and how.to.port and not how.to.coordinator:
-            self._ask_s = min(2 * self._ask_s, MOST_ASK_S)  # until another coordinator is found
-        self.on_end(how)
+    def _on_coordinator_end(self, end: JobOver | StepDown) -> None:
+        if isinstance(end, StepDown) and end.to.port and not end.to.coordinator:
+            self._ask_s = min(2 * self._ask_s, MAX_ASK_S)  # until another coordinator is found
+        self.on_end(end)
 
     async def wait_finished(self, *, wait: bool) -> None:
-        """Wait until the other members know that the job is over, before their coordinator goes."""
+        """Wait until the coordinator here has ended, GOODBYE_S at most, so that all members learn the job's end.
+
+        wait: False to wait 1 s at most. Returns at once if no coordinator runs here.
+        """
         if self.coordinator is not None and wait:
             await asyncio.wait([self.coordinator.ended], timeout=GOODBYE_S)
         elif self.coordinator is not None:
             await asyncio.wait([self.coordinator.ended], timeout=1.0)
 
     async def end(self) -> LastWorld:
-        """Stop leading. Return the newest world formed or heard of, which binds this member, in it or not."""
+        """Stop leading. Return the newest world that the coordinator formed or heard of; round 0 for none.
+
+        This member must not accept an earlier round, even if it was not in that world.
+        """
         coordinator, self.coordinator = self.coordinator, None
         self._listener.lead(None)
         if coordinator is None:
@@ -247,5 +263,6 @@ class Leadership:
             await self.arbiter.close()
 
 
-def _name(id_: str) -> str:
+def _worker_name(id_: str) -> str:
+    """Return the worker's name in a member id, which is NAME/INCARNATION."""
     return id_.rsplit("/", 1)[0]

@@ -1,5 +1,6 @@
-"""The listener of an agent: every agent listens, whether it coordinates or may have to. Callers have to prove the
-token.
+"""Listens for other agents. Every agent listens, since every member may become the coordinator.
+
+A peer has to prove that it knows the job's token before it is admitted or redirected.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from turnout.launcher.coordinator_messages import (
-    MOST_JOIN_BYTES,
+    MAX_JOIN_BYTES,
     NONCE_BYTES,
     VERSION,
     Challenge,
@@ -35,12 +36,12 @@ from turnout.launcher.rendezvous.transport.frame_connection import Acceptor, Fra
 
 GREET_S = 10.0  # seconds for a new peer to prove its identity
 HOLD_S = 3.0  # seconds to hold an early member until the coordinator is known
-BACKLOG = 4_096
-MOST_STRANGERS = 12_000  # connections that have proved nothing yet: as many as arrive when a large job starts
-MOST_STRANGERS_OF_ONE = 64  # from one address, except this machine's
+BACKLOG = 4_096  # connections that the kernel queues
+MAX_STRANGERS = 12_000  # connections that have proved nothing yet: as many as arrive when a large job starts
+MAX_STRANGERS_OF_ONE = 64  # from one address, except this machine's
 
 
-_OWN = ("127.0.0.1", "::1")
+_LOOPBACK = ("127.0.0.1", "::1")
 
 
 class ListenerHost(Protocol):
@@ -57,9 +58,12 @@ class ListenerHost(Protocol):
 
 
 class MemberConnection(FrameConnection):
-    """The listener's side of one connection from another agent: it asks for the proof and waits to be admitted."""
+    """The listener's side of one connection from another agent: it demands the proof and waits to be admitted.
 
-    most_bytes = MOST_JOIN_BYTES
+    `host`: the coordinator that has admitted the peer, None before. `id`: the member's id, "" before its proof.
+    """
+
+    max_bytes = MAX_JOIN_BYTES
 
     def __init__(self, listener: Listener) -> None:
         super().__init__()
@@ -77,7 +81,7 @@ class MemberConnection(FrameConnection):
         self.send(encode(Challenge(VERSION, self._nonce)))
 
     def on_frame(self, body: bytes) -> None:
-        """Handle a frame; the first must be Join. Raises BadFrame."""
+        """Handle a frame: the first must be Join, later ones go to the coordinator. Raises BadFrame."""
         if self.host is not None:
             self.host.on_message(self, read_at_coordinator(body))
             return
@@ -87,9 +91,9 @@ class MemberConnection(FrameConnection):
         self._check_join(message, body)
 
     def _check_join(self, join: Join, sealed: bytes) -> None:
-        """Admit a member that proves the job's token and is of the same job and version; refuse any other.
+        """Admit a member of the same job and version that proves its knowledge of the token; refuse any other.
 
-        sealed: the frame as received. The member is redirected if no coordinator takes it within HOLD_S seconds.
+        sealed: the received frame with its code. The member is redirected if no coordinator admits it within HOLD_S.
         """
         listener = self._listener
         self.auth = FrameAuth(listener.token, join.run, join.nonce, self._nonce, listens=True)
@@ -113,7 +117,7 @@ class MemberConnection(FrameConnection):
             listener.admit(self)
 
     def welcome(self, host: ListenerHost, make: Callable[[bytes], Welcome]) -> None:
-        """Accept the peer. make: makes the Welcome with our proof in it."""
+        """Accept the peer for `host`. make: makes the Welcome with this side's proof."""
         if self._alarm is not None:
             self._alarm.cancel()
         self.host, self.splitter.max_bytes = host, 1 << 20
@@ -126,7 +130,7 @@ class MemberConnection(FrameConnection):
         self.send(encode(message))
 
     def refuse(self, detail: str) -> None:
-        """Refuse the peer for good."""
+        """Refuse the peer for good and close the connection. detail: the reason."""
         self.send_message(Refused(Reason.REFUSED.value, detail))
         self.close()
 
@@ -135,7 +139,7 @@ class MemberConnection(FrameConnection):
         self._listener.log_event("bad_frame", {"peer": self.peer, "member": self.id, "detail": fault})
 
     def on_close(self, why: Exception | None) -> None:
-        """Handle the end of the connection."""
+        """Report the end of the connection to the listener and the coordinator."""
         if self._alarm is not None:
             self._alarm.cancel()
         self._listener.forget(self)
@@ -144,9 +148,9 @@ class MemberConnection(FrameConnection):
 
 
 class Listener:
-    """The listening socket of one agent.
+    """The listening socket of one agent. It admits peers to the coordinator in this agent, or redirects them.
 
-    It passes peers to the coordinator in this agent, or tells them where to go.
+    token, run: of the job. `redirect_target`: set by the agent; returns the coordinator to name, None if unknown.
     """
 
     def __init__(self, token: bytes, run: str, log_event: EventLog) -> None:
@@ -171,7 +175,7 @@ class Listener:
         return int(self._listens.getsockname()[1])
 
     def lead(self, host: ListenerHost | None) -> None:
-        """Set the coordinator in this agent, None for none."""
+        """Set the coordinator in this agent, None for none. Admit the peers that wait for one."""
         self._host = host
         if host is not None:
             waiting, self._waiting = self._waiting, set()
@@ -180,11 +184,11 @@ class Listener:
                     host.admit(peer, peer.join)
 
     def register(self, peer: MemberConnection) -> None:
-        """Register a connection that has proved nothing. If there are too many, abort the oldest: those who know the
-        token are quick.
+        """Register a connection that has proved nothing. If there are too many, in all or from its address, abort the
+        oldest of them: members that know the token prove it quickly.
         """
-        is_crowded = peer.peer not in _OWN and self._strangers_by_address[peer.peer] >= MOST_STRANGERS_OF_ONE
-        if is_crowded or len(self._strangers) >= MOST_STRANGERS:
+        is_crowded = peer.peer not in _LOOPBACK and self._strangers_by_address[peer.peer] >= MAX_STRANGERS_OF_ONE
+        if is_crowded or len(self._strangers) >= MAX_STRANGERS:
             oldest = next(each for each in self._strangers if not is_crowded or each.peer == peer.peer)
             self._remove_stranger(oldest)
             oldest.abort()
@@ -200,7 +204,9 @@ class Listener:
                 del self._strangers_by_address[peer.peer]
 
     def admit(self, peer: MemberConnection) -> None:
-        """Pass on a peer that has proved that it knows the token."""
+        """Admit a proven peer to the coordinator in this agent, redirect it, or hold it until a coordinator is
+        known.
+        """
         self._remove_stranger(peer)
         if self._host is not None and peer.join is not None:
             self._host.admit(peer, peer.join)
@@ -210,13 +216,13 @@ class Listener:
             self._waiting.add(peer)
 
     def redirect(self, peer: MemberConnection) -> None:
-        """Tell the peer which member coordinates, as far as known, and close."""
+        """Redirect the peer to the coordinator, with port 0 if it is unknown, and close the connection."""
         self._waiting.discard(peer)
         peer.send_message(self.redirect_target() or Redirect("", "", 0))
         peer.close()
 
     def forget(self, peer: MemberConnection) -> None:
-        """Forget a peer that closed its connection."""
+        """Remove a peer whose connection has ended."""
         self._remove_stranger(peer)
         self._waiting.discard(peer)
 

@@ -13,16 +13,17 @@ from turnout.launcher.errors import BadStacks
 from turnout.launcher.event_log import EventLog
 from turnout.launcher.health.hang_detector import HangPolicy
 from turnout.launcher.health.hang_monitor.stack_capture import StackFolder
-from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, state_of
+from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read, state_of
 from turnout.launcher.health.stack_traces.report import files, merge, verdict
-from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS, RankStacks, WorldStacks, set_of
+from turnout.launcher.health.stack_traces.stack_tree import MAX_RANKS, RankStacks, WorldStacks, set_of
 from turnout.launcher.rendezvous.state import MergeStacks, StacksMerged
 
 MAX_LOGGED_RANKS = 64  # suspect ranks in the log and the metrics
 
-MOST_LINES = 8  # lines of the verdict in the log; the files have all
+MAX_LINES = 8  # lines of the verdict in the log; the files have all
 
-_STOPPED, _HELD = "Tt", "D"  # process states: a process that cannot run is the one the others wait for
+# Letters of process states: stopped, and blocked in the kernel. The other ranks wait for a process that cannot run.
+_STOPPED, _BLOCKED = "Tt", "D"
 
 
 def pack(file: bytes) -> bytes:
@@ -31,14 +32,14 @@ def pack(file: bytes) -> bytes:
 
 
 def unpack(packed: bytes) -> bytes:
-    """Decompress a file. Raises BadStacks if it is invalid or too large."""
+    """Decompress the file of one rank. Raises BadStacks if it is invalid or decompresses to more than MAX_BYTES."""
     unpacker = zlib.decompressobj()
     try:
-        file = unpacker.decompress(packed, MOST_BYTES)
+        file = unpacker.decompress(packed, MAX_BYTES)
     except zlib.error as error:
         raise BadStacks(f"it is not what an agent packs: {error}") from error
     if not unpacker.eof:
-        raise BadStacks(f"it is cut, or has more than {MOST_BYTES} bytes")
+        raise BadStacks(f"it is cut, or has more than {MAX_BYTES} bytes")
     return file
 
 
@@ -49,21 +50,23 @@ class StackMerge:
         self._folder, self._log_event = StackFolder(hangs.folder), log_event
 
     async def merge(self, order: MergeStacks) -> StacksMerged:
-        """Merge and write the traces that have come. A write error is reported, and the result is still returned."""
-        found, verdict_lines, fault = await asyncio.to_thread(_merge, self._folder, order)
+        """Merge the stacks of an order in a thread, and write them. A write error is only logged."""
+        suspect_ranks, verdict_lines, fault = await asyncio.to_thread(_merge, self._folder, order)
         fields = {"folder": str(self._folder.path), "world": order.world, "shown": order.world - len(order.why)}
         self._log_event(
-            "stacks_gathered", {**fields, "apart": list(found[:MAX_LOGGED_RANKS]), "verdict": verdict_lines}
+            "stacks_gathered", {**fields, "apart": list(suspect_ranks[:MAX_LOGGED_RANKS]), "verdict": verdict_lines}
         )
         if fault:
             self._log_event("stacks_lost", {"folder": str(self._folder.path), "why": fault})
-        return StacksMerged(order.number, found, "; ".join(verdict_lines) or "no stack has come")
+        return StacksMerged(order.number, suspect_ranks, "; ".join(verdict_lines) or "no stack has come")
 
 
 def _merge(folder: StackFolder, order: MergeStacks) -> tuple[tuple[int, ...], list[str], str]:
-    """Return the suspect ranks, the verdict's lines, and the error of writing, "" for none."""
-    if order.world > MOST_RANKS:
-        return (), [f"a world of {order.world} ranks: of at most {MOST_RANKS} stacks are merged"], ""
+    """Merge the stacks and write them to the folder. Return the suspect ranks, the verdict's lines, and the error of
+    writing, "" for none.
+    """
+    if order.world > MAX_RANKS:
+        return (), [f"a world of {order.world} ranks: of at most {MAX_RANKS} stacks are merged"], ""
     stacks, why, raw, stopped_ranks = dict[int, RankStacks](), dict(order.why), dict[int, bytes](), list[int]()
     for rank, packed in order.stacks.items():
         try:
@@ -72,14 +75,14 @@ def _merge(folder: StackFolder, order: MergeStacks) -> tuple[tuple[int, ...], li
             stacks[rank] = read(raw[rank])
         except BadStacks as error:
             why[rank] = str(error)
-            stopped_ranks += [rank] if rank in raw and state == _HELD else []
+            stopped_ranks += [rank] if rank in raw and state == _BLOCKED else []
     result = merge(WorldStacks(order.world, stacks, why))
     suspects = (set_of(stopped_ranks) if stacks else 0) | result.suspects
-    verdict_lines = verdict(result)[:MOST_LINES]
-    found = tuple(rank for rank in range(order.world) if suspects >> rank & 1)
+    verdict_lines = verdict(result)[:MAX_LINES]
+    suspect_ranks = tuple(rank for rank in range(order.world) if suspects >> rank & 1)
     try:
         folder.keep(raw, order.world)
         folder.write(files(result))
     except OSError as error:
-        return found, verdict_lines, str(error)
-    return found, verdict_lines, ""
+        return suspect_ranks, verdict_lines, str(error)
+    return suspect_ranks, verdict_lines, ""

@@ -1,7 +1,8 @@
-"""Turns a forked child into a training process: it makes the state of a fresh `python`, then runs the user's program.
+"""Turns a forked child into a training process: resets it to the state of a fresh `python`, then runs the user's
+program.
 
-This runs only in the child. A fork keeps what its parent read at import; the agent has checked that it would be the
-same.
+This runs only in the child. A fork inherits the settings that modules read at import in the parent; the agent has
+checked that the child would read the same ones.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TORCH_SEED = 67_280_421_310_721  # torch's seed of a generator that was never se
 Handlers = Mapping[signal.Signals, Any]
 
 
-def look() -> dict[signal.Signals, Any]:
+def current_handlers() -> dict[signal.Signals, Any]:
     """Return the current handler of every signal. Call it when the parent starts, before it sets its own handlers."""
     return {sig: signal.getsignal(sig) for sig in signal.valid_signals() if isinstance(sig, signal.Signals)}
 
@@ -42,15 +43,15 @@ def leave_parent(task: Task, parent: int, agent: int, handlers: Handlers) -> Non
         be_traced_by(agent)
         for file, fd in ((task.stdout, 1), (task.stderr, 2)):
             if file:
-                opened = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
-                os.dup2(opened, fd)
-                os.close(opened)
+                fd_of_file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                os.dup2(fd_of_file, fd)
+                os.close(fd_of_file)
         if task.cwd:
             os.chdir(task.cwd)
         if task.cpus:
             os.sched_setaffinity(0, task.cpus)
     except OSError as error:
-        _give_up(CANNOT_RUN, f"cannot start process {task.local_rank}: {error}")
+        _exit_with_error(CANNOT_RUN, f"cannot start process {task.local_rank}: {error}")
     signal.set_wakeup_fd(-1)
     for sig, handler in handlers.items():
         if handler is not None and signal.getsignal(sig) != handler:
@@ -67,10 +68,11 @@ def execute(task: Task) -> NoReturn:
         os.execvpe(task.spawn[0], task.spawn, traceable_environment(task.env, task.argv[0]))
     except OSError as error:
         missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        _give_up(NOT_FOUND if missing else CANNOT_RUN, f"cannot run {task.spawn[0]!r}: {error}")
+        _exit_with_error(NOT_FOUND if missing else CANNOT_RUN, f"cannot run {task.spawn[0]!r}: {error}")
 
 
-def _give_up(code: int, why: str) -> NoReturn:
+def _exit_with_error(code: int, why: str) -> NoReturn:
+    """Write the reason to stderr, and end this process with an exit code."""
     with contextlib.suppress(OSError):
         os.write(2, f"turnout-run: {why}\n".encode())
     os._exit(code)
@@ -93,7 +95,7 @@ def run(task: Task, path: list[str]) -> None:
 
     Returns when the program has ended. Its exceptions are passed on, with a traceback that does not show the launcher.
     """
-    _renew(task, path)
+    _reset_process(task, path)
     try:
         if task.module:
             runpy._run_module_as_main(task.argv[0])  # type: ignore[attr-defined]  # what `python -m` itself calls
@@ -104,8 +106,8 @@ def run(task: Task, path: list[str]) -> None:
         raise
 
 
-def _renew(task: Task, path: list[str]) -> None:
-    """Reset everything that a fresh interpreter would have of its own."""
+def _reset_process(task: Task, path: list[str]) -> None:
+    """Reset environment, arguments, path, modules and random state to those of a fresh interpreter."""
     os.environ.clear()
     os.environ.update(task.env)
     time.tzset()
@@ -116,7 +118,7 @@ def _renew(task: Task, path: list[str]) -> None:
     home = os.getcwd() if task.module else os.path.dirname(os.path.realpath(task.argv[0]))
     sys.path[:] = path if sys.flags.safe_path else [home, *path]
     importlib.invalidate_caches()
-    _reseed()
+    _reset_modules()
     main = ModuleType("__main__")
     vars(main).update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.modules["__main__"] = main
@@ -126,8 +128,8 @@ def _renew(task: Task, path: list[str]) -> None:
         make_traceable()
 
 
-def _reseed() -> None:
-    """Reset random state, keys and folders that modules took in the parent. Every fork resets `random` by itself."""
+def _reset_modules() -> None:
+    """Reset random states, keys and folders that imported modules remember. Every fork resets `random` by itself."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()
@@ -158,12 +160,12 @@ def _hide_launcher_frames(error: BaseException) -> None:
 
     def print_error(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         """Print an exception without the frames of this file."""
-        ours, rest = trace, trace
-        while ours is not None:
-            if ours.tb_frame.f_code.co_filename == __file__:
-                rest = ours.tb_next
-            ours = ours.tb_next
-        hook(kind, value.with_traceback(rest), rest)
+        frame, first_user_frame = trace, trace
+        while frame is not None:
+            if frame.tb_frame.f_code.co_filename == __file__:
+                first_user_frame = frame.tb_next
+            frame = frame.tb_next
+        hook(kind, value.with_traceback(first_user_frame), first_user_frame)
 
     if not isinstance(error, SystemExit):
         sys.excepthook = print_error

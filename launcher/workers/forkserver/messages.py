@@ -9,7 +9,7 @@ import msgspec
 
 from turnout.launcher.framing import decode, frame
 
-MOST_BYTES = 64 << 20  # a thousand requests with a large environment each
+MAX_BYTES = 64 << 20  # a thousand requests with a large environment each
 READ_BYTES = 1 << 16
 
 
@@ -43,7 +43,7 @@ class StopTasks(msgspec.Struct, tag="stop", frozen=True):
 class ParentReady(msgspec.Struct, tag="ready", frozen=True):
     """Announces that a parent has finished its imports."""
 
-    took_s: float
+    took_s: float  # for the imports
     failed: dict[str, str] = {}  # modules that could not be imported, and why
     refuses: str = ""  # why it will never fork, "" if it may
 

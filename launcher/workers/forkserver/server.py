@@ -1,13 +1,12 @@
-"""The parent of training processes: a single-threaded process that imports what they need, forks them and reaps them.
+"""The parent of training processes: a single-threaded process that imports their modules, forks them and reaps them.
 
 It runs as `forkserver FD AGENT ROOT [MODULE ...] SPACE`. It reads orders from the socket FD, and ends when the process
 AGENT ends, after everything below it has ended. `ps` shows the command lines of children in the place of SPACE.
-Without modules it is the plain parent, which only executes programs. A module of LATE whose import makes this process
-unusable for forks is left out: the process executes itself again, with MODULE=REASON instead.
+Without modules it is the plain parent, which only executes programs. If the import of a module in LATE_IMPORTS makes
+this process unusable for forks, the process executes itself again, with MODULE=REASON instead of that module.
 Training processes are delayed until rank 0 listens on the store port, so that they connect at the first try. A refused
 torch client tries again after 0.25 to 0.75 s (torch/csrc/distributed/c10d/Backoff.hpp), ten times the rest of a
-restart. Ranks run the same program, so a short delay is enough. It guarantees nothing: a program may do anything before
-it connects.
+restart. Ranks run the same program, so a short delay is usually enough, but it guarantees nothing.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from typing import NoReturn
 
 from turnout.launcher.framing import FrameSplitter
 from turnout.launcher.linux import adopt_orphans, die_with, kill_below, set_process_name
-from turnout.launcher.workers.forkserver.child_main import execute, leave_parent, look, run, why_no_script
+from turnout.launcher.workers.forkserver.child_main import current_handlers, execute, leave_parent, run, why_no_script
 from turnout.launcher.workers.forkserver.messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     READ_BYTES,
     Ended,
     ParentReady,
@@ -46,33 +45,33 @@ from turnout.launcher.workers.forkserver.messages import (
     read_order,
 )
 
-MOST_S = 0.03
+MAX_LISTEN_WAIT_S = 0.03  # seconds to wait until rank 0 listens
+_POLL_S = 0.001  # seconds between two checks
 
-_LOOK_S = 0.001
-
-_LISTENS = "0A"  # the kernel's code of a listening socket
+_LISTEN_STATE = "0A"  # the kernel's code of a listening socket
 
 _SOCK_DIAG, _BY_FAMILY, _DONE, _REQUEST, _DUMP = 4, 20, 3, 0x1, 0x300  # linux/netlink.h, linux/sock_diag.h
 
 _ANSWER_BYTES = 1 << 13
 
 
-def wait_before_first(env: Mapping[str, str], most_s: float = MOST_S) -> None:
-    """Wait a moment before the first process of a worker without rank 0, so that rank 0 is likely to listen
-    elsewhere.
+def wait_before_first(env: Mapping[str, str], max_s: float = MAX_LISTEN_WAIT_S) -> None:
+    """Wait `max_s` seconds if rank 0 runs on another worker, so that it probably listens by then.
+
+    env: environment of the first process of this worker.
     """
     if env.get("RANK", "0") != "0":
-        time.sleep(most_s)
+        time.sleep(max_s)
 
 
-def wait_until_listening(env: Mapping[str, str], most_s: float = MOST_S) -> None:
+def wait_until_listening(env: Mapping[str, str], max_s: float = MAX_LISTEN_WAIT_S) -> None:
     """Wait after starting rank 0 until it listens, at most `most_s` seconds. Returns at once for other ranks."""
     port = env.get("MASTER_PORT", "")
     if env.get("RANK") != "0" or not port.isdecimal():
         return
-    until_s = time.monotonic() + most_s
+    until_s = time.monotonic() + max_s
     while time.monotonic() < until_s and not is_listening(int(port)):
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def is_listening(port: int) -> bool:
@@ -86,12 +85,12 @@ def is_listening(port: int) -> bool:
 def _is_listening_by_netlink(family: int, port: int) -> bool:
     """Return True if a socket listens on this port, by sock_diag(7). Raises OSError if the kernel has no sock_diag.
 
-    The kernel looks at listening sockets only; a busy host has tens of thousands of other sockets.
+    family: AF_INET or AF_INET6. The kernel checks listening sockets only; a busy host has tens of thousands of others.
     """
-    body = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << int(_LISTENS, 16))
+    body = struct.pack("=BBBxI", family, socket.IPPROTO_TCP, 0, 1 << int(_LISTEN_STATE, 16))
     body += struct.pack("!HH", port, 0) + bytes(44)  # of idiag_sockid only the port is asked for
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
-        kernel.settimeout(MOST_S)
+        kernel.settimeout(MAX_LISTEN_WAIT_S)
         kernel.send(struct.pack("=IHHII", 16 + len(body), _BY_FAMILY, _REQUEST | _DUMP, 1, 0) + body)
         answer = kernel.recv(_ANSWER_BYTES)
     kind: int = struct.unpack_from("=IH", answer)[1]
@@ -108,7 +107,7 @@ def _is_listening_by_proc(port: int) -> bool:
             with open(table) as lines:
                 for line in lines:
                     fields = line.split(None, 4)
-                    if fields[1].endswith(local) and fields[3] == _LISTENS:
+                    if fields[1].endswith(local) and fields[3] == _LISTEN_STATE:
                         return True
         except OSError:
             continue
@@ -116,8 +115,9 @@ def _is_listening_by_proc(port: int) -> bool:
 
 
 TORCH = "torch"
-# What torch imports late, in a first step of training: seconds of a core in every process. Ours needs torch too.
-LATE = (
+# Modules that torch imports only in the first step of training, which takes seconds in every process, and ours that
+# import torch.
+LATE_IMPORTS = (
     "torch._dynamo",  # optimizers and DDP
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
@@ -127,9 +127,9 @@ LATE = (
     "turnout.launcher.flash_checkpoint",
 )
 
-DEFAULT = (TORCH, *LATE)
+DEFAULT = (TORCH, *LATE_IMPORTS)  # modules that the warm parent imports besides the user's
 
-LEFT_OUT = "="  # between a module and the reason why it must not be imported, in the arguments of a parent
+REASON_SEPARATOR = "="  # in a parent's arguments: between a module and the reason why it must not be imported
 
 
 TICK_S = 0.02  # seconds between two checks of killed processes: signals of their ends may be merged
@@ -144,53 +144,62 @@ class Parent:
 
     def __init__(self, endpoint: socket.socket, agent: int) -> None:
         self._endpoint, self._agent = endpoint, agent
-        self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._handlers = look()
-        self._frames = FrameSplitter(MOST_BYTES)
+        self._wake, self._wakeup_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._handlers = current_handlers()
+        self._frames = FrameSplitter(MAX_BYTES)
         self._running: dict[int, int] = {}  # local ranks by pid
         self._kill_at_s: float | None = None  # set while a Stop is in progress
         self._orphans: set[str] = set()
-        self._never = ""  # why this process must never fork
+        self._no_fork_reason = ""  # why this process must never fork
 
-    def warm(self, modules: Sequence[str]) -> None:
-        """Import modules ahead, and report the result to the agent. Without torch its modules are passed over."""
+    def import_modules(self, modules: Sequence[str]) -> None:
+        """Import the modules, and send ParentReady with the failed ones to the agent.
+
+        modules: names, or MODULE=REASON for one that must not be imported. If torch is missing or cannot be imported,
+        all modules of DEFAULT are skipped. If a module of LATE_IMPORTS makes forks impossible, this process executes
+        itself again without it.
+        """
         start_s, failed = time.monotonic(), dict[str, str]()
         sys.path.append(os.getcwd())  # last in the path: a user's module may be here. A child sets its own path
         for each in modules:
-            module, _, why = each.partition(LEFT_OUT)
+            module, _, why = each.partition(REASON_SEPARATOR)
             if why:
                 failed[module] = why
             elif module not in DEFAULT or (importlib.util.find_spec(TORCH) and TORCH not in failed):
                 if why := _import(module):
                     failed[module] = why
-                if module in LATE and (why := _try_a_fork() or why_no_fork()):
-                    self._execute_again([f"{module}{LEFT_OUT}{why}" if name == module else name for name in modules])
+                if module in LATE_IMPORTS and (why := _test_fork() or why_no_fork()):
+                    self._execute_again(
+                        [f"{module}{REASON_SEPARATOR}{why}" if name == module else name for name in modules]
+                    )
         if modules:
-            self._never = _try_a_fork()
+            self._no_fork_reason = _test_fork()
             gc.collect()
             gc.freeze()  # children share these pages until a collector writes to them
-        self._send_report(ParentReady(time.monotonic() - start_s, failed, self._never))
+        self._send_report(ParentReady(time.monotonic() - start_s, failed, self._no_fork_reason))
 
     def _execute_again(self, modules: Sequence[str]) -> NoReturn:
-        """Execute this program again with other modules: nothing else closes a device or ends a thread."""
+        """Replace this process by a fresh one of the same program with other modules, which closes devices and ends
+        threads.
+        """
         os.set_inheritable(self._endpoint.fileno(), True)
         before = len(sys.orig_argv) - len(sys.argv) + _FIRST_MODULE
         os.execv(sys.executable, [*sys.orig_argv[:before], *modules, sys.orig_argv[-1]])
 
     def serve(self) -> Task | None:
-        """Serve until the agent is gone; return None after everything below has ended. In a forked child, return its
+        """Serve until the agent ends; return None when all descendants have ended. In a forked child, return its
         task.
         """
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGTERM, lambda *_: None)  # sent when the agent has ended; the loop below checks for that
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wakeup_fd, warn_on_full_buffer=False)
         poll = select.poll()
         poll.register(self._endpoint, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         try:
             while os.getppid() == self._agent:
-                ready = [fd for fd, _ in poll.poll(self._patience_ms())]
+                ready = [fd for fd, _ in poll.poll(self._poll_timeout_ms())]
                 if self._wake in ready:
                     with contextlib.suppress(BlockingIOError):
                         os.read(self._wake, READ_BYTES)
@@ -203,7 +212,7 @@ class Parent:
         self._kill_all()
         return None
 
-    def _patience_ms(self) -> float | None:
+    def _poll_timeout_ms(self) -> float | None:
         """Return how long poll(2) may wait, in milliseconds; None without limit, if no stop is in progress."""
         if self._kill_at_s is None:
             return None
@@ -211,6 +220,7 @@ class Parent:
         return 1e3 * max(left_s, TICK_S)
 
     def _send_report(self, message: ParentReport) -> None:
+        """Send a report to the agent. Blocks."""
         self._endpoint.sendall(encode(message))
 
     def _reap(self) -> None:
@@ -231,10 +241,10 @@ class Parent:
         Returns a task in the forked child, None in the parent. Raises EOFError when the agent has closed the
         connection.
         """
-        more = self._endpoint.recv(READ_BYTES)
-        if not more:
+        data = self._endpoint.recv(READ_BYTES)
+        if not data:
             raise EOFError
-        for body in self._frames.split(more):
+        for body in self._frames.split(data):
             match read_order(body):
                 case StartTasks(tasks):
                     if (task := self._start(tasks)) is not None:
@@ -246,12 +256,14 @@ class Parent:
         return None
 
     def _start(self, tasks: Sequence[Task]) -> Task | None:
-        """Start each task or report why not. In a forked child, return its task."""
+        """Start each task, and report the pids and the refused tasks to the agent. In a forked child, return its
+        task.
+        """
         pids, refused = dict[int, int](), dict[int, str]()
-        for at, task in enumerate(tasks):
-            if at == 0:
+        for index, task in enumerate(tasks):
+            if index == 0:
                 wait_before_first(task.env)
-            if not task.spawn and (why := self._never or why_no_fork() or self._why_no_script(task)):
+            if not task.spawn and (why := self._no_fork_reason or why_no_fork() or self._why_no_script(task)):
                 refused[task.local_rank] = why
                 continue
             parent = os.getpid()
@@ -279,13 +291,14 @@ class Parent:
 
     @staticmethod
     def _why_no_script(task: Task) -> str:
+        """Return why a task's script cannot be run in a fork, "" if it can or the task is a module."""
         return "" if task.module else why_no_script(os.path.join(task.cwd, task.argv[0]))
 
     def _close_files(self) -> None:
         """Close the parent's files in a forked child."""
         self._endpoint.close()
         os.close(self._wake)
-        os.close(self._woken)
+        os.close(self._wakeup_fd)
 
     def _signal(self, sig: int) -> None:
         """Send a signal to the process group of every running child."""
@@ -313,7 +326,7 @@ class Parent:
             self._kill_at_s, self._orphans = None, set()
 
     def _kill_all(self) -> None:
-        """Kill everything below this process, since the agent is gone."""
+        """Kill all descendants of this process, since the agent has ended."""
         while kill_below(os.getpid()):
             with contextlib.suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
@@ -331,12 +344,12 @@ def _import(module: str) -> str:
 
 
 def why_no_fork() -> str:
-    """Return the reason why this process must not be forked now, "" if it may: it has one thread, and no device is
-    open.
+    """Return the reason why this process must not be forked now; "" if it may, since it has one thread and no open
+    device.
     """
     threads = os.listdir("/proc/self/task")
     if len(threads) != 1:
-        names = (_line(f"/proc/self/task/{thread}/comm") for thread in threads if int(thread) != os.getpid())
+        names = (_read_proc(f"/proc/self/task/{thread}/comm") for thread in threads if int(thread) != os.getpid())
         return f"{len(threads)} threads in the parent: {', '.join(sorted(names))}"
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -348,8 +361,8 @@ def why_no_fork() -> str:
     return ""
 
 
-def _line(path: str) -> str:
-    """Return the first text of a file of /proc; "gone" if the file is missing."""
+def _read_proc(path: str) -> str:
+    """Return the text of a file of /proc; "gone" if the file is missing."""
     try:
         with open(path) as file:
             return file.read().strip()
@@ -357,7 +370,7 @@ def _line(path: str) -> str:
         return "gone"
 
 
-def _try_a_fork() -> str:
+def _test_fork() -> str:
     """Fork once as a test; return the reason why a child would be unusable, "" if it is usable.
 
     This also ends the idle threads of OpenBLAS, which numpy starts at import: OpenBLAS ends them before a fork.
@@ -383,7 +396,7 @@ def main() -> None:
         del sys.path[0]  # added by `python -c`
     path = list(sys.path)
     parent = Parent(socket.socket(fileno=int(fd)), int(agent))
-    parent.warm(modules)
+    parent.import_modules(modules)
     task = parent.serve()
     del parent
     if task is None:

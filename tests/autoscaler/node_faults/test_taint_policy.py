@@ -19,7 +19,7 @@ from turnout.autoscaler.node_faults.model import (
 )
 from turnout.kube import node_health
 from turnout.kube.node_health import MAX_REPORT_BYTES, CheckResult, NodeReport, utc_datetime
-from turnout.launcher.coordinator_messages import Found
+from turnout.launcher.coordinator_messages import NodeResult
 
 HOUR_S = 3600.0
 
@@ -373,4 +373,4 @@ def test_the_largest_verdict_is_read_again():
 
 
 def test_what_a_check_finds_is_what_a_verdict_says():
-    assert [found.value for found in Found] == [kind.value for kind in CheckResult]
+    assert [found.value for found in NodeResult] == [kind.value for kind in CheckResult]

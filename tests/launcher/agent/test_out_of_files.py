@@ -16,7 +16,7 @@ import pytest
 from tests.launcher.agent.crew import ENV, until
 from turnout.launcher.addresses import free_port
 from turnout.launcher.checkpoint.arena.arena_files import private_folder, socket_in
-from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, Hello, Trust, encode, read_at_client
+from turnout.launcher.checkpoint.format.daemon_messages import MAX_BYTES, Hello, Trust, encode, read_at_client
 from turnout.launcher.checkpoint.format.daemon_messages import ArenaPath as ArenaAt
 from turnout.launcher.checkpoint.replication.peer_connection import PeerIdentity, connect_peer
 from turnout.launcher.coordinator_messages import DaemonEndpoint
@@ -26,9 +26,11 @@ pytestmark = pytest.mark.slow
 
 FILES = 64  # that one process may have open
 STRANGERS = 3 * FILES
-FULL_S = 3.0  # how long strangers stay once no file is left; shorter than the time they have to prove the token
-MOST_CPU_S = 0.5  # in that time
-MOST_LINES = 20  # in a log, of running out of files
+RESOURCE_PAUSE_S = (
+    3.0  # how long strangers stay once no file is left; shorter than the time they have to prove the token
+)
+MAX_CPU_S = 0.5  # in that time
+MAX_LINES = 20  # in a log, of running out of files
 TOKEN = b"correct horse battery staple"
 WITHIN_S = 20.0
 
@@ -50,10 +52,10 @@ def strangers(stack, port, number=STRANGERS):
 
 
 def cpu_s_while_full(pid, last):
-    """Seconds of CPU used in FULL_S seconds without a free file. last: a connection that nobody can accept."""
+    """Seconds of CPU in RESOURCE_PAUSE_S seconds without a free file. last: a connection that nobody can accept."""
     until(lambda: open_files(pid) >= FILES, "every file is taken", WITHIN_S)
     before_s = cpu_s(pid)
-    last.settimeout(FULL_S)
+    last.settimeout(RESOURCE_PAUSE_S)
     with pytest.raises(TimeoutError):
         last.recv(1)
     assert open_files(pid) >= FILES, "strangers left too early for this test to say anything"
@@ -78,14 +80,14 @@ def test_an_agent_out_of_files_serves_again_once_strangers_leave(crew, tmp_path)
         until(lambda: open_files(first.pid) >= FILES, "every file is taken", WITHIN_S)
         scrape = stack.enter_context(socket.create_connection(("127.0.0.1", port), WITHIN_S))
         scrape.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert cpu_s_while_full(first.pid, scrape) < MOST_CPU_S
+        assert cpu_s_while_full(first.pid, scrape) < MAX_CPU_S
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WITHIN_S) as page:
         assert b"turnout_launcher_is_coordinator" in page.read()
     second = job.start("w1")
     job.world(2)
     job.finish()
     assert job.codes(first, second) == [0, 0]
-    assert lines_of(first.log) < MOST_LINES, first.log.read_text()[:4_000]
+    assert lines_of(first.log) < MAX_LINES, first.log.read_text()[:4_000]
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def greeted_by_rank(path):
         sock.settimeout(WITHIN_S)
         sock.connect(str(path))
         sock.sendall(encode(Hello("job", "w0", 0, 0, 1, 1)))
-        return read_at_client(read_frame(file.read, MOST_BYTES))
+        return read_at_client(read_frame(file.read, MAX_BYTES))
 
 
 @pytest.mark.asyncio
@@ -148,9 +150,9 @@ async def test_a_daemon_out_of_files_serves_again_once_they_leave(daemon, fills)
             last = stack.enter_context(socket.create_connection((endpoint.address, endpoint.port), WITHIN_S))
         else:
             last = [waiting_rank(stack, path) for _ in range(FILES)][-1]
-        assert cpu_s_while_full(process.pid, last) < MOST_CPU_S
+        assert cpu_s_while_full(process.pid, last) < MAX_CPU_S
     peer = await connect_peer(endpoint, PeerIdentity("job", "w7", TOKEN), 1)
     peer.close()
     assert isinstance(greeted_by_rank(path), ArenaAt)
     assert process.poll() is None
-    assert lines_of(log) < MOST_LINES, log.read_text()[:4_000]
+    assert lines_of(log) < MAX_LINES, log.read_text()[:4_000]

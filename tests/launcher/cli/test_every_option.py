@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion, flatten_settings, markdown, usage
+from turnout.launcher.cli.help import EXITS, SHELLS, WARNINGS, completion_script, flatten_settings, markdown, usage
 from turnout.launcher.cli.options import Effect, Origin
 from turnout.launcher.cli.parser import KEYS, OPTIONS
 from turnout.launcher.cli.to_settings import CommandAnswer, read
 from turnout.launcher.model import Exit
-from turnout.launcher.settings import Settings, Warned
+from turnout.launcher.settings import NoteSubject, Settings
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/launcher-options.md"
 THREE = ("--nnodes=3",)  # most options say something of workers that have to meet
@@ -50,7 +50,7 @@ def test_an_option_changes_the_fields_that_the_table_names_and_no_other(option):
     base = BASES.get(option.name, THREE)
     before, after = settings(base), settings([*base, *given(option)])
     assert changed(after, before) == set(option.sets)
-    told = {note.about for note in after.notes if note.word is Warned.NO_EFFECT}
+    told = {note.about for note in after.notes if note.word is NoteSubject.NO_EFFECT}
     assert told == ({option.strings[0]} if option.effect is Effect.NONE else set())
 
 
@@ -120,7 +120,7 @@ def test_the_page_is_the_table():
 
 def test_every_exit_code_and_warning_is_explained():
     assert set(EXITS) == set(Exit)
-    assert set(WARNINGS) == set(Warned)
+    assert set(WARNINGS) == set(NoteSubject)
     codes = re.findall(r"^\| (\d+) \| (\w+) \|", PAGE.read_text(), re.M)
     assert codes == [(str(code.value), code.name.lower()) for code in Exit]
 
@@ -148,7 +148,7 @@ def test_help_names_every_option_and_ends_with_0(line, program):  # DL-28
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_completion_script_knows_every_option(shell):
     answer = read(["--print-completion", shell], {})
-    assert answer == CommandAnswer(completion(shell, "turnout-run"), Exit.DONE)
+    assert answer == CommandAnswer(completion_script(shell, "turnout-run"), Exit.DONE)
     assert [option.name for option in OPTIONS if option.name not in answer.text] == []
 
 

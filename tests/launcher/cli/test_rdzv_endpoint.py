@@ -3,7 +3,7 @@
 import pytest
 
 from turnout.launcher.cli.to_settings import read
-from turnout.launcher.settings import Backend, LockKind, Settings, Warned
+from turnout.launcher.settings import Backend, LockKind, NoteSubject, Settings
 
 
 def settings(line, environ=None):
@@ -80,7 +80,7 @@ def test_processes_of_a_worker_that_is_alone_meet_at_its_given_port(line, port):
     ],
 )
 def test_several_workers_that_are_told_no_address_are_told_what_is_missing(line, environ, about):
-    told = [note for note in settings(line, environ).notes if note.word is Warned.NO_ADDRESS]
+    told = [note for note in settings(line, environ).notes if note.word is NoteSubject.NO_ADDRESS]
     assert [note.about for note in told] == ([about] if about else [])
     assert all("127.0.0.1:29400" in note.why and "--rdzv-endpoint" in note.why for note in told)
 
@@ -124,7 +124,7 @@ def test_a_named_back_end_stays_when_the_job_is_elastic(backend):
 def test_an_elastic_job_gets_the_dynamic_rendezvous_and_is_told(line):  # PE-15
     found = settings(f"{line} --master-addr=m")
     assert found.rendezvous.backend is Backend.C10D
-    assert [note.word for note in found.notes] == [Warned.OTHER_BACKEND]
+    assert [note.word for note in found.notes] == [NoteSubject.OTHER_BACKEND]
 
 
 def test_a_fixed_job_stays_static():
@@ -135,7 +135,7 @@ def test_a_fixed_job_stays_static():
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
 def test_the_user_of_etcd_is_told_that_its_server_is_not_asked(backend):  # PE-16
     found = settings("", {**POD, "PET_NNODES": "1:3", "PET_RDZV_BACKEND": backend, "PET_RDZV_ENDPOINT": "etcd:2379"})
-    assert [(note.about, note.word) for note in found.notes] == [("PET_RDZV_ENDPOINT", Warned.NO_EFFECT)]
+    assert [(note.about, note.word) for note in found.notes] == [("PET_RDZV_ENDPOINT", NoteSubject.NO_EFFECT)]
 
 
 @pytest.mark.contract("PE-14")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from turnout.launcher.cli.help import explain, flatten_settings
 from turnout.launcher.cli.to_settings import read
 from turnout.launcher.model import Exit
-from turnout.launcher.settings import Command, Devices, ScriptKind, Settings, StartNote, Warned
+from turnout.launcher.settings import Command, Devices, NoteSubject, ScriptKind, Settings, StartNote
 
 
 def settings(line, environ=None):
@@ -229,7 +229,7 @@ def test_max_restarts_are_0_where_no_policy_says_them():  # PE-35
 @pytest.mark.parametrize("seconds", ["0.1", "3", "30"])
 def test_the_interval_of_a_monitor_is_taken_and_told_to_do_nothing(seconds):  # PE-36
     found = settings("t.py", {"PET_MONITOR_INTERVAL": seconds})
-    assert [(note.about, note.word) for note in found.notes] == [("PET_MONITOR_INTERVAL", Warned.NO_EFFECT)]
+    assert [(note.about, note.word) for note in found.notes] == [("PET_MONITOR_INTERVAL", NoteSubject.NO_EFFECT)]
 
 
 def test_the_interval_of_a_monitor_is_a_number_of_seconds():  # PE-36
@@ -428,13 +428,15 @@ def test_the_times_of_a_rendezvous(line, times):
     ],
 )
 def test_who_is_warned_of_resizing(line, warned):  # DL-91
-    found = [note for note in settings(["--rdzv-backend=c10d", *line.split()]).notes if note.word is Warned.RESIZING]
+    found = [
+        note for note in settings(["--rdzv-backend=c10d", *line.split()]).notes if note.word is NoteSubject.RESIZING
+    ]
     assert [note.about for note in found] == (["--strategy"] if warned else [])
 
 
 def test_a_variable_that_looks_like_an_option_and_is_none_is_told():
     (note,) = settings("t.py", {"PET_NNODE": "4"}).notes
-    assert note == StartNote("PET_NNODE", Warned.NO_EFFECT, "no option has this name")
+    assert note == StartNote("PET_NNODE", NoteSubject.NO_EFFECT, "no option has this name")
 
 
 def test_python_may_be_another_one():

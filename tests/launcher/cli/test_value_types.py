@@ -69,7 +69,7 @@ def test_what_a_text_means(read, text, means):
             for text in ("", "0", "0:1,2:3", "0:1 1:2", "0:0")
         ),
         *(pytest.param(value_types.word, text, id=f"word {text!r}") for text in ("", " ")),
-        *(pytest.param(value_types.some, text, id=f"some {text!r}") for text in ("", "0", "1.5")),
+        *(pytest.param(value_types.positive_count, text, id=f"some {text!r}") for text in ("", "0", "1.5")),
     ],
 )
 def test_what_no_text_means(read, text):

@@ -8,7 +8,7 @@ import pytest
 
 from turnout.launcher.cli.to_settings import resizable
 from turnout.launcher.elastic.gradients import synced
-from turnout.launcher.torch_version import TorchTooOld, check_torch, too_old
+from turnout.launcher.torch_version import TorchTooOld, check_torch, too_old_message
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from turnout.launcher.torch_version import TorchTooOld, check_torch, too_old
     ],
 )
 def test_the_oldest_torch_is_2_6(torch, old):
-    told = too_old(torch)
+    told = too_old_message(torch)
     assert (told is not None) == old
     if told:
         assert f"torch {torch} is too old: 2.6 or newer is needed" in told

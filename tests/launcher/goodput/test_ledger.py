@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from turnout.launcher.goodput import ledger as ledgers
 from turnout.launcher.goodput.job_time import (
     KINDS,
-    MOST_TOTALS,
+    MAX_TOTALS,
     NS,
     BadTotals,
     JobTime,
@@ -231,7 +231,7 @@ LONGEST = JobTime(
 @pytest.mark.parametrize("record", [JobTime(), LONGEST, started().trains(10, 10).saves(4).record])
 def test_totals_are_read_as_they_were_written(record):
     text = write_totals(record)
-    assert len(text) <= MOST_TOTALS
+    assert len(text) <= MAX_TOTALS
     assert read_totals(text, record.until_ns) == record
 
 
@@ -249,7 +249,7 @@ DAY = 86_400
     pytest.param("[]", id="another type"),
     pytest.param("\ud800", id="half a surrogate pair"),
     pytest.param("[" * 2_000, id="deep nesting"),
-    pytest.param(text() + " " * MOST_TOTALS, id="too long"),
+    pytest.param(text() + " " * MAX_TOTALS, id="too long"),
     pytest.param(text().replace('"recovery"', '"holiday"'), id="a kind that nobody knows"),
     pytest.param(text().replace("[0,", "[-5,"), id="a negative time"),
     pytest.param(text(until_ns=900 * S), id="an end before the begin"),

@@ -3,7 +3,7 @@
 import pytest
 
 from turnout.launcher.errors import ProbeFailed
-from turnout.launcher.health.model import Box, NodeChecks, judge
+from turnout.launcher.health.model import Box, NodeChecks, judge_links
 from turnout.launcher.health.probes.measure import PeerCopy, bandwidths
 
 USUAL = NodeChecks()
@@ -24,7 +24,7 @@ class Wires:
 
 
 def judged(wires, checks=USUAL):
-    return judge(bandwidths(checks.box_pairs, wires), checks.min_bandwidth_mb_per_s, checks.min_channels)
+    return judge_links(bandwidths(checks.box_pairs, wires), checks.min_bandwidth_mb_per_s, checks.min_channels)
 
 
 @pytest.mark.contract("DL-34", "DL-35", "DL-96")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.examples import scaled
 from turnout.launcher.health.hang_detector import (
     BUCKETS,
-    MOST_COUNTED,
+    MAX_COUNTED,
     SHORTEST_S,
     WIDTH,
     Hang,
@@ -18,9 +18,9 @@ from turnout.launcher.health.hang_detector import (
     Progress,
     ProgressWatch,
     Resumed,
-    aged,
     bucket_of,
     edge_s,
+    halve_counts,
     hang_limit_s,
     observe,
     quantile_s,
@@ -134,10 +134,10 @@ def test_a_quantile_is_too_long_by_no_more_than_a_bucket(times_s, share):
     assert exact_s * (1 - 1e-9) <= quantile_s(counts_of(times_s), share) <= exact_s * WIDTH * (1 + 1e-9)
 
 
-@given(st.lists(st.integers(0, MOST_COUNTED), min_size=BUCKETS, max_size=BUCKETS))
+@given(st.lists(st.integers(0, MAX_COUNTED), min_size=BUCKETS, max_size=BUCKETS))
 @settings(max_examples=scaled(10))
 def test_with_age_no_kind_of_step_is_forgotten_and_the_usual_one_stays(counts):
-    old = aged(counts)
+    old = halve_counts(counts)
     assert [count > 0 for count in old] == [count > 0 for count in counts]
     assert all(count <= 2 * half <= count + 1 for count, half in zip(counts, old, strict=True))
 

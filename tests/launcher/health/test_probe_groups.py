@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
 from tests.support.examples import scaled
 from turnout.launcher.errors import BadCheck
-from turnout.launcher.health.judge_nodes import Evidence, most_searches, next_groups
+from turnout.launcher.health.judge_nodes import Evidence, max_searches, next_groups
 from turnout.launcher.health.model import Check, FaultCause, Measured, SlowRule, StragglerLimits, Verdict
 
 ROBUST = StragglerLimits(rule=SlowRule.MEDIAN)
@@ -302,7 +302,7 @@ def test_two_that_failed_once_and_never_again_are_told_and_not_blamed():
 
 @pytest.mark.parametrize(("nodes", "rounds"), [(1, 3), (8, 3), (9, 4), (16, 4), (17, 5), (64, 6), (65, 7)])
 def test_for_how_many_rounds_suspects_are_mixed_among_themselves(nodes, rounds):
-    assert most_searches(nodes) == rounds
+    assert max_searches(nodes) == rounds
 
 
 def test_findings_stand_in_the_order_of_the_nodes():

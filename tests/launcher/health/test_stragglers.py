@@ -12,7 +12,7 @@ MEAN, MEDIAN, SPREAD = StragglerLimits(), StragglerLimits(rule=SlowRule.MEDIAN),
 
 def slow(times, limits, floor_s=None):
     sample = Sample(times, limits)
-    return [at for at, time_s in enumerate(times) if sample.slow(time_s, [time_s], floor_s)]
+    return [at for at, time_s in enumerate(times) if sample.is_slow(time_s, [time_s], floor_s)]
 
 
 @pytest.mark.contract("DL-31")
@@ -49,4 +49,4 @@ def test_all_that_is_slow_is_suspected(times, limits, data):
     sample, own = Sample(times, limits), data.draw(st.lists(st.sampled_from(range(len(times))), unique=True))
     left_out = [times[at] for at in own]
     for time_s in times:
-        assert sample.suspects(time_s, left_out, None) or not sample.slow(time_s, left_out, None)
+        assert sample.is_suspicious(time_s, left_out, None) or not sample.is_slow(time_s, left_out, None)

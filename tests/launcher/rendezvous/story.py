@@ -124,7 +124,7 @@ class Story:
         return next((each for each in reversed(self.told.get(name, ())) if not kinds or isinstance(each, kinds)), None)
 
     def events(self, what):
-        return [(each.reason.value, dict(each.fields)) for each in self.of(Logged) if each.what == what]
+        return [(each.reason.value, dict(each.fields)) for each in self.of(Logged) if each.event == what]
 
 
 def running(names="abc", nnodes="1:3", **more):

@@ -59,7 +59,7 @@ def test_who_was_not_heard_within_the_limit_is_silent():
 
 def test_who_was_stopped_itself_blames_nobody():
     heard_s = {"a": 0.0, "b": 3.0}
-    assert not excuse_silence(heard_s, looked_s=95.0, now_s=100.0, limit_s=10.0)
+    assert not excuse_silence(heard_s, last_check_s=95.0, now_s=100.0, limit_s=10.0)
     assert heard_s == {"a": 0.0, "b": 3.0}
-    assert excuse_silence(heard_s, looked_s=94.9, now_s=100.0, limit_s=10.0)
+    assert excuse_silence(heard_s, last_check_s=94.9, now_s=100.0, limit_s=10.0)
     assert heard_s == {"a": 100.0, "b": 100.0}

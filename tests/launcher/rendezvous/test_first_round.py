@@ -124,7 +124,7 @@ def test_a_member_that_still_ends_an_old_round_is_waited_for():
 
 def waits(story):
     """Give what is told of those who are missing, oldest first."""
-    told = [effect for effect in story.of(Logged) if effect.what == "round_waits"]
+    told = [effect for effect in story.of(Logged) if effect.event == "round_waits"]
     return [(effect.reason.value, dict(effect.fields)) for effect in told]
 
 

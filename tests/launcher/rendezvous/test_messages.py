@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from turnout.launcher import coordinator_messages
 from turnout.launcher.coordinator_messages import (
-    MOST_HOLDS,
+    MAX_HOLDS,
     AdoptShards,
     DaemonEndpoint,
-    Found,
     Hung,
     Judged,
+    NodeResult,
     Probe,
     Probed,
     ReplicaGroup,
@@ -80,7 +80,7 @@ TO_MEMBER = {
     coordinator_messages.Heartbeat: (steps, steps, seconds),
     coordinator_messages.HeartbeatInterval: (seconds, seconds),
     Probe: (counts, st.integers(0, 11), st.just(12), st.sampled_from([1, 2, 3]), words, ports),
-    Judged: (counts, st.sampled_from([*Found]), words, words, st.integers(1, 1 << 40), words, words),
+    Judged: (counts, st.sampled_from([*NodeResult]), words, words, st.integers(1, 1 << 40), words, words),
     ShowStacks: (counts, counts, counts),
     coordinator_messages.Roster: (counts, st.lists(members, max_size=4).map(tuple)),
     coordinator_messages.StoredStepReport: (counts, words, steps),
@@ -111,7 +111,7 @@ pack = msgspec.msgpack.encode
 
 def body_of(body):
     """The body itself, which no reader refuses for its length."""
-    assert 0 < len(body) <= coordinator_messages.MOST_BYTES
+    assert 0 < len(body) <= coordinator_messages.MAX_BYTES
     return body
 
 
@@ -309,18 +309,18 @@ def test_what_only_a_coordinator_says_is_not_taken_from_a_member(message):
 @pytest.mark.parametrize(
     ("head", "most", "size"),
     [
-        pytest.param(b"\0\0\0\1", coordinator_messages.MOST_BYTES, 1, id="one byte"),
+        pytest.param(b"\0\0\0\1", coordinator_messages.MAX_BYTES, 1, id="one byte"),
         pytest.param(
             b"\0\x40\0\0",
-            coordinator_messages.MOST_BYTES,
-            coordinator_messages.MOST_BYTES,
+            coordinator_messages.MAX_BYTES,
+            coordinator_messages.MAX_BYTES,
             id="as much as there may be",
         ),
-        pytest.param(b"\0\x40\0\1", coordinator_messages.MOST_BYTES, None, id="one byte more"),
-        pytest.param(b"\0\0\0\0", coordinator_messages.MOST_BYTES, None, id="nothing"),
-        pytest.param(b"\xff\xff\xff\xff", coordinator_messages.MOST_BYTES, None, id="four gigabytes"),
-        pytest.param(b"\0\0\x60\1", coordinator_messages.MOST_JOIN_BYTES, None, id="too much from a stranger"),
-        pytest.param(b"GET ", coordinator_messages.MOST_BYTES, None, id="a browser"),
+        pytest.param(b"\0\x40\0\1", coordinator_messages.MAX_BYTES, None, id="one byte more"),
+        pytest.param(b"\0\0\0\0", coordinator_messages.MAX_BYTES, None, id="nothing"),
+        pytest.param(b"\xff\xff\xff\xff", coordinator_messages.MAX_BYTES, None, id="four gigabytes"),
+        pytest.param(b"\0\0\x60\1", coordinator_messages.MAX_JOIN_BYTES, None, id="too much from a stranger"),
+        pytest.param(b"GET ", coordinator_messages.MAX_BYTES, None, id="a browser"),
     ],
 )
 def test_how_much_is_read_is_bounded(head, most, size):
@@ -336,7 +336,7 @@ def test_the_largest_messages_fit():
     assert len(coordinator_messages.encode(coordinator_messages.Roster(1, many))) + MAC_BYTES <= 8 << 20
     path = ("s" * 253,) * 16
     largest = Member("i" * 128, "n" * 253, "h" * 253, "a" * 39, 65_535, 1_024, path)
-    held = (coordinator_messages.HeldStep(1 << 60, 1 << 40, 1 << 40, 1 << 40, 1 << 40, True),) * MOST_HOLDS
+    held = (coordinator_messages.HeldStep(1 << 60, 1 << 40, 1 << 40, 1 << 40, 1 << 40, True),) * MAX_HOLDS
     join = coordinator_messages.encode(
         coordinator_messages.Join(
             1,
@@ -351,7 +351,7 @@ def test_the_largest_messages_fit():
             held,
         )
     )
-    assert len(join) + MAC_BYTES <= coordinator_messages.MOST_JOIN_BYTES
+    assert len(join) + MAC_BYTES <= coordinator_messages.MAX_JOIN_BYTES
 
 
 THEIRS, OURS = b"c" * 16, b"m" * 16

@@ -26,7 +26,7 @@ from turnout.topology.map_formats import read_map
 from turnout.topology.model import Entry
 from turnout.topology.rank_order import in_rank_order
 
-NEVER_ANEW = Limit(times=1e9)
+NEVER_ANEW = Limit(factor=1e9)
 
 
 def worker(name, path="", index=None, host=""):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.launcher.rendezvous.locks.world import held, record
 from turnout.launcher.model import RestartBudget, RoundRecord
 from turnout.launcher.rendezvous.arbiter import (
-    MOST_BYTES,
-    MOST_ROUND,
+    MAX_BYTES,
+    MAX_ROUND,
     BadRecord,
     ClaimReason,
     HolderObservation,
@@ -124,14 +124,14 @@ def test_noise_is_no_record(noise):
         unseal(noise)
 
 
-@pytest.mark.parametrize("bound", [{"round": 0}, {"round": MOST_ROUND}, {"port": 0}, {"port": 65_535}], ids=str)
+@pytest.mark.parametrize("bound", [{"round": 0}, {"round": MAX_ROUND}, {"port": 0}, {"port": 65_535}], ids=str)
 def test_the_last_record_that_is_written(bound):
     assert unseal(seal(replace(record(), **bound))) == replace(record(), **bound)
 
 
 @pytest.mark.parametrize(
     "bound",
-    [{"round": -1}, {"round": MOST_ROUND + 1}, {"port": -1}, {"port": 65_536}, {"coordinator": "a" * MOST_BYTES}],
+    [{"round": -1}, {"round": MAX_ROUND + 1}, {"port": -1}, {"port": 65_536}, {"coordinator": "a" * MAX_BYTES}],
     ids=lambda bound: str(bound)[:30],
 )
 def test_the_first_record_that_is_not(bound):
@@ -140,9 +140,9 @@ def test_the_first_record_that_is_not(bound):
 
 
 def test_as_many_bytes_as_a_record_may_have_are_read():
-    assert unseal(seal(record()).ljust(MOST_BYTES)) == record()
-    with pytest.raises(BadRecord, match=f"at most {MOST_BYTES}"):
-        unseal(seal(record()).ljust(MOST_BYTES + 1))
+    assert unseal(seal(record()).ljust(MAX_BYTES)) == record()
+    with pytest.raises(BadRecord, match=f"at most {MAX_BYTES}"):
+        unseal(seal(record()).ljust(MAX_BYTES + 1))
 
 
 @pytest.mark.parametrize("budget", [

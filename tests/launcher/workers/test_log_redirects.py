@@ -13,7 +13,7 @@ from turnout.launcher.cli.value_types import streams as choice
 from turnout.launcher.settings import Std
 from turnout.launcher.settings import Streams as Choice
 from turnout.launcher.workers.worker_output import Outputs, error_file, make_attempt, make_run_folder, streams_of
-from turnout.launcher.workers.worker_spec import MOST_ERROR_LINES, Stream, error_text
+from turnout.launcher.workers.worker_spec import MAX_ERROR_LINES, Stream, error_text
 
 FILE = Stream("/a/1/stdout.log")
 SHOWN = Stream("/a/1/stdout.log", "[default1]:")
@@ -86,7 +86,7 @@ def test_stderr_has_a_file_of_its_own():
         pytest.param(b'{"message": {"message": "m", "extraInfo": 3}}', "m", id="half of it"),
         pytest.param(b'{"message": {"errorCode": 1}}', "", id="no message"),
         pytest.param(b"\xff\xfe", "\ufffd\ufffd", id="no text"),
-        pytest.param(b"\n".join([b"l"] * 99), "\n".join(["l"] * MOST_ERROR_LINES), id="too long"),
+        pytest.param(b"\n".join([b"l"] * 99), "\n".join(["l"] * MAX_ERROR_LINES), id="too long"),
     ],
 )
 def test_an_error_file_is_told_whatever_is_in_it(raw, text):

@@ -15,9 +15,9 @@ from turnout.launcher.workers.numa import (
     NotBound,
     bind,
     gpus,
-    look,
     machine,
     numbers,
+    read_machine,
     visible,
 )
 
@@ -204,12 +204,12 @@ def test_the_gpus_of_a_container_are_those_whose_device_it_was_given(tmp_path):
     assert gpus(tmp_path) == (Device("0000:3b:00.0", 0, "GPU-3b"), Device("0000:af:00.0", 1, "GPU-af"))
     for path, text in recorded(2, cores=1, threads=1, sockets=2, cores_a_cache=1).items():
         put(tmp_path, f"sys/devices/system/{path}", text)
-    on = look(tmp_path, "1")
+    on = read_machine(tmp_path, "1")
     assert [device.address for device in on.devices] == ["0000:af:00.0"]
     assert {cpu.number for cpu in on.cpus} <= os.sched_getaffinity(0)
-    assert look(tmp_path, "9") == NotBound("no device is known by '9' of CUDA_VISIBLE_DEVICES")
+    assert read_machine(tmp_path, "9") == NotBound("no device is known by '9' of CUDA_VISIBLE_DEVICES")
 
 
 def test_this_machine_says_where_its_cpus_are_or_that_it_does_not():
-    on = look()
+    on = read_machine()
     assert isinstance(on, NotBound) or set(bind(on, Binding.NODE, 0, 1).cpus) <= os.sched_getaffinity(0)

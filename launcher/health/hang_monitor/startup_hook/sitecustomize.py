@@ -1,7 +1,7 @@
-"""Prepares a training process that is not a fork at its start: for stack traces, and to hear its optimizers.
+"""Prepares a training process that is not a fork at its start: for stack traces, and to count its optimizer steps.
 
-It restores PYTHONPATH and runs the `sitecustomize` that it hides, so processes that the user's program starts later are
-not affected.
+It restores PYTHONPATH and runs the user's `sitecustomize` that it hides, so processes that the user's program starts
+later are not affected.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.launcher.rendezvous.story import Story
-from turnout.launcher.agent.metrics import LOSSES, MOST_CALLERS, ROUND_CAUSES, Metrics
+from turnout.launcher.agent.metrics import LOSSES, MAX_CALLERS, ROUND_CAUSES, Metrics
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import Logged, Lost
 
@@ -73,9 +73,9 @@ def test_a_decision_has_one_reason_word_in_the_log_and_in_the_metrics(life):
     metrics, logged = Metrics("bert"), Counter()
     metrics.count_event("coordinator_begun", {})
     for effect in story.of(Logged):
-        metrics.count_event(effect.what, {"reason": effect.reason.value, **dict(effect.fields)})
-        if effect.what in ("world_formed", "member_lost"):
-            logged[effect.what, effect.reason] += 1
+        metrics.count_event(effect.event, {"reason": effect.reason.value, **dict(effect.fields)})
+        if effect.event in ("world_formed", "member_lost"):
+            logged[effect.event, effect.reason] += 1
     names = {"turnout_launcher_rounds_total": "world_formed", "turnout_launcher_members_lost_total": "member_lost"}
     counted = {
         (names[sample.name], Reason(sample.labels["reason"])): sample.value
@@ -151,7 +151,7 @@ def asked(port):
 @pytest.mark.slow
 def test_callers_without_a_word_leave_places_for_those_who_ask():
     with Metrics("bert").serve("127.0.0.1", 0, caller_s=0.2) as server, ExitStack() as idle:
-        for _ in range(MOST_CALLERS + 50):
+        for _ in range(MAX_CALLERS + 50):
             idle.enter_context(socket.create_connection(("127.0.0.1", server.server_port), 5))
         assert any(asked(server.server_port) for _ in range(1_000))
 

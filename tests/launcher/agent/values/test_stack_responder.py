@@ -15,7 +15,7 @@ STACK = f'Current thread 0x02 (most recent call first):\n  File "train.py", line
 WHOLE = write("faulthandler", STACK, "S")
 
 
-def sent(file, most_bytes):
+def sent(file, max_bytes):
     """The frames that answer one order."""
 
     async def capture_stacks():
@@ -26,7 +26,7 @@ def sent(file, most_bytes):
         showing = StackResponder(
             SimpleNamespace(capture_stacks=capture_stacks), lambda frame: (frames.append(frame), there.set())
         )
-        showing.begin(ShowStacks(7, 1, most_bytes))
+        showing.begin(ShowStacks(7, 1, max_bytes))
         await asyncio.wait_for(there.wait(), 10)
         await showing.close()
         return frames
@@ -41,8 +41,8 @@ def test_what_fits_is_sent_whole():
 
 def test_a_stack_that_does_not_fit_stays_here_and_that_is_told():
     (whole,) = sent(WHOLE, 4_096)
-    most_bytes = len(whole.packed)
-    assert sent(WHOLE, most_bytes) == [whole]
-    (frame,) = sent(WHOLE, most_bytes - 1)
+    max_bytes = len(whole.packed)
+    assert sent(WHOLE, max_bytes) == [whole]
+    (frame,) = sent(WHOLE, max_bytes - 1)
     assert frame == Stacks(7, 0, b"", frame.why)
-    assert f"{most_bytes - 1} may be sent: they are in its own folder" in frame.why
+    assert f"{max_bytes - 1} may be sent: they are in its own folder" in frame.why

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.launcher.agent.switch_path import (
-    MOST_FILE_BYTES,
-    MOST_MAP_BYTES,
+    MAX_FILE_BYTES,
+    MAX_MAP_BYTES,
     PathSource,
     PodTexts,
     SwitchPath,
@@ -180,7 +180,7 @@ def test_a_mounted_map_is_read_as_it_changes(tmp_path):
 @pytest.mark.parametrize(
     ("write", "said"),
     [
-        pytest.param(lambda f: f.write_bytes(b"a" * (MOST_FILE_BYTES + 1)), "larger than 65536 bytes", id="too large"),
+        pytest.param(lambda f: f.write_bytes(b"a" * (MAX_FILE_BYTES + 1)), "larger than 65536 bytes", id="too large"),
         pytest.param(lambda f: f.write_bytes(b"\xff\xfe"), "cannot be read", id="no text"),
         pytest.param(lambda f: f.mkdir(), "is no file", id="a folder"),
         pytest.param(os.mkfifo, "is no file", id="a pipe, which would be waited for"),
@@ -205,6 +205,6 @@ def test_an_unreadable_file_is_told_once_and_again_after_it_came_back(write, sai
 
 
 def test_a_map_is_bounded(tmp_path, told):
-    (tmp_path / "topology_config").write_bytes(b"\n" * (MOST_MAP_BYTES + 1))
+    (tmp_path / "topology_config").write_bytes(b"\n" * (MAX_MAP_BYTES + 1))
     assert SwitchPathReader({"NODE_NAME": "gpu-7"}, map_folder=str(tmp_path)).look().path == ()
     assert "larger than 1048576 bytes" in told()[0]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnout.launcher.torch_version import counts_operations, too_old_megatron
+from turnout.launcher.torch_version import counts_operations, too_old_megatron_message
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,7 @@ def trained(runs):
     ],
 )
 def test_which_versions_are_taken(version, takes, counts):  # DL-61, DL-62
-    assert (too_old_megatron(version) is None, counts_operations(version)) == (takes, counts)
+    assert (too_old_megatron_message(version) is None, counts_operations(version)) == (takes, counts)
 
 
 @pytest.mark.contract("DL-61")

@@ -11,7 +11,7 @@ import torch
 
 from turnout.launcher.checkpoint.dcp.reader import memories
 from turnout.launcher.errors import BadCheckpoint, BadState
-from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, plain
+from turnout.launcher.flash_checkpoint.named_parts import Parts, decode_object, encode_object
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ def test_what_cannot_be_saved_is_told_by_path_and_the_step_before_stays(parts): 
 )  # fmt: skip
 def test_objects_of_a_framework_come_back(parts, value, comes_back):  # DL-63
     saver = parts()
-    saver.save(1, {"it": plain(value, KINDS)}, disk=False)
+    saver.save(1, {"it": encode_object(value, KINDS)}, disk=False)
     found = decode_object(saver.load(bool).parts["it"], KINDS)
     assert found == comes_back
     assert type(found) is type(comes_back)
@@ -98,8 +98,8 @@ def test_objects_of_a_framework_come_back(parts, value, comes_back):  # DL-63
 
 def test_only_listed_objects_are_made(parts):  # DL-63
     with pytest.raises(BadCheckpoint, match="only plain values are made here"):
-        decode_object(plain(Piece(1), KINDS), {})
+        decode_object(encode_object(Piece(1), KINDS), {})
     with pytest.raises(BadCheckpoint, match=r"'os\.system'"):
         decode_object({"turnout.object": "os.system", "fields": {"command": "true"}}, KINDS)
     with pytest.raises(BadState, match="is taken"):
-        plain({"turnout.object": "piece", "fields": {}}, KINDS)
+        encode_object({"turnout.object": "piece", "fields": {}}, KINDS)

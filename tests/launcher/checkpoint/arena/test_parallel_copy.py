@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.arena.arena import address_of
-from turnout.launcher.checkpoint.arena.parallel_copy import MOST_THREADS, Copier, even
+from turnout.launcher.checkpoint.arena.parallel_copy import MAX_THREADS, Copier, even
 
 GUARD = 64  # bytes between and around targets that must stay as they are
 
@@ -42,13 +42,13 @@ def moved(rows, base):
 
 @pytest.fixture(scope="module")
 def copiers():
-    made = {threads: Copier(threads) for threads in (1, 2, 3, MOST_THREADS)}
+    made = {threads: Copier(threads) for threads in (1, 2, 3, MAX_THREADS)}
     yield made
     for copier in made.values():
         copier.close()
 
 
-@given(shape=pieces, threads=st.sampled_from([1, 2, 3, MOST_THREADS]), as_array=st.booleans())
+@given(shape=pieces, threads=st.sampled_from([1, 2, 3, MAX_THREADS]), as_array=st.booleans())
 def test_each_piece_lies_where_it_belongs_and_nothing_else_has_changed(copiers, shape, threads, as_array):
     sources, rows, wanted = laid_out(shape)
     target = np.zeros_like(wanted)
@@ -147,7 +147,7 @@ def test_an_error_in_a_thread_reaches_the_waiter_and_the_next_copy_is_fine(copie
     assert target == wanted.tobytes()
 
 
-@pytest.mark.parametrize("threads", [0, MOST_THREADS + 1])
+@pytest.mark.parametrize("threads", [0, MAX_THREADS + 1])
 def test_a_number_of_threads_that_is_not_taken(threads):
     with pytest.raises(ValueError, match="1 to 8 are taken"):
         Copier(threads)

@@ -16,13 +16,13 @@ from turnout.launcher.checkpoint.arena.parallel_copy import Copier
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord, newest, offset_of
 from turnout.launcher.linux import die_with
 
-MOST_WORDS = 1 << 16
-_BASE = np.arange(MOST_WORDS, dtype=np.uint64)
+MAX_WORDS = 1 << 16
+_BASE = np.arange(MAX_WORDS, dtype=np.uint64)
 
 
 def record_of(step):
     """Each step has a size of its own, 64 to 512 KiB and an odd end."""
-    return ShardRecord(0, step, 1, 0, 1, PAGE_BYTES, 8 * (MOST_WORDS // (1 + step % 8)) - step % 7)
+    return ShardRecord(0, step, 1, 0, 1, PAGE_BYTES, 8 * (MAX_WORDS // (1 + step % 8)) - step % 7)
 
 
 def bytes_of(step):

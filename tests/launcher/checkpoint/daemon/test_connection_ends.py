@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from turnout.launcher.checkpoint.daemon.trainer_client import TrainerClient
-from turnout.launcher.checkpoint.format.daemon_messages import MOST_BYTES, ArenaPath, Hello, RequestRefused, encode
+from turnout.launcher.checkpoint.format.daemon_messages import MAX_BYTES, ArenaPath, Hello, RequestRefused, encode
 from turnout.launcher.env import DAEMON
 from turnout.launcher.framing import read_frame
 
@@ -31,7 +31,7 @@ class Daemon:
         connection, _ = self._listens.accept()
         connection.settimeout(ANSWERS_S)
         with connection.makefile("rb") as file:
-            assert read_frame(file.read, MOST_BYTES) is not None
+            assert read_frame(file.read, MAX_BYTES) is not None
         return connection
 
     def close(self):

@@ -18,7 +18,7 @@ from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id, private_folder, socket_in
 from turnout.launcher.checkpoint.format.arena_layout import Identity, SlotState, newest
 from turnout.launcher.checkpoint.format.daemon_messages import (  # fmt: skip
-    MOST_BYTES,
+    MAX_BYTES,
     Done,
     End,
     GetHeldSteps,
@@ -106,7 +106,7 @@ class Connection:
     def hear(self, kind):
         """The next message of this kind."""
         while True:
-            message = read_at_client(read_frame(self._file.read, MOST_BYTES))
+            message = read_at_client(read_frame(self._file.read, MAX_BYTES))
             if isinstance(message, kind):
                 return message
 

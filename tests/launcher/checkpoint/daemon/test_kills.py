@@ -21,7 +21,7 @@ from turnout.launcher.checkpoint.format.shard_file import sums_of
 
 ROOT = Path(__file__).resolve().parents[4]
 WITHIN_S = 30.0
-MOST_ALIVE_S = 0.04
+MAX_ALIVE_S = 0.04
 
 
 class Savers:
@@ -122,7 +122,7 @@ def test_the_newest_sealed_step_is_whole_wherever_its_saver_was_killed(arena, sa
             savers.until("began")
         if at % 5 == 4:  # however busy the machine is, some live so long
             savers.until("sealed")
-        alive_until_s = time.monotonic() + dice.uniform(0, MOST_ALIVE_S)
+        alive_until_s = time.monotonic() + dice.uniform(0, MAX_ALIVE_S)
         if at % 2:
             read_along(arena, alive_until_s)
         else:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format.arena_layout import (
-    MOST,
-    MOST_GENERATIONS,
+    MAX_GENERATIONS,
+    MAX_NUMBER,
     PAGE_BYTES,
     RECORD_AT,
     RECORD_BYTES,
@@ -63,9 +63,9 @@ EMPTY, WRITING = Slot(), Slot(SlotState.WRITING, epoch=9)
 BROKEN = Slot(epoch=9, fault="torn")
 
 names = st.text(max_size=253)
-counts = st.integers(0, MOST)
+counts = st.integers(0, MAX_NUMBER)
 identities = st.builds(
-    Identity, names, names, st.integers(0, (1 << 20) - 1), st.text(max_size=64), st.integers(1, MOST_GENERATIONS)
+    Identity, names, names, st.integers(0, (1 << 20) - 1), st.text(max_size=64), st.integers(1, MAX_GENERATIONS)
 )
 records = st.builds(
     lambda rank, more, **fields: ShardRecord(rank=rank, world=rank + more, **fields),
@@ -79,7 +79,7 @@ slots = st.lists(
         st.booleans(),
         st.integers(0, 50),
     ),
-    max_size=MOST_GENERATIONS,
+    max_size=MAX_GENERATIONS,
 )
 
 
@@ -178,10 +178,12 @@ def test_no_bytes_from_outside_do_harm(data):
             EMPTY,
             id="more memory than there can be is none",
         ),
-        pytest.param(table(SlotState.EMPTY, epoch=MOST + 1), EMPTY, id="an epoch that no save ever reaches is none"),
         pytest.param(
-            table(SlotState.WRITING, 1, MOST, reserved=STRIDE_BYTES),
-            Slot(SlotState.WRITING, True, MOST, None, None, STRIDE_BYTES),
+            table(SlotState.EMPTY, epoch=MAX_NUMBER + 1), EMPTY, id="an epoch that no save ever reaches is none"
+        ),
+        pytest.param(
+            table(SlotState.WRITING, 1, MAX_NUMBER, reserved=STRIDE_BYTES),
+            Slot(SlotState.WRITING, True, MAX_NUMBER, None, None, STRIDE_BYTES),
             id="the largest numbers",
         ),
     ],
@@ -212,7 +214,7 @@ def each_of(value, bounds):
 
 @pytest.mark.parametrize("bound", each_of(OURS, {
     "run": ["r" * 253], "worker": ["w" * 253], "owner": ["o" * 253], "boot": ["b" * 64],
-    "local_rank": [0, (1 << 20) - 1], "count": [1, MOST_GENERATIONS], "owner_count": [1, MOST_GENERATIONS],
+    "local_rank": [0, (1 << 20) - 1], "count": [1, MAX_GENERATIONS], "owner_count": [1, MAX_GENERATIONS],
 }))  # fmt: skip
 def test_the_last_identity_that_is_taken(bound):
     assert replace(OURS, **bound)
@@ -220,7 +222,7 @@ def test_the_last_identity_that_is_taken(bound):
 
 @pytest.mark.parametrize("bound", each_of(OURS, {
     "run": ["r" * 254], "worker": ["w" * 254], "owner": ["o" * 254], "boot": ["b" * 65],
-    "local_rank": [-1, 1 << 20], "count": [0, MOST_GENERATIONS + 1], "owner_count": [0, MOST_GENERATIONS + 1],
+    "local_rank": [-1, 1 << 20], "count": [0, MAX_GENERATIONS + 1], "owner_count": [0, MAX_GENERATIONS + 1],
 }))  # fmt: skip
 def test_the_first_identity_that_is_refused(bound):
     with pytest.raises(BadCheckpoint):
@@ -228,7 +230,7 @@ def test_the_first_identity_that_is_refused(bound):
 
 
 @pytest.mark.parametrize("bound", each_of(SMALL, {
-    "epoch": [0, MOST], "step": [0, MOST], "round": [0, MOST], "world": [1, MOST],
+    "epoch": [0, MAX_NUMBER], "step": [0, MAX_NUMBER], "round": [0, MAX_NUMBER], "world": [1, MAX_NUMBER],
     "head_bytes": [PAGE_BYTES, 2 * PAGE_BYTES], "data_bytes": [0, 1, ROOM - PAGE_BYTES],
 }))  # fmt: skip
 def test_the_last_record_that_is_taken(bound):
@@ -236,7 +238,9 @@ def test_the_last_record_that_is_taken(bound):
 
 
 @pytest.mark.parametrize("bound", each_of(SMALL, {
-    "epoch": [-1, MOST + 1], "step": [-1, MOST + 1], "round": [-1, MOST + 1], "world": [0, MOST + 1], "rank": [-1, 1],
+    "epoch": [-1, MAX_NUMBER + 1], "step": [-1, MAX_NUMBER + 1], "round": [-1, MAX_NUMBER + 1],
+    "world": [0, MAX_NUMBER + 1],
+    "rank": [-1, 1],
     "head_bytes": [0, PAGE_BYTES + 1, PAGE_BYTES // 2], "data_bytes": [-1, ROOM - PAGE_BYTES + 1],
 }))  # fmt: skip
 def test_the_first_record_that_is_refused(bound):
@@ -253,7 +257,7 @@ def test_head_data_and_sums_lie_apart_and_within_what_is_reserved(record):
 
 
 def test_generations_never_meet():
-    assert table_at(MOST_GENERATIONS - 1) + PAGE_BYTES <= offset_of(0)
+    assert table_at(MAX_GENERATIONS - 1) + PAGE_BYTES <= offset_of(0)
     assert [offset_of(at) for at in (0, 1, 6)] == [STRIDE_BYTES, 2 * STRIDE_BYTES, 7 * STRIDE_BYTES]
     assert [table_at(at) for at in (0, 1, 6)] == [PAGE_BYTES, 2 * PAGE_BYTES, 7 * PAGE_BYTES]
 

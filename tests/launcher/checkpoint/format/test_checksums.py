@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from turnout.launcher.checkpoint.format.shard_file import (
     BLOCK_BYTES,
     CHUNK_BYTES,
-    MOST_BLOCKS,
+    MAX_BLOCKS,
     block_bytes_of,
     sum_of,
     sums_of,
@@ -88,5 +88,5 @@ def test_every_wrong_byte_of_64_kib_is_seen_in_its_chunk_and_in_no_other():
 )
 def test_blocks_are_larger_where_there_would_be_too_many(size_bytes, block_bytes):
     assert block_bytes_of(size_bytes) == block_bytes
-    assert block_bytes == CHUNK_BYTES or -(-size_bytes // block_bytes) <= MOST_BLOCKS
+    assert block_bytes == CHUNK_BYTES or -(-size_bytes // block_bytes) <= MAX_BLOCKS
     assert CHUNK_BYTES % block_bytes == block_bytes % BLOCK_BYTES == 0

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format import daemon_messages
 from turnout.launcher.coordinator_messages import (
-    MOST_LOCATIONS,
+    MAX_LOCATIONS,
     AdoptShards,
     DaemonEndpoint,
     HeldStep,
@@ -22,8 +22,8 @@ words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, steps, newest = st.integers(0, 1 << 60), st.integers(0, 1 << 60), st.integers(-1, 1 << 60)
 ranks, sizes = st.integers(0, 1 << 24), st.integers(0, 1 << 40)
 slots, generations = (
-    st.integers(0, daemon_messages.MOST_GENERATIONS - 1),
-    st.integers(1, daemon_messages.MOST_GENERATIONS),
+    st.integers(0, daemon_messages.MAX_GENERATIONS - 1),
+    st.integers(1, daemon_messages.MAX_GENERATIONS),
 )
 kinds = st.sampled_from(["shards", "torch"])
 held = st.lists(st.builds(HeldStep, newest, sizes, sizes, sizes, sizes, st.booleans()), max_size=16).map(tuple)
@@ -111,7 +111,7 @@ pack = msgspec.msgpack.encode
 
 def body_of(frame):
     """Read the body, after as many bytes as the head tells."""
-    assert body_bytes(frame, daemon_messages.MOST_BYTES) == len(frame) - 4
+    assert body_bytes(frame, daemon_messages.MAX_BYTES) == len(frame) - 4
     return frame[4:]
 
 
@@ -196,8 +196,8 @@ NEED, SEALED, SETTLE, END = (
         pytest.param(pack([NEED, -1, 2]), id="less than no bytes"),
         pytest.param(pack([NEED, (1 << 40) + 1, 2]), id="more bytes than a generation has"),
         pytest.param(pack([NEED, 1, 0]), id="no generation"),
-        pytest.param(pack([NEED, 1, daemon_messages.MOST_GENERATIONS + 1]), id="too many generations"),
-        pytest.param(pack([SEALED, daemon_messages.MOST_GENERATIONS, 1, 1]), id="a generation that there is not"),
+        pytest.param(pack([NEED, 1, daemon_messages.MAX_GENERATIONS + 1]), id="too many generations"),
+        pytest.param(pack([SEALED, daemon_messages.MAX_GENERATIONS, 1, 1]), id="a generation that there is not"),
         pytest.param(pack([SEALED, -1, 1, 1]), id="a generation below the first"),
         pytest.param(pack([SEALED, 0, 1, -1]), id="a step below none"),
         pytest.param(pack([SEALED, 0, 1, 1.5]), id="half a step"),
@@ -231,7 +231,7 @@ def test_a_field_left_out_is_what_it_is_when_nobody_asks():
     ("head", "size"),
     [
         pytest.param(b"\0\0\0\1", 1, id="one byte"),
-        pytest.param(b"\0\x10\0\0", daemon_messages.MOST_BYTES, id="as much as there may be"),
+        pytest.param(b"\0\x10\0\0", daemon_messages.MAX_BYTES, id="as much as there may be"),
         pytest.param(b"\0\x10\0\1", None, id="one byte more"),
         pytest.param(b"\0\0\0\0", None, id="nothing"),
         pytest.param(b"\xff\xff\xff\xff", None, id="four gigabytes"),
@@ -241,20 +241,20 @@ def test_a_field_left_out_is_what_it_is_when_nobody_asks():
 def test_how_much_is_read_is_bounded(head, size):
     if size is None:
         with pytest.raises(BadFrame):
-            body_bytes(head, daemon_messages.MOST_BYTES)
+            body_bytes(head, daemon_messages.MAX_BYTES)
     else:
-        assert body_bytes(head, daemon_messages.MOST_BYTES) == size
+        assert body_bytes(head, daemon_messages.MAX_BYTES) == size
 
 
 def test_the_largest_messages_fit():
     longest, word = "\U0001f9e0" * 4_096, "\U0001f9e0" * 253
     endpoint = DaemonEndpoint(word, word, word, 65_535)
     replica_group = ReplicaGroup(endpoint, 1 << 40, ((endpoint,) * 8,) * 3)
-    locations = (ShardLocation(1 << 40, 1 << 40, endpoint),) * MOST_LOCATIONS
+    locations = (ShardLocation(1 << 40, 1 << 40, endpoint),) * MAX_LOCATIONS
     seat = daemon_messages.RestorePlace(*[1 << 40] * 5, True, (endpoint,) * 8, replica_group, 1 << 40, locations)
     for message in (
         daemon_messages.Save(
-            daemon_messages.MOST_GENERATIONS - 1, 1 << 60, 1 << 60, longest, "shards", longest, 1 << 60, 1 << 60
+            daemon_messages.MAX_GENERATIONS - 1, 1 << 60, 1 << 60, longest, "shards", longest, 1 << 60, 1 << 60
         ),
         daemon_messages.SaveFailed(1 << 60, word, longest),
         daemon_messages.Restore(1 << 60, seat, 1 << 60),

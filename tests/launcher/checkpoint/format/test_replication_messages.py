@@ -15,7 +15,7 @@ from turnout.launcher.framing import FrameAuth, NotProven, body_bytes
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 counts, newest, ranks = st.integers(0, 1 << 60), st.integers(-1, 1 << 60), st.integers(0, (1 << 20) - 1)
 proofs, packed, sums = st.binary(max_size=64), st.binary(min_size=64, max_size=64), st.binary(min_size=8, max_size=8)
-generations = st.integers(1, peer_connection.MOST_GENERATIONS)
+generations = st.integers(1, peer_connection.MAX_GENERATIONS)
 goes = st.none() | st.builds(Save, st.integers(0, 6), counts, counts, words)
 
 KINDS = {
@@ -39,7 +39,7 @@ OFFER = peer_connection.Offer(1, 3, peer_connection.packed(ShardRecord(5, 7, 2, 
 def read(frame):
     """Read a frame as from a socket: the head tells how much follows."""
     head, body = frame[: peer_connection.HEAD_BYTES], frame[peer_connection.HEAD_BYTES :]
-    if len(head) < peer_connection.HEAD_BYTES or body_bytes(head, peer_connection.MOST_BYTES) != len(body):
+    if len(head) < peer_connection.HEAD_BYTES or body_bytes(head, peer_connection.MAX_BYTES) != len(body):
         raise BadFrame("so much does not come")
     return peer_connection.read(head, body)
 
@@ -108,11 +108,11 @@ def test_what_is_no_message_is_refused(fields):
 
 
 @pytest.mark.parametrize(
-    "head", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET ", (peer_connection.MOST_BYTES + 1).to_bytes(4, "big")]
+    "head", [b"\0\0\0\0", b"\xff\xff\xff\xff", b"GET ", (peer_connection.MAX_BYTES + 1).to_bytes(4, "big")]
 )
 def test_how_much_is_read_is_bounded(head):
     with pytest.raises(BadFrame):
-        body_bytes(head + b"\0" * 8, peer_connection.MOST_BYTES)
+        body_bytes(head + b"\0" * 8, peer_connection.MAX_BYTES)
 
 
 def test_a_record_travels_with_its_sum():

@@ -16,10 +16,10 @@ from turnout.launcher.checkpoint.format.shard_file import (
     BLOCK_BYTES,
     CHUNK_BYTES,
     DTYPES,
+    MAX_BLOCKS,
+    MAX_DATA_BYTES,
+    MAX_HEAD_BYTES,
     METADATA,
-    MOST_BLOCKS,
-    MOST_DATA_BYTES,
-    MOST_HEAD_BYTES,
     PAGE_BYTES,
     Entry,
     Layout,
@@ -120,8 +120,8 @@ def test_safetensors_opens_a_file_of_each_type(tmp_path, dtype):
         pytest.param("F32", (), 4, id="a scalar"),
         pytest.param("C64", (2, 3), 48, id="a matrix"),
         pytest.param("F32", (1 << 20, 0), 0, id="nothing"),
-        pytest.param("U8", (MOST_DATA_BYTES,), MOST_DATA_BYTES, id="all that a generation takes"),
-        pytest.param("U8", (MOST_DATA_BYTES + 1,), None, id="one byte more"),
+        pytest.param("U8", (MAX_DATA_BYTES,), MAX_DATA_BYTES, id="all that a generation takes"),
+        pytest.param("U8", (MAX_DATA_BYTES + 1,), None, id="one byte more"),
         pytest.param("U8", (1,) * 64, 1, id="64 dimensions"),
         pytest.param("U8", (1,) * 65, None, id="65 dimensions"),
         pytest.param("F32", (-1,), None, id="a negative dimension"),
@@ -150,7 +150,7 @@ def test_a_tensor_has_so_many_bytes_or_no_place(dtype, shape, expected):
         pytest.param([Spec("a", "F32", ()), Spec("a", "F32", ())], id="a name twice"),
         pytest.param([Spec(METADATA, "F32", ())], id="the name of the metadata"),
         pytest.param([Spec("\ud800", "F32", ())], id="half a character"),
-        pytest.param([Spec("a", "U8", (MOST_DATA_BYTES,)), Spec("b", "U8", ())], id="more than a generation in all"),
+        pytest.param([Spec("a", "U8", (MAX_DATA_BYTES,)), Spec("b", "U8", ())], id="more than a generation in all"),
     ],
 )
 def test_what_cannot_be_laid_out_is_told(specs):
@@ -171,7 +171,7 @@ def test_metadata_that_cannot_be_written_is_told(metadata):
 
 
 def test_a_head_that_is_whole_and_too_long_is_neither_written_nor_read():
-    text = "x" * MOST_HEAD_BYTES
+    text = "x" * MAX_HEAD_BYTES
     with pytest.raises(BadState):
         head_of(pack([]), {"turnout": text})
     with pytest.raises(BadCheckpoint):
@@ -213,7 +213,7 @@ HOSTILE = [
     pytest.param(bytes(PAGE_BYTES), id="an empty page"),
     pytest.param(b"\xff" * 8 + bytes(PAGE_BYTES), id="a length of all ones"),
     pytest.param((1 << 62).to_bytes(8, "little") + b"{}" + bytes(PAGE_BYTES), id="a length past all memory"),
-    pytest.param((MOST_HEAD_BYTES + PAGE_BYTES - 8).to_bytes(8, "little") + bytes(PAGE_BYTES), id="a page too long"),
+    pytest.param((MAX_HEAD_BYTES + PAGE_BYTES - 8).to_bytes(8, "little") + bytes(PAGE_BYTES), id="a page too long"),
     pytest.param(head_with(json.dumps(TWO))[:-1], id="a head cut short"),
     pytest.param((2).to_bytes(8, "little") + b"{}", id="no whole page"),
     pytest.param(head_with("{}", pages=2), id="a page of spaces too many"),
@@ -345,9 +345,9 @@ def test_random_bytes_raise_nothing_else(data):
     ("size_bytes", "block_bytes"),
     [
         pytest.param(0, BLOCK_BYTES, id="nothing"),
-        pytest.param(MOST_BLOCKS * BLOCK_BYTES, BLOCK_BYTES, id="as much as the smallest blocks are enough for"),
-        pytest.param(MOST_BLOCKS * BLOCK_BYTES + 1, 2 * BLOCK_BYTES, id="a byte more"),
-        pytest.param(MOST_BLOCKS * CHUNK_BYTES + 1, CHUNK_BYTES, id="never more than a chunk"),
+        pytest.param(MAX_BLOCKS * BLOCK_BYTES, BLOCK_BYTES, id="as much as the smallest blocks are enough for"),
+        pytest.param(MAX_BLOCKS * BLOCK_BYTES + 1, 2 * BLOCK_BYTES, id="a byte more"),
+        pytest.param(MAX_BLOCKS * CHUNK_BYTES + 1, CHUNK_BYTES, id="never more than a chunk"),
     ],
 )
 def test_blocks_are_twice_as_large_where_they_would_be_too_many(size_bytes, block_bytes):
@@ -355,12 +355,12 @@ def test_blocks_are_twice_as_large_where_they_would_be_too_many(size_bytes, bloc
 
 
 def test_a_head_may_be_as_long_as_safetensors_reads():
-    about = MOST_HEAD_BYTES - 8 - len('{"__metadata__":}')
-    assert len(join_head(b"x" * about, b"{}")) == MOST_HEAD_BYTES
+    about = MAX_HEAD_BYTES - 8 - len('{"__metadata__":}')
+    assert len(join_head(b"x" * about, b"{}")) == MAX_HEAD_BYTES
     with pytest.raises(BadState, match="use tensors"):
         join_head(b"x" * (about + 1), b"{}")
 
 
 def test_tensors_may_be_as_large_as_a_generation():
-    head = head_with(json.dumps({"a": tensor("U8", (MOST_DATA_BYTES,), (0, MOST_DATA_BYTES))}))
-    assert read_head(head)[0].data_bytes == MOST_DATA_BYTES
+    head = head_with(json.dumps({"a": tensor("U8", (MAX_DATA_BYTES,), (0, MAX_DATA_BYTES))}))
+    assert read_head(head)[0].data_bytes == MAX_DATA_BYTES

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from turnout.launcher.checkpoint.format.shard_file import METADATA, Spec, head_of, pack, read_head
 from turnout.launcher.checkpoint.format.state_tree import (
-    MOST_DEPTH,
-    MOST_TEXT_BYTES,
-    MOST_VALUES,
+    MAX_DEPTH,
+    MAX_TEXT_BYTES,
+    MAX_VALUES,
     flatten,
     name_of,
     unflatten,
@@ -139,9 +139,9 @@ def test_so_does_it_through_the_head_of_a_shard(state):
         pytest.param([["dict", 1, 2], ("made", "x", 3), ["tensor", "#0"], A], id="lists that read like the text"),
         pytest.param({"z": 1, "a": 2, "m": OrderedDict(z=1, a=2)}, id="keys out of order"),
         pytest.param(['é\0\n"\\\U0001f600', "\u2028"], id="text that JSON escapes"),
-        pytest.param(nested(MOST_DEPTH), id="as deep as can be"),
-        pytest.param(nested(MOST_DEPTH, A), id="a tensor as deep as can be"),
-        pytest.param(nested(MOST_DEPTH, b"x"), id="bytes as deep as can be"),
+        pytest.param(nested(MAX_DEPTH), id="as deep as can be"),
+        pytest.param(nested(MAX_DEPTH, A), id="a tensor as deep as can be"),
+        pytest.param(nested(MAX_DEPTH, b"x"), id="bytes as deep as can be"),
     ],
 )
 def test_each_value_comes_back(state):
@@ -237,8 +237,8 @@ RING["next"] = {"next": RING}
         pytest.param({"a": {("\udfff",): A}}, "a", "no Unicode", id="half a character inside a key"),
         pytest.param(LOOP, "#0/a/#0", "contains itself", id="a list inside itself"),
         pytest.param({"a": RING}, "a/next/next", "contains itself", id="a dict inside itself"),
-        pytest.param(nested(MOST_DEPTH + 1), "/".join(["#0"] * MOST_DEPTH), "nested", id="too deep"),
-        pytest.param("x" * MOST_TEXT_BYTES, "", "bytes of text", id="too much text"),
+        pytest.param(nested(MAX_DEPTH + 1), "/".join(["#0"] * MAX_DEPTH), "nested", id="too deep"),
+        pytest.param("x" * MAX_TEXT_BYTES, "", "bytes of text", id="too much text"),
     ],
 )
 def test_what_cannot_be_saved_is_told_with_its_path(state, path, fault):
@@ -250,9 +250,9 @@ def test_what_cannot_be_saved_is_told_with_its_path(state, path, fault):
 @pytest.mark.slow
 def test_lists_of_the_same_list_end():
     state = [0]
-    for _ in range(MOST_DEPTH - 1):
+    for _ in range(MAX_DEPTH - 1):
         state = [state, state]
-    with pytest.raises(BadState, match=str(MOST_VALUES)):
+    with pytest.raises(BadState, match=str(MAX_VALUES)):
         flatten(state, is_tensor)
 
 
@@ -296,7 +296,7 @@ def test_a_value_that_is_taken_apart_into_itself_is_told():
         pytest.param('["list",' * 70 + "1" + "]" * 70, id="lists deeper than any that is written"),
         pytest.param('["made","size",' * 70 + "1" + "]" * 70, id="made values deeper than any that is written"),
         pytest.param('["dict",' + '["tuple",' * 70 + "1" + "]" * 70 + ",1]", id="a key deeper than any"),
-        pytest.param(" " * MOST_TEXT_BYTES + " 1", id="too long"),
+        pytest.param(" " * MAX_TEXT_BYTES + " 1", id="too long"),
         pytest.param("NaN", id="a nan that is no JSON"),
         pytest.param("1e999", id="a number past all numbers"),
         pytest.param("9223372036854775808", id="a whole number past 64 bits"),
@@ -344,7 +344,7 @@ def test_a_hostile_text_is_a_bad_checkpoint(text):
         unflatten(text, {"a": A}, MADE)
 
 
-@given(depth=st.integers(MOST_DEPTH + 2, 2_000), word=st.sampled_from(["list", "tuple", "dict", "float", "eval"]))
+@given(depth=st.integers(MAX_DEPTH + 2, 2_000), word=st.sampled_from(["list", "tuple", "dict", "float", "eval"]))
 def test_no_depth_of_nesting_raises_anything_else(depth, word):
     for opening in (f'["{word}",', f'["{word}",1,', "["):
         with pytest.raises(BadCheckpoint):
@@ -409,9 +409,9 @@ def tuples(depth, inner=1):
 @pytest.mark.parametrize(
     ("state", "deepest"),
     [
-        pytest.param(lambda depth: tuples(depth), MOST_DEPTH, id="tuples"),
-        pytest.param(lambda depth: {tuples(depth): 1}, MOST_DEPTH - 1, id="tuples in a key"),
-        pytest.param(lambda depth: [{tuples(depth): 1}], MOST_DEPTH - 2, id="tuples in a key farther in"),
+        pytest.param(lambda depth: tuples(depth), MAX_DEPTH, id="tuples"),
+        pytest.param(lambda depth: {tuples(depth): 1}, MAX_DEPTH - 1, id="tuples in a key"),
+        pytest.param(lambda depth: [{tuples(depth): 1}], MAX_DEPTH - 2, id="tuples in a key farther in"),
     ],
 )
 def test_no_more_is_written_than_is_read_again(state, deepest):
@@ -423,11 +423,11 @@ def test_no_more_is_written_than_is_read_again(state, deepest):
 @pytest.mark.parametrize(
     ("begins", "ends", "deepest"),
     [
-        pytest.param('["list",', "]", MOST_DEPTH + 1, id="lists"),
-        pytest.param('["tuple",', "]", MOST_DEPTH + 1, id="tuples"),
-        pytest.param('["dict","k",', "]", MOST_DEPTH + 1, id="dicts"),
-        pytest.param('["ordered","k",', "]", MOST_DEPTH + 1, id="ordered ones"),
-        pytest.param('["made","one",', "]", MOST_DEPTH + 1, id="what the caller makes"),
+        pytest.param('["list",', "]", MAX_DEPTH + 1, id="lists"),
+        pytest.param('["tuple",', "]", MAX_DEPTH + 1, id="tuples"),
+        pytest.param('["dict","k",', "]", MAX_DEPTH + 1, id="dicts"),
+        pytest.param('["ordered","k",', "]", MAX_DEPTH + 1, id="ordered ones"),
+        pytest.param('["made","one",', "]", MAX_DEPTH + 1, id="what the caller makes"),
     ],
 )
 def test_what_is_nested_is_read_as_deep_as_it_may_be(begins, ends, deepest):
@@ -441,9 +441,9 @@ def test_a_key_is_read_as_deep_as_it_may_be():
     def text(depth):
         return '["list",["dict",' + '["tuple",' * depth + "1" + "]" * depth + ",2]]"
 
-    assert unflatten(text(MOST_DEPTH - 1), {}) == [{tuples(MOST_DEPTH - 1): 2}]
+    assert unflatten(text(MAX_DEPTH - 1), {}) == [{tuples(MAX_DEPTH - 1): 2}]
     with pytest.raises(BadCheckpoint):
-        unflatten(text(MOST_DEPTH), {})
+        unflatten(text(MAX_DEPTH), {})
 
 
 @pytest.mark.parametrize(
@@ -464,5 +464,5 @@ def test_each_value_is_written_in_one_way(state, text):
 
 
 def test_plain_values_may_have_as_much_text_as_is_read():
-    state = "x" * (MOST_TEXT_BYTES - 2)
+    state = "x" * (MAX_TEXT_BYTES - 2)
     assert comes_back(state) == state

@@ -23,7 +23,7 @@ from tests.launcher.checkpoint.format.test_state_tree import (
     tensors_in,
 )
 from turnout.launcher.checkpoint.format.shard_file import escape_text
-from turnout.launcher.checkpoint.format.state_tree import MOST_DEPTH, cache_tree, flatten
+from turnout.launcher.checkpoint.format.state_tree import MAX_DEPTH, cache_tree, flatten
 
 
 class Text(str):
@@ -138,7 +138,7 @@ CHANGES = [
     pytest.param({"a": Array(1), "b": A}, {"a": Array(1, A), "b": A}, False, id="a tensor hidden in what is made"),
     pytest.param({"a": Array(1)}, {"a": Array(object())}, False, id="what is made of what cannot be saved"),
     pytest.param({"a": 1}, {"a": Tensor()}, False, id="a tensor in the place of a number"),
-    pytest.param({"a": nested(MOST_DEPTH - 2)}, {"a": nested(MOST_DEPTH)}, False, id="a tree that is too deep now"),
+    pytest.param({"a": nested(MAX_DEPTH - 2)}, {"a": nested(MAX_DEPTH)}, False, id="a tree that is too deep now"),
     pytest.param({"a": 1}, [("a", 1)], False, id="another kind of state"),
 ]
 

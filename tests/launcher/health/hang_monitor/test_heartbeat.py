@@ -5,7 +5,7 @@ import time
 import pytest
 
 from turnout.launcher.elastic.steps import Steps
-from turnout.launcher.health.hang_detector import BUCKETS, MOST_COUNTED, bucket_of
+from turnout.launcher.health.hang_detector import BUCKETS, MAX_COUNTED, bucket_of
 from turnout.launcher.health.hang_monitor.progress import (
     NAME_BYTES,
     PROGRESS,
@@ -106,11 +106,11 @@ def test_the_name_of_a_phase_is_short(watched, beats, name, told):
 
 
 def test_long_ago_counts_half(watched, beats):
-    for _ in range(MOST_COUNTED + 2):
+    for _ in range(MAX_COUNTED + 2):
         beats.count_step()
     seen = watched.progress()[0]
-    assert seen.beats == MOST_COUNTED + 2
-    assert MOST_COUNTED // 2 <= sum(seen.counts) <= MOST_COUNTED // 2 + BUCKETS
+    assert seen.beats == MAX_COUNTED + 2
+    assert MAX_COUNTED // 2 <= sum(seen.counts) <= MAX_COUNTED // 2 + BUCKETS
 
 
 def test_a_loop_is_watched_from_its_first_step_to_its_end(watched):

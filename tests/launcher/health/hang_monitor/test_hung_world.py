@@ -92,7 +92,7 @@ def without_leave(root):
 def told(taken):
     """Give the suspects in these files, and the lines that tell of them."""
     merged = merge(WorldStacks(3, {rank: read(each.file) for rank, each in taken.items()}))
-    return rank_set_text(merged.outliers.outliers), verdict(merged)
+    return rank_set_text(merged.places.outlier_ranks), verdict(merged)
 
 
 @pytest.mark.contract("DL-109")
@@ -106,8 +106,8 @@ def test_the_stacks_of_all_processes_lie_in_the_folder_that_the_user_named(hung)
     (taken,) = (fields for what, fields in hung.said if what == "stacks_taken")
     assert (taken["folder"], taken["ranks"]) == (str(hung.folder), [0, 1, 2, 3, 4])
     assert sorted(hung.written) == [f"0000{rank}-00003.stacktrace" for rank in range(5)]
-    showings = {rank: read(hung.written[f"0000{rank}-00003.stacktrace"]) for rank in range(3)}
-    assert rank_set_text(merge(WorldStacks(3, showings)).outliers.outliers) == "2"
+    stacks_by_rank = {rank: read(hung.written[f"0000{rank}-00003.stacktrace"]) for rank in range(3)}
+    assert rank_set_text(merge(WorldStacks(3, stacks_by_rank)).places.outlier_ranks) == "2"
 
 
 @pytest.mark.contract("DL-111", "DL-114")

@@ -7,8 +7,8 @@ import zlib
 import pytest
 
 from turnout.launcher.health.hang_detector import HangPolicy
-from turnout.launcher.health.stack_traces.parse import MOST_BYTES, write
-from turnout.launcher.health.stack_traces.stack_tree import MOST_RANKS
+from turnout.launcher.health.stack_traces.parse import MAX_BYTES, write
+from turnout.launcher.health.stack_traces.stack_tree import MAX_RANKS
 from turnout.launcher.rendezvous.state import MergeStacks
 from turnout.launcher.rendezvous.transport.merge_stacks import StackMerge, pack
 
@@ -42,7 +42,7 @@ def merged(folder, stacks, world=4, why=None):
         pytest.param(pack(ENDED), (), id="not who has ended"),
         pytest.param(b"no zlib", (), id="not who sent what cannot be read"),
         pytest.param(pack(SLEEPS)[:-6], (), id="or what is cut"),
-        pytest.param(zlib.compress(bytes(MOST_BYTES + 1)), (), id="or what is too large"),
+        pytest.param(zlib.compress(bytes(MAX_BYTES + 1)), (), id="or what is too large"),
         pytest.param(pack(WAITS), (), id="nobody where all stand in one place"),
     ],
 )
@@ -66,7 +66,7 @@ def test_an_unwritable_folder_is_told_and_the_hang_is_dealt_with(tmp_path):
     assert [what for what, _ in said] == ["stacks_gathered", "stacks_lost"]
 
 
-@pytest.mark.parametrize("world", [2, MOST_RANKS + 1])
+@pytest.mark.parametrize("world", [2, MAX_RANKS + 1])
 def test_where_nothing_is_shown_nobody_is_named(tmp_path, world):
     found, _ = merged(tmp_path, {}, world)
     assert found.suspects == ()

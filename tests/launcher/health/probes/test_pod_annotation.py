@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from turnout.kube import labels, node_health
-from turnout.launcher.coordinator_messages import Found, Judged
+from turnout.launcher.coordinator_messages import Judged, NodeResult
 from turnout.launcher.errors import BadSettings
 from turnout.launcher.health.probe_messages import Report
 from turnout.launcher.health.probes.pod_annotation import OwnPod, PodIdentity, own_pod
 
-FAULTY = Judged(7, Found.FAULTY, "w0", "bert", 4, "network_failed", "failed with w1 and with w2")
+FAULTY = Judged(7, NodeResult.FAULTY, "w0", "bert", 4, "network_failed", "failed with w1 and with w2")
 ENV = {"POD_NAMESPACE": "team", "POD_NAME": "bert-3"}
 
 
@@ -114,7 +114,7 @@ async def test_what_the_api_server_answers(answers, what, detail, calls, tmp_pat
 @pytest.mark.asyncio
 async def test_the_newest_word_is_the_one_that_is_written(tmp_path):
     with Server(200) as server:
-        await written(server, tmp_path, FAULTY, Judged(8, Found.FINE, "w0", "bert", 4))
+        await written(server, tmp_path, FAULTY, Judged(8, NodeResult.FINE, "w0", "bert", 4))
     assert [
         node_health.decode_report(body["metadata"]["annotations"][labels.NODE_VERDICT]).round
         for _, body in server.asked

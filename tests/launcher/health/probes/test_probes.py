@@ -12,7 +12,7 @@ from tests.support.children import children_of
 from turnout.launcher.addresses import free_port
 from turnout.launcher.health.judge_nodes import next_groups
 from turnout.launcher.health.model import Check, FaultCause, ProbeStage
-from turnout.launcher.health.probe_messages import ProbePlan, ProbeSizes, measured
+from turnout.launcher.health.probe_messages import ProbePlan, ProbeSizes, group_measurement
 from turnout.launcher.health.probes.runner import COMMAND, probe
 
 pytestmark = pytest.mark.slow
@@ -81,7 +81,7 @@ def test_one_that_is_stuck_with_the_others_is_killed_and_blames_nobody(stories):
     assert stuck.fault == "stuck in collective, killed"
     assert waits.stage is ProbeStage.COLLECTIVE
     assert waits.fault
-    found = measured(("n0", "n1"), [waits, stuck])
+    found = group_measurement(("n0", "n1"), [waits, stuck])
     assert found.collective_s is None
     assert None not in found.compute_s
 
@@ -92,7 +92,7 @@ def test_a_broken_device_is_known_at_once_and_the_other_node_passes_alone(storie
     assert "an error of this device" in broken.fault
     assert waits.stage is ProbeStage.MEETING
     assert "broken" in waits.fault
-    verdict = next_groups(Check(("n0", "n1")).after((measured(("n0", "n1"), [waits, broken]),)))
+    verdict = next_groups(Check(("n0", "n1")).after((group_measurement(("n0", "n1"), [waits, broken]),)))
     assert [(each.nodes, each.cause) for each in verdict.bad_nodes] == [(("n1",), FaultCause.COMPUTE_FAILED)]
 
 

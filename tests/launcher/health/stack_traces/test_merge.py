@@ -13,7 +13,7 @@ from tests.support.examples import scaled
 from turnout.launcher.health.stack_traces.report import (
     as_json,
     draw_svg,
-    find_outliers,
+    find_rank_places,
     flame_lines,
     merge,
     text,
@@ -134,7 +134,7 @@ CROWD = "main/step/all_reduce"
 )  # fmt: skip
 def test_who_stands_apart_is_named(paths, outliers, said):
     merged = merge(world(paths))
-    assert rank_set_text(merged.outliers.outliers) == outliers
+    assert rank_set_text(merged.places.outlier_ranks) == outliers
     assert said in verdict(merged)
 
 
@@ -155,7 +155,7 @@ def test_the_guides_example_of_two_machines_has_two_branches():
 
 @given(st.lists(st.sampled_from([CROWD, "main/step/sleep", "main/eval", None]), min_size=1, max_size=12))
 def test_every_rank_is_in_one_place_at_most_and_outliers_under_a_third(paths):
-    found, seen = find_outliers(world(paths)), set_of(rank for rank, path in enumerate(paths) if path)
+    found, seen = find_rank_places(world(paths)), set_of(rank for rank, path in enumerate(paths) if path)
     groups = [group.ranks for group in (*found.majority, *found.suspect_groups)]
     assert sum(groups) == seen  # bits that overlapped would carry
     assert found.silent == all_of(len(paths)) & ~seen

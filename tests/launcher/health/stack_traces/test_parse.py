@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.support.examples import scaled
 from turnout.launcher.errors import BadStacks
-from turnout.launcher.health.stack_traces.parse import MOST_BYTES, read, state_of, write
+from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read, state_of, write
 from turnout.launcher.health.stack_traces.stack_tree import (
     INNER_FRAMES,
-    LEFT_OUT,
-    MOST_FRAMES,
-    MOST_NAME,
-    MOST_THREADS,
+    MAX_FRAMES,
+    MAX_NAME,
+    MAX_THREADS,
+    OMITTED_FRAMES,
     UNNAMED,
 )
 
@@ -128,7 +128,7 @@ def test_a_process_that_really_stands_somewhere(tmp_path):
         pytest.param(b"[" * 100_000, id="brackets upon brackets"),
         pytest.param(b'{"by":"x","stacks":"[[[["}', id="JSON in ours that is none"),
         pytest.param(b"\xff\xfe\x00", id="no text"),
-        pytest.param(b" " * (MOST_BYTES + 1), id="too much"),
+        pytest.param(b" " * (MAX_BYTES + 1), id="too much"),
         pytest.param(b"Thread 0x1 (most recent call first):\n  <no Python frame>\n", id="a thread without frames"),
     ],
 )
@@ -145,13 +145,13 @@ def fault(frames):
 def test_of_too_many_frames_the_outer_and_the_inner_ones_are_kept():
     (only,) = read(fault(range(1_000)).encode()).python
     names = [frame.function for frame in only.frames]
-    assert (len(names), names[0], names[-1]) == (MOST_FRAMES, "f999", "f0")
-    assert only.frames.count(LEFT_OUT) == 1
+    assert (len(names), names[0], names[-1]) == (MAX_FRAMES, "f999", "f0")
+    assert only.frames.count(OMITTED_FRAMES) == 1
 
 
 def test_of_too_many_threads_the_last_is_kept_as_it_is_the_main_one():
     seen = read("\n".join(fault([at]) for at in range(1_000)).encode())
-    assert len(seen.python) == MOST_THREADS
+    assert len(seen.python) == MAX_THREADS
     assert [each.frames[0].function for each in seen.python if each.main] == ["f999"]
 
 
@@ -176,7 +176,7 @@ def test_names_are_short_and_can_be_printed():
     (only,) = read(f'Current thread 0x1 (most recent call first):\n  File "a@b.py", line 1 in {name}\n'.encode()).python
     (frame,) = only.frames
     assert frame.function.startswith("x?[31m?</svg>yyy")
-    assert len(frame.function) == MOST_NAME
+    assert len(frame.function) == MAX_NAME
     assert frame.source == "a?b.py"
 
 
@@ -226,13 +226,13 @@ def test_a_line_that_is_not_told_is_not_known():
     assert read(fault([0]).replace("line 1 ", "line 12345678 ").encode()).python[0].lines == (12_345_678,)
 
 
-@pytest.mark.parametrize(("count", "kept"), [(MOST_FRAMES, MOST_FRAMES), (MOST_FRAMES + 1, MOST_FRAMES - 1)])
+@pytest.mark.parametrize(("count", "kept"), [(MAX_FRAMES, MAX_FRAMES), (MAX_FRAMES + 1, MAX_FRAMES - 1)])
 def test_frames_are_left_out_only_where_they_are_too_many(count, kept):
     (only,) = read(fault(range(count)).encode()).python
-    assert len([frame for frame in only.frames if frame != LEFT_OUT]) == kept
+    assert len([frame for frame in only.frames if frame != OMITTED_FRAMES]) == kept
     if kept < count:
-        assert only.frames.index(LEFT_OUT) == MOST_FRAMES - INNER_FRAMES - 1
-        assert (only.lines[only.frames.index(LEFT_OUT)], only.frames[-INNER_FRAMES].function) == (0, "f63")
+        assert only.frames.index(OMITTED_FRAMES) == MAX_FRAMES - INNER_FRAMES - 1
+        assert (only.lines[only.frames.index(OMITTED_FRAMES)], only.frames[-INNER_FRAMES].function) == (0, "f63")
 
 
 @pytest.mark.parametrize(("count", "first", "last"), [(256, range(255), 255), (257, range(255), 256)])
@@ -256,7 +256,7 @@ def test_a_form_is_known_by_its_first_letter(filler):
 
 def test_as_many_bytes_as_a_rank_may_have_are_read():
     file = write("faulthandler", fault([0]), "S")
-    whole = file.ljust(MOST_BYTES)
+    whole = file.ljust(MAX_BYTES)
     assert read(whole).python == read(file).python
 
 

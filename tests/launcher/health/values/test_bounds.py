@@ -22,7 +22,7 @@ from turnout.launcher.health.hang_detector import (
 from turnout.launcher.health.judge_nodes import Sample
 from turnout.launcher.health.model import Check, ExcludedNode, Measured, NodeChecks, SlowRule, StragglerLimits
 from turnout.launcher.health.stack_traces.stack_tree import (
-    MOST_RANKS,
+    MAX_RANKS,
     RankStacks,
     Thread,
     WorldStacks,
@@ -144,7 +144,7 @@ def test_groups_of_a_round_that_share_a_member_are_refused():
 def test_above_the_limit_of_a_rule_a_time_is_slow_and_at_it_is_not(others, rule, limit_s):
     for time_s, slow in ((limit_s * (1 - 1e-9), False), (limit_s * (1 + 1e-9), True)):
         sample = Sample([*others, time_s], StragglerLimits(rule=rule))
-        assert sample.slow(time_s, [time_s], None) is slow
+        assert sample.is_slow(time_s, [time_s], None) is slow
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_above_the_limit_of_a_rule_a_time_is_slow_and_at_it_is_not(others, rule,
 )
 def test_a_time_above_the_fastest_quarters_limit_is_suspect_and_at_it_not(others, limits, limit_s):
     for time_s, suspected in ((limit_s, False), (limit_s * (1 + 1e-9), True)):
-        assert Sample([*others, time_s], limits).suspects(time_s, [time_s], None) is suspected
+        assert Sample([*others, time_s], limits).is_suspicious(time_s, [time_s], None) is suspected
 
 
-@pytest.mark.parametrize("asks", [Sample.slow, Sample.suspects], ids=["slow", "suspected"])
+@pytest.mark.parametrize("asks", [Sample.is_slow, Sample.is_suspicious], ids=["slow", "suspected"])
 def test_a_floor_is_the_last_time_that_is_well(asks):
     sample = Sample([5.0, 5.0], StragglerLimits())
     assert not asks(sample, 5.0, [5.0], 5.0)
@@ -249,22 +249,22 @@ def test_a_set_of_ranks_in_words(words, ranks):
     assert rank_set_text(set_of(ranks)) == words
 
 
-@pytest.mark.parametrize("world", [0, MOST_RANKS + 1])
+@pytest.mark.parametrize("world", [0, MAX_RANKS + 1])
 def test_a_world_of_nobody_or_of_too_many_is_refused(world):
     with pytest.raises(ValueError, match=f"a world of {world} ranks"):
         WorldStacks(world, {})
 
 
-@pytest.mark.parametrize("told", ["showings", "why"])
+@pytest.mark.parametrize("told", ["stacks_by_rank", "why"])
 @pytest.mark.parametrize("rank", [-1, 2])
 def test_a_rank_that_a_world_has_not_is_refused(told, rank):
     with pytest.raises(ValueError, match=f"rank {rank} in a world of 2"):
-        WorldStacks(2, **{"showings": {}, told: {rank: None}})
+        WorldStacks(2, **{"stacks_by_rank": {}, told: {rank: None}})
 
 
 def test_a_world_may_have_one_rank_and_as_many_as_there_can_be():
     assert (WorldStacks(1, {0: RankStacks()}).silent, WorldStacks(2, {1: RankStacks()}).silent) == (0, 1)
-    assert WorldStacks(MOST_RANKS, {MOST_RANKS - 1: RankStacks()}).silent == (1 << MOST_RANKS - 1) - 1
+    assert WorldStacks(MAX_RANKS, {MAX_RANKS - 1: RankStacks()}).silent == (1 << MAX_RANKS - 1) - 1
 
 
 def test_a_thread_has_a_line_for_each_frame():

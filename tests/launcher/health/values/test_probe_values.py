@@ -5,17 +5,17 @@ import pytest
 
 from turnout.launcher.coordinator_messages import Probe
 from turnout.launcher.errors import BadCheck, BadFrame
-from turnout.launcher.health.model import MOST_STAGE_S, Measured, ProbePolicy, ProbeStage
+from turnout.launcher.health.model import MAX_STAGE_S, Measured, ProbePolicy, ProbeStage
 from turnout.launcher.health.probe_messages import (
-    MOST_BYTES,
+    MAX_BYTES,
     ON_CPU,
     ON_DEVICE,
     ProbePlan,
     ProbeSizes,
     Report,
+    combine_reports,
     encode,
-    measured,
-    of_member,
+    group_measurement,
     read_plan,
     read_report,
 )
@@ -42,7 +42,7 @@ def test_what_is_said_is_what_is_heard(read, message):
         pytest.param(read_report, b'{"stage": "gone"}', id="a stage that is none"),
         pytest.param(read_report, b'{"compute_s": -1}', id="a time below zero"),
         pytest.param(read_report, b'{"compute_s": NaN}', id="a time that is none"),
-        pytest.param(read_report, b" " * (MOST_BYTES + 1), id="too long"),
+        pytest.param(read_report, b" " * (MAX_BYTES + 1), id="too long"),
         pytest.param(read_report, b"[" * 10_000, id="too deep"),
         pytest.param(
             read_plan, b'{"rank": 2, "processes": 2, "members": 2, "address": "", "port": 0}', id="no such rank"
@@ -71,12 +71,12 @@ def test_what_cannot_be_is_refused(read, data):
     ],
 )
 def test_a_member_is_as_good_as_the_worst_of_its_processes(changes, told):
-    assert of_member([REPORT, msgspec.structs.replace(REPORT, **changes)]) == told
+    assert combine_reports([REPORT, msgspec.structs.replace(REPORT, **changes)]) == told
 
 
 def test_a_group_is_as_fast_as_its_slowest_member():
     reports = [REPORT, msgspec.structs.replace(REPORT, collective_s=0.75)]
-    assert measured(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), 0.75)
+    assert group_measurement(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), 0.75)
 
 
 @pytest.mark.parametrize(
@@ -84,36 +84,36 @@ def test_a_group_is_as_fast_as_its_slowest_member():
 )
 def test_a_group_of_which_one_has_no_time_has_failed(times):
     reports = [msgspec.structs.replace(REPORT, collective_s=time_s) for time_s in times]
-    assert measured(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), None)
+    assert group_measurement(("n0", "n1"), reports) == Measured(("n0", "n1"), (0.5, 0.5), None)
 
 
 def test_a_member_has_a_time_only_if_each_of_its_processes_has_one():
     failed = msgspec.structs.replace(REPORT, compute_s=None)
-    assert (of_member([REPORT, failed]).compute_s, of_member([REPORT, REPORT]).compute_s) == (None, 0.5)
+    assert (combine_reports([REPORT, failed]).compute_s, combine_reports([REPORT, REPORT]).compute_s) == (None, 0.5)
 
 
 def test_of_two_that_ended_at_one_stage_the_one_with_a_fault_is_told():
     well, broken = Report(ProbeStage.COMPUTE), Report(ProbeStage.COMPUTE, fault="no kernel for this device")
-    assert of_member([well, broken]).fault == of_member([broken, well]).fault == broken.fault
+    assert combine_reports([well, broken]).fault == combine_reports([broken, well]).fault == broken.fault
 
 
 def test_links_of_a_switchbox_are_told_by_whoever_has_measured_them():
     boxes = (((0, 1), 20_000.0),)
-    told = of_member([REPORT, msgspec.structs.replace(REPORT, boxes=boxes)])
+    told = combine_reports([REPORT, msgspec.structs.replace(REPORT, boxes=boxes)])
     assert told == msgspec.structs.replace(REPORT, boxes=boxes)
 
 
 @pytest.mark.parametrize("empty", [{}, {"bandwidth_bytes_s": None}, {"device_used": None}], ids=str)
 def test_what_no_process_has_measured_is_not_known_of_its_member(empty):
     report = msgspec.structs.replace(REPORT, **empty)
-    assert of_member([report, report]) == report
+    assert combine_reports([report, report]) == report
 
 
 def test_as_much_may_be_said_as_is_read():
     whole = encode(REPORT)
-    assert read_report(whole.ljust(MOST_BYTES)) == REPORT
-    with pytest.raises(BadFrame, match=f"{MOST_BYTES} at most"):
-        read_report(whole.ljust(MOST_BYTES + 1))
+    assert read_report(whole.ljust(MAX_BYTES)) == REPORT
+    with pytest.raises(BadFrame, match=f"{MAX_BYTES} at most"):
+        read_report(whole.ljust(MAX_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -121,8 +121,8 @@ def test_as_much_may_be_said_as_is_read():
     [
         pytest.param({"meet_s": 0.0}, id="no time to meet"),
         pytest.param({"stage_s": 0.0}, id="no time for a stage"),
-        pytest.param({"meet_s": MOST_STAGE_S + 1}, id="more than a day to meet"),
-        pytest.param({"stage_s": MOST_STAGE_S + 1}, id="more than a day for a stage"),
+        pytest.param({"meet_s": MAX_STAGE_S + 1}, id="more than a day to meet"),
+        pytest.param({"stage_s": MAX_STAGE_S + 1}, id="more than a day for a stage"),
         pytest.param({"matmul": 0}, id="a product of nothing"),
         pytest.param({"reduce_bytes": 0}, id="an all-reduce of nothing"),
     ],
@@ -137,7 +137,7 @@ def test_what_no_probe_could_obey_is_refused(changes):
     [
         pytest.param({"meet_s": 0.5}, id="half a second to meet"),
         pytest.param({"stage_s": 0.5}, id="half a second for a stage"),
-        pytest.param({"meet_s": MOST_STAGE_S, "stage_s": MOST_STAGE_S}, id="a day for each"),
+        pytest.param({"meet_s": MAX_STAGE_S, "stage_s": MAX_STAGE_S}, id="a day for each"),
         pytest.param({"matmul": 1, "reduce_bytes": 1}, id="the least there is to measure"),
     ],
 )

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from turnout.launcher.health.stack_traces.report import (
-    MOST_GROUPS,
-    MOST_TEXT_LINES,
+    MAX_GROUPS,
+    MAX_TEXT_LINES,
     draw_svg,
     files,
     merge,
     text,
     verdict,
 )
-from turnout.launcher.health.stack_traces.stack_tree import MOST_LINES, Frame, RankStacks, Thread, WorldStacks, fold
+from turnout.launcher.health.stack_traces.stack_tree import MAX_LINES, Frame, RankStacks, Thread, WorldStacks, fold
 
 REPORT = Path(__file__).with_name("report")
 SVG = "{http://www.w3.org/2000/svg}"
@@ -114,8 +114,8 @@ def test_a_box_is_coloured_by_how_many_of_those_that_show_a_stack_have_it(held, 
 
 
 def test_a_few_lines_of_a_frame_are_told_and_none_that_is_not_known():
-    node = fold({rank: [stack("f", line=rank)] for rank in range(MOST_LINES + 2)}).children[0]
-    assert node.lines == tuple(range(1, MOST_LINES + 1))
+    node = fold({rank: [stack("f", line=rank)] for rank in range(MAX_LINES + 2)}).children[0]
+    assert node.lines == tuple(range(1, MAX_LINES + 1))
 
 
 def apart(count):
@@ -123,10 +123,10 @@ def apart(count):
     return {rank: RankStacks((stack("main", f"f{rank}" if rank < count else "step"),)) for rank in range(3 * count)}
 
 
-@pytest.mark.parametrize(("count", "more"), [(MOST_GROUPS, False), (MOST_GROUPS + 1, True)])
+@pytest.mark.parametrize(("count", "more"), [(MAX_GROUPS, False), (MAX_GROUPS + 1, True)])
 def test_of_many_suspects_the_first_are_told_and_the_rest_are_counted(count, more):
     told = verdict(merge(WorldStacks(3 * count, apart(count))))
-    assert sum(" stands apart: " in line for line in told) == MOST_GROUPS
+    assert sum(" stands apart: " in line for line in told) == MAX_GROUPS
     assert ("and 1 more groups stand apart" in told) is more
 
 
@@ -135,13 +135,13 @@ def test_of_many_reasons_the_first_are_told():
     assert [line for line in told if "reason" in line] == [f"rank {rank}: reason {rank:02}" for rank in range(20)]
 
 
-@pytest.mark.parametrize(("count", "cut"), [(MOST_TEXT_LINES, False), (MOST_TEXT_LINES + 1, True)])
+@pytest.mark.parametrize(("count", "cut"), [(MAX_TEXT_LINES, False), (MAX_TEXT_LINES + 1, True)])
 def test_a_tree_of_more_lines_than_anybody_reads_is_cut(count, cut):
     told = text(
         merge(WorldStacks(1, {0: RankStacks(tuple(stack(f"f{at}", main=False) for at in range(count)))}))
     ).splitlines()
     assert [line.startswith("... the tree goes on") for line in told].count(True) == int(cut)
-    assert sum("@train.py@0|" in line for line in told) == MOST_TEXT_LINES
+    assert sum("@train.py@0|" in line for line in told) == MAX_TEXT_LINES
 
 
 def test_a_tree_is_indented_where_ranks_part_or_one_of_them_ends():

@@ -6,7 +6,7 @@ from tests.launcher.rendezvous.story import Story, member, running
 from turnout.launcher.coordinator_messages import (
     ALL,
     FETCH_DISABLED,
-    MOST_LOCATIONS,
+    MAX_LOCATIONS,
     Handover,
     HeldStep,
     Reached,
@@ -137,7 +137,7 @@ def test_each_second_member_asks_for_parts_from_the_other_end():
 
 @pytest.mark.parametrize(("more", "found"), [(0, True), (1, False)])
 def test_no_more_places_are_told_than_a_frame_has_room_for(more, found):
-    ranks = MOST_LOCATIONS + more
+    ranks = MAX_LOCATIONS + more
     there = world("ab")
     held_by = {"a/0": tuple(held(9, rank, ranks, count=1) for rank in range(ranks)), "b/0": ()}
     assert (choose_restore(there, held_by, members(there)).step == 9) is found

@@ -102,7 +102,7 @@ def test_where_no_test_can_tell_one_that_was_proven_faulty_is_not_believed():
     story.measure_all()
     assert (story.phase, story.world) == ("gathering", "")
     assert story.left_out()["c"].exit == Exit.FAULTY
-    assert story.last("c", Judged).found.value == "faulty", "of the check before: this one could not tell"
+    assert story.last("c", Judged).result.value == "faulty", "of the check before: this one could not tell"
     assert [fields["again_s"] for _, fields in story.events("node_left_out")] == [HOUR_S, 2 * HOUR_S]
 
 

@@ -6,7 +6,7 @@ from tests.launcher.rendezvous.story import StepDown, Story, replace
 from turnout.launcher.coordinator_messages import Finish, Formed, Hung, LastWorld, ShowStacks, Stacks, Stop
 from turnout.launcher.health.hang_detector import HangAction
 from turnout.launcher.model import Exit
-from turnout.launcher.rendezvous.diagnosis.hang_collection import GATHER_S, MOST_BYTES, MOST_WORLD_BYTES, most_bytes
+from turnout.launcher.rendezvous.diagnosis.hang_collection import GATHER_S, MAX_BYTES, MAX_WORLD_BYTES, max_stack_bytes
 from turnout.launcher.rendezvous.state import HangState, MergeStacks, StacksMerged
 
 WHY = "no progress for 6.0 s"
@@ -199,7 +199,7 @@ def test_what_belongs_to_nothing_changes_nothing(said):
     ("local_rank", "packed"),
     [
         pytest.param(2, b"s", id="of a process that it has not"),
-        pytest.param(0, bytes(most_bytes(6) + 1), id="too many"),
+        pytest.param(0, bytes(max_stack_bytes(6) + 1), id="too many"),
     ],
 )
 def test_stacks_are_not_taken(local_rank, packed):
@@ -208,8 +208,8 @@ def test_stacks_are_not_taken(local_rank, packed):
 
 
 def test_the_stacks_of_any_world_fit_into_the_coordinators_memory():
-    assert most_bytes(1_024) == MOST_BYTES
-    assert all(most_bytes(ranks) * ranks <= MOST_WORLD_BYTES for ranks in (1, 1_024, 20_000, 160_000))
+    assert max_stack_bytes(1_024) == MAX_BYTES
+    assert all(max_stack_bytes(ranks) * ranks <= MAX_WORLD_BYTES for ranks in (1, 1_024, 20_000, 160_000))
 
 
 def test_the_first_that_hangs_is_told_by_its_rank():
@@ -261,10 +261,10 @@ def test_an_answer_that_comes_too_late_changes_nothing():
 
 
 def test_as_many_bytes_of_a_rank_as_may_be_sent_are_taken():
-    whole = bytes(most_bytes(6))
+    whole = bytes(max_stack_bytes(6))
     (merge,) = three().hang("b").show("abc", packed=whole).of(MergeStacks)
     assert merge.stacks == dict.fromkeys(range(6), whole)
-    assert most_bytes(160_000) == MOST_WORLD_BYTES // 160_000
+    assert max_stack_bytes(160_000) == MAX_WORLD_BYTES // 160_000
 
 
 def test_before_the_first_world_nobody_hangs():

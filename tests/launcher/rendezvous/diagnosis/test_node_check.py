@@ -117,10 +117,10 @@ def test_who_is_left_out_and_the_others_train(faults, reason):
 def test_each_node_is_told_what_was_found_of_it(nnodes, faults, found):
     story = Checked(nnodes, **faults).join(*"abcd"[: int(nnodes[-1])]).measure_all()
     told = {name: story.last(name, Judged) for name in found}
-    assert {name: each and each.found.value for name, each in told.items()} == found
+    assert {name: each and each.result.value for name, each in told.items()} == found
     for each in filter(None, told.values()):
         assert (each.round, each.by, each.run, each.members) == (1, "a", "job", int(nnodes[-1]))
-        assert (each.cause == "") is (each.found.value == "fine")
+        assert (each.cause == "") is (each.result.value == "fine")
 
 
 def test_slow_nodes_train_where_they_are_not_left_out():
@@ -395,7 +395,7 @@ def test_an_end_of_a_bad_link_goes_only_where_enough_are_left(nnodes, faults, wo
 
 def test_that_a_link_is_bad_is_told_to_both_its_ends_where_both_train():
     story = Checked("4", cut=("cd",)).join(*"abcd").measure_all()
-    assert {name: story.last(name, Judged).found.value for name in "abcd"} == {
+    assert {name: story.last(name, Judged).result.value for name in "abcd"} == {
         "a": "fine", "b": "fine", "c": "link", "d": "link",
     }  # fmt: skip
 

@@ -336,10 +336,10 @@ async def test_a_link_whose_answer_was_lost_is_ours_all_the_same(folder, theirs)
 
     here = SharedDir(folder, deaf)
     folder.mkdir()
-    with here.opened() as at:
-        here.make(at, "private", b"ours")
+    with here.open_folder() as at:
+        here.create_file(at, "private", b"ours")
         if theirs:
-            here.make(at, "name", b"ours")
+            here.create_file(at, "name", b"ours")
         assert here.publish(at, "private", "name") is not theirs
 
 

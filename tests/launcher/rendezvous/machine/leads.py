@@ -106,7 +106,7 @@ class Leads:
                 self.steps_down(effect)
             case JobOver():
                 self.ends()
-            case Logged(what=what, reason=reason):
+            case Logged(event=what, reason=reason):
                 if (what, reason) == ("round_ended", Reason.MEMBER_JOINED):
                     self.network.grows(self)
                 self.network.tell(self.agent.id, f"C {what} {reason} {dict(effect.fields)}")

@@ -123,11 +123,11 @@ class Nodes:
         """Check the coordinator's next effect."""
         watch = self.watches.setdefault(lead, Watch())
         match effect:
-            case Logged(what="check_started"):
+            case Logged(event="check_started"):
                 watch.began_s, watch.measured, watch.out = self.network.now_s, set(), set()
             case SendMessage(ids=ids, message=Probe()):
                 watch.measured |= set(ids)
-            case Logged(what="node_left_out", reason=reason, fields=fields) if lead.state.checking is not None:
+            case Logged(event="node_left_out", reason=reason, fields=fields) if lead.state.checking is not None:
                 named = dict(fields)
                 if "again_s" in named:
                     self.left_out(lead, watch, lead.state.names[named["member"]], reason)
@@ -136,7 +136,7 @@ class Nodes:
                     assert id_ in watch.out | self.culprits, self.saga(f"{id_} ends with 138, and was found fine")
             case SendMessage(message=Formed()):
                 self.formed(lead, watch)
-            case Logged(what="round_ended", reason=Reason.PROCESS_HUNG):
+            case Logged(event="round_ended", reason=Reason.PROCESS_HUNG):
                 self.network.faults += 1
             case MergeStacks():
                 assert lead.state.hanging.round == lead.state.world.round, self.saga("stacks of another round")

@@ -24,7 +24,7 @@ from turnout.launcher.coordinator_messages import (
 from turnout.launcher.framing import FrameSplitter, frame
 from turnout.launcher.model import ElasticSpec, Member, Reason, RestartBudget
 from turnout.launcher.rendezvous.transport.coordinator_link import CoordinatorClient, NoAnswer, connect
-from turnout.launcher.rendezvous.transport.listener import MOST_STRANGERS_OF_ONE, Listener
+from turnout.launcher.rendezvous.transport.listener import MAX_STRANGERS_OF_ONE, Listener
 
 pytestmark = pytest.mark.asyncio
 TOKEN, RUN, PATIENCE_S = b"correct horse battery", "job", 20.0
@@ -192,8 +192,8 @@ class Stranger:
 async def test_the_oldest_stranger_of_an_address_makes_room_for_a_new_one_of_it():
     listener = Listener(TOKEN, RUN, lambda what, fields: None)
     other = Stranger("10.0.0.2")
-    crowd = [Stranger("10.0.0.1") for _ in range(MOST_STRANGERS_OF_ONE + 2)]
+    crowd = [Stranger("10.0.0.1") for _ in range(MAX_STRANGERS_OF_ONE + 2)]
     for each in (other, *crowd):
         listener.register(each)
-    assert [each.aborted for each in crowd] == [True, True, *[False] * MOST_STRANGERS_OF_ONE]
+    assert [each.aborted for each in crowd] == [True, True, *[False] * MAX_STRANGERS_OF_ONE]
     assert not other.aborted
