@@ -483,6 +483,7 @@ def _encoded(answer: msgspec.Struct, version: int) -> _Encoded:
 
 
 def _encoded_response(request: web.Request, encoded: _Encoded) -> web.Response:
+    """Return an encoded answer, compressed if the client accepts gzip. Return 304 if the client has this version."""
     headers = {
         "ETag": encoded.tag,
         "Cache-Control": "private, no-cache",
@@ -497,6 +498,11 @@ def _encoded_response(request: web.Request, encoded: _Encoded) -> web.Response:
 
 
 def _bytes_response(request: web.Request, body: bytes, kind: str, cached: bool = False) -> web.Response:
+    """Return bytes as a response. kind: its content type, as in "text/html".
+
+    cached: the browser may keep it, but has to ask each time (ETag with no-cache); unchanged bytes are answered with
+    304.
+    """
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"} if cached else {}
     if cached and request.headers.get("If-None-Match") == tag:
@@ -505,5 +511,6 @@ def _bytes_response(request: web.Request, body: bytes, kind: str, cached: bool =
 
 
 def _problem(status: int, error: str, next_step: str = "") -> web.Response:
+    """Return an error as a JSON response. next_step: what the user can do; "" if nothing."""
     body = msgspec.json.encode(Problem(error, next_step))
     return web.Response(status=status, body=body, headers=HEADERS, content_type="application/json", charset="utf-8")

@@ -19,7 +19,7 @@ from hack.images import debian, python_wheels
 from hack.images.bill import bill
 from hack.images.oci import write
 from hack.images.recipes import IMAGES, USUAL, Sources, WrongPython
-from hack.images.rootfs import command, unpack
+from hack.images.rootfs import command, unpack_image
 from hack.images.wheels import ROOT
 
 OUT = ROOT / "build" / "images"
@@ -68,7 +68,7 @@ def revision() -> str:
 
 def _run(name: str, program: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        config = unpack(OUT / name, Path(folder, "root"))
+        config = unpack_image(OUT / name, Path(folder, "root"))
         return subprocess.run(command(config, Path(folder, "root"), program), check=False).returncode
 
 

@@ -17,7 +17,7 @@ from hack.bench.controllers.audit import Audit
 from hack.bench.controllers.results import Results
 from hack.bench.controllers.scene import FULL, QUICK, SMALLEST, Size
 from hack.bench.controllers.sides import Side
-from hack.bench.controllers.trials import Rest, Trial, deletions, opened, rest, trial
+from hack.bench.controllers.trials import Rest, Trial, deletions, open_cluster, rest, trial
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 from hack.controlplane.api import Api
@@ -44,7 +44,7 @@ async def measured(plane: ControlPlane, audit: Audit, size: Size) -> Results:
     """Measure on a plane that has nothing yet. The controllers take turns at being the first."""
     theirs: list[Trial] = []
     ours: list[Trial] = []
-    async with opened(plane) as (api, their_side, our_side):
+    async with open_cluster(plane) as (api, their_side, our_side):
         for again in range(size.times):
             turns: list[tuple[Side, list[Trial]]] = [(their_side, theirs), (our_side, ours)]
             for side, found in turns if again % 2 == 0 else reversed(turns):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hack.chaos.demo.claims import Act, Claim, ended_alike, went_on
+from hack.chaos.demo.claims import Act, Claim, check_end, check_resume
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
 from hack.chaos.history import Record, Terms
@@ -44,7 +44,7 @@ async def tell(screen: TrainScreen) -> bool:
                 model = await alone
             harmless = frozenset(fault.name for fault in UNNOTICED)
             terms = Terms(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
-            story.claims += ended_alike(found.records, terms)
+            story.claims += check_end(found.records, terms)
             screen.close(found, story.claims)
     return all(claim.true for claim in story.claims)
 
@@ -82,13 +82,15 @@ class _Story:
         self.claims.append(Claim(f"the job has ended, {phase}", phase == "Completed"))
         self._stage.note(Record("over", time.monotonic(), code=int(phase != "Completed")))
 
-    async def _act(self, what: str, most_again: int, say: str, do: Callable[[], Awaitable[None]], world: int) -> None:
+    async def _act(
+        self, what: str, max_repeated_steps: int, say: str, do: Callable[[], Awaitable[None]], world: int
+    ) -> None:
         if say:
             self._say(say, "bold")
-        act, before = Act(what, time.monotonic(), most_again), self._stage.round
+        act, before = Act(what, time.monotonic(), max_repeated_steps), self._stage.round
         await do()
         await self._trains(world, before)
-        claim = went_on(self._stage.records, act, time.monotonic())
+        claim = check_resume(self._stage.records, act, time.monotonic())
         self.claims.append(claim)
         self._say(claim.text if claim.true else f"NOT AS CLAIMED: {claim.text}", "green" if claim.true else "red")
 

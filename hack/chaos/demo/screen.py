@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hack.chaos.demo.claims import Claim, losses_of, sparkline
-from hack.chaos.testbed.manifests import JOB, MOST, places
+from hack.chaos.testbed.manifests import JOB, MOST, node_places
 from hack.chaos.testbed.testbed import Testbed
 
 _FREE, _GONE = "·", "x"
@@ -60,7 +60,7 @@ class TrainScreen:
         """One line."""
         step = max((record.step for record in stage.records if record.event == "stepped"), default=0)
         row = Text(f"{time.monotonic() - self._began_s:5.1f}  ")
-        for leaf in (places()[:2], places()[2:]):
+        for leaf in (node_places()[:2], node_places()[2:]):
             row.append_text(self._signs(stage, [place.name for place in leaf]))
             row.append(" " * 5)
         row.append(f"{step:>4}  ")

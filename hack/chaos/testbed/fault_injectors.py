@@ -124,7 +124,7 @@ class FaultInjectors:
         for name, pod in list(self._stage.pods.items()):
             if pod["spec"].get("nodeName") == node:
                 await self._stage.kill_pod(name)
-        place = next(each for each in manifests.places() if each.name == node)
+        place = next(each for each in manifests.node_places() if each.name == node)
         self._back(event.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
         return str(node)
 

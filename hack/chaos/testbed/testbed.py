@@ -52,7 +52,7 @@ class Testbed:
         for name in (NAMESPACE, manifests.MAP_NAMESPACE):
             await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         await api.call("POST", f"/api/v1/namespaces/{manifests.MAP_NAMESPACE}/configmaps", manifests.topology_map())
-        await self.made.add_nodes(manifests.places(), 1)
+        await self.made.add_nodes(manifests.node_places(), 1)
         await self.made.run_jobs()
         await api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", manifests.queue())
         await api.call("POST", LEASES, manifests.lease())

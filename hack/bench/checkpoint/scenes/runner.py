@@ -27,7 +27,7 @@ from turnout.launcher.linux import die_with
 SCENES: Mapping[str, Callable[[Plan, Places], SceneResult]] = {
     "first": stalls.first,
     "steady": stalls.steady,
-    "overlapped": background_copy.overlapped,
+    "overlapped": background_copy.time_background_copy,
     "persisted": overlap.persisted,
     "worlds": reshard.loaded,
     "sockets": sockets.sent,
