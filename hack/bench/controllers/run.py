@@ -30,7 +30,7 @@ def run(scale: Scale) -> Outcome:
 
 
 async def measure(size: Size) -> Results:
-    """One control plane from its start to its end."""
+    """Run the benchmark on a new control plane, which is stopped afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         audit = Audit(Path(folder))
         plane = await asyncio.to_thread(ControlPlane(apiserver_flags=audit.flags()).start)
@@ -41,7 +41,7 @@ async def measure(size: Size) -> Results:
 
 
 async def measured(plane: ControlPlane, audit: Audit, size: Size) -> Results:
-    """Measure on a plane that has nothing yet. The controllers take turns at being the first."""
+    """Measure both controllers on an empty control plane. They take turns at being first."""
     theirs: list[Trial] = []
     ours: list[Trial] = []
     async with open_cluster(plane) as (api, their_side, our_side):

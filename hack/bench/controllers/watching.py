@@ -120,7 +120,7 @@ async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIte
 
 @asynccontextmanager
 async def _followed(api: Api, path: str, note: Callable[[bytes, float], None]) -> AsyncIterator[None]:
-    """Tell of everything that is there, then of each change, until the block ends."""
+    """Pass everything that exists, then each change, to `note` while the block runs."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(_follow(api, path, note))
         try:
@@ -130,9 +130,9 @@ async def _followed(api: Api, path: str, note: Callable[[bytes, float], None]) -
 
 
 async def _follow(api: Api, path: str, note: Callable[[bytes, float], None]) -> None:
-    """Tell of each line, until cancelled. Raises ApiError when the server refuses the watch.
+    """Pass each line of a watch to `note`, until cancelled. Raises ApiError if the server refuses the watch.
 
-    The server ends a watch that falls behind; the next one tells everything that is there again.
+    The server ends a watch that falls behind; the next one begins with everything that exists.
     """
     while True:
         async with aclosing(api.events(f"{path}?watch=1&resourceVersion=0&timeoutSeconds=3600")) as events:
