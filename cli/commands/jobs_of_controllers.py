@@ -100,7 +100,7 @@ def labels(selector: str) -> dict[str, str]:
 
 
 async def objects(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
-    """Return what a list has. Raises NotFound where nobody serves the kind."""
+    """Return the items of a list. Raises NotFound if the API server does not serve the kind."""
     found: list[Any] = []
     async for page in client.pages(path, params):
         found += msgspec.json.decode(page).get("items") or []

@@ -91,7 +91,10 @@ async def serve(request: ClusterOptions, begun: Prestarted | None) -> None:
 
 
 async def announce_until_stopped(cluster: LocalCluster, file: Path, record: ClusterRecord, stop: asyncio.Event) -> None:
-    """Let others find a local cluster until it is told to end. One of which a part fails is found no more, and ends."""
+    """Write the cluster's record to `file`, so that commands find the cluster; delete the file once `stop` is set.
+
+    If the task is cancelled because a part of the cluster failed, write the error into the record.
+    """
     _put(file, encode_record(record))
     try:
         await stop.wait()

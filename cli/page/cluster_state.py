@@ -152,8 +152,8 @@ def _host_id(node: Node, fabric: Fabric) -> int | None:
 
 
 def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> HostState:
-    """Return a node as a host of the map. path: its switches, the top one first. host: its number in the map, None if
-    missing.
+    """Return a node as a host of the map. path: its switches, the top one first. host: its ID in the map; None without
+    one.
     """
     offered = node.status.allocatable or {}
     count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MOST_NODE_GPUS)

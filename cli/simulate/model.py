@@ -116,6 +116,8 @@ def simulate(
     policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
     def run(policy: Policy | None, before: int, watch: Watch | None) -> Tape:
+        """Replay once. policy: None for no lending. before: jobs that ended in earlier runs, for the progress."""
+
         def at_event(world: ReplayWorld) -> None:
             ended(before + len(world.ended))
             if watch is not None:

@@ -89,7 +89,7 @@ class LendingScreen:
         self._live = None
 
     def happened(self, story: Story, moment: StoryMoment) -> None:
-        """Print a moment of the story, if it has a caption. story: up to this moment."""
+        """Print a moment of the story, unless it has no caption, and redraw the board. story: up to this moment."""
         text = line(story, moment)
         if text:
             found = [self._strip(story, moment.seats, leaf) for leaf in self._leaves]

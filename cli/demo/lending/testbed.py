@@ -147,9 +147,9 @@ class LendingTestbed:
         return tuple(sorted(self._pods.values()))
 
     async def until(self, happens: Callable[[], bool], what: str) -> None:
-        """Wait until `happens` returns True.
+        """Wait until `happens()` is true.
 
-        what: the condition in words, such as "A has 12 workers". Raises StoryFailed after a time limit.
+        what: the condition as text, such as "A has 12 workers". Raises StoryFailed after a time limit.
         """
         try:
             async with asyncio.timeout(self._patience_s):

@@ -92,7 +92,7 @@ def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
 
 
 def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
-    """Return (seconds, number of changed jobs) of each decision. Every fourth decision has a new cluster."""
+    """Yield (seconds, number of changed jobs) of each decision. Every fourth decision has a new cluster."""
     policy = Policy()
     for number in range(runs):
         if number % 4 == 0:

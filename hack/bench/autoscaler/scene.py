@@ -53,7 +53,7 @@ def jobs(size: Size) -> list[Raw]:
 
 
 def pods(size: Size, made: list[Raw]) -> Iterator[Raw]:
-    """Every pod, each on its node. made: the jobs, as the API server has them."""
+    """Yield every pod, bound to its node. made: the jobs as the API server returned them."""
     places = (_node(at) for at in range(size.nodes) for _ in range(PER_NODE // size.gpus))
     for job, index in ((job, index) for job in made for index in range(size.workers)):
         meta, template = job["metadata"], job["spec"]["template"]

@@ -46,7 +46,7 @@ Timed = dict[str, list[float]]
 
 
 def measure(scale: Scale) -> Outcome:
-    """Measure `turnout why` on clusters of several sizes; in a quick run only 200 jobs."""
+    """Measure `turnout why` and all --help texts on a cluster whose size follows from the scale."""
     size = scale.pick(SIZE, QUICK, SMALLEST)
     plane = ControlPlane().start()
     try:

@@ -93,7 +93,7 @@ def appears(file: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def until(look: Callable[[], str], process: subprocess.Popen[bytes]) -> str:
-    """Wait until `look()` returns a text, and return it. Raises if the process ends before."""
+    """Wait until `look()` returns a text, and return it. Raises RuntimeError if the process ends or START_S is over."""
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s and process.poll() is None:
         if found := look():

@@ -43,7 +43,10 @@ def run(scale: Scale) -> Outcome:
 
 
 def _ms(one: Measured, who: str, end: str, share: float) -> float:
-    """Return the median, over the runs, of a percentile in ms; NaN without times. who: server; end: where it was timed."""
+    """Return the median, over the runs, of a percentile of one server's times in ms; NaN without times.
+
+    who: field of the run, "ours" or "noop". end: where the time was taken.
+    """
     timed = [getattr(run, who) for run in one.runs]
     if end == "first of gang":
         series = [[each.handler_s[at] for at in each.first] for each in timed]

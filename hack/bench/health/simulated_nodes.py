@@ -42,7 +42,7 @@ class SimulatedNodes:
         return tuple(f"n{number}" for number in range(self.nodes))
 
     def measure(self, group: Group, run: int = 0) -> Measured:
-        """Return what this group would measure. run: number of its measurement, from 0."""
+        """Return what this group would measure. run: number of the round, which seeds the noise."""
         numbers = [int(name[1:]) for name in group]
         dice = Random(f"{self.seed} {run} {group}")
         compute = tuple(

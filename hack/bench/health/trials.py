@@ -111,7 +111,7 @@ def tried(floor: SimulatedNodes) -> Trial:
 
 
 def ours(trial: Trial) -> Said:
-    """Return the blamed nodes of our verdict."""
+    """Return our verdict in the form in which both rules are compared."""
     verdict = trial.verdict
     bad, tired, far = (
         frozenset(number for (number,) in numbers(those, *causes))

@@ -53,7 +53,10 @@ def _fill(sums: Sums, tier: int, switch: int, pods: int) -> list[tuple[int, int]
 
 
 def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random) -> Hosts | None:
-    """Return the host of each rank as a scheduler that spreads would: pod by pod on the emptiest host, ties at random."""
+    """Return the host of each rank as a scheduler that spreads pods would place them, one by one.
+
+    Each pod gets the emptiest host; among equal hosts a random one. None if the gang does not fit.
+    """
     left = room.copy()
     chosen: Hosts = []
     for _ in range(pods):

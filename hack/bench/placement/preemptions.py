@@ -155,7 +155,7 @@ def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
 def _least_in_slices(
     free: Mapping[str, int], lost: Lost, by_leaf: Sequence[Sequence[str]], slices: int, size: int
 ) -> int | None:
-    """Return the least GPU-seconds to lose so that the leaves hold `slices` slices of whole nodes; None if impossible."""
+    """Return the least GPU-seconds to lose for this many slices of whole nodes under the leaves; None if impossible."""
 
     def count_slices(freed: Mapping[str, int]) -> int:
         return sum(sum((free[host] + freed[host]) // GPUS for host in hosts) // size for hosts in by_leaf)

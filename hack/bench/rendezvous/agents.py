@@ -135,7 +135,10 @@ class _Agents:
 
 
 def _start(started: list[multiprocessing.process.BaseProcess], work: Callable[..., None], *args: Any) -> Connection:
-    """Fork a process that runs `work(connection, *args)`, append it to `started`, and return our end of the connection."""
+    """Fork a process that runs `work(connection, *args)`. Return our end of the connection.
+
+    started: the process is appended to it.
+    """
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
     process = fork.Process(target=work, args=(theirs, *args), daemon=True)

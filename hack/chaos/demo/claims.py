@@ -22,11 +22,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing that is done to the job. max_repeated_steps: steps that it may cost. at_s: when it was done."""
+    """One thing that is done to the job."""
 
-    what: str
-    at_s: float
-    max_repeated_steps: int
+    what: str  # the act as text
+    at_s: float  # when it was done, on the monotonic clock
+    max_repeated_steps: int  # steps that it may cause to be made twice, >= 0
 
 
 def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:

@@ -113,7 +113,7 @@ def whole_steps(records: Iterable[Record]) -> dict[int, list[float]]:
 
 
 def apart(records: Iterable[Record]) -> list[str]:
-    """Return a text for each two consecutive rounds of which the later began to make steps before the earlier stopped."""
+    """Return a text for each round that made steps after the next round had begun to."""
     made = sorted(whole_steps(records).items())
     return [
         f"round {before} made a step {max(steps) - min(later):.3f} s after the first of {after}"
