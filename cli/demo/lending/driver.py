@@ -158,7 +158,10 @@ class _Acts:
         await asyncio.sleep(self._loan.pause_s)
 
     async def _is_told(self, player: Player, reason: Reason) -> None:
-        """Wait until the autoscaler gives this reason, then wait `rest_s` seconds, in which no job should be resized."""
+        """Wait until the autoscaler gives this reason, then wait `rest_s` seconds, while no job should be resized.
+
+        The end of that time is recorded in the story.
+        """
         decisions = self._stage.decisions
         what = f"{player.letter} is told {reason.value}"
         await self._stage.until(lambda: player.letter in decisions and decisions[player.letter].reason is reason, what)
