@@ -40,7 +40,7 @@ def topology_map(where: Sequence[Place]) -> Raw:
 
 
 def queue() -> Raw:
-    """Return the queue, which may have every GPU there is."""
+    """Return the queue, whose quota is every GPU of the cluster."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",

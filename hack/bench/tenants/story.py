@@ -197,6 +197,7 @@ class _Story:
                 self._pending[uid] = (made, second + BACKOFF_S)
 
     def _ask(self, made: Raw, names: list[str]) -> list[str]:
+        """Ask the extender's filter about a pod. Return the nodes that it keeps. Time and faults are recorded."""
         body = json.dumps({"Pod": made, "Nodes": None, "NodeNames": names}).encode()
         began_s = time.thread_time()
         reply = self._desk.answer(Verb.FILTER, body)
@@ -209,6 +210,7 @@ class _Story:
         return kept
 
     def _bind(self, made: Raw, uid: str, on: str, second: int) -> None:
+        """Bind a pod to a node. When an honest gang is complete, record its wait and the GPU-seconds that it gets."""
         del self._pending[uid]
         self._take(made, on)
         made["spec"]["nodeName"] = on

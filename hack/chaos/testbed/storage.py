@@ -24,7 +24,7 @@ class Storage:
         self.run.mkdir()
 
     def cut(self) -> None:
-        """From now on the folder is none."""
+        """Replace the folder of checkpoints by an empty file, so that every access to it fails."""
         self.run.rename(self._away)
         self.run.touch()
 
@@ -48,7 +48,7 @@ class Storage:
             self._away.rename(self.run)
 
     def close(self) -> None:
-        """Let the file system of its own go, with all that was in it."""
+        """Unmount the private file system, which deletes all that is in it; do nothing without one."""
         if self.small:
             _libc.umount2(os.fsencode(self.folder), _MNT_DETACH)
 
