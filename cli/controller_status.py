@@ -199,7 +199,7 @@ def _waiting(
         if late:
             last = max(late, key=lambda index: (late[index], -index))
             times = count(back_off.failures[last], "time")
-            text = f"{role.name} {last} has failed {times} in a row and is made anew in {duration_text(late[last])}"
+            text = f"{role.name} {last} has failed {times} in a row and is created again in {duration_text(late[last])}"
             more = f"; {len(late) - 1} more wait" if len(late) > 1 else ""
             return Account(f"{text}{more}", f"turnout logs {name} --rank {last} while it runs; kubectl get events")
         if (lacking and role.name in (LAUNCHER, SCHEDULER)) or (lacking and kind.kind == MINDSPORE):

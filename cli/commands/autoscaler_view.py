@@ -104,9 +104,9 @@ def _late_paths(informers: AutoscalerInformers, faults: Container[str] = ()) -> 
 
 
 async def look(client: Lists, settings: Settings, namespace: str) -> AutoscalerSnapshot:
-    """List once all that the autoscaler watches. Raises CannotSee.
+    """List once all objects that the autoscaler watches, and return its view of them. Raises CannotSee.
 
-    namespace: listed by itself where the whole cluster may not be.
+    namespace: listed alone if the person may not list the whole cluster.
     """
     once, view = ListOnce(client, namespace, last=_PODS), AutoscalerView(settings.gpu_resource)
     maps = settings.configmaps()

@@ -56,9 +56,10 @@ class _Help(argparse.HelpFormatter):
 
 
 def add_cluster(parser: argparse.ArgumentParser, *, inner: bool = False) -> None:
-    """Add which cluster is asked, in whose name and how long.
+    """Add the options that choose the cluster, the user and the timeout of requests.
 
-    inner: the parser is of a command within a verb that has these options too, and leaves the verb's values alone.
+    inner: the parser is a subcommand of a verb that has these options too; its defaults do not replace the verb's
+    values.
     """
     defaults: dict[str, Any] = {"default": argparse.SUPPRESS} if inner else {}
     group = parser.add_argument_group("the cluster")
@@ -91,7 +92,7 @@ def add_no_namespace(parser: argparse.ArgumentParser, of: str) -> None:
 
 
 def add_job(parser: argparse.ArgumentParser, kinds: str = "") -> None:
-    """Add the job that a verb is about, and its namespace. kinds: those that the verb knows, as a text."""
+    """Add the argument that names a job, and the option for its namespace. kinds: known kinds, for the help text."""
     parser.add_argument("job", metavar="JOB", help=f"{FORMS}{f'; kinds are {kinds}' if kinds else ''}")
     parser.add_argument(
         "-n", "--namespace", default="", help="namespace of the job, where its name has none (that of your context)"
@@ -151,7 +152,7 @@ def _namespace_by_library(args: argparse.Namespace) -> str:
 
 
 def duration_s(text: str) -> float:
-    """Return a time as kubectl takes it, in seconds."""
+    """Return a duration such as 5, 10s or 1m in seconds. Raises ArgumentTypeError for another text."""
     found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h|d)?", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time such as 5, 10s or 1m")

@@ -13,7 +13,7 @@ from turnout.kube.client.api_client import Client
 
 
 async def explained(client: Client, settings: Settings, gang: AskedGang) -> Explained:
-    """Ask the planner and the autoscaler what they would do with a gang that came now. Raises CannotSee."""
+    """Return where a gang would land that arrived now, and what the autoscaler would decide. Raises CannotSee."""
     now_s = time.time()
     scheduler, autoscaler = await asyncio.gather(
         scheduler_view.look(client, settings, gang.namespace), autoscaler_view.look(client, settings, gang.namespace)

@@ -106,6 +106,7 @@ async def goodput_of_jobs(
     slots = asyncio.Semaphore(PARALLEL_JOBS)
 
     async def read(name: JobName) -> list[Totals]:
+        """Return the totals of one job; [] if the job does not exist or its logs have no totals."""
         async with slots:
             try:
                 return await totals_of(client, await found_job(client, name), since_s)

@@ -57,7 +57,7 @@ def named_job(args: argparse.Namespace) -> JobName:
 
 
 async def found_job(client: Client, job_name: JobName) -> FoundJob:
-    """Return the one job of a name. Raises NoSuch where there is none, or several."""
+    """Return the only job with this name. Raises NoSuch if there is none, or more than one."""
     kinds = [KINDS[job_name.kind]] if job_name.kind else list(KINDS.values())
     answers = await asyncio.gather(*(_look(client, kind, api, job_name) for kind in kinds for api in kind.apis))
     found = [each for each in answers if each is not None]
@@ -100,7 +100,7 @@ def labels(selector: str) -> dict[str, str]:
 
 
 async def objects(client: Client, path: str, params: Mapping[str, Any]) -> list[Any]:
-    """Return what a list has. Raises NotFound where nobody serves the kind."""
+    """Return the items of a list. Raises NotFound if the API server does not serve the kind."""
     found: list[Any] = []
     async for page in client.pages(path, params):
         found += msgspec.json.decode(page).get("items") or []

@@ -118,7 +118,7 @@ class ListOnce:
 
 
 def may_not(missing: Iterable[str]) -> str:
-    """Say what may not be listed, and what would help."""
+    """Return a sentence about what may not be listed, and which right would help."""
     return (
         f"you may not list {', '.join(missing)} in the whole cluster, and the autoscaler decides on all of it; the "
         f"ClusterRole {VIEWER} has these rights"
@@ -132,9 +132,9 @@ def resource(path: str) -> str:
 
 
 async def account_of(client: Lists, key: JobKey) -> Account | None:
-    """Return what a job's controller says of it.
+    """Return what a job's controller reports about it.
 
-    None for a kind without a controller of ours, or a job that cannot be read.
+    None for a kind that our controllers do not run, or a job that cannot be read.
     """
     from turnout.jobs.kinds.registry import KINDS
 

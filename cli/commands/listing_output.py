@@ -12,12 +12,15 @@ from turnout.cli.views.listing import FORMS, Listing, changes, text
 if TYPE_CHECKING:
     from turnout.kube.client.clock import Clock
 
-EACH_S = 2.0  # between two looks of -w
-Look = Callable[[], Awaitable[Listing[Any]]]
+REFRESH_S = 2.0  # between two observations of -w
+Observe = Callable[[], Awaitable[Listing[Any]]]
 
 
 def add_output(parser: argparse.ArgumentParser, columns: Sequence[str] = ()) -> None:
-    """Add -o, -w and --no-headers. columns: by which the rows may be sorted, as they stand over them."""
+    """Add -o, -w and --no-headers, and --sort-by if columns are named.
+
+    columns: headings of the columns by which rows may be sorted, in upper case.
+    """
     add_form(parser)
     parser.add_argument(
         "-w", "--watch", action="store_true", help="continue, and print each row that changes, until Ctrl-C"
@@ -40,14 +43,17 @@ def add_form(parser: argparse.ArgumentParser) -> None:
 
 
 def add_selector(parser: argparse.ArgumentParser, of: str) -> None:
-    """Add -l. of: what is listed, as in "jobs"."""
+    """Add -l, a label selector. of: plural of the listed kind, for the help text, as in "jobs"."""
     parser.add_argument(
         "-l", "--selector", default="", metavar="LABELS", help=f"only {of} with these labels, as in a=b"
     )
 
 
 def add_namespace(parser: argparse.ArgumentParser, of: str, *, everywhere: bool = False) -> None:
-    """Add -n and -A. of: what is listed, as in "jobs". everywhere: all namespaces unless one is named."""
+    """Add -n and -A. of: plural of the listed kind, for the help text, as in "jobs".
+
+    everywhere: list all namespaces by default; otherwise the namespace of the kubeconfig's context.
+    """
     where = parser.add_mutually_exclusive_group()
     usual = "all" if everywhere else "that of your context"
     where.add_argument("-n", "--namespace", default="", help=f"only {of} in this namespace ({usual})")
@@ -61,21 +67,22 @@ def namespace_of(args: argparse.Namespace) -> str:
     return str(args.namespace) or ("" if args.all_namespaces else context_namespace(args))
 
 
-async def show(args: argparse.Namespace, look: Look, say: Callable[[str], None], clock: Clock) -> None:
-    """Print a listing; with -w look again every EACH_S seconds, and print the rows that changed, until cancelled.
+async def show(args: argparse.Namespace, observe: Observe, say: Callable[[str], None], clock: Clock) -> None:
+    """Print a listing. With -w observe again every REFRESH_S seconds and print the changed rows, until cancelled.
 
-    A watch goes on when a look fails for a moment: the API server may be restarting.
+    observe: returns the current listing. say: prints one text. While the API server is unreachable, -w retries; the
+    first listing raises Unreachable.
     """
     from turnout.kube.errors import Unreachable
 
     by = getattr(args, "sort_by", "")
-    listing = (await look()).sorted_by(by)
+    listing = (await observe()).sorted_by(by)
     say(text(listing, args.output, headers=not args.no_headers))
     while args.watch:
         before = listing.steady()
-        await clock.sleep(EACH_S)
+        await clock.sleep(REFRESH_S)
         try:
-            listing = (await look()).sorted_by(by)
+            listing = (await observe()).sorted_by(by)
         except Unreachable:
             continue
         if changed_rows := changes(listing, args.output, before):

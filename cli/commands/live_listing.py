@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from turnout.cli.commands.listing_output import EACH_S, Look
+from turnout.cli.commands.listing_output import REFRESH_S, Observe
 from turnout.kube.client.logs import printable
 
 if TYPE_CHECKING:
@@ -18,25 +18,26 @@ _BAR_COLUMNS = 20  # characters of a bar
 _FRAME_LINES = 4  # the heading, an empty line, the heads of the columns, the last line
 
 
-async def show_live(look: Look, heading: str, clock: Clock, console: Console, sort_by: str = "") -> None:
-    """Draw a listing on the whole terminal, again every EACH_S, until cancelled.
+async def show_live(observe: Observe, heading: str, clock: Clock, console: Console, sort_by: str = "") -> None:
+    """Draw a listing on the whole terminal, again every REFRESH_S, until cancelled.
 
-    If the API server does not answer, the last listing stays, with its age and the error. The first look may raise.
+    If the API server does not answer, the last listing stays, with its age and the error. A failure of the first
+    observation is raised. observe: returns the current listing. sort_by: heading of a column, "" for no sorting.
     """
     from rich.live import Live
 
     from turnout.kube.errors import Unreachable
 
-    listing, fault = (await look()).sorted_by(sort_by), ""
+    listing, fault = (await observe()).sorted_by(sort_by), ""
     observed_at_s = clock.wall()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             age_s = clock.wall() - observed_at_s
             line = f"{fault}; this is {age_s:.0f} s old" if fault else f"{_time_of_day(observed_at_s)}, Ctrl-C ends"
             live.update(screen(listing, f"{heading}  {line}", bool(fault), console.height), refresh=True)
-            await clock.sleep(EACH_S)
+            await clock.sleep(REFRESH_S)
             try:
-                listing, fault = (await look()).sorted_by(sort_by), ""
+                listing, fault = (await observe()).sorted_by(sort_by), ""
                 observed_at_s = clock.wall()
             except Unreachable as error:
                 fault = str(error)

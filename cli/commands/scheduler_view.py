@@ -46,10 +46,10 @@ class SchedulerView:
 
 
 async def look(client: Lists, settings: Settings, namespace: str, *, sizes: bool = True) -> SchedulerView:
-    """List once all that the extender watches. Raises CannotSee.
+    """List once all objects that the extender watches, and return its view of them. Raises CannotSee.
 
-    namespace: listed by itself where the whole cluster may not be. sizes: the sizes of gangs are wanted, which
-    PodGroups and owners tell; without them only nodes, pods and the map are listed.
+    namespace: listed alone if the person may not list the whole cluster. sizes: also list PodGroups and owners, which
+    give the sizes of gangs; without it only nodes, pods and the map are listed.
     """
     once, aside = ListOnce(client, namespace), ListOnce(client, namespace)
     gangs = ClusterView(settings.gpu_resource)

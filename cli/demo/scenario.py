@@ -75,7 +75,10 @@ class Scene:
 
 
 def scene(seed: int, gangs: int) -> Scene:
-    """Write a play. The same seed gives the same one. gangs: 1 to MOST_GANGS."""
+    """Return the scene of the demo: nodes, busy GPUs and acts.
+
+    The same seed gives the same scene. gangs: 1 to MOST_GANGS.
+    """
     dice = random.Random(seed)
     places = _places(dice)
     busy = _busy(dice, places)

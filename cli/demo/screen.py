@@ -114,7 +114,7 @@ class Screen:
             self._live.update(self._boards, refresh=True)
 
     def recabled(self, change: Recabling, took_s: float) -> None:
-        """Say what the last act is about."""
+        """Print what the last act shows: cables moved, and how long the extender needed for the new map."""
         gained = _count(change.nodes, "free node", "free nodes")
         self._console.print()
         self._console.print(

@@ -13,15 +13,15 @@ from turnout.cli.exit_codes import ExitCode
 from turnout.cli.local_cluster.daemon import (
     KUBECONFIG,
     LOG,
-    NO_WALLS,
+    NO_NAMESPACES_WARNING,
     LocalClusterFailed,
-    condition,
-    end,
-    fault,
-    found,
+    failure_text,
     home,
     pods_and_nodes,
+    running_cluster,
     start,
+    status_lines,
+    stop_cluster,
     welcome,
 )
 
@@ -83,7 +83,7 @@ def _number(text: str, least: int, most: int) -> int:
 def _up(args: argparse.Namespace) -> int:
     """Start a local cluster and wait until it is ready. Return the exit code."""
     folder = home()
-    if (running := found(folder)) is not None:
+    if (running := running_cluster(folder)) is not None:
         print(f"turnout local up: one is up already, at {running.url}; turnout local down ends it", file=sys.stderr)
         return ExitCode.FAILED
     try:
@@ -93,38 +93,42 @@ def _up(args: argparse.Namespace) -> int:
             from turnout.cli.local_cluster.control_plane import check
 
             check()
-        note = start(folder, lambda: _serve(args, folder))
+        record = start(folder, lambda: _serve(args, folder))
     except LocalClusterFailed as error:
         print(f"turnout local up: {error}", file=sys.stderr)
         return ExitCode.FAILED
-    print("\n".join(welcome(note, str(folder / KUBECONFIG))))
+    print("\n".join(welcome(record, str(folder / KUBECONFIG))))
     if args.processes:
         from turnout.simulator.processes.runtime.container_init import can_have_walls
 
         if not can_have_walls():
-            print(NO_WALLS, file=sys.stderr)
+            print(NO_NAMESPACES_WARNING, file=sys.stderr)
     return 0
 
 
 def _down(args: argparse.Namespace) -> int:
     """End the local cluster. Does nothing if none is up."""
     folder = home()
-    if (note := found(folder)) is None:
+    if (record := running_cluster(folder)) is None:
         print("no local cluster is up")
         return 0
-    end(folder, note)
+    stop_cluster(folder, record)
     print("the local cluster is gone")
     return 0
 
 
 def _status(args: argparse.Namespace) -> int:
     """Print the state of the local cluster. Return the exit code."""
-    if (note := found(home())) is None:
-        why = f" (the last one has failed: {failed}; its log is {home() / LOG})" if (failed := fault(home())) else ""
+    if (record := running_cluster(home())) is None:
+        why = (
+            f" (the last one has failed: {failed}; its log is {home() / LOG})"
+            if (failed := failure_text(home()))
+            else ""
+        )
         print(f"no local cluster is up{why}; turnout local up starts one", file=sys.stderr)
         return ExitCode.FAILED
     try:
-        print("\n".join(condition(note, *pods_and_nodes(home()))))
+        print("\n".join(status_lines(record, *pods_and_nodes(home()))))
     except LocalClusterFailed as error:
         print(f"turnout local status: {error}", file=sys.stderr)
         return ExitCode.FAILED

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from turnout.simulator.cluster.kubeconfig import ClusterAccess
 
-_UP_S, _DOWN_S, _ANSWER_S = 120.0, 20.0, 10.0
-_TOLD_LINES = 12
+_START_TIMEOUT_S, _STOP_TIMEOUT_S = 120.0, 20.0
+_ANSWER_TIMEOUT_S = 10.0  # of one request to the cluster's API
+_LOG_TAIL_LINES = 12  # of the log, in an error message
 
 
 class LocalClusterFailed(Exception):
@@ -26,34 +27,47 @@ class LocalClusterFailed(Exception):
 
 
 def home() -> Path:
-    """Return the folder of kubeconfig, state file and log."""
+    """Return the folder of kubeconfig, state file and log: $XDG_STATE_HOME/turnout/local, by default below
+    ~/.local/state.
+    """
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "turnout" / "local"
 
 
-def found(folder: Path) -> Note | None:
-    """Return the local cluster that runs in this folder; None when none does, whatever an older one left behind."""
-    note = _note(folder)
-    return note if note is not None and not note.fault and begun_at(note.pid) == note.begun else None
+def running_cluster(folder: Path) -> ClusterRecord | None:
+    """Return the record of the local cluster that runs in this folder.
+
+    None if the folder has no valid state file, if the record says that the cluster failed, or if its process ended.
+    """
+    record = _read_record(folder)
+    return (
+        record if record is not None and not record.fault and process_start_ticks(record.pid) == record.begun else None
+    )
 
 
-def fault(folder: Path) -> str:
-    """Tell what the last local cluster in this folder ended with by itself; "" when it did not, or one runs."""
-    note = _note(folder)
-    if note is None or found(folder) is not None:
+def failure_text(folder: Path) -> str:
+    """Return why the last local cluster in this folder failed.
+
+    "" if one runs now, or if the last one was stopped by a command, which removes the state file.
+    """
+    record = _read_record(folder)
+    if record is None or running_cluster(folder) is not None:
         return ""
-    return note.fault or "its process was killed"
+    return record.fault or "its process was killed"
 
 
-def _note(folder: Path) -> Note | None:
-    """Return the note of a running local cluster; None if it has none."""
+def _read_record(folder: Path) -> ClusterRecord | None:
+    """Return the record in the folder's state file, also of a process that ended. None if it is missing or invalid."""
     try:
-        return read((folder / NOTE).read_bytes())
+        return decode_record((folder / STATE_FILE).read_bytes())
     except OSError:
         return None
 
 
-def begun_at(pid: int) -> int:
-    """When a process began, in ticks since the machine did, by which it is known from a later one; 0: it is dead."""
+def process_start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks since the machine booted; 0 if it is dead or a zombie.
+
+    A process ID together with its start identifies a process, because the kernel reuses process IDs.
+    """
     try:
         cells = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -61,18 +75,19 @@ def begun_at(pid: int) -> int:
     return 0 if cells[0] == "Z" else int(cells[19])
 
 
-def start(folder: Path, serve: Callable[[], int]) -> Note:
-    """Start a local cluster in a process of its own and wait until it is up. Raises LocalClusterFailed.
+def start(folder: Path, serve: Callable[[], int]) -> ClusterRecord:
+    """Start a local cluster in a child process, wait until it is up, and return its record.
 
-    serve: what that process does.
+    serve: what the child process runs; returns its exit code. An older state file in the folder is removed. Raises
+    LocalClusterFailed if the child ends first, or is not up within _START_TIMEOUT_S; it is killed then.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (folder / NOTE).unlink(missing_ok=True)
-    pid = _forked(folder / LOG, serve)
-    until_s = time.monotonic() + _UP_S
+    (folder / STATE_FILE).unlink(missing_ok=True)
+    pid = _fork(folder / LOG, serve)
+    until_s = time.monotonic() + _START_TIMEOUT_S
     while time.monotonic() < until_s:
-        if (note := found(folder)) is not None:
-            return note
+        if (record := running_cluster(folder)) is not None:
+            return record
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
@@ -80,23 +95,23 @@ def start(folder: Path, serve: Callable[[], int]) -> Note:
         time.sleep(0.02)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    raise LocalClusterFailed(f"the local cluster was not up within {_UP_S:g} s:\n{_tail(folder)}")
+    raise LocalClusterFailed(f"the local cluster was not up within {_START_TIMEOUT_S:g} s:\n{_tail(folder)}")
 
 
-def _forked(log: Path, serve: Callable[[], int]) -> int:
-    """Run `serve` in a child process that outlives this one, and return its process id.
+def _fork(log: Path, serve: Callable[[], int]) -> int:
+    """Run `serve` in a child process that outlives this one, and return the child's process ID.
 
-    Its output goes to the file `log`. A fork is faster than a second Python, because the child needs all that is
-    imported already.
+    The child's output goes to the file `log`, which is emptied first. A fork is faster than a second Python, because
+    the modules that the child needs are imported already.
     """
     sys.stdout.flush()
     sys.stderr.flush()
     if pid := os.fork():
         return pid
-    os.setsid()  # the terminal's Ctrl-C is not for it
+    os.setsid()  # Ctrl-C in the terminal does not reach the child
     null, out = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    for number, opened in ((0, null), (1, out), (2, out)):
-        os.dup2(opened, number)
+    for number, file in ((0, null), (1, out), (2, out)):
+        os.dup2(file, number)
     code = 1
     try:
         code = serve()
@@ -108,20 +123,26 @@ def _forked(log: Path, serve: Callable[[], int]) -> int:
         os._exit(code)
 
 
-def end(folder: Path, note: Note) -> None:
-    """End a local cluster and wait until it is gone."""
-    until_s = time.monotonic() + _DOWN_S
-    os.kill(note.pid, signal.SIGTERM)
-    while begun_at(note.pid) == note.begun:
+def stop_cluster(folder: Path, record: ClusterRecord) -> None:
+    """Stop a local cluster, wait until its process ended, and remove its state file.
+
+    The process gets SIGTERM, and SIGKILL after _STOP_TIMEOUT_S.
+    """
+    until_s = time.monotonic() + _STOP_TIMEOUT_S
+    os.kill(record.pid, signal.SIGTERM)
+    while process_start_ticks(record.pid) == record.begun:
         if time.monotonic() > until_s:
-            os.kill(note.pid, signal.SIGKILL)
+            os.kill(record.pid, signal.SIGKILL)
             until_s = float("inf")
         time.sleep(0.02)
-    (folder / NOTE).unlink(missing_ok=True)
+    (folder / STATE_FILE).unlink(missing_ok=True)
 
 
 def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
-    """Return the number of pods by phase, and how many nodes are ready. Raises LocalClusterFailed."""
+    """Ask the cluster's API. Return the number of pods by phase, and the number of ready nodes.
+
+    Raises LocalClusterFailed if the API does not answer.
+    """
     from turnout.simulator.cluster.kubeconfig import NoAccess, read_kubeconfig
 
     try:
@@ -138,77 +159,80 @@ def pods_and_nodes(folder: Path) -> tuple[dict[str, int], int]:
 
 
 def _items(access: ClusterAccess, plural: str) -> list[dict[str, Any]]:
-    """Return all objects of a core kind. Raises OSError."""
+    """Return all objects of a core kind in all namespaces. plural: its name in paths, as in "pods". Raises OSError."""
     import ssl
-    import urllib.request  # with a tenth of the time that a help may take
+    import urllib.request  # imported late: it takes a tenth of the time limit of --help
 
-    trust = ssl.create_default_context(cadata=access.authority or None)
-    no_proxy = urllib.request.ProxyHandler({})  # as Go does for loopback
-    opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=trust))
+    tls_context = ssl.create_default_context(cadata=access.authority or None)
+    no_proxy = urllib.request.ProxyHandler({})  # Go programs use no proxy for loopback either
+    opener = urllib.request.build_opener(no_proxy, urllib.request.HTTPSHandler(context=tls_context))
     headers = {"Authorization": f"Bearer {access.token}"}
     request = urllib.request.Request(f"{access.url}/api/v1/{plural}", headers=headers)
-    with opener.open(request, timeout=_ANSWER_S) as answer:
+    with opener.open(request, timeout=_ANSWER_TIMEOUT_S) as answer:
         items: list[dict[str, Any]] = json.load(answer)["items"]
         return items
 
 
 def _tail(folder: Path) -> str:
-    """Return the last lines of the local cluster's log; "" if there is no log."""
+    """Return the last _LOG_TAIL_LINES lines of the local cluster's log; "" if there is no log."""
     try:
-        return "\n".join((folder / LOG).read_text(errors="replace").splitlines()[-_TOLD_LINES:])
+        return "\n".join((folder / LOG).read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
     except OSError:
         return ""
 
 
-KUBECONFIG, NOTE, LOG, PODS = "kubeconfig", "state.json", "log", "pods"
+# Names in the folder of the local cluster; PODS is the folder of the pods' volumes and logs.
+KUBECONFIG, STATE_FILE, LOG, PODS = "kubeconfig", "state.json", "log", "pods"
 NAMESPACE, MAP_NAME = "turnout-system", "node-topology-config"
-MAP = f"{NAMESPACE}/{MAP_NAME}"  # where the extender looks for it
+MAP = f"{NAMESPACE}/{MAP_NAME}"  # namespace and name of the topology ConfigMap, as the extender's flag has it
 
 
-NO_WALLS = (
+NO_NAMESPACES_WARNING = (
     "turnout local up: this machine allows no namespaces (mount, uts, pid; unprivileged user namespaces are off): pods "
     "with volumes will not start, and pods do not find one another by name"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """A running local cluster."""
+class ClusterRecord:
+    """A local cluster, as its state file describes it; its process may have ended."""
 
-    pid: int  # of its process
-    begun: int  # when that process began, in ticks since the machine did
+    pid: int  # ID of its process
+    begun: int  # start of that process, in clock ticks since the machine booted
     url: str  # of its API
-    nodes: int
-    gpus: int  # of each node
-    extender: str = ""  # its URL; "" without one
-    real: bool = False  # on a real control plane
-    processes: bool = False  # pods run their commands
-    fault: str = ""  # what a part of it failed with: then it ends
+    nodes: int  # >= 1
+    gpus: int  # of each node, >= 0
+    extender: str = ""  # URL of its extender; "" without an extender
+    real: bool = False  # True for a real control plane, False for the simulated one
+    processes: bool = False  # pods run their commands as processes of this machine
+    fault: str = ""  # error with which a part of it failed; "" while it works
 
 
-def encoded(note: Note) -> bytes:
-    """Return the note as it lies in the folder."""
-    return json.dumps(asdict(note)).encode()
+def encode_record(record: ClusterRecord) -> bytes:
+    """Return the content of the state file: the record as a JSON object."""
+    return json.dumps(asdict(record)).encode()
 
 
-def read(text: bytes) -> Note | None:
-    """Return the note, or None when it is none."""
+def decode_record(text: bytes) -> ClusterRecord | None:
+    """Return the record in the content of a state file; None if the content is not a valid record."""
     try:
         fields = json.loads(text)
         numbers = {key: int(fields[key]) for key in ("pid", "begun", "nodes", "gpus")}
-        return Note(**{**{key: fields[key] for key in ("url", "extender", "real", "processes", "fault")}, **numbers})
+        return ClusterRecord(
+            **{**{key: fields[key] for key in ("url", "extender", "real", "processes", "fault")}, **numbers}
+        )
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def welcome(note: Note, kubeconfig: str) -> list[str]:
+def welcome(record: ClusterRecord, kubeconfig: str) -> list[str]:
     """Return the lines that explain how to use the local cluster that was just started."""
-    gpus = f"{note.gpus} GPUs each" if note.gpus else "without GPUs"
-    extender_line = "its scheduler asks a Turnout extender" if note.extender else "its scheduler asks no extender"
-    kind = "local cluster on a real control plane" if note.real else "local cluster"
-    runs = ["Its pods run their commands as processes of this machine, as you."] if note.processes else []
+    gpus = f"{record.gpus} GPUs each" if record.gpus else "without GPUs"
+    extender_line = "its scheduler asks a Turnout extender" if record.extender else "its scheduler asks no extender"
+    kind = "local cluster on a real control plane" if record.real else "local cluster"
+    runs = ["Its pods run their commands as processes of this machine, as you."] if record.processes else []
     return [
-        f"A {kind} of {note.nodes} nodes, {gpus}, is up at {note.url}; {extender_line}.",
+        f"A {kind} of {record.nodes} nodes, {gpus}, is up at {record.url}; {extender_line}.",
         *runs,
         "",
         f"  export KUBECONFIG={kubeconfig}",
@@ -218,12 +242,12 @@ def welcome(note: Note, kubeconfig: str) -> list[str]:
     ]
 
 
-def condition(note: Note, phases: dict[str, int], ready: int) -> list[str]:
-    """How a local cluster is. phases: pods by phase. ready: nodes that are."""
+def status_lines(record: ClusterRecord, phases: dict[str, int], ready: int) -> list[str]:
+    """Return the lines of `turnout local status`. phases: number of pods by phase. ready: number of ready nodes."""
     pods = ", ".join(f"{count} {phase}" for phase, count in sorted(phases.items())) or "none"
     return [
-        f"up at {note.url}, process {note.pid}" + (", on a real control plane" if note.real else ""),
-        f"nodes     {ready} of {note.nodes} ready",
-        f"pods      {pods}" + ("; they run as processes" if note.processes else ""),
-        f"extender  {note.extender or 'none'}",
+        f"up at {record.url}, process {record.pid}" + (", on a real control plane" if record.real else ""),
+        f"nodes     {ready} of {record.nodes} ready",
+        f"pods      {pods}" + ("; they run as processes" if record.processes else ""),
+        f"extender  {record.extender or 'none'}",
     ]

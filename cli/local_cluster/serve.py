@@ -12,7 +12,17 @@ from pathlib import Path
 
 from turnout.cli.commands.child_programs import extender_command, free_port, running_extender, wait_until_ready
 from turnout.cli.local_cluster.control_plane import control_plane
-from turnout.cli.local_cluster.daemon import KUBECONFIG, MAP, MAP_NAME, NAMESPACE, NOTE, PODS, Note, begun_at, encoded
+from turnout.cli.local_cluster.daemon import (
+    KUBECONFIG,
+    MAP,
+    MAP_NAME,
+    NAMESPACE,
+    PODS,
+    STATE_FILE,
+    ClusterRecord,
+    encode_record,
+    process_start_ticks,
+)
 from turnout.cli.local_cluster.prestart import Prestarted
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace
@@ -67,18 +77,30 @@ async def serve(request: ClusterOptions, begun: Prestarted | None) -> None:
         else:
             cluster, url = await _real(stack, request, nodes, data)
         pid = os.getpid()
-        note = Note(pid, begun_at(pid), cluster.address, len(nodes), request.gpus, url, request.real, request.processes)
-        await announce_until_stopped(cluster, request.folder / NOTE, note, stop)
+        record = ClusterRecord(
+            pid,
+            process_start_ticks(pid),
+            cluster.address,
+            len(nodes),
+            request.gpus,
+            url,
+            request.real,
+            request.processes,
+        )
+        await announce_until_stopped(cluster, request.folder / STATE_FILE, record, stop)
 
 
-async def announce_until_stopped(cluster: LocalCluster, file: Path, note: Note, stop: asyncio.Event) -> None:
-    """Let others find a local cluster until it is told to end. One of which a part fails is found no more, and ends."""
-    _put(file, encoded(note))
+async def announce_until_stopped(cluster: LocalCluster, file: Path, record: ClusterRecord, stop: asyncio.Event) -> None:
+    """Write the cluster's record to `file`, so that commands find the cluster; delete the file once `stop` is set.
+
+    If the task is cancelled because a part of the cluster failed, write the error into the record.
+    """
+    _put(file, encode_record(record))
     try:
         await stop.wait()
         await asyncio.to_thread(file.unlink, True)
     except asyncio.CancelledError:
-        _put(file, encoded(replace(note, fault=cluster.background.fault() or "it was cancelled")))
+        _put(file, encode_record(replace(record, fault=cluster.background.fault() or "it was cancelled")))
         raise
 
 

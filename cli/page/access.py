@@ -155,7 +155,7 @@ class ClusterAccess:
         self._viewers: OrderedDict[Identity, _NamespaceRights] = OrderedDict()
 
     async def identity_of(self, token: str) -> Identity:
-        """Return whose token this is. Raises NotLoggedIn and Unavailable."""
+        """Return the user to whom a token belongs. Raises NotLoggedIn for an invalid token, and Unavailable."""
         if not 0 < len(token) <= MOST_TOKEN:
             raise NotLoggedIn("the token is empty or too long")
         digest = hashlib.sha256(token.encode()).digest()
@@ -165,6 +165,7 @@ class ClusterAccess:
         return found
 
     async def _review_token(self, token: str) -> Identity | None:
+        """Ask the API server for the user of a token (TokenReview); None if the token is invalid."""
         status = await self._review(
             "/apis/authentication.k8s.io/v1/tokenreviews",
             {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}},
@@ -176,7 +177,7 @@ class ClusterAccess:
         return Identity(str(user.get("username", "")), str(user.get("uid", "")), groups)
 
     async def rights_of(self, identity: Identity, namespaces: tuple[str, ...]) -> Rights:
-        """Return what they may see: pods that they may list, and nodes. Raises Unavailable."""
+        """Return what a user may see: the namespaces whose pods the user may list, and nodes. Raises Unavailable."""
         everywhere, nodes = await asyncio.gather(self._may_list(identity, "pods"), self._may_list(identity, "nodes"))
         if everywhere:
             return Rights(True, frozenset(), nodes)
@@ -190,6 +191,7 @@ class ClusterAccess:
         return Rights(False, visible, nodes, unknown + more)
 
     def _viewer(self, identity: Identity) -> _NamespaceRights:
+        """Return the known rights of a user; forget those of the user that was away longest if there are too many."""
         viewer = self._viewers.setdefault(identity, _NamespaceRights())
         self._viewers.move_to_end(identity)
         while len(self._viewers) > MOST_VIEWERS:
@@ -236,6 +238,7 @@ class ClusterAccess:
         return await self._allowed.get((identity, resource), lambda: self._review_right(identity, resource, ""))
 
     async def _review_right(self, identity: Identity, resource: str, namespace: str) -> bool:
+        """Ask the API server whether a user may list a resource (SubjectAccessReview). namespace: "" for all."""
         attributes = {"verb": "list", "resource": resource, "namespace": namespace}
         spec = {
             "user": identity.user,
@@ -248,6 +251,7 @@ class ClusterAccess:
         return (await self._review(path, body)).allowed
 
     async def _review(self, path: str, body: dict[str, Any]) -> _Status:
+        """Send a review to the API server and return its status. Raises Unavailable."""
         async with self._limit:
             try:
                 return msgspec.json.decode(await self._reviews.create(path, body), type=_Review).status
@@ -266,7 +270,7 @@ class _Cache(Generic[T]):
         self._pending: dict[Hashable, asyncio.Future[T]] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
-        """Return the value, made now if it is not there or too old."""
+        """Return the stored value; call `make` if there is none or if it is too old."""
         found = self._values.get(key)
         if found is not None and self._clock() - found[0] < RIGHTS_S:
             return found[1]
@@ -276,6 +280,7 @@ class _Cache(Generic[T]):
         return await asyncio.shield(pending)
 
     def _store(self, key: Hashable, done: asyncio.Future[T]) -> None:
+        """Store a result that succeeded, and drop the oldest of too many. A failed one is not stored."""
         del self._pending[key]
         if done.cancelled() or done.exception() is not None:
             return

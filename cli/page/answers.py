@@ -135,6 +135,7 @@ def summary(state: ClusterState) -> Summary:
 
 
 def _used_by_node(pods: Iterable[PlacedPod]) -> Counter[str]:
+    """Return the GPUs that pods hold, by node."""
     used = Counter[str]()
     for pod in pods:
         used[pod.node] += pod.gpus

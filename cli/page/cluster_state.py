@@ -152,6 +152,9 @@ def _host_id(node: Node, fabric: Fabric) -> int | None:
 
 
 def _host(node: Node, gpus: Gpus, path: tuple[str, ...], host: int | None) -> HostState:
+    """Return a node as a host of the map. path: its switches, the top one first. host: its ID in the map; None without
+    one.
+    """
     offered = node.status.allocatable or {}
     count = min(sum(amount(each, offered[each]) for each in gpus if each in offered), MOST_NODE_GPUS)
     state, evidence = closed(node) or "ready", ""
@@ -187,7 +190,11 @@ Starts = Mapping[JobKey, tuple[float, float, float]]
 def job_items(
     observation: Observation, steps: Sequence[Step], starts: Starts, pods: Sequence[PlacedPod], gpus: Gpus
 ) -> tuple[JobItem, ...]:
-    """Return the jobs: those that wait first, in the order in which they start; then those that run, by name."""
+    """Return the jobs: first the waiting jobs, in the order in which they start; then the running ones, by name.
+
+    steps: the autoscaler's decision for each job of the observation, in the same order. starts: the estimated start of
+    waiting jobs; a job without an estimate is missing. pods: those with a node. gpus: names of GPU resources.
+    """
     held_gpus, elastic_gpus = Counter[str](), Counter[str]()
     for pod in pods:
         held_gpus[pod.job] += pod.gpus
@@ -208,12 +215,17 @@ def job_items(
 
 
 def _before(item: JobItem, jobs: int, gpus: int) -> JobItem:
+    """Return the item with the jobs and GPUs that are ahead of it in its queue."""
     return msgspec.structs.replace(item, before_jobs=jobs, before_gpus=gpus)
 
 
 def _job_item(
     state: JobState, step: Step, held_gpus: int, elastic_gpus: int, start: tuple[float, float, float] | None, gpus: Gpus
 ) -> JobItem:
+    """Return one job as an item, except for its place in its queue.
+
+    start: its estimated start as (earliest, expected, latest) seconds; None if unknown. Only waiting jobs show it.
+    """
     job, meaning = state.job, AUTOSCALER[step.reason.value]
     since_s = unix_s(job.created) if state.is_waiting and job.created else min(_worker_starts(state), default=None)
     return JobItem(

@@ -51,6 +51,7 @@ class DecisionStore:
             self._drop_oldest(max(self._events, key=lambda each: len(self._events[each])))
 
     def _drop_oldest(self, namespace: str) -> None:
+        """Remove the oldest decision of a namespace."""
         own_events = self._events[namespace]
         del own_events[next(iter(own_events))]
         self._count -= 1
@@ -87,6 +88,7 @@ def _bounded(event: ClusterEvent, now_s: float) -> ClusterEvent:
 
 
 def _item(event: ClusterEvent, warns: bool, namespace: str, name: str, queue: str) -> DecisionItem:
+    """Return an Event as the page shows it. warns: its type is Warning. name: of the object, as KIND/NAMESPACE/NAME."""
     return DecisionItem(
         at_s=event.last_s or 0.0,
         times=event.count,

@@ -31,7 +31,7 @@ class PastSizes:
         self._sizes: dict[str, deque[SizeSample]] = {}
 
     def add(self, now_s: float, queues: Iterable[QueueItem], jobs: Iterable[JobItem]) -> None:
-        """Add the present. now_s: since 1970. Jobs that are gone are forgotten."""
+        """Store the present amounts of queues and sizes of jobs. now_s: since 1970. Deleted jobs are forgotten."""
         queue_items = list(queues)
         for window in self._windows.values():
             if now_s - window.last_s >= window.period_s:
@@ -57,6 +57,9 @@ class PastSizes:
 
 
 def _add_samples(window: _Window, now_s: float, queues: Iterable[QueueItem]) -> None:
+    """Append the present amounts of each queue to a window; forget queues that no longer exist, and those above
+    MOST_QUEUES.
+    """
     known: dict[str, deque[QueueSample]] = {}
     for queue in queues:
         if len(known) == MOST_QUEUES:

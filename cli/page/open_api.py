@@ -67,6 +67,7 @@ def document() -> bytes:
 
 
 def _get(path: str, schema: Any, names: tuple[str, ...], summary: str) -> dict[str, Any]:
+    """Return the OpenAPI description of a GET request. names: of its parameters. schema: of its answer."""
     parameters = [
         {
             "name": name,

@@ -70,6 +70,10 @@ def read_lines(body: bytes, label: str) -> dict[str, Line]:
 
 
 def _line(values: Iterable[tuple[float, str]]) -> Line:
+    """Return the values of one series by time.
+
+    Values that no amount of GPUs can have are left out. Raises BadAnswer.
+    """
     found = {}
     for at_s, text in values:
         try:

@@ -196,6 +196,7 @@ async def _prometheus(url: str, cluster: str) -> AsyncIterator[Prometheus | None
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. port: 0 for any free one. Raises BadAddress."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -208,6 +209,10 @@ def _explain(client: Client, settings: Settings, source: PageSource) -> Explain:
     turn, known = asyncio.Lock(), dict[tuple[str, str], tuple[float, LandingAnswer]]()
 
     async def explain(gang: str, namespace: str) -> LandingAnswer:
+        """Return where a gang would land now, or an answer that is younger than EXPLAIN_S. gang: as PODSxGPUS.
+
+        Raises BadQuery.
+        """
         try:
             asked_gang = gang_of(gang, namespace, settings.gpu_resource[0])
         except BadGang as error:

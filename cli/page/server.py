@@ -232,6 +232,7 @@ class PageServer:
         return await self._access.identity_of(token.strip())
 
     async def _rights(self, request: web.Request) -> Rights:
+        """Return what the viewer may see. The namespaces of the current version of the state are asked about."""
         identity, state = await self._identity(request), self._source.state
         if self._namespaces[0] != state.version:
             names = {job.namespace for job in state.jobs}.union(*state.queue_namespaces.values())
@@ -255,6 +256,11 @@ class PageServer:
     def _list_handler(
         self, make: Callable[[ClusterState, Mapping[str, str]], msgspec.Struct]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """Return a request handler that encodes what `make` returns, and reuses the answer until the state changes.
+
+        make: gets the visible state and the request's parameters.
+        """
+
         async def handle(request: web.Request) -> web.Response:
             state, rights = await self._state(request)
             if len(request.path_qs) > MOST_QUERY:
@@ -275,6 +281,7 @@ class PageServer:
         return answer
 
     async def _usage(self, request: web.Request) -> web.Response:
+        """Answer with a report on past GPU use. Without a decision log the answer says so. Raises BadQuery."""
         state, rights = await self._state(request)
         if len(request.path_qs) > MOST_QUERY:
             raise BadQuery(f"the address is longer than {MOST_QUERY} characters")
@@ -290,6 +297,10 @@ class PageServer:
         return _encoded_response(request, known)
 
     async def _queue_history(self, request: web.Request) -> web.Response:
+        """Answer with past amounts of a queue: those that this page measured, and before them those of Prometheus.
+
+        Raises BadQuery, HTTPNotFound, and HTTPForbidden if the viewer may not see all of the queue's namespaces.
+        """
         state, _ = await self._state(request)
         queue, window = request.match_info["queue"], request.query.get("window", "1h")
         if window not in WINDOWS:
@@ -315,6 +326,7 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _job_sizes(self, request: web.Request) -> web.Response:
+        """Answer with past sizes of a job from Prometheus, up to the first size that this page measured."""
         state, item = await self._job_item(request)
         own = self._source.past.job(item.job)
         past: PastSamples[SizeSample] = PastSamples()
@@ -338,6 +350,7 @@ class PageServer:
         return state, item
 
     async def _job_time(self, request: web.Request) -> web.Response:
+        """Answer with the job's time by kind, from its pods' logs. If logs may not be read, the answer says so."""
         state, item = await self._job_item(request)
         if self._goodput is None:
             answer = JobTime(observed_at_s=state.observed_at_s, version=state.version, job=item.job, missing=NO_LOGS)
@@ -346,6 +359,7 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _job(self, request: web.Request) -> web.Response:
+        """Answer with all details of one job; at most 100 decisions."""
         state, item = await self._job_item(request)
         name = item.job
         decisions = tuple(each for each in state.decisions if each.object == name)[:100]
@@ -363,6 +377,10 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, state.version))
 
     async def _explained(self, request: web.Request) -> web.Response:
+        """Answer where a gang would land.
+
+        Raises HTTPForbidden unless the viewer may list nodes and pods of all namespaces.
+        """
         _, rights = await self._state(request)
         if not (rights.all_namespaces and rights.nodes):
             raise web.HTTPForbidden(reason="a landing names nodes and jobs of all namespaces: you may not list them")
@@ -373,6 +391,7 @@ class PageServer:
         return _encoded_response(request, _encoded(answer, answer.version))
 
     async def _viewer(self, request: web.Request) -> web.Response:
+        """Answer with the user's name, rights and the links of the page."""
         identity, rights, settings = await self._identity(request), await self._rights(request), self._settings
         viewer = Viewer(
             identity.user,
@@ -412,6 +431,7 @@ class PageServer:
         return response
 
     async def _end_session(self, request: web.Request) -> web.Response:
+        """End the browser's session and delete its cookie. Do nothing without a session."""
         self._sessions.end(request.cookies.get(COOKIE, ""))
         response = web.Response(status=204)
         response.del_cookie(COOKIE, path="/", httponly=True, samesite="Strict", secure=self._settings.secure_cookie)
@@ -438,6 +458,7 @@ class PageServer:
         return response
 
     async def _send_events(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Write an event at each new version, and at least every AGE_S seconds, until the session expires."""
         source, unknown = self._source, 0
         while True:
             changed = source.changed
@@ -483,6 +504,7 @@ def _encoded(answer: msgspec.Struct, version: int) -> _Encoded:
 
 
 def _encoded_response(request: web.Request, encoded: _Encoded) -> web.Response:
+    """Return an encoded answer, compressed if the client accepts gzip. Return 304 if the client has this version."""
     headers = {
         "ETag": encoded.tag,
         "Cache-Control": "private, no-cache",
@@ -497,6 +519,11 @@ def _encoded_response(request: web.Request, encoded: _Encoded) -> web.Response:
 
 
 def _bytes_response(request: web.Request, body: bytes, kind: str, cached: bool = False) -> web.Response:
+    """Return bytes as a response. kind: its content type, as in "text/html".
+
+    cached: the browser may keep it, but has to ask each time (ETag with no-cache); unchanged bytes are answered with
+    304.
+    """
     tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"} if cached else {}
     if cached and request.headers.get("If-None-Match") == tag:
@@ -505,5 +532,6 @@ def _bytes_response(request: web.Request, body: bytes, kind: str, cached: bool =
 
 
 def _problem(status: int, error: str, next_step: str = "") -> web.Response:
+    """Return an error as a JSON response. next_step: what the user can do; "" if nothing."""
     body = msgspec.json.encode(Problem(error, next_step))
     return web.Response(status=status, body=body, headers=HEADERS, content_type="application/json", charset="utf-8")

@@ -149,6 +149,9 @@ class PageSource:
         await run_together(self._informers.run, self._observe_for_ever)
 
     async def _observe_for_ever(self) -> None:
+        """Observe the cluster after each change, at most every OBSERVE_S seconds and at least every QUIET_S, until
+        cancelled.
+        """
         await self._informers.wait_for_sync()
         while True:
             self._informers.news.clear()
@@ -159,7 +162,10 @@ class PageSource:
                     await self._informers.news.wait()
 
     def observe(self) -> None:
-        """Make the state of now; wake those who wait for a new version."""
+        """Compute the state from the watches.
+
+        If it changed, give it a new version and wake all who wait for `changed`.
+        """
         now_s = self._clock.wall()
         observation = self._view.observation(now_s)
         policy = self._settings.policy()
@@ -204,7 +210,7 @@ class PageSource:
         return ((uid, job.queue, view.raw[job.key]) for uid, job in done.items() if job.key in view.raw)
 
     def why(self, job: str) -> tuple[tuple[str, str], ...]:
-        """Return why a job is as it is, link by link; nothing for a job that is gone. job: KIND/NAMESPACE/NAME."""
+        """Return the chain of causes of a job's state; empty for an unknown job. job: KIND/NAMESPACE/NAME."""
         observation = self._observation
         key = (
             next((each.job.key for each in observation.jobs if str(each.job.key) == job), None) if observation else None

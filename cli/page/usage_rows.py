@@ -76,6 +76,10 @@ def visible_usage(usage: Usage, state: ClusterState, rights: Rights) -> Usage:
 
 
 def _visible_line(line: UsageLine, queues: frozenset[str], rights: Rights) -> UsageLine | None:
+    """Return a line of the log without what the viewer may not see; None if nothing is left.
+
+    queues: that the viewer sees. Jobs in hidden namespaces are one sum without a name.
+    """
     if line.queue not in queues:
         lent = {queue: amount for queue, amount in line.lent_gpu_s.items() if queue in queues}
         returned = {queue: amount for queue, amount in line.returned_gpus.items() if queue in queues}
@@ -91,6 +95,7 @@ def _visible_line(line: UsageLine, queues: frozenset[str], rights: Rights) -> Us
 
 
 def _with_jobs(line: UsageLine, jobs: tuple[JobUsage, ...]) -> UsageLine:
+    """Return the line with these jobs in place of its own."""
     return UsageLine(
         line.at,
         line.seconds,

@@ -18,7 +18,7 @@ OURS = {"labelSelector": f"app.kubernetes.io/name={COMPONENT}"}
 
 
 async def gate_facts(client: Lists, pods: Sequence[Pod]) -> Gate | None:
-    """Tell what the pods of one job wait for behind our gate; None where none of them does."""
+    """Return what the pods of one job wait for behind our scheduling gate; None if none of them waits."""
     gated = behind_gate(pods)
     if not gated:
         return None

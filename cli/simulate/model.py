@@ -116,6 +116,8 @@ def simulate(
     policy = Policy(restart_s=options.restart_s, headroom=headroom)
 
     def run(policy: Policy | None, before: int, watch: Watch | None) -> Tape:
+        """Replay once. policy: None for no lending. before: jobs that ended in earlier runs, for the progress."""
+
         def at_event(world: ReplayWorld) -> None:
             ended(before + len(world.ended))
             if watch is not None:
@@ -182,7 +184,7 @@ def table_rows(found: Figures) -> tuple[tuple[str, str, str], ...]:
 
 
 def verdict(found: Figures) -> str:
-    """Return a sentence on what lending gave, and on the jobs that lost."""
+    """Return a sentence on what lending gained, and how many jobs ended more than a minute later."""
     gain = f"Jobs end {found.faster:.2f} times as fast on average" if found.faster >= 1.005 else "Jobs end no faster"
     used = f"the cluster is busy to {found.busy:.0%} rather than {found.busy_without:.0%}"
     paid = "no job ends later by more than a minute"

@@ -122,6 +122,7 @@ def report(trace: str, compared: Compared, found: Figures, curves: tuple[Curve, 
 
 
 def _outcome(before: Ran, after: Ran) -> JobOutcome:
+    """Return one job's times in both runs. before: without lending. after: with lending."""
     submitted = after.submitted
     return JobOutcome(
         submitted.name,

@@ -57,7 +57,10 @@ def _history(args: argparse.Namespace) -> int:
 
 
 async def history_of(client: Client, job_name: JobName, log: Path | None) -> Listing[Any]:
-    """Return the decisions on one job. Raises NoSuchJob, or OSError of the log. log: of decisions."""
+    """Return the decisions on one job. log: decision log, None to read only Events.
+
+    Raises NoSuchJob, or OSError of the log.
+    """
     import asyncio
 
     from turnout.cli.commands.listing import items

@@ -33,26 +33,27 @@ def add(commands: Any) -> None:
     add_no_namespace(nodes, "nodes")
     add_selector(nodes, "nodes")
     add_output(nodes, COLUMNS)
-    _add_key(nodes)
+    _add_taint_key(nodes)
     add_cluster(nodes)
     nodes.set_defaults(run=_list)
     more = nodes.add_subparsers(metavar="[COMMAND]")
     untaint = add_verb(more, "untaint", "free a node: it is tainted again when a check finds it faulty anew", _UNTAINT)
     untaint.add_argument("node", metavar="NODE", help="name of the node")
-    _add_key(untaint)
+    _add_taint_key(untaint)
     add_cluster(untaint, inner=True)
     untaint.set_defaults(run=_untaint)
 
 
-def _add_key(parser: argparse.ArgumentParser) -> None:
-    """Add the option --taint-key."""
+def _add_taint_key(parser: argparse.ArgumentParser) -> None:
+    """Add the option --taint-key, without a default: `_taint_key` supplies it."""
     # A subcommand's default would hide what stands before it.
     parser.add_argument(
         "--taint-key", default=argparse.SUPPRESS, help="key of the taint, as the autoscaler has it (turnout.dev/faulty)"
     )
 
 
-def _key(args: argparse.Namespace) -> str:
+def _taint_key(args: argparse.Namespace) -> str:
+    """Return the key that --taint-key names, by default turnout.dev/faulty."""
     from turnout.kube.labels import FAULTY
 
     return getattr(args, "taint_key", FAULTY)
@@ -77,7 +78,7 @@ def _list(args: argparse.Namespace) -> int:
                     found += msgspec.json.decode(page).get("items") or []
             except Forbidden as error:
                 raise NoSuch(f"you may not list nodes: {error.message}") from error
-            return listing(rows(found, _key(args), args.show_cleared))
+            return listing(rows(found, _taint_key(args), args.show_cleared))
 
         await show(args, look, say, RealClock())
 
@@ -97,7 +98,7 @@ def _untaint(args: argparse.Namespace) -> int:
         from turnout.kube.errors import Forbidden, NotFound
 
         try:
-            await _remove_taint(client, args.node, _key(args))
+            await _remove_taint(client, args.node, _taint_key(args))
         except NotFound as error:
             raise NoSuch(f"there is no node {args.node!r}; `turnout nodes` lists those that are tainted") from error
         except Forbidden as error:

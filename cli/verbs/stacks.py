@@ -51,7 +51,7 @@ def _stacks(args: argparse.Namespace) -> int:
 
 
 def _gathered(folder: Path) -> WorldStacks:
-    """Read all files of the folder. One that cannot be read is told, and its rank is silent."""
+    """Read all stack files of the folder. A file that cannot be read is reported, and its rank counts as silent."""
     from turnout.launcher.errors import BadStacks
     from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read
     from turnout.launcher.health.stack_traces.stack_tree import MAX_RANKS, RankStacks, WorldStacks

@@ -91,19 +91,22 @@ def _topology(args: argparse.Namespace) -> int:
     async def work(client: Client) -> None:
         """Print the tree of switches, repeatedly with --watch."""
         if args.svg:
-            say(picture_of(await look(client, settings, "default", sizes=False), settings))
+            say(topology_svg(await look(client, settings, "default", sizes=False), settings))
             return
 
         async def observe() -> Listing[Branch]:
-            return tree_of(await look(client, settings, "default", sizes=False), settings, args.nodes)
+            return topology_listing(await look(client, settings, "default", sizes=False), settings, args.nodes)
 
         await show(args, observe, say, RealClock())
 
     return run_verb("topology", args, work)
 
 
-def tree_of(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listing[Branch]:
-    """Return the map with the GPUs on it. Raises CannotSee where nodes or pods may not be listed."""
+def topology_listing(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listing[Branch]:
+    """Return the topology map as a listing, with the used and the allocatable GPUs of each switch.
+
+    with_nodes: also list each node. Raises CannotSee where nodes or pods may not be listed.
+    """
     from turnout.cli.views.topology import listing, rows, tree_nodes
 
     used = {node: sum(gangs.values()) for node, gangs in _holders(view).items()}
@@ -111,8 +114,11 @@ def tree_of(view: SchedulerView, settings: Settings, with_nodes: bool) -> Listin
     return listing(found, (view.map_fault,) if view.map_fault else ())
 
 
-def picture_of(view: SchedulerView, settings: Settings) -> str:
-    """Return the map with the GPUs on it as SVG. Raises CannotSee where nodes or pods may not be listed."""
+def topology_svg(view: SchedulerView, settings: Settings) -> str:
+    """Return an SVG picture of the topology map: switches, nodes, and the GPUs that each gang uses on each node.
+
+    Raises CannotSee where nodes or pods may not be listed.
+    """
     from turnout.cli.views.topology import tree_nodes
     from turnout.cli.views.topology_svg import svg
 
@@ -123,7 +129,10 @@ def picture_of(view: SchedulerView, settings: Settings) -> str:
 
 
 def _holders(view: SchedulerView) -> dict[str, Counter[str]]:
-    """Return the GPUs of each gang on each node. Raises CannotSee where nodes or pods may not be listed."""
+    """Return the GPUs of each gang on each node: node -> key of the gang -> GPUs. Pods without GPUs are left out.
+
+    Raises CannotSee where nodes or pods may not be listed.
+    """
     from turnout.cli.commands.listing import CannotSee, may_not
 
     if view.missing:

@@ -57,7 +57,7 @@ def add(commands: Any) -> None:
 def _usage(args: argparse.Namespace) -> int:
     """Print one report. Return the exit code."""
     from turnout.cli.views.listing import text
-    from turnout.cli.views.usage import listing
+    from turnout.cli.views.usage import usage_listing
     from turnout.kube.client.clock import RealClock
 
     try:
@@ -69,7 +69,7 @@ def _usage(args: argparse.Namespace) -> int:
         older = f"; {usage.older_lines} lines are older" if usage.older_lines else ""
         print(f"turnout usage: {args.decision_log} has no line about usage of that time{older}", file=sys.stderr)
         return ExitCode.FAILED
-    say(_csv(args.by, usage) if args.output == "csv" else text(listing(args.by, usage), args.output))
+    say(_csv(args.by, usage) if args.output == "csv" else text(usage_listing(args.by, usage), args.output))
     return ExitCode.DONE
 
 
@@ -93,11 +93,14 @@ def _read(log: Path, since_s: float) -> Usage:
 
     if str(log) == "-":
         return read_usage(sys.stdin.buffer, since_s)
-    return read_usage(_lines(log), since_s)
+    return read_usage(_log_lines(log), since_s)
 
 
-def _lines(log: Path) -> Iterator[bytes]:
-    """Yield the lines of a decision log, those of the previous file first. Raises OSError."""
+def _log_lines(log: Path) -> Iterator[bytes]:
+    """Yield the lines of a decision log, oldest first: first those of the rotated file LOG.1, if it exists.
+
+    Raises OSError.
+    """
     previous = log.with_name(log.name + ".1")
     for path in (previous, log) if previous.exists() else (log,):
         with path.open("rb") as file:

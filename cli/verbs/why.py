@@ -79,7 +79,7 @@ def _why(args: argparse.Namespace) -> int:
 
 
 def _job_key(name: JobName, cluster_view: AutoscalerSnapshot) -> JobKey:
-    """Give the key of the job that is asked for. Raises NoSuchJob."""
+    """Return the key of the job that a name means. Raises NoSuchJob."""
     from turnout.cli.commands.listing import may_not
     from turnout.cli.why import NoSuchJob, resolve_job
 
@@ -138,7 +138,7 @@ def _chain(
 
 
 def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
-    """Give what the pods of the job tell by themselves."""
+    """Return what the job's own pods show, for a person who may not list the whole cluster."""
     from turnout.autoscaler.reporting.why import ClusterContext, members
     from turnout.cli.why import LimitedView
 
@@ -149,7 +149,7 @@ def _limited_view(cluster_view: AutoscalerSnapshot, key: JobKey) -> LimitedView:
 
 
 def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
-    """Give the pods of a job, or of a gang that is nobody's job."""
+    """Return the pods of a job, or of a gang that no job owns."""
     view = cluster_view.view
     return view.pods_of(key) or [
         pod for name, _, entries in view.unmanaged.all_gangs() if name == key for pod, _ in entries
@@ -157,7 +157,7 @@ def _pods(cluster_view: AutoscalerSnapshot, key: JobKey) -> list[Pod]:
 
 
 def _repair(cluster_view: AutoscalerSnapshot, key: JobKey, answer: Told) -> str | None:
-    """Say what becomes of a job below its min; None of one that is whole, or of which the min is not known."""
+    """Return what will happen to a job below its minimum; None if the job has its minimum, or if that is not known."""
     from turnout.autoscaler.reporting.why import Chain
     from turnout.cli.why import repair_of_job
 
@@ -225,7 +225,7 @@ def _document(found: Told, account: Account | None, gate: Gate | None, repair: s
 
 
 def _unknown(cluster_view: AutoscalerSnapshot) -> list[tuple[str, str]]:
-    """Return a row for each thing that cannot be told, since it may not be listed."""
+    """Return a row for each kind of object that may not be listed, and what therefore stays unknown."""
     from turnout.cli.commands.listing import may_not
 
     found = []

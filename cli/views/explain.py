@@ -82,7 +82,12 @@ class AskedGang:
 
 
 def gang_of(text: str, namespace: str, resource: str, *, least: int | None = None, **more: Any) -> AskedGang:
-    """Read PODSxGPUS. Raises BadGang."""
+    """Return the gang that a text like 16x8 (PODSxGPUS) means. least: minimum number of pods, None for all.
+
+    Raises BadGang.
+
+    more: further fields of AskedGang.
+    """
     found = re.fullmatch(r"([0-9]{1,6})x([0-9]{1,4})", text)
     if found is None:
         raise BadGang(f"{text!r} is no gang: PODSxGPUS, as in 4x8")
@@ -121,9 +126,9 @@ def explain(
     gpus: Gpus,
     now_s: float,
 ) -> Explained:
-    """Plan a gang behind all that waits now, and ask what the autoscaler would decide on it. Raises BadGang.
+    """Plan a gang after everything that waits now, and ask the autoscaler's decision about it. Raises BadGang.
 
-    view, autoscaler: what the extender and the autoscaler know; the gang stays in both. now_s: since 1970.
+    view, autoscaler: what both programs know; the gang's pods are added to them and stay. now_s: since 1970.
     """
     pods = _pods(gang, now_s)
     shape = _shape(pods[0])
@@ -347,7 +352,7 @@ def listing(explained: Explained) -> Listing[Landing]:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Write ascending numbers shortly: 0-3,8."""
+    """Return ascending numbers as text, consecutive ones joined: 0-3,8."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

@@ -65,6 +65,7 @@ def fields_of(line: str, event: str) -> Mapping[str, object]:
 
 
 def _totals(fields: Mapping[str, object]) -> Totals | None:
+    """Return the totals of a log line's fields; None if a required number is missing."""
     until_s, wall_s, undecided_s = (number(fields.get(name)) for name in ("until_s", "wall_s", "undecided_s"))
     if until_s is None or wall_s is None or undecided_s is None:
         return None

@@ -44,7 +44,7 @@ class HistoryRow:
 
 
 def rows_of_events(events: Iterable[Object], pods: frozenset[str], kind: str, name: str) -> list[HistoryRow]:
-    """Return what Events tell of an object, and those of our components on its pods. kind: as Events have it."""
+    """Return the rows of Events about an object, and of our components' Events about its pods. kind: as in Events."""
     found = []
     for event in map(read_event, events):
         is_of_pod = event.kind == "Pod" and event.name in pods and event.component in OURS

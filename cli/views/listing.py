@@ -34,7 +34,7 @@ class Column(Generic[R]):
     share: Callable[[R], float] | None = None
 
     def key(self, row: R) -> Any:
-        """Return by what a row is sorted: numbers first, from the least on, then texts."""
+        """Return the sort key of a row: numbers first, ascending, then texts."""
         if self.order is not None:
             return self.order(row)
         cell = self.cell(row)
@@ -76,7 +76,7 @@ class Listing(Generic[R]):
 
 
 def text(listing: Listing[Any], form: str, *, headers: bool = True) -> str:
-    """Write a listing in one of FORMS, without the last line's end. headers: a table has a line over its columns."""
+    """Return a listing as text, without a newline at the end. form: one of FORMS. headers: a table has a heading."""
     if form in ("json", "yaml"):
         values = listing.document or [dict(listing.value(row)) for row in listing.rows]
         return encoded(values, form)
@@ -94,9 +94,9 @@ def encoded(values: Any, form: str) -> str:
 
 
 def changes(listing: Listing[Any], form: str, before: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write only the rows that are new or have changed, as `kubectl get -w` does: no head, a document each.
+    """Return only the new and the changed rows, as `kubectl get -w` does: no heading, one document for each row.
 
-    before: an earlier listing's `steady`. Returns "" where nothing has changed.
+    before: an earlier listing's `steady`. Returns "" if nothing has changed.
     """
     rows = listing.news(before)
     if not rows:
@@ -113,7 +113,7 @@ def changes(listing: Listing[Any], form: str, before: Mapping[str, Mapping[str, 
 
 
 def _table(listing: Listing[Any], wide: bool) -> list[str]:
-    """Lay the rows out under their heads; nothing where there are none."""
+    """Return the lines of a table: the headings, then the rows; [] without rows. wide: also show the wide columns."""
     columns = [column for column in listing.columns if wide or not column.wide]
     if not listing.rows:
         return []

@@ -40,7 +40,7 @@ class QueueRow:
 
 
 def rows(observation: Observation, gangs: Mapping[JobKey, UnmanagedGang], gpus: Gpus) -> list[QueueRow]:
-    """Return every queue that is described, or that a job is in, by name. gpus: the resources that count as a GPU."""
+    """Return a row for every queue that is configured or that has a job, by name. gpus: names of GPU resources."""
     of: dict[str, list[JobState]] = {name: [] for name in observation.queues if not bounds_several(name)}
     for each in observation.jobs:
         of.setdefault(each.job.queue, []).append(each)

@@ -37,6 +37,7 @@ def read_saves(lines: Iterable[str]) -> list[LoggedSave]:
 
 
 def _save(fields: Mapping[str, object], outcome: SaveOutcome) -> LoggedSave | None:
+    """Return the save of a log line's fields; None if a required field is missing or out of bounds."""
     at_s, step, rank, took_s = (number(fields.get(name)) for name in ("ended_s", "step", "rank", "took_s"))
     tier = str(fields.get("tier"))
     if at_s is None or step is None or tier not in set(SaveTier) or max(at_s, step, rank or 0) > MAX_NUMBER:

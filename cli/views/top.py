@@ -84,7 +84,7 @@ def offers(nodes: Iterable[Node], gpus: Gpus) -> list[NodeOffer]:
 
 
 def closed(node: Node) -> str:
-    """Say what keeps every new pod away from a node, "" for nothing. A taint that GPU pods tolerate is nothing."""
+    """Return why no new GPU pod can go to a node, "" if one can. A taint that GPU pods tolerate does not count."""
     if any(each.status != "True" for each in node.status.conditions or () if each.type == "Ready"):
         return "not ready"
     if node.spec.unschedulable:
@@ -101,7 +101,7 @@ _KEYS: Mapping[str, Callable[[Held], str]] = {
 
 
 def rows(by: str, holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> list[TopRow]:
-    """Return who holds most first; of nodes all that offer GPUs, the fullest first. by: one of BY."""
+    """Return a row for each owner, most GPUs first; by node, all that offer GPUs, the fullest first. by: one of BY."""
     offered = {each.node: each for each in offers} if by == "node" else {}
     sums = {name: _Sum() for name in offered}
     for each in holdings:
@@ -118,7 +118,7 @@ def rows(by: str, holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> list
 
 
 def summary(holdings: Iterable[Held], offers: Sequence[NodeOffer]) -> str:
-    """Say how full the cluster is."""
+    """Return a sentence about how many GPUs of the cluster are used."""
     total_gpus, closed = sum(each.gpus for each in offers), sum(each.gpus for each in offers if each.why)
     used = sum(each.gpus for each in holdings if each.node)
     share = f" ({used / total_gpus:.0%})" if total_gpus else ""

@@ -307,8 +307,11 @@ def values(report: str, row: Row) -> dict[str, Any]:
     }
 
 
-def listing(report: str, usage: Usage) -> Listing[Row]:
-    """Return a report as a table or JSON."""
+def usage_listing(report: str, usage: Usage) -> Listing[Row]:
+    """Return a report as a listing, which is printed as a table or as JSON. report: a key of REPORTS.
+
+    Idle columns that are zero in all rows are left out. The notes give the measured time and the number of bad lines.
+    """
     found = rows(report, usage)
     names = [name for name in fields(report) if _is_shown(name, report, found)]
     columns = tuple(Column(_head(name), _cell(report, name), number=_is_number(name)) for name in names)
@@ -331,12 +334,15 @@ def _is_shown(name: str, report: str, rows: Sequence[Row]) -> bool:
 
 
 def _is_number(name: str) -> bool:
+    """Return True if a field holds a number: GPU-hours or GPUs."""
     return name.endswith(("_hours", "_gpus"))
 
 
 def _head(name: str) -> str:
+    """Return a column's heading, from its field's name."""
     return name.removesuffix("_gpu_hours").replace("_", " ").upper() if name != "gpu_hours" else "GPU HOURS"
 
 
 def _cell(report: str, name: str) -> Callable[[Row], str]:
+    """Return the function that gives a row's text in one column: numbers with two digits after the point."""
     return lambda row: f"{values(report, row)[name]:.2f}" if _is_number(name) else str(values(report, row)[name])

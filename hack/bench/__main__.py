@@ -25,7 +25,7 @@ RESULTS = Path("build/bench")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what was named and print it."""
+    """Run the benchmarks that are named and print their outcomes. Return the exit code."""
     names = names_of_benchmarks()
     parser = argparse.ArgumentParser(prog="python -m hack.bench", description="Measure ours beside its baselines.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one or several of {', '.join(names)}")
@@ -67,7 +67,7 @@ def _status(command: Sequence[str]) -> int:
 
 
 def run_each(names: Sequence[str], scale: Scale, status_of: Callable[[Sequence[str]], int] = _status) -> int:
-    """Run each in its own process, so that none measures what another left behind. A broken one stops no other.
+    """Run each benchmark in its own process, so that one does not affect another. A failure does not stop the others.
 
     status_of: runs a command and returns its exit status.
     """
@@ -90,7 +90,7 @@ def _console() -> Console:
 
 
 def show(name: str, outcome: Outcome, save: bool = True) -> None:
-    """Print an outcome. save: write it to build/bench, too."""
+    """Print an outcome. save: also write it to build/bench."""
     console = _console()
     console.rule(outcome.title)
     for table in outcome.tables:
@@ -107,7 +107,7 @@ def show(name: str, outcome: Outcome, save: bool = True) -> None:
 
 
 def as_json(name: str, outcome: Outcome) -> str:
-    """Return the one line for machines. A figure that is no number is written as null."""
+    """Return an outcome as one line of JSON. A figure that is not finite is null."""
     targets = [
         {
             "name": target.name,
@@ -123,7 +123,7 @@ def as_json(name: str, outcome: Outcome) -> str:
 
 
 def drawn(table: Table) -> RichTable:
-    """Return a table as rich draws it: the first column to the left, numbers to the right."""
+    """Return a table for rich: the first column aligned to the left, numbers to the right."""
     rich = RichTable(title=table.title, title_justify="left")
     for at, column in enumerate(table.columns):
         rich.add_column(column, justify="left" if at == 0 else "right")
@@ -133,6 +133,7 @@ def drawn(table: Table) -> RichTable:
 
 
 def _targets(outcome: Outcome) -> Table:
+    """Return the table of an outcome's targets, with limits and whether they are met."""
     rows = [
         (target.name, target.value, f"{target.op} {target.limit:g}", "met" if target.met else "NOT MET")
         for target in outcome.targets

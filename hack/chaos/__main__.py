@@ -59,7 +59,7 @@ class Settings:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Play the schedules one after the other."""
+    """Play the schedule of each seed, one after another. Return the exit code."""
     default = Settings()
     parser = argparse.ArgumentParser(prog="python -m hack.chaos", description="Strike kinds of faults, by seeds.")
     parser.add_argument("--seed", type=int, default=default.seed, help="of the first schedule (%(default)s)")
@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
+    """Play the scenarios of one seed and print each result. Return the strikes, and a line for each failed scenario."""
     found, failed = registry.play(seed, settings.folder.absolute(), settings.kinds.kinds)
     for each in found:
         print(f"seed {seed}: {TITLES[each.kind]}: struck {each.times} times{each.detail and ': '}{each.detail}")
@@ -93,6 +94,10 @@ def _scenarios(seed: int, settings: Settings) -> tuple[list[Strike], list[str]]:
 
 
 def _play(seed: int, settings: Settings) -> Outcome:
+    """Play the schedule of one seed on the simulated cluster, and print its faults and violated invariants.
+
+    The seed's folder is deleted unless an invariant was violated.
+    """
     events = schedule(seed, settings.faults, settings.kinds.faults)
     home = settings.folder.absolute() / f"seed-{seed}"
     shutil.rmtree(home, ignore_errors=True)
@@ -111,7 +116,7 @@ def _play(seed: int, settings: Settings) -> Outcome:
 
 
 def _told(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
-    """Tell each fault, and the rounds that followed."""
+    """Return a line for each fault, with the rounds that followed it."""
     first_s, hurried = outcome.records[0].at_s, iter([*(event.hurried for event in events)])
     lines, rounds = list[str](), set[int]()
     for record in outcome.records:
@@ -128,6 +133,10 @@ def _told(events: Sequence[FaultEvent], outcome: Outcome) -> list[str]:
 
 
 def _close(settings: Settings, outcomes: Sequence[Outcome], strikes: Sequence[Strike]) -> int:
+    """Print the table of strikes, the fault kinds that hit nothing, and a JSON summary.
+
+    Return the exit code: 1 for a miss.
+    """
     records = [record for outcome in outcomes for record in outcome.records]
     asked = {*settings.kinds.kinds, *(kind for fault, kind in OF_JOB.items() if fault in settings.kinds.named)}
     asked |= {each.kind for each in strikes}
@@ -148,6 +157,7 @@ def _is_kind(word: str) -> bool:
 
 
 def _asked(text: str) -> Asked:
+    """Parse the value of --kinds. Raises ArgumentTypeError."""
     try:
         return Asked.of(text.lower().split(","))
     except (KeyError, ValueError) as error:

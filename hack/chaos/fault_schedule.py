@@ -47,9 +47,9 @@ class FaultEvent:
 
 
 def schedule(seed: int, faults: int, kinds: Sequence[Fault] = tuple(Fault)) -> tuple[FaultEvent, ...]:
-    """Draw so many faults. Every kind comes before one comes again, so that a short schedule is a varied one.
+    """Draw a schedule of `faults` faults. Every kind occurs before a kind occurs again.
 
-    The first is never hurried. The same seed, count and kinds give the same schedule for ever.
+    The first fault is never hurried. The same seed, count and kinds always give the same schedule.
     """
     dice, events, bag = Random(f"chaos/{seed}"), list[FaultEvent](), list[Fault]()
     for number in range(faults):

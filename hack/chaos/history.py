@@ -67,7 +67,7 @@ class Terms:
 
 
 def read(text: str) -> Iterator[Record]:
-    """Yield the records of one file. A line that a kill has cut is left out."""
+    """Yield the records of one file. A last line that was cut by a kill is left out."""
     known = set(Record.__dataclass_fields__)
     for line in text.splitlines():
         try:
@@ -116,7 +116,7 @@ class Round:
 
     @property
     def saved_by_all(self) -> int:
-        """The newest step that every rank of its world has in memory; -1 for none."""
+        """Return the newest step that every rank of the round has in memory; -1 for none."""
         newest = {record.rank: record.step for record in self.all("begun")}
         for record in self.all("saved"):
             newest[record.rank] = max(newest.get(record.rank, -1), record.step)
@@ -130,7 +130,7 @@ class Round:
 
 
 def rounds_of(records: Iterable[Record]) -> tuple[Round, ...]:
-    """All rounds in which a process got as far as its first line, the oldest first."""
+    """Return all rounds in which some process began to train, oldest first."""
     by_number: defaultdict[int, list[Record]] = defaultdict(list)
     for record in records:
         if record.rank >= 0:

@@ -40,7 +40,7 @@ class Violation:
 
 
 def breaches(records: Sequence[Record], terms: Terms) -> tuple[Violation, ...]:
-    """Every law that this history breaks. Raises nothing."""
+    """Return every violation of an invariant in this history. Raises nothing."""
     rounds = rounds_of(records)
     told = sorted((record for record in records if record.rank < 0), key=lambda record: record.at_s)
     laws = (_apart(rounds), _sizes(rounds, terms), _one_each(rounds), _alike(rounds))
@@ -50,6 +50,7 @@ def breaches(records: Sequence[Record], terms: Terms) -> tuple[Violation, ...]:
 
 
 def _apart(rounds: Sequence[Round]) -> Iterator[Violation]:
+    """Check that a round makes no step after the next round's first step."""
     trained = [each for each in rounds if each.steps_s]
     for before, after in pairwise(trained):
         if before.steps_s[-1] > after.steps_s[0]:
@@ -60,6 +61,7 @@ def _apart(rounds: Sequence[Round]) -> Iterator[Violation]:
 
 
 def _sizes(rounds: Sequence[Round], terms: Terms) -> Iterator[Violation]:
+    """Check that each round has between `terms.least` and `terms.most` ranks."""
     for each in rounds:
         for world in sorted({record.world for record in each.records}):
             if not terms.least <= world <= terms.most:
@@ -68,6 +70,7 @@ def _sizes(rounds: Sequence[Round], terms: Terms) -> Iterator[Violation]:
 
 
 def _one_each(rounds: Sequence[Round]) -> Iterator[Violation]:
+    """Check that all members of a round agree on its size, and that each rank began exactly once."""
     for each in rounds:
         worlds = sorted({record.world for record in each.records})
         if len(worlds) > 1:
@@ -82,6 +85,7 @@ def _one_each(rounds: Sequence[Round]) -> Iterator[Violation]:
 
 
 def _alike(rounds: Sequence[Round]) -> Iterator[Violation]:
+    """Check that all ranks of a round resume from the same state, and make consecutive steps from there."""
     reached = 0
     for each in rounds:
         begun = {(record.step, record.epoch, record.cursor) for record in each.all("begun")}
@@ -113,7 +117,10 @@ def _committed(rounds: Sequence[Round], told: Sequence[Record]) -> Iterator[Viol
 
 
 def _memory(rounds: Sequence[Round], told: Sequence[Record], terms: Terms) -> Iterator[Violation]:
-    """Only where no second fault came before the new round had begun: a recovery that is disturbed may read storage."""
+    """Check that a round loses no step that all ranks of the round before had in memory, and resumes from memory.
+
+    Skipped if two faults occurred since its last step, or if no process of the round before is left.
+    """
     begun = [each for each in rounds if each.start >= 0]
     for before, after in pairwise(begun):
         first_s = after.all("begun")[0].at_s
@@ -130,7 +137,9 @@ def _memory(rounds: Sequence[Round], told: Sequence[Record], terms: Terms) -> It
 
 
 def _descent(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
-    """Return the steps that count: epoch, samples over all ranks, and whether every rank has reported."""
+    """Return the steps on which the final state is based, by number: (epoch, sample IDs of all ranks, all ranks
+    reported).
+    """
     line: dict[int, tuple[int, list[int], bool]] = {}
     for each in rounds:
         if each.start < 0:
@@ -146,6 +155,7 @@ def _descent(rounds: Sequence[Round]) -> dict[int, tuple[int, list[int], bool]]:
 
 
 def _once(rounds: Sequence[Round], terms: Terms) -> Iterator[Violation]:
+    """Check that no step is missing, and that each epoch has every sample exactly once."""
     line = _descent(rounds)
     if missing := sorted(set(range(1, max(line, default=0) + 1)) - set(line)):
         yield Violation(Invariant.ONCE, f"step {missing[0]} was never made, later ones count")
@@ -168,6 +178,7 @@ def _done(records: Sequence[Record]) -> list[Record]:
 
 
 def _ended(told: Sequence[Record], done: Sequence[Record], terms: Terms) -> Iterator[Violation]:
+    """Check that the job ended with exit code 0, and that every rank ended after the last step."""
     for over in (record for record in told if record.event == "over" and record.code):
         yield Violation(Invariant.ENDED, f"the job was over with {over.code}: {over.why}")
     if not done or any(record.step != terms.steps for record in done):
@@ -176,6 +187,7 @@ def _ended(told: Sequence[Record], done: Sequence[Record], terms: Terms) -> Iter
 
 
 def _model(done: Sequence[Record], terms: Terms) -> Iterator[Violation]:
+    """Check that the final model equals that of an undisturbed run, within RTOL. Skipped if that model is not known."""
     for model in {record.model for record in done if record.model} if terms.model else ():
         close = len(model) == len(terms.model) and all(
             math.isclose(ours, theirs, rel_tol=RTOL, abs_tol=TINY)

@@ -12,7 +12,10 @@ from hack.chaos.strike_table import Check, Strike
 
 
 def strikes(seed: int, records: Sequence[Record], breaches: Sequence[Violation]) -> list[Strike]:
-    """Sum up the faults that hit somebody, by kind. A violation counts for each kind that struck under its seed."""
+    """Return a strike for each kind of fault that hit a process, pod or node under this seed.
+
+    A violation counts for each of these kinds.
+    """
     checks = tuple(
         Check(law.value, tuple(breach.what for breach in breaches if breach.law is law)) for law in Invariant
     )

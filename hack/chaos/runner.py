@@ -33,7 +33,10 @@ class Outcome:
 
 
 async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
-    """Play it in this folder, which must not be there yet. Raises ChildFailed when a program does not come up."""
+    """Run the job under a schedule of faults. home: must not exist; history and logs stay there.
+
+    Returns the outcome, with violations of invariants. Raises ChildFailed if a program does not start.
+    """
     began_s = time.monotonic()
     async with stage(home, plan) as found:
         alone = asyncio.create_task(asyncio.to_thread(undisturbed, home / "alone", plan))
@@ -53,6 +56,7 @@ async def run(events: Sequence[FaultEvent], home: Path, plan: Plan) -> Outcome:
 
 
 async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[FaultEvent]) -> None:
+    """Inject each fault in turn, then wait until the job completes. Raises Stood if the job makes no progress."""
     await found.until(lambda: found.steps_since(0.0) >= _QUIET, "the job trains", PATIENCE_S)
     for number, event in enumerate(events):
         await asyncio.sleep(event.after_s)
@@ -69,7 +73,7 @@ async def _play(found: Testbed, injectors: FaultInjectors, events: Sequence[Faul
 
 
 async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record) -> None:
-    """Wait until a round that came after the fault has made a few steps; after one that takes nobody, any round."""
+    """Wait until a round that began after the fault made a few steps; any round after a fault that hit nothing."""
     newer_than = -1 if not record.who or Fault[record.kind] in {*UNNOTICED, Fault.RIVAL} else record.round
     if record.kind in (Fault.RIVAL.name, Fault.CUT.name, Fault.FULL.name, Fault.STOPPED.name):
         await injectors.settle()
@@ -79,7 +83,7 @@ async def trains_again(found: Testbed, injectors: FaultInjectors, record: Record
 
 
 def undisturbed(home: Path, plan: Plan) -> tuple[float, ...]:
-    """Return the model of the same job that nothing happens to."""
+    """Train the same job without faults. Return its final model."""
     home.mkdir(parents=True)
     (home / "plan.json").write_text(json.dumps(asdict(plan)))
     env = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}

@@ -49,7 +49,7 @@ def rows(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[Row, ...]:
 
 
 def table(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
-    """Print the rows as lines of text, the heading first, and each violation after them."""
+    """Return the rows as lines of text, the heading first, and a line for each violation at the end."""
     wide = max([len("invariant"), *(len(row.invariant) for row in rows(asked, strikes))]) + 2
     head = f"{'':>3} {'fault kind':34}{'seeds':>6}{'struck':>8}  {'invariant':{wide}}verdict"
     lines, before = [head], None
@@ -63,7 +63,7 @@ def table(asked: Iterable[Kind], strikes: Sequence[Strike]) -> tuple[str, ...]:
 
 
 def violations(strikes: Iterable[Strike]) -> tuple[str, ...]:
-    """List every violation, with its kind and seed."""
+    """Return a line for every violation, with its kind and seed."""
     return tuple(
         f"{_VIOLATED}: {TITLES[strike.kind]}, seed {strike.seed}: {check.invariant}: {what}"
         for strike in strikes
@@ -84,6 +84,10 @@ def code(asked: Iterable[Kind], strikes: Sequence[Strike]) -> int:
 
 
 def _rows_of(kind: Kind, strikes: Sequence[Strike]) -> Iterator[Row]:
+    """Yield the rows of one kind, one for each invariant that was checked.
+
+    If nothing was checked, yield one row that says so.
+    """
     found = [strike for strike in strikes if strike.kind is kind and strike.times > 0]
     seeds, struck = len({strike.seed for strike in found}), sum(strike.times for strike in found)
     checks = [check for strike in found for check in strike.checks]

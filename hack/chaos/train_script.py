@@ -89,7 +89,7 @@ class Training:
         self.sampler.load_state_dict(state["sampler"])
 
     def step(self, number: int, diary: Diary) -> None:
-        """One global batch."""
+        """Train on one global batch, and record the samples and the loss. number: of the step, from 1."""
         sampler = self.sampler
         if not sampler.left:
             sampler.next_epoch()
@@ -108,7 +108,7 @@ class Training:
         diary.note("stepped", step=number, epoch=sampler.epoch, **told)
 
     def dawdle(self, number: int) -> None:
-        """Take longer the nearer the end is, until told to finish: every fault finds a job that trains."""
+        """Sleep longer the nearer the end is, until told to finish, so that every fault meets a job that trains."""
         pause_s = min(MOST_PAUSE_S, self.plan["pace_s"] * self.total / (self.total - number + 1))
         end_s = time.monotonic() + pause_s
         while time.monotonic() < end_s and not (self.home / "finish").exists():
@@ -119,7 +119,7 @@ class Training:
 
 
 def undisturbed(home: Path, diary: Diary) -> None:
-    """Train alone, and save nothing: every other run has to end in this state."""
+    """Train in one process without saves, and record the final model, which every other run has to reach."""
     training = Training(home)
     for step in range(1, training.total + 1):
         training.step(step, diary)
@@ -127,7 +127,7 @@ def undisturbed(home: Path, diary: Diary) -> None:
 
 
 def train(home: Path, diary: Diary) -> None:
-    """From where it was to the end, or to the step at which all stop."""
+    """Train from the newest state to the end, or to the step at which all ranks stop."""
     training = Training(home)
     checkpoints, steps = Checkpointer(home / "storage" / "run", replicated=True, keep=KEPT), Steps()
     loaded = checkpoints.load()
@@ -154,7 +154,7 @@ def train(home: Path, diary: Diary) -> None:
 
 
 def main() -> None:
-    """Under turnout-run one of its processes; alone the undisturbed run."""
+    """Train as a rank under turnout-run; without it, do the undisturbed run."""
     torch.set_num_threads(1)
     home = Path(sys.argv[1])
     alone = "RANK" not in os.environ

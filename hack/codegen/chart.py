@@ -119,7 +119,7 @@ class Rendered:
 
 
 def manifests() -> dict[str, Rendered]:
-    """Give each file of manifests by its path in MANIFESTS."""
+    """Return the description of each rendered manifest by its path in MANIFESTS."""
     nominator = {**_OFF, **_NOBODY, "nominator.enabled": "true"}
     found = {
         "extender.yaml": Rendered({**_OFF, **_NOBODY, "extender.enabled": "true"}),
@@ -143,7 +143,7 @@ def manifests() -> dict[str, Rendered]:
 
 
 def copies() -> dict[Path, str]:
-    """Give the text of each file that the chart has from elsewhere in deploy, by its path."""
+    """Return the text of each chart file that is a copy of another file in deploy, by its path."""
     found = {
         CHART / "files/crds" / each.name: each.read_text() for each in sorted((ROOT / "deploy/crds").rglob("*.yaml"))
     }
@@ -154,7 +154,7 @@ def copies() -> dict[Path, str]:
 
 
 def files() -> dict[Path, str]:
-    """Give the text of every file that is written here. Raises NotBuilt without helm."""
+    """Return the text of every generated file, by its path. Raises NotBuilt without helm."""
     text = (ROOT / CHART / "README.md").read_text()
     before, _, rest = text.partition(TABLE[0])
     after = rest.partition(TABLE[1])[2]
@@ -171,7 +171,7 @@ def files() -> dict[Path, str]:
 
 
 def helm(*arguments: str) -> str:
-    """Run helm and return what it prints. Raises HelmRefused with its words, NotBuilt."""
+    """Run helm and return its output. Raises HelmRefused with its error message, NotBuilt without helm."""
     done = subprocess.run(
         [cache.binary("helm"), *arguments], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
     )
@@ -183,14 +183,14 @@ def helm(*arguments: str) -> str:
 def render(
     values: Mapping[str, str], *more: str, namespace: str = NAMESPACE, release: str = RELEASE, tests: bool = False
 ) -> str:
-    """Render the chart with these values. tests: with the pod of `helm test`."""
+    """Render the chart with these values. more: further arguments of helm. tests: include the pod of `helm test`."""
     told = [f"--set={key}={value}" for key, value in values.items()]
     where = (f"--namespace={namespace}", f"--kube-version={KUBERNETES}", *(() if tests else ("--skip-tests",)))
     return helm("template", release, str(CHART), *where, *told, *more)
 
 
 def rendered(wanted: Rendered) -> str:
-    """Give the text of one file of manifests."""
+    """Return the text of one rendered manifest."""
     out = set() if wanted.without is None else {_key(each) for each in documents(render({**ALWAYS, **wanted.without}))}
     kept = [
         text
@@ -202,7 +202,7 @@ def rendered(wanted: Rendered) -> str:
 
 
 def golden(profile: Profile) -> str:
-    """Give what a profile renders to, as a reviewer of a change of the chart sees it.
+    """Return what the chart renders for a profile, so that a reviewer sees the effect of a change.
 
     Keys that helm makes are left out, and so are definitions, which are copies.
     """
@@ -228,7 +228,7 @@ def _key(found: Object) -> tuple[str, str]:
 
 
 def _plain(text: str) -> str:
-    """Leave out what only helm would say: who applies these is not helm."""
+    """Return rendered manifests without helm's labels and comments, for users who apply them without helm."""
     lines = [
         line.rstrip()
         for line in text.splitlines()
@@ -238,7 +238,7 @@ def _plain(text: str) -> str:
 
 
 def table() -> str:
-    """Give the table of the values, with what the comments in values.yaml say of them.
+    """Return the Markdown table of the chart's values, with their comments in values.yaml.
 
     A value that all programs but one, at most, have with the same meaning and default is one row, `PROGRAM.key`.
     """
@@ -261,7 +261,7 @@ def _shared(key: str) -> str:
 def values(text: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield each value that has a comment: its path, the comment, and its default as JSON.
 
-    text: of a values.yaml; that of the chart where it is empty.
+    text: of a values.yaml; "" for the chart's own.
     """
     above: list[str] = []
     said: list[str] = []
@@ -280,7 +280,7 @@ def values(text: str = "") -> Iterator[tuple[str, str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write them all, the copies first: the rest is rendered from them."""
+    """Write all generated files: first the copies, because the others are rendered from them."""
     for made in (copies, files):
         for path, text in made().items():
             (ROOT / path).parent.mkdir(parents=True, exist_ok=True)

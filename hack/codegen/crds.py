@@ -42,7 +42,7 @@ def _text(body: object) -> str:
 
 
 def without_descriptions(body: Any) -> Any:
-    """Leave out the texts that describe a schema: what it accepts stays the same."""
+    """Return a schema without its description texts, which do not change what it accepts."""
     if isinstance(body, list):
         return [without_descriptions(each) for each in body]
     if not isinstance(body, dict):
@@ -52,7 +52,7 @@ def without_descriptions(body: Any) -> Any:
 
 
 def main(files_of_others: Sequence[str]) -> int:
-    """Write them all, or these definitions of other projects without descriptions."""
+    """Write our definitions; with arguments, write these definitions of other projects without descriptions."""
     for path in map(Path, files_of_others):
         path.write_text(_text(without_descriptions(yaml.load(path.read_text(), yaml.CSafeLoader))))
     if files_of_others:

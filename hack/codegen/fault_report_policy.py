@@ -26,7 +26,7 @@ _EVERYWHERE = {"matchExpressions": [{"key": labels.GUARDED, "operator": "NotIn",
 
 
 def made() -> list[policies.Tree]:
-    """Return the policies and their bindings, those first that hold unless an admin has said otherwise."""
+    """Return the policies and their bindings; first those that hold unless an admin decides otherwise."""
     note = labels.NODE_VERDICT
     own = f"has(request.userInfo.extra) && '{_ITSELF}' in request.userInfo.extra"
     own = f"{own} && request.userInfo.extra['{_ITSELF}'].exists(uid, uid == object.metadata.uid)"
@@ -70,7 +70,7 @@ def _value(which: str) -> str:
 
 
 def files() -> dict[Path, str]:
-    """Give the text of each file, by its path."""
+    """Return the text of each file, by its path."""
     marks = {"app.kubernetes.io/name": "turnout-run", "app.kubernetes.io/part-of": "turnout"}
     condition = "and .Values.autoscaler.enabled .Values.autoscaler.guardVerdicts"
     head = "{{- /* Written by `python -m hack.codegen.fault_report_policy`: change it there. */}}\n"

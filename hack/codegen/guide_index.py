@@ -38,7 +38,7 @@ class Told:
 
 
 def ids(words: Iterable[str]) -> Iterator[str]:
-    """Give each id of ids and ranges, `CS-01..CS-04`. Raises BadRange."""
+    """Yield each ID in a list of IDs and ranges, as in `CS-01..CS-04`. Raises BadRange."""
     for word in words:
         first, _, last = word.partition("..")
         group, _, number = first.partition("-")
@@ -53,7 +53,7 @@ def ids(words: Iterable[str]) -> Iterator[str]:
 
 
 def places(text: str) -> dict[str, list[Told]]:
-    """Read the table: where each id is told, as often as it stands there."""
+    """Read the table: return all places of each ID, with repetitions."""
     found: dict[str, list[Told]] = {}
     for row in yaml.safe_load(text):
         for each in ids(row["rows"]):
@@ -62,7 +62,7 @@ def places(text: str) -> dict[str, list[Told]]:
 
 
 def page(promises: Mapping[str, str], told: Mapping[str, list[Told]]) -> str:
-    """Return the page. promises: in short, by id, in order."""
+    """Return the page. promises: short text of each ID, in the page's order. told: places of each ID."""
     lines = []
     for each, promise in promises.items():
         place = told[each][0]

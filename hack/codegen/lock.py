@@ -27,7 +27,10 @@ FORM = ["--generate-hashes", "--no-header", "--no-annotate", "--no-emit-index-ur
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the files; the others never stray from the first. anchors-nvrx.txt is of another Python: kept by hand."""
+    """Write the lock files; versions in the first file apply to the others too.
+
+    anchors-nvrx.txt is for another Python, and is kept by hand.
+    """
     parser = argparse.ArgumentParser(prog="lock", description="Resolve hack/locks/*.txt from setup.cfg.")
     parser.add_argument("--keep", action="store_true", help="add and drop packages, but keep every version")
     upgrade = [] if parser.parse_args(argv).keep else ["--upgrade"]

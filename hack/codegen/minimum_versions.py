@@ -29,7 +29,10 @@ class NoFloor(Exception):
 
 
 def python() -> Path:
-    """Return the Python of that environment, which is made now if it is not there. Raises NoFloor."""
+    """Return the Python of the environment with the oldest supported versions; create it if it is missing.
+
+    Raises NoFloor.
+    """
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "turnout" / "launcher-floor"
     at = base / hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
     if not at.is_dir():
@@ -51,7 +54,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Return the command's exit status; 2 where there is no environment for it."""
+    """Run a command in that environment. Return its exit code; 2 if the environment cannot be created."""
     try:
         there = python()
     except NoFloor as error:

@@ -18,7 +18,7 @@ _SOURCE = re.compile(r"\.(tsx?|css)$")
 
 
 def source_digest() -> str:
-    """Return the digest of everything that the bundle is made from; build.mjs writes the same."""
+    """Return the digest of all sources of the bundle; build.mjs writes the same digest into the bundle."""
     sources = [path.relative_to(WEB).as_posix() for path in (WEB / "src").rglob("*") if _SOURCE.search(path.name)]
     digest = hashlib.sha256()
     for name in sorted([*NAMES, *sources]):
@@ -33,7 +33,7 @@ def bundle_digest() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Check the bundle, or make it again. Return the exit code."""
+    """Check that the bundle is up to date, or build it. Return the exit code."""
     if "--write" in (sys.argv[1:] if argv is None else argv):
         for command in (["npm", "ci", "--no-audit", "--no-fund"], ["npm", "run", "check"], ["npm", "run", "build"]):
             subprocess.run(command, cwd=WEB, check=True)

@@ -125,6 +125,10 @@ def _sentence(score: Score) -> str:
 def _half(
     scene: Scene, nodes: Mapping[int, str], busy: frozenset[str], left: int, heading: str, colour: str
 ) -> list[str]:
+    """Return the SVG elements of one placement: switches, nodes, and the ring of the gang.
+
+    nodes: node of each rank. busy: nodes of other jobs. left: x of the left edge, in pixels.
+    """
     corners = _corners(scene.places, left)
     ranks = {name: rank for rank, name in nodes.items()}
     parts = [f'<text x="{left}" y="{TOP - 22}" font-size="16" fill="{colour}">{escape(heading)}</text>']

@@ -23,9 +23,9 @@ VARIABLES = {
 
 
 def only(fields: Sequence[str], note: str) -> str:
-    """CEL, true while an object's update changes nothing but these fields and some annotations.
+    """Return CEL that is true if an update changes only these fields, and annotations that `note` allows.
 
-    fields: as a.b.c, with `[]` for each item of a list. note: CEL that says of the name `key` whether it is one.
+    fields: as a.b.c, with `[]` for each item of a list. note: CEL that is true for an allowed annotation, named `key`.
     """
     tree: Tree = {"metadata": {}}
     for field in fields:
@@ -42,9 +42,9 @@ def only(fields: Sequence[str], note: str) -> str:
 
 
 def others_stay(path: str, theirs: str) -> str:
-    """CEL, true while of a list on the path, such as spec.taints, those items stay as they are that are not ours.
+    """Return CEL that is true if an update leaves all items of other owners in a list as they were.
 
-    theirs: CEL that says so of `each`.
+    path: of the list, such as spec.taints. theirs: CEL that is true if the item `each` belongs to another owner.
     """
 
     def kept(root: str) -> str:
@@ -56,10 +56,10 @@ def others_stay(path: str, theirs: str) -> str:
 
 
 def policy(name: str, rule: tuple[str, str, Sequence[str]], says: str, expression: str) -> list[Any]:
-    """Return a ValidatingAdmissionPolicy on what an account does to a (group, resource, operations), and its binding.
+    """Return a ValidatingAdmissionPolicy on what our account does, and its binding.
 
-    Several resources stand in one text, with commas between.
-    expression: CEL over VARIABLES. says: what the account reads where it is false.
+    rule: (group, resources separated by commas, operations). expression: CEL over VARIABLES. says: the message that the
+    account gets where the expression is false.
     """
     by_it = {"name": "by-the-account", "expression": BY_ACCOUNT}
     return _made(name, rule, {"matchConditions": [by_it]}, ((says, expression),), {})
@@ -68,9 +68,9 @@ def policy(name: str, rule: tuple[str, str, Sequence[str]], says: str, expressio
 def guard(
     name: str, rule: tuple[str, str, Sequence[str]], namespaces: Mapping[str, Any], checks: Sequence[tuple[str, str]]
 ) -> list[Any]:
-    """Make a policy on what anybody does in some namespaces.
+    """Return a policy on what any account does in some namespaces, and its binding.
 
-    checks: (message, expression), each of which has to be true.
+    namespaces: selector. checks: (message, expression); every expression has to be true.
     """
     return _made(name, rule, {}, checks, {"matchResources": {"namespaceSelector": dict(namespaces)}})
 
@@ -82,6 +82,10 @@ def _made(
     checks: Sequence[tuple[str, str]],
     where: Mapping[str, Any],
 ) -> list[Any]:
+    """Return a ValidatingAdmissionPolicy and its binding.
+
+    more: further fields of the policy's spec. checks: (message, CEL). where: further fields of the binding's spec.
+    """
     group, resource, operations = rule
     resources = resource.split(",")
     matched = {"apiGroups": [group], "apiVersions": ["*"], "resources": resources, "operations": list(operations)}
@@ -103,7 +107,7 @@ def _made(
 
 
 def _levels(was: str, becomes: str, tree: Tree) -> Iterator[str]:
-    """Level by level: a map is the same but for the fields that are free, and those that are walked into."""
+    """Yield CEL that two maps are equal except for the free fields, level by level. was, becomes: CEL of the maps."""
     yield from _same(was, becomes, f"key in {[name.removesuffix('[]') for name in tree]}")
     for name, inner in tree.items():
         before, after = f"{was}.{name.removesuffix('[]')}", f"{becomes}.{name.removesuffix('[]')}"

@@ -47,7 +47,7 @@ Object = dict[str, Any]
 
 
 def files() -> dict[str, str]:
-    """Give the text of each file, by its path in FOLDER."""
+    """Return the text of each file, by its path in FOLDER."""
     own = [("-given", GIVEN), ("-status", TELL), ("-lease", LEAD)]
     found = {
         "autoscaler/roles.yaml": (
@@ -88,7 +88,7 @@ def files() -> dict[str, str]:
 
 
 def main() -> int:
-    """Write them all."""
+    """Write all files."""
     for path, whole in files().items():
         (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / path).write_text(whole)
@@ -96,7 +96,7 @@ def main() -> int:
 
 
 def _granted(end: str, rules: Sequence[Rule], namespace: str = "") -> list[Object]:
-    """Return a role and its binding to the account: everywhere, or in one namespace."""
+    """Return a role and its binding to the account. namespace: "" for a ClusterRole."""
     meta = {"name": ACCOUNT + end, **({"namespace": namespace} if namespace else {})}
     kind = "Role" if namespace else "ClusterRole"
     role = {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": meta, "rules": [_rule(rule) for rule in rules]}
@@ -126,7 +126,7 @@ def _viewer() -> str:
 
 
 def _joined(rules: Iterable[Rule]) -> list[Rule]:
-    """One rule a group."""
+    """Return one rule for each API group, with the resources of all its rules."""
     found: dict[str, Rule] = {}
     for rule in rules:
         before = found.get(rule.group)
@@ -136,6 +136,7 @@ def _joined(rules: Iterable[Rule]) -> list[Rule]:
 
 
 def _rule(rule: Rule) -> Object:
+    """Return a rule as Kubernetes' JSON. A rule about Leases names the account's own Lease."""
     names = list(rule.names)
     if names and rule.resources == ("leases",):
         names = [ACCOUNT]  # its Lease has its name
@@ -144,6 +145,9 @@ def _rule(rule: Rule) -> Object:
 
 
 def _sizes_only(word: str, kind: KindRights) -> list[Object]:
+    """Return the policy that the account changes only the sizes and our annotations of this kind. word: the kind's
+    plural.
+    """
     sizes = kind.sizes or ()
     says = f"the autoscaler may change {', '.join([*sizes, f'annotations of {NOTES}'])} only"
     check = policies.only(sizes, f"key.startsWith('{NOTES}')")
@@ -158,6 +162,7 @@ def _notes_only() -> list[Object]:
 
 
 def _taint_only() -> list[Object]:
+    """Return the policy that the account changes only our taint and our annotation of nodes."""
     says = f"the autoscaler may change the taint {labels.FAULTY} of a node and the annotation {labels.NODE_RECORD} only"
     allowed = policies.only(("spec.taints",), f"key == '{labels.NODE_RECORD}'")
     kept = policies.others_stay("spec.taints", f"each.key != '{labels.FAULTY}'")
@@ -166,7 +171,10 @@ def _taint_only() -> list[Object]:
 
 
 def _status_only() -> list[Object]:
-    """Return the map of the switches lies beside the autoscaler's ConfigMaps, and RBAC knows whole names only."""
+    """Return the policy that the account writes only ConfigMaps of its own.
+
+    The topology ConfigMap is in the same namespace, and RBAC cannot match the beginning of a name.
+    """
     name = "(request.operation == 'DELETE' ? oldObject : object).metadata.name"
     check = f"{name}.startsWith('{PREFIX}') || {name} == '{MEMORY}'"
     rule = ("", "configmaps", ["CREATE", "UPDATE", "DELETE"])
@@ -175,7 +183,7 @@ def _status_only() -> list[Object]:
 
 
 def template(objects: Sequence[Object], component: str, condition: str) -> str:
-    """Objects as a template of the chart: their names, namespace and labels are those of the release."""
+    """Return the objects as a template of the chart, with the release's names, namespace and labels."""
     of = f'(list . "{component}")'
     text = dumped(objects, {"LABELS": component})
     text = text.replace(policies.BY_ACCOUNT, f'{{{{ include "turnout.byAccount" {of} }}}}')

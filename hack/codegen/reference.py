@@ -38,7 +38,7 @@ from turnout.scheduler_ext.server.metrics import NominatorMetrics
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "reference"
 VALUES = ROOT / "deploy" / "charts" / "turnout" / "values.yaml"
-MADE = "<!-- Made by `python -m hack.codegen.reference --write`: change the source that is named below. -->"
+HEADER = "<!-- Made by `python -m hack.codegen.reference --write`: change the source that is named below. -->"
 
 
 class Undocumented(Exception):
@@ -47,7 +47,7 @@ class Undocumented(Exception):
 
 def pages() -> Mapping[str, str]:
     """Return the text of each page by its file name. Raises Undocumented."""
-    written: Mapping[str, Callable[[], str]] = {
+    writers: Mapping[str, Callable[[], str]] = {
         "README.md": _index,
         "flags.md": flags,
         "commands.md": commands,
@@ -57,10 +57,11 @@ def pages() -> Mapping[str, str]:
         "annotations.md": lambda: labels_page((ROOT / "kube/labels.py").read_text()),
         "exit-codes.md": exits,
     }
-    return {name: f"{MADE}\n\n{write().rstrip()}\n" for name, write in written.items()}
+    return {name: f"{HEADER}\n\n{write().rstrip()}\n" for name, write in writers.items()}
 
 
 def _index() -> str:
+    """Return the page that links to the other pages."""
     rows = [
         ("[Commands](commands.md)", "every command of `turnout`"),
         ("[Flags of the services](flags.md)", "extender, nominator, autoscaler and job controllers"),
@@ -78,7 +79,7 @@ def _index() -> str:
 
 
 def flags() -> str:
-    """Return the page of the services' flags."""
+    """Return the page of the services' flags. Raises Undocumented."""
     services = (extender.parser(), nominator.parser(), autoscaler.parser(), controllers.parser())
     parts = ["# Flags of the services", "Made from the parsers of the programs."]
     for each in services:
@@ -87,17 +88,20 @@ def flags() -> str:
 
 
 def commands() -> str:
-    """Return the page of the commands of `turnout`."""
+    """Return the page of the commands of `turnout`. Raises Undocumented."""
     parts = ["# Commands of turnout", "Made from the parsers of the commands. [How to use them](../cli.md)."]
-    for name, about, each in _verbs(cli_parser()):
+    for name, about, each in _commands_below(cli_parser()):
         parts += [f"## {name}", _sentence(each.description or about), f"`{_usage(each)}`"]
         if rows := options(name, each):
             parts.append(rows)
     return "\n\n".join(parts)
 
 
-def _verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
-    """Find the commands below a parser, with what its help says of each. A command that has commands is left out."""
+def _commands_below(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """Yield all commands below a parser as (full name, help text, parser), depth first.
+
+    A command that has subcommands is left out, unless it also has options of its own. Raises Undocumented.
+    """
     for action in parser._actions:
         if not isinstance(action, argparse._SubParsersAction):
             continue
@@ -105,13 +109,14 @@ def _verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argparse
         for name, each in action.choices.items():
             if name not in helps:
                 raise Undocumented(f"`{parser.prog} {name}` has no help: give it one in its add_parser call")
-            below = list(_verbs(each))
-            if not below or len(each._actions) > 2:
+            subcommands = list(_commands_below(each))
+            if not subcommands or len(each._actions) > 2:
                 yield each.prog, helps[name], each
-            yield from below
+            yield from subcommands
 
 
 def _usage(parser: argparse.ArgumentParser) -> str:
+    """Return the usage line of a command: its name, [OPTIONS] if it has any, and its positional arguments."""
     words = [_value(each) for each in parser._actions if not each.option_strings and each.help != argparse.SUPPRESS]
     return " ".join([parser.prog, "[OPTIONS]" if len(parser._actions) > len(words) + 1 else "", *words]).replace(
         "  ", " "
@@ -119,7 +124,10 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 
 
 def options(program: str, parser: argparse.ArgumentParser) -> str:
-    """Return the table of a parser's options, "" where it has none. Raises Undocumented."""
+    """Return the table of a parser's options and positional arguments; "" if it has none. Hidden ones are left out.
+
+    program: name in error messages. Raises Undocumented for one without help.
+    """
     rows = []
     for action in parser._actions:
         if isinstance(action, argparse._HelpAction | argparse._SubParsersAction) or action.help == argparse.SUPPRESS:
@@ -133,28 +141,31 @@ def options(program: str, parser: argparse.ArgumentParser) -> str:
 
 
 def _flag(names: Sequence[str], action: argparse.Action) -> str:
+    """Return the first column of an option: its spellings, each with its value's name if it takes one."""
     takes = bool(action.option_strings) and action.nargs != 0
     return ", ".join(f"`{name} {_value(action)}`" if takes else f"`{name}`" for name in names)
 
 
 def _value(action: argparse.Action) -> str:
+    """Return the name of an argument's value: its metavar, its choices separated by "|", or its name in upper case."""
     if action.metavar:
         return action.metavar if isinstance(action.metavar, str) else " ".join(action.metavar)
     return "\\|".join(map(str, action.choices)) if action.choices else action.dest.upper().replace("_", "-")
 
 
 def _default(action: argparse.Action) -> str:
-    given = action.default
-    if not action.option_strings or action.nargs == 0 or given in (None, "", (), [], argparse.SUPPRESS):
+    """Return an option's default as code; "" if it has none, takes no value, or is positional."""
+    default = action.default
+    if not action.option_strings or action.nargs == 0 or default in (None, "", (), [], argparse.SUPPRESS):
         return ""
-    return f"`{','.join(map(str, given)) if isinstance(given, list | tuple) else given}`"
+    return f"`{','.join(map(str, default)) if isinstance(default, list | tuple) else default}`"
 
 
 # -- values
 
 
 def values(text: str) -> str:
-    """Return the page of the chart's values, from the text of values.yaml."""
+    """Return the page of the chart's values, a section for each top-level key. text: of values.yaml."""
     parts = ["# Values of the chart", "Made from the comments of `deploy/charts/turnout/values.yaml`."]
     sections: dict[str, list[tuple[str, str, str]]] = {"of all programs": []}
     for path, about, default in chart.values(text):
@@ -169,12 +180,12 @@ def values(text: str) -> str:
 
 
 def registries() -> Mapping[str, CollectorRegistry]:
-    """Return the registry of each program, with all that it ever serves."""
+    """Return the registry of each program, by its name, with all metrics that the program can serve."""
     page = ExtenderMetrics()
     page.certificate_ends(0.0)
     page.show_client(dict, list, RealClock())
-    viewed = PageMetrics(float, int)
-    viewed.show_client(dict, list, RealClock())
+    page_server = PageMetrics(float, int)
+    page_server.show_client(dict, list, RealClock())
     writer = CollectorRegistry()
     gates = NominatorMetrics(writer)
     gates.show_gated_pods(int)
@@ -184,13 +195,13 @@ def registries() -> Mapping[str, CollectorRegistry]:
         "turnout-nominator, besides those of the extender": writer,
         "turnout-autoscaler": AutoscalerMetrics(("nvidia.com/gpu",)).registry,
         "turnout-controller": ControllerMetrics(int).registry,
-        "turnout page --serve": viewed.registry,
+        "turnout page --serve": page_server.registry,
         "turnout-run": _launcher_registry(),
     }
 
 
 def _launcher_registry() -> CollectorRegistry:
-    """Return the registry of an agent that coordinates."""
+    """Return the registry of the agent that coordinates a job: it has more metrics than the other agents."""
     registry = LauncherMetrics("bert").registry
     GoodputMetrics(registry, "bert").count_event("job_time_measured", {"record": JobTime()})
     SaveMetrics(registry, "bert")
@@ -198,7 +209,7 @@ def _launcher_registry() -> CollectorRegistry:
 
 
 def metrics() -> str:
-    """Return the page of metrics. Raises Undocumented."""
+    """Return the page of metrics, a section for each program. Raises Undocumented."""
     parts = [
         "# Metrics",
         "Made from the registries of the programs. A histogram also serves `_bucket`, `_sum` and `_count`.",
@@ -215,7 +226,7 @@ def metrics() -> str:
 
 
 def families(registry: CollectorRegistry) -> Iterator[tuple[Metric, Sequence[str]]]:
-    """Yield each metric of ours with the names of its labels."""
+    """Yield each metric whose name begins with turnout_, with the names of its labels."""
     for collector in registry._collector_to_names:
         for metric in collector.collect():
             if metric.name.startswith("turnout_"):
@@ -227,7 +238,7 @@ def families(registry: CollectorRegistry) -> Iterator[tuple[Metric, Sequence[str
 
 
 def reasons() -> str:
-    """Return the page of reasons: one heading, so one anchor, for each word."""
+    """Return the page of reasons, with one heading, and so one anchor, for each reason word."""
     parts = [
         "# Reasons",
         "The same word is in the Event, in `turnout why`, in the log and in the metric. `turnout explain WORD` prints "
@@ -259,12 +270,15 @@ _CODE = re.compile(
 
 
 def _marked(text: str) -> str:
-    """Mark the commands, flags, fields and names in a sentence as code."""
+    """Return the sentence with its commands, flags, fields and names in backquotes."""
     return _CODE.sub(lambda match: f"`{match[0]}`", text)
 
 
 def labels_page(text: str) -> str:
-    """Return the page of labels and annotations, from the text of kube/labels.py. Raises Undocumented."""
+    """Return the page of labels and annotations. text: of kube/labels.py.
+
+    Raises Undocumented for a name without a comment.
+    """
     parts = [
         "# Labels and annotations",
         "Made from `kube/labels.py`. A name is that of an annotation where nothing else is said.",
@@ -290,7 +304,7 @@ def labels_page(text: str) -> str:
 
 
 def exits() -> str:
-    """Return the page of exit codes."""
+    """Return the page of exit codes, a section for each program."""
     table = [(f"`{code.value}`", _sentence(exit_codes.MEANS[code])) for code in exit_codes.ExitCode]
     run = [(f"`{code.value}`", _sentence(text)) for code, text in EXITS.items()]
     services = [
@@ -308,38 +322,46 @@ def exits() -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table. head: headings of the columns."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(_cell(each) for each in line)} |" for line in lines)
 
 
 def _cell(text: str) -> str:
+    """Return a text for a table's cell: on one line, with "|" escaped."""
     return re.sub(r"(?<!\\)\|", r"\\|", text.replace("\n", " "))
 
 
 def _sentence(text: str) -> str:
+    """Return the text with a capital at the beginning and a full stop at the end."""
     text = text.strip()
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?', ':')) else '.'}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Compare the pages with the code, or write them."""
+    """Compare the pages with the code, or with --write rewrite the stale ones.
+
+    Return 1 if a page is stale or undocumented.
+    """
     parser = argparse.ArgumentParser(prog="reference", description="Make docs/reference from the code.")
     parser.add_argument("--write", action="store_true", help="write the pages")
     args = parser.parse_args(argv)
     try:
-        made = pages()
+        texts = pages()
     except Undocumented as error:
         print(error, file=sys.stderr)
         return 1
-    old = [name for name, text in made.items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text]
+    stale = [
+        name for name, text in texts.items() if not (FOLDER / name).exists() or (FOLDER / name).read_text() != text
+    ]
     if args.write:
         FOLDER.mkdir(exist_ok=True)
-        for name in old:
-            (FOLDER / name).write_text(made[name])
+        for name in stale:
+            (FOLDER / name).write_text(texts[name])
         return 0
-    for name in old:
-        print(f"docs/reference/{name} is old: python -m hack.codegen.reference --write", file=sys.stderr)
-    return 1 if old else 0
+    for name in stale:
+        print(f"docs/reference/{name} is stale: python -m hack.codegen.reference --write", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def digest(text: str) -> str:
 
 
 def sources(page: str, text: str) -> Mapping[str, str]:
-    """Return the English pages of a Chinese one, each with the digest of its day. Raises NoSource."""
+    """Return the English pages of a Chinese page, each with its digest at the time of translation. Raises NoSource."""
     match = _SOURCES.match(text)
     if match is None:
         raise NoSource(f"{page} has no `<!-- translated from PAGE DIGEST -->` in its first line")
@@ -42,9 +42,9 @@ def sources(page: str, text: str) -> Mapping[str, str]:
 
 
 def noticed(page: str, text: str, read: Callable[[str], str]) -> str:
-    """Return the text of a Chinese page with a notice if an English page has changed, without one else.
+    """Return the text of a Chinese page: with a notice if an English page has changed since, otherwise without.
 
-    page: path in the repository. read: gives the text of an English page. Raises NoSource.
+    page: path in the repository. read: returns the text of an English page. Raises NoSource.
     """
     newer = [path for path, then in sources(page, text).items() if digest(read(path)) != then]
     text = _NOTICE.sub("", text)

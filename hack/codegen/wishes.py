@@ -36,7 +36,7 @@ def _of_pod(*notes: Mapping[str, str]) -> list[Wish]:
 
 
 def _of_tree() -> Wish:
-    """Return what a PodGroup below a CompositePodGroup states."""
+    """Return an example of what a PodGroup below a CompositePodGroup states."""
     trees, key = CompositeGroups(), GangKey("default", "a", Dialect.NATIVE.value)
     spec = {"schedulingPolicy": {"gang": {"minGroupCount": 2}}}
     trees.put(msgspec.convert({"metadata": {"name": "set", "namespace": "default"}, "spec": spec}, PodGroup))
@@ -45,7 +45,7 @@ def _of_tree() -> Wish:
 
 
 def statements() -> dict[str, list[Wish]]:
-    """Return what each dialect can state: examples that together set every term of the dialect."""
+    """Return examples of each dialect, which together set every term that the dialect has."""
     subgroup = {"name": "s", "minMember": 1, "topologyConstraint": {"requiredTopologyLevel": "rack"}}
     return {
         "ours": _of_pod(
@@ -107,7 +107,7 @@ TABLES = {"merge": merge_table, "steps": step_table}
 
 
 def page(text: str) -> str:
-    """Return the text of the page with its tables as the code has them. Raises ValueError if a marker is missing."""
+    """Return the page's text with newly generated tables. Raises ValueError if a marker is missing."""
     for name, lines in TABLES.items():
         begin, end = f"<!-- {name}: written by hack.codegen.wishes -->\n", f"<!-- end of {name} -->"
         before, marker, rest = text.partition(begin)

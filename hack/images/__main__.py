@@ -19,14 +19,14 @@ from hack.images import debian, python_wheels
 from hack.images.bill import bill
 from hack.images.oci import write
 from hack.images.recipes import IMAGES, USUAL, Sources, WrongPython
-from hack.images.rootfs import command, unpack
+from hack.images.rootfs import command, unpack_image
 from hack.images.wheels import ROOT
 
 OUT = ROOT / "build" / "images"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the command line says; 1 for a package that cannot be had."""
+    """Run the command line. Return the exit code: 1 if a package is not available."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"] and len(words) > 2:
         return _run(words[1], words[2:])
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def revision() -> str:
-    """Return the commit that this tree is, "" if it differs from it."""
+    """Return the commit of this tree; "" if files differ from it."""
     git = ["git", "-C", str(ROOT)]
     changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=False)
     if changed.returncode or changed.stdout.strip():
@@ -68,7 +68,7 @@ def revision() -> str:
 
 def _run(name: str, program: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
-        config = unpack(OUT / name, Path(folder, "root"))
+        config = unpack_image(OUT / name, Path(folder, "root"))
         return subprocess.run(command(config, Path(folder, "root"), program), check=False).returncode
 
 

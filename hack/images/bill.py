@@ -14,7 +14,7 @@ _WITH_DEBIAN = frozenset(["turnout"])
 
 
 def bill(name: str, version: str) -> dict[str, Any]:
-    """Return the document of one image."""
+    """Return the SBOM of one image, in CycloneDX."""
     lock = LOCK_OF[name]
     made = document(name, version, packages({lock: (LOCKS / lock).read_text()}), licences())
     if name in _WITH_DEBIAN:
@@ -23,6 +23,7 @@ def bill(name: str, version: str) -> dict[str, Any]:
 
 
 def _component(deb: debian.Deb) -> dict[str, Any]:
+    """Return a Debian package as a component of the SBOM."""
     purl = f"pkg:deb/debian/{quote(deb.name)}@{quote(deb.version)}?distro=bookworm"
     return {
         "type": "library",

@@ -53,7 +53,7 @@ def lock() -> tuple[Deb, ...]:
 
 
 def relock() -> None:
-    """Write the lock afresh, by what this machine's apt knows of Debian bookworm. `apt-get update` comes before."""
+    """Write the lock anew, from this machine's apt index of Debian bookworm. Run `apt-get update` before."""
     command = ["apt-get", "download", "--print-uris", *WANTED]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = []
@@ -66,7 +66,7 @@ def relock() -> None:
 
 
 def fetched(deb: Deb, cache: Path) -> bytes:
-    """Return the package, from the cache or a mirror. Raises NoPackage."""
+    """Return a package's file content, from the cache or a mirror. Raises NoPackage."""
     at = cache / deb.sha256
     if not at.exists():
         mirror = os.environ.get(MIRROR_ENV, f"https://{HOST}").rstrip("/")
@@ -89,7 +89,7 @@ def fetched(deb: Deb, cache: Path) -> bytes:
 
 
 def files(package: bytes) -> dict[str, Entry]:
-    """Return what a package installs, without manuals and translations, with /lib and the like below /usr."""
+    """Return the files that a package installs, without manuals and translations; /lib and the like are below /usr."""
     data = next(data for name, data in _members(package) if name.startswith("data.tar"))
     found = {}
     with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as tar:
@@ -105,7 +105,7 @@ def files(package: bytes) -> dict[str, Entry]:
 
 
 def _members(archive: bytes) -> Iterator[tuple[str, bytes]]:
-    """Give the members of an `ar` archive, which a package is."""
+    """Yield name and content of each member of an `ar` archive, the format of a package."""
     if not archive.startswith(b"!<arch>\n"):
         raise NoPackage("this is no Debian package")
     at = 8

@@ -29,7 +29,7 @@ Files = Mapping[str, Entry]  # by path without the leading slash
 
 
 def packed(files: Files) -> tuple[bytes, bytes]:
-    """Return the tar, and the same gzipped."""
+    """Return the tar archive of the files, and the same archive compressed by gzip."""
     into = io.BytesIO()
     with tarfile.open(fileobj=into, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for path, entry in sorted(with_folders(files).items()):
@@ -45,6 +45,7 @@ def with_folders(files: Files) -> dict[str, Entry]:
 
 
 def _header(path: str, entry: Entry) -> tarfile.TarInfo:
+    """Return the tar header of a file, folder or link, owned by root, with the fixed time EPOCH_S."""
     header = tarfile.TarInfo(path)
     header.mtime, header.mode = EPOCH_S, entry.mode
     header.uname = header.gname = ""

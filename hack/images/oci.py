@@ -66,7 +66,10 @@ def config(image: Image) -> dict[str, Any]:
 
 
 def write(image: Image, into: Path) -> str:
-    """Write the layout into an empty folder; return the manifest's digest, by which the image is pulled."""
+    """Write an image as an OCI layout into an empty folder.
+
+    Return the digest of the manifest, by which it is pulled.
+    """
     shutil.rmtree(into, ignore_errors=True)
     blobs = into / "blobs" / "sha256"
     blobs.mkdir(parents=True)
@@ -92,7 +95,7 @@ def write(image: Image, into: Path) -> str:
 
 
 def layers_of(layout: Path) -> tuple[dict[str, Any], Sequence[Path]]:
-    """Return the configuration of a layout's one image, and the files of its layers from the lowest up."""
+    """Return the configuration of the only image in a layout, and the files of its layers, lowest first."""
     (name,) = {entry["digest"] for entry in json.loads((layout / "index.json").read_text())["manifests"]}
     manifest = json.loads(_blob(layout, name).read_text())
     found: dict[str, Any] = json.loads(_blob(layout, manifest["config"]["digest"]).read_text())

@@ -23,9 +23,9 @@ sys.exit({name}())
 
 
 def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
-    """Return every wheel of a lock by name, for a Python such as 3.11 on 64-bit Intel.
+    """Return the files of all wheels of a lock, for 64-bit Intel. python: version such as 3.11.
 
-    pip fetches them unless each is in the cache with a hash of the lock. Raises FileNotFoundError.
+    pip downloads them, unless the cache has each with a hash of the lock. Raises FileNotFoundError.
     """
     cache.mkdir(parents=True, exist_ok=True)
     wheels, missing = _cached(lock, python, cache)
@@ -38,6 +38,7 @@ def fetched(lock: Path, python: str, cache: Path) -> list[Path]:
 
 
 def _fetch(lock: Path, python: str, cache: Path) -> None:
+    """Download the wheels of a lock file into the cache, by pip with checked hashes."""
     platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(_GLIBC, 4, -1)]
     platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
@@ -66,7 +67,9 @@ def _cached(lock: Path, python: str, cache: Path) -> tuple[list[Path], list[str]
 
 
 def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Return what a wheel installs. site, bin_: folders for modules and for programs. python: what programs run on."""
+    """Return the files that a wheel installs. site, bin_: folders for modules and for scripts. python: path in their #!
+    line.
+    """
     found: dict[str, Entry] = {}
     with zipfile.ZipFile(wheel) as opened:
         for info in opened.infolist():
@@ -88,6 +91,7 @@ def files(wheel: Path, site: str, bin_: str, python: str) -> dict[str, Entry]:
 
 
 def _scripts(text: str, bin_: str, python: str) -> dict[str, Entry]:
+    """Return the scripts of a wheel. text: of its entry_points.txt."""
     parser = configparser.ConfigParser(delimiters=("=",))
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(text)

@@ -36,7 +36,7 @@ class Sources:
 
 
 def controllers(sources: Sources) -> Image:
-    """Make the image of the extender, the nominator, the autoscaler and the job controllers."""
+    """Return the image of the extender, the nominator, the autoscaler and the job controllers."""
     wheels = _wheels("controllers.txt", PYTHON, sources)
     return Image(
         names=tuple(f"{name}:{sources.version}" for name in CONTROLLERS),
@@ -53,7 +53,7 @@ def controllers(sources: Sources) -> Image:
 
 
 def launcher(sources: Sources, python: str = PYTHON) -> Image:
-    """Make the image to copy /opt/turnout from. python: that of the training image."""
+    """Return the image from which /opt/turnout is copied. python: version of Python in the training image."""
     site = f"{_OPT}/lib"
     wheels = _unpacked(_wheels("launcher-image.txt", python, sources), site, f"{_OPT}/bin", "/usr/bin/env python3")
     ours = _ours(sources, ".", site, f"{_OPT}/bin", "/usr/bin/env python3")
@@ -92,6 +92,7 @@ def _labels(sources: Sources, title: str, description: str) -> dict[str, str]:
 
 
 def _debian(cache: Path) -> Iterator[tuple[str, Entry]]:
+    """Yield the files of the base image: Debian packages, CA bundle, users, and empty folders for mounts."""
     bundle = {}
     for deb in debian.lock():
         for path, entry in debian.files(debian.fetched(deb, cache / "debs")).items():
@@ -118,6 +119,7 @@ def _wheels(lock: str, python: str, sources: Sources) -> list[Path]:
 
 
 def _unpacked(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str, Entry]:
+    """Return the files of all wheels."""
     found: dict[str, Entry] = {}
     for wheel in wheels:
         found |= python_wheels.files(wheel, site, bin_, python)
@@ -125,7 +127,7 @@ def _unpacked(wheels: list[Path], site: str, bin_: str, python: str) -> dict[str
 
 
 def _ours(sources: Sources, source: str, site: str, bin_: str, python: str) -> dict[str, Entry]:
-    """Unpack a wheel of ours, with a note of the commit as PEP 610 has it."""
+    """Return the files of our wheel, with the commit in direct_url.json (PEP 610)."""
     with tempfile.TemporaryDirectory() as folder:
         found = python_wheels.files(build(Path(folder), source), site, bin_, python)
     if sources.revision:
@@ -136,9 +138,9 @@ def _ours(sources: Sources, source: str, site: str, bin_: str, python: str) -> d
 
 
 def _compiled(files: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Add the bytecode of every module, since a read-only root never gets any. Needs a Python of the image's version.
+    """Return the files with the bytecode of every module, because a read-only root cannot get it later.
 
-    Each carries the hash of its source in place of a time, and is not checked.
+    Needs a Python of the image's version. Bytecode has the hash of its source in place of a time, and is not checked.
     """
     if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON:
         raise WrongPython(f"the image has Python {PYTHON}; bytecode for it is made by one of that version")

@@ -29,8 +29,11 @@ exec "$@"
 """
 
 
-def unpack(layout: Path, into: Path) -> dict[str, Any]:
-    """Unpack an image's layers one over another; return its configuration."""
+def unpack_image(layout: Path, into: Path) -> dict[str, Any]:
+    """Unpack the layers of an image into a new folder, lowest first. Return the image's configuration.
+
+    layout: folder of an OCI image layout. into: must not exist; its parents are created. Raises FileExistsError.
+    """
     config, layers = layers_of(layout)
     into.mkdir(parents=True)
     for layer in layers:
@@ -46,9 +49,11 @@ def command(
     mounts: Mapping[Path, str] | None = None,
     env: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Return the command line that runs a program in an unpacked image. mounts: folders here, by names below /run.
+    """Return the command line that runs a program in an unpacked image.
 
-    The network is this machine's. It ends with the program, whose exit code it has; a signal reaches the program.
+    config: as `unpack_image` returned it; root: the folder. program: name on the image's PATH, and arguments. mounts:
+    folders of this machine -> names below /run. env: added to the image's variables. The network is this machine's. The
+    command has the program's exit code; signals reach the program.
     """
     user, group = config["config"]["User"].split(":")
     outer = ["unshare", "--user", "--map-root-user", "--mount", "--propagation", "private"]
@@ -68,8 +73,8 @@ def command(
     return [*outer, "--", "env", "-i", *variables, *inner, "--", loader, *program[1:]]
 
 
-def why_not() -> str:
-    """Say why no image can be started here, "" if one can."""
+def why_not_runnable() -> str:
+    """Return why no image can be started on this machine; "" if one can."""
     if shutil.which("unshare") is None:
         return "unshare is missing (util-linux)"
     probe = ["unshare", "--user", "--map-root-user", "--mount", "unshare", "--user", "--map-user=65532", "true"]
@@ -78,7 +83,10 @@ def why_not() -> str:
 
 
 def _program(root: Path, name: str, path: str) -> str:
-    """Find a program on the image's PATH, as a path of the image."""
+    """Return a program's path inside the image. path: the image's PATH.
+
+    Return the bare name if no folder of it has it.
+    """
     for folder in path.split(":"):
         if (root / folder.lstrip("/") / name).exists():
             return f"{folder}/{name}"

@@ -34,7 +34,7 @@ def build_all(into: Path) -> list[Path]:
 
 
 def build(into: Path, source: str = ".") -> Path:
-    """Build the wheel of a folder of this tree, with the setuptools of this Python and no network."""
+    """Build a wheel of a folder of this tree, without network, by this Python's setuptools. Return its path."""
     with tempfile.TemporaryDirectory() as copy:
         known = ("git", "ls-files", "-coz", "--exclude-standard")
         listed = subprocess.run(known, cwd=ROOT, capture_output=True, check=True).stdout.decode()
@@ -49,6 +49,7 @@ def build(into: Path, source: str = ".") -> Path:
 
 
 def _copy(file: Path, to: Path) -> None:
+    """Copy a file or a link. A file gets mode 755 if it is executable, else 644."""
     to.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(file, to, follow_symlinks=False)
     if not to.is_symlink():

@@ -166,7 +166,10 @@ def faults(modules: Sequence[Module]) -> tuple[Fault, ...]:
 
 
 def floors(modules: Sequence[Module]) -> Iterator[Fault]:
-    """Find what import-linter cannot see of the floors: imports by a name, of tests, and of kube by the launcher."""
+    """Yield a fault for each import against the order of floors that import-linter cannot see.
+
+    These are imports by a name at run time, imports of tests, and the launcher's imports of kube.
+    """
     for module in modules:
         for found in module.imports:
             target = found.target.split(".", 1)[0]
@@ -177,6 +180,7 @@ def floors(modules: Sequence[Module]) -> Iterator[Fault]:
 
 
 def _wrong_way(module: Module, found: Import, target: str) -> str | None:
+    """Return why a module may not import `target` (a package) this way; None if it may."""
     if found.by_name and module.package != "tests" and target in BESIDE:
         return f"nobody imports {target}"
     if target not in FLOORS or module.package in BESIDE:
@@ -190,7 +194,10 @@ def _wrong_way(module: Module, found: Import, target: str) -> str | None:
 
 
 def purity(modules: Sequence[Module]) -> Iterator[Fault]:
-    """Only rooms for I/O and __main__.py wait, or touch clock, dice, disk, network, environment, log or metric."""
+    """Yield a fault for each I/O outside I/O modules and __main__.py.
+
+    I/O: await, clock, random numbers, disk, network, environment variables, logs and metrics.
+    """
     for module in modules:
         if module.package not in FLOORS or does_io(module.name):
             continue
@@ -214,6 +221,7 @@ def _impure(target: str) -> bool:
 
 
 def _touches_the_world(node: ast.AST) -> str | None:
+    """Return why a node of the syntax tree is I/O; None if it is not."""
     match node:
         case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
             return "a pure module waits"
@@ -233,7 +241,7 @@ def _touches_the_world(node: ast.AST) -> str | None:
 
 
 def circles(modules: Sequence[Module]) -> Iterator[Fault]:
-    """No module needs itself by a way round, lazy imports included."""
+    """Yield a fault if modules import each other in a circle, lazy imports included; only for the first circle."""
     by_name = {module.name: module for module in modules}
     graph = {module.name: _needs(module, by_name.keys()) for module in modules}
     try:
@@ -245,6 +253,7 @@ def circles(modules: Sequence[Module]) -> Iterator[Fault]:
 
 
 def _needs(module: Module, names: Collection[str]) -> set[str]:
+    """Return the names of the modules that a module imports, itself excluded. names: of all modules."""
     needed = set()
     for found in module.imports:
         parts = found.target.split(".")
@@ -255,7 +264,7 @@ def _needs(module: Module, names: Collection[str]) -> set[str]:
 
 
 def sizes(modules: Sequence[Module]) -> Iterator[Fault]:
-    """Yield a fault for each module and each function that is too long to read at once."""
+    """Yield a fault for each module above 600 lines and each function above 40."""
     for module in modules:
         if module.lines > MOST_LINES:
             yield Fault("size", module.path, 1, f"{module.lines} lines, at most {MOST_LINES}")
@@ -268,7 +277,7 @@ def sizes(modules: Sequence[Module]) -> Iterator[Fault]:
 
 
 def decoders(modules: Sequence[Module]) -> Iterator[Fault]:
-    """Programs with threads prepare each type that they decode when a module is imported, by a Decoder.
+    """Yield a fault where a program with threads decodes by a type for which no Decoder is made at import.
 
     msgspec prepares a structure at its first use. Two threads that both use it first crash the process.
     """
@@ -297,7 +306,7 @@ def house(root: Path) -> tuple[Module, ...]:
 
 
 def main() -> int:
-    """Print every fault of the tree that this file is in; 1 when there is one."""
+    """Print every fault of this tree. Return 1 if there is one."""
     found = faults(house(Path(__file__).resolve().parents[2]))
     for fault in found:
         print(fault, file=sys.stderr)

@@ -22,9 +22,9 @@ _NOWHERE = re.compile(
 
 
 def faults(text: str, pages: Mapping[str, str], ids: Collection[str]) -> Iterator[str]:
-    """Tell each citation in a text that leads nowhere.
+    """Yield each citation in a text whose target does not exist.
 
-    pages: the papers of this checkout by path. ids: rows of the contract, and of the table of differences.
+    pages: text of each page by path. ids: of the contract's rows and of the table of differences.
     """
     for found in _PAGE.finditer(text):
         if found[0] not in pages:

@@ -52,7 +52,7 @@ class Block:
 
 
 def blocks(page: str, text: str) -> Iterator[Block]:
-    """Find the code blocks of one page, in order."""
+    """Yield the code blocks of one page, in order."""
     for match in _FENCE.finditer(text):
         before = text[: match.start()].splitlines()
         comments: list[str] = []
@@ -78,7 +78,7 @@ def every_block() -> tuple[Block, ...]:
 
 
 def run_by(test: str) -> tuple[Block, ...]:
-    """Return the blocks that name this test by its id. Raises LookupError where none does."""
+    """Return the code blocks whose comment names this test by its ID. Raises LookupError without any."""
     found = tuple(block for block in every_block() if block.test == test)
     if not found:
         raise LookupError(f"no code block is `<!-- run by: {test} -->`")
@@ -86,7 +86,7 @@ def run_by(test: str) -> tuple[Block, ...]:
 
 
 def fault(block: Block) -> str:
-    """Say what is wrong with the comment of a block, "" where nothing is."""
+    """Return what is wrong with a block's comment; "" if nothing is."""
     if bool(block.test) == bool(block.not_run):
         return "needs `<!-- run by: tests/….py::test_… -->` or `<!-- not run: reason -->` on the line before"
     missing = [
@@ -97,7 +97,7 @@ def fault(block: Block) -> str:
 
 @cache
 def unread(test: str) -> str:
-    """Say why a test does not read the blocks that name it, "" where it does."""
+    """Return why a test does not read the blocks that name it; "" if it does."""
     path, _, name = test.partition("::")
     if not (ROOT / path).is_file():
         return f"{path} does not exist"
@@ -107,7 +107,10 @@ def unread(test: str) -> str:
 
 
 def _reads(path: str, name: str, test: str, met: set[tuple[str, str]]) -> bool:
-    """Return True if a definition of a module, or one that it uses, calls run_by for this test."""
+    """Return True if a definition, or one that it uses, calls run_by for this test.
+
+    path, name: of the definition. met: definitions that were looked at; this call adds to it.
+    """
     if (path, name) in met:
         return False
     met.add((path, name))
@@ -132,7 +135,7 @@ def _is_call(call: ast.Call, test: str) -> bool:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Give the names that a node uses; the parameters of a test are fixtures."""
+    """Yield the names that a node uses. The parameters of a test count, because they are fixtures."""
     if isinstance(node, ast.Name):
         yield node.id
     elif isinstance(node, ast.arg):
@@ -140,7 +143,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 
 
 def _script_reads(path: str, word: str, test: str) -> bool:
-    """Return True if a word names a script beside the test, and this script calls run_by for it."""
+    """Return True if `word` is a script in the test's folder that calls run_by for this test."""
     if not re.fullmatch(r"[a-z_]+(\.py)?", word):
         return False
     script = (ROOT / path).parent / "scripts" / f"{word.removesuffix('.py')}.py"
@@ -156,7 +159,7 @@ def _tree(path: str) -> ast.Module:
 
 @cache
 def _definitions(path: str) -> Mapping[str, tuple[ast.stmt, ...]]:
-    """Return the statements of a module by the names that they bind at its top."""
+    """Return the top-level statements of a module, by each name that they bind."""
     found: dict[str, tuple[ast.stmt, ...]] = {}
     for node in _tree(path).body:
         bound: list[str] = []
@@ -171,7 +174,7 @@ def _definitions(path: str) -> Mapping[str, tuple[ast.stmt, ...]]:
 
 @cache
 def _imports(path: str) -> Mapping[str, tuple[str, str]]:
-    """Return what a module imports from modules of tests: the local name, the module's path and its name there."""
+    """Return what a module imports from test modules: local name -> (path of the module, name there)."""
     found: dict[str, tuple[str, str]] = {}
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tests."):
@@ -182,7 +185,7 @@ def _imports(path: str) -> Mapping[str, tuple[str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """List every block, and what is wrong."""
+    """Print every block and its fault. Return 1 if there is a fault."""
     parser = argparse.ArgumentParser(prog="code_blocks", description="List the code blocks of the docs.")
     parser.add_argument("--faults", action="store_true", help="only those whose comment is wrong")
     args = parser.parse_args(argv)

@@ -79,7 +79,7 @@ class Showing:
 
 
 def rows(text: str) -> tuple[Row, ...]:
-    """Read the table. Raises ValueError where a row is not whole, or an id comes twice."""
+    """Return the rows of the contract's table. Raises ValueError for an incomplete row or a repeated ID."""
     found = [_row(each) for each in yaml.load(text, yaml.CSafeLoader)]
     twice = [name for name, count in Counter(row.id for row in found).items() if count > 1]
     if twice:
@@ -88,6 +88,7 @@ def rows(text: str) -> tuple[Row, ...]:
 
 
 def _row(fields: Mapping[str, Any]) -> Row:
+    """Return one row of the table from its fields. Raises ValueError."""
     try:
         row = Row(**{**fields, "state": State(fields["state"])})
     except (KeyError, TypeError, ValueError) as error:
@@ -98,7 +99,7 @@ def _row(fields: Mapping[str, Any]) -> Row:
 
 
 def tests_in(path: str, source: str) -> Iterator[Showing]:
-    """Read the marks of one test module."""
+    """Yield the tests of one module that have a mark of the contract. source: its text."""
     if f"mark.{MARK}" not in source:
         return
     tree = ast.parse(source)
@@ -112,6 +113,7 @@ def tests_in(path: str, source: str) -> Iterator[Showing]:
 
 
 def _module_marks(tree: ast.Module) -> list[tuple[str, tuple[str, ...]]]:
+    """Return name and words of each mark that applies to a whole module (pytestmark)."""
     for node in tree.body:
         match node:
             case ast.Assign(targets=[ast.Name(id="pytestmark")], value=value):
@@ -121,7 +123,7 @@ def _module_marks(tree: ast.Module) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def _mark(node: ast.expr) -> tuple[str, tuple[str, ...]] | None:
-    """Give the name and the words of pytest.mark.NAME or pytest.mark.NAME("word", …)."""
+    """Return name and arguments of pytest.mark.NAME or pytest.mark.NAME("word", …); None for another expression."""
     words: tuple[str, ...] = ()
     if isinstance(node, ast.Call):
         words = tuple(
@@ -135,7 +137,7 @@ def _mark(node: ast.expr) -> tuple[str, tuple[str, ...]] | None:
 
 
 def faults(table: Sequence[Row], tests: Iterable[Showing]) -> Iterator[str]:
-    """Tell each place where table and tests differ."""
+    """Yield a sentence for each difference between the table and the marks of the tests."""
     states = {row.id: row.state for row in table}
     shows = by_row(tests)
     for name, found in shows.items():
@@ -151,7 +153,7 @@ def faults(table: Sequence[Row], tests: Iterable[Showing]) -> Iterator[str]:
 
 
 def by_row(tests: Iterable[Showing]) -> dict[str, list[Showing]]:
-    """Give the tests that show each row, by place."""
+    """Return the tests that show each row: ID -> tests, by place."""
     shows: dict[str, list[Showing]] = defaultdict(list)
     for test in sorted(tests, key=lambda test: (test.path, test.name)):
         for name in test.rows:
@@ -160,7 +162,7 @@ def by_row(tests: Iterable[Showing]) -> dict[str, list[Showing]]:
 
 
 def summary(table: Sequence[Row]) -> list[str]:
-    """Count the rows by group and state, as lines of a table."""
+    """Return the lines of a Markdown table: the number of rows by group and state."""
     lines = [f"| | rows | {' | '.join(State)} |", f"| --- |{' ---: |' * (1 + len(State))}"]
     for group, said in [*GROUPS.items(), ("", "all")]:
         ours = [row for row in table if row.id.startswith(group)]
@@ -182,7 +184,7 @@ What else is shown, and on which systems: [shown-on.md](shown-on.md).
 
 
 def page(table: Sequence[Row], tests: Iterable[Showing]) -> str:
-    """Write docs/contract.md."""
+    """Return the text of docs/contract.md."""
     shows = by_row(tests)
     parts = [HEAD, *summary(table)]
     for group, said in GROUPS.items():
@@ -198,7 +200,7 @@ def page(table: Sequence[Row], tests: Iterable[Showing]) -> str:
 
 
 def read(root: Path = ROOT) -> tuple[tuple[Row, ...], list[Showing]]:
-    """Read the table and all tests of a checkout."""
+    """Return the table and the marked tests of a checkout."""
     tests = [
         test
         for file in sorted((root / "tests").rglob("test_*.py"))
@@ -208,7 +210,10 @@ def read(root: Path = ROOT) -> tuple[tuple[Row, ...], list[Showing]]:
 
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
-    """Print the table by state; write the page, or fail where it is old or a row is not shown."""
+    """Print the table by state, unless --check; with --write write the page.
+
+    Return 1 if the page is stale, or if table and tests differ.
+    """
     parser = argparse.ArgumentParser(prog="python -m hack.lint.contract", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
     parser.add_argument("--check", action="store_true", help="say nothing but what is wrong")
@@ -227,6 +232,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
 
 def _told(table: Sequence[Row], tests: Iterable[Showing]) -> Iterator[str]:
+    """Yield the lines of the printed table, with the number of tests of each row."""
     shows = by_row(tests)
     for state in State:
         ours = [row for row in table if row.state is state]

@@ -59,7 +59,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Count from now until the block ends."""
+        """Count calls of product functions while the block runs."""
         self._calls.clear()
         self._max_depth, self._active = 0, True
         try:
@@ -73,6 +73,7 @@ class Recorder:
         return Flow(name, tuple(sorted(modules)), len(self._calls), self._calls.total(), self._max_depth)
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Count a call, and the depth of product calls in its thread. Set as the interpreter's profile function."""
         if event not in ("call", "return") or not self._path(frame.f_code.co_filename):
             return
         depth = getattr(self._depth, "value", 0) + (1 if event == "call" else -1)
@@ -82,7 +83,7 @@ class Recorder:
             self._max_depth = max(self._max_depth, depth)
 
     def _path(self, file: str) -> str:
-        """Return a product file's path below the checkout; "" for other files, and for those that define a package."""
+        """Return a product file's path below the checkout; "" for other files and for __init__.py."""
         if file not in self._paths:
             path = Path(file).resolve()
             below = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
@@ -92,7 +93,7 @@ class Recorder:
 
 
 def filter_questions() -> Iterator[Question]:
-    """Yield a gang of three pods on eight hosts: the first question plans, the second finds the plan."""
+    """Yield two filter requests of a gang of three pods on eight hosts: the first plans, the second reads the plan."""
     from hack.bench.placement.simulated import SimulatedCluster, leaves, pod
 
     cluster = SimulatedCluster(leaves((4, 4)))
@@ -105,7 +106,7 @@ def filter_questions() -> Iterator[Question]:
 
 
 def decide_questions() -> Iterator[Question]:
-    """One elastic job on a cluster with room: observe it and decide."""
+    """Yield one observation and decision about an elastic job in a cluster with free GPUs."""
     import msgspec
 
     from hack.bench.autoscaler import cluster as objects
@@ -129,7 +130,7 @@ def decide_questions() -> Iterator[Question]:
 
 
 def save_questions() -> Iterator[Question]:
-    """Yield a later save to memory, and from there to storage with its commit; the daemon is a thread here."""
+    """Yield a save to memory, then its persist to storage with the commit. The daemon is a thread of this process."""
     import torch
 
     from hack.bench.checkpoint.ours import Ours
@@ -150,7 +151,9 @@ def save_questions() -> Iterator[Question]:
 
 @contextmanager
 def _daemon(folder: Path) -> Iterator[None]:
-    """Serve a checkpoint daemon on a thread, where the trainer of this process looks for it."""
+    """Serve a checkpoint daemon on a thread while the block runs, at the socket where this process's trainer expects
+    it.
+    """
     from turnout.launcher import env
     from turnout.launcher.checkpoint.daemon.daemon import CheckpointDaemon
 
@@ -189,7 +192,7 @@ QUESTIONS: dict[str, Callable[[], Iterator[Question]]] = {
 
 
 def flows(kind: str) -> list[Flow]:
-    """Ask the questions of one kind and return what each passed."""
+    """Run the questions of one kind. Return the calls that each needed."""
     recorder, found = Recorder(), []
     recorder.install()
     try:
@@ -203,7 +206,7 @@ def flows(kind: str) -> list[Flow]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print one line for each question; with --modules the modules below it."""
+    """Print one line for each question; with --modules also the modules that it passes."""
     parser = argparse.ArgumentParser(prog="python -m hack.lint.flow", description="Trace what one question passes.")
     parser.add_argument("kind", choices=QUESTIONS, nargs="+")
     parser.add_argument("--modules", action="store_true", help="name the modules")

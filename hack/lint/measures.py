@@ -29,7 +29,7 @@ class Measure(NamedTuple):
 
 
 def measures(root: Path) -> list[Measure]:
-    """Return the figures of a checkout, in the order in which they are printed."""
+    """Return the figures of a checkout by name, in the order of printing."""
     product = [path for package in PRODUCT for path in sorted((root / package).rglob("*.py"))]
     trees = {path: ast.parse(path.read_text()) for path in product}
     classes: dict[str, list[str]] = defaultdict(list)
@@ -66,6 +66,7 @@ def _bare_names(tree: ast.Module) -> int:
 
 
 def _complex_functions(path: Path) -> int:
+    """Return the number of functions in a file with a cyclomatic complexity above MAX_COMPLEXITY."""
     from radon.complexity import cc_visit
     from radon.visitors import Class
 
@@ -85,7 +86,7 @@ def _is_large(node: ast.ClassDef) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table of one checkout, or of two with their ratio."""
+    """Print the figures of one checkout, or of two checkouts with their ratio."""
     parser = argparse.ArgumentParser(prog="python -m hack.lint.measures", description="Measure how readable a tree is.")
     parser.add_argument("root", nargs="*", type=Path, default=[Path()], help="checkouts; two are compared (default: .)")
     roots = parser.parse_args(argv).root

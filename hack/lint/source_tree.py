@@ -54,6 +54,7 @@ class Module:
         return tuple(sorted(map(_named, self._found(self.tree, False)), key=lambda found: (found.line, found.target)))
 
     def _found(self, node: ast.AST, lazy: bool) -> Iterator[Import]:
+        """Yield the imports below a node. lazy: the node is inside a function."""
         for child in ast.iter_child_nodes(node):
             match child:
                 case ast.Import():
@@ -68,6 +69,7 @@ class Module:
                 yield from self._found(child, lazy or inside)
 
     def _origin(self, node: ast.ImportFrom) -> str:
+        """Return the full name of the module from which a statement imports; relative imports are resolved."""
         if not node.level:
             return node.module or ""
         folders = self.name.split(".") if self.is_init else self.name.split(".")[:-1]
@@ -76,7 +78,7 @@ class Module:
 
 
 def statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk over a tree in the order of its text, but for its expressions, which are most of it."""
+    """Yield the nodes of a tree in the order of the text, without expressions, which are most of it."""
     waiting = [tree]
     while waiting:
         yield (node := waiting.pop())
@@ -84,7 +86,7 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
-    """Walk over the functions and classes of a module, those in classes included, and not those in functions."""
+    """Yield the functions and classes of a module, including those in classes, but not those in functions."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node
@@ -98,7 +100,7 @@ def _named(found: Import) -> Import:
 
 
 def _named_at_run_time(call: ast.Call) -> str | None:
-    """Give the module of `import_module("a.b")` or `__import__("a.b")`; None for any other call."""
+    """Return the module's name in `import_module("a.b")` or `__import__("a.b")`; None for any other call."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if name not in BY_NAME or not call.args:
         return None
@@ -107,7 +109,7 @@ def _named_at_run_time(call: ast.Call) -> str | None:
 
 
 def read(root: Path, packages: Sequence[str]) -> tuple[Module, ...]:
-    """Parse every .py file of the named folders of `root`, by path. Raises SyntaxError for one that is no Python."""
+    """Return the parsed .py files of these folders of `root`, by path. Raises SyntaxError."""
     files = [file for package in packages for file in sorted((root / package).rglob("*.py"))]
     collects = gc.isenabled()
     gc.disable()  # trees are kept: the collector would look through those of a thousand files again and again
@@ -119,6 +121,7 @@ def read(root: Path, packages: Sequence[str]) -> tuple[Module, ...]:
 
 
 def _module(root: Path, file: Path) -> Module:
+    """Return one parsed file."""
     path = file.relative_to(root)
     parts = path.with_suffix("").parts
     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

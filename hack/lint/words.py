@@ -78,7 +78,7 @@ class Fault:
 
 
 def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
-    """Find the faults of one file. files: every tracked path, and every folder that holds one."""
+    """Yield the faults of one file. files: all tracked paths, and all folders with one of them."""
     if path.startswith(NOT_OURS):
         return
     yield from (Fault(path, 1, f"file name: {why}") for why in _private(path))
@@ -97,7 +97,7 @@ def faults(path: str, text: str, files: Collection[str]) -> Iterator[Fault]:
 
 @cache
 def _private(name: str) -> tuple[str, ...]:
-    """Tell each private word in a name."""
+    """Return a sentence for each private word in a name or heading."""
     told = []
     for part in _PART.findall(name):
         word = part.lower()
@@ -108,6 +108,7 @@ def _private(name: str) -> tuple[str, ...]:
 
 
 def _headings(path: str, text: str) -> Iterator[Fault]:
+    """Yield a fault for each private word in a heading of a Markdown page. Code blocks are skipped."""
     fenced = False
     for line, each in enumerate(text.splitlines(), 1):
         fenced ^= each.startswith("```")
@@ -122,6 +123,7 @@ def _names(path: str, tree: ast.AST) -> Iterator[Fault]:
 
 
 def _bare_names(path: str, tree: ast.AST) -> Iterator[Fault]:
+    """Yield a fault for each defined name that is only an adjective, participle or the like (BARE_WORDS)."""
     for node in ast.walk(tree):
         for name in definitions(node):
             if name.strip("_") in BARE_WORDS:
@@ -129,7 +131,7 @@ def _bare_names(path: str, tree: ast.AST) -> Iterator[Fault]:
 
 
 def definitions(node: ast.AST) -> Iterator[str]:
-    """Yield the name that a node defines: of a function, class, parameter, variable or field of its own object."""
+    """Yield the names that a node defines: of a function, class, parameter, variable or attribute of `self`."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
@@ -140,6 +142,7 @@ def definitions(node: ast.AST) -> Iterator[str]:
 
 
 def _lengths(path: str, inside: Iterable[ast.AST]) -> Iterator[Fault]:
+    """Yield a fault for each test name above MOST_TEST_NAME characters."""
     for node in inside:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if name.startswith("test_"):
@@ -148,7 +151,7 @@ def _lengths(path: str, inside: Iterable[ast.AST]) -> Iterator[Fault]:
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """Give the names that a node binds itself."""
+    """Yield the names that a node itself binds."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
@@ -175,7 +178,7 @@ def _absent(words: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
 
 
 def _comments(text: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Give the comments with their lines; none where no line with a # names a path that is not here."""
+    """Yield the comments with their lines. Yield nothing if no line with a # names a missing path."""
     if any("#" in line and any(_absent(line, files)) for line in text.splitlines()):
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
@@ -183,7 +186,7 @@ def _comments(text: str, files: Collection[str]) -> Iterator[tuple[int, str]]:
 
 
 def _alone(inside: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
-    """Give the strings that stand alone as a statement, with the lines on which they begin."""
+    """Yield the strings that are statements, such as docstrings, each with its first line."""
     for node in inside:
         match node:
             case ast.Expr(value=ast.Constant(value=str(words))):
@@ -198,7 +201,7 @@ def tracked(root: Path) -> list[str]:
 
 
 def main() -> int:
-    """Print every fault of the tree that this file is in; 1 when there is one."""
+    """Print every fault of this tree. Return 1 if there is one."""
     listed = tracked(ROOT)
     files = {*listed, *(above.as_posix() for path in listed for above in PurePosixPath(path).parents)}
     found = [

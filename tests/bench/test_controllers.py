@@ -98,5 +98,5 @@ async def test_both_controllers_run_all_jobs_and_leave_nothing_of_them(tmp_path)
         assert all(took > 0 for took in (one.running_s, *one.lost_s, one.used.peak_mib))
     assert len(found.deleted) == SIZE.turns
     assert all(took > 0 for turn in found.deleted for took in turn)
-    assert found.our_rest.wrote == found.our_rest.wrote_again == 0
+    assert found.our_rest.writes_at_rest == found.our_rest.writes_after_restart == 0
     assert left == [SIZE.steady, SIZE.steady]  # those at rest alone

@@ -180,11 +180,11 @@ def test_a_gang_that_is_admitted_holds_nothing_up(group, pods):
 def test_a_pause_after_failures_is_told_with_its_end():
     failures = {"Worker": {"quickFailures": {"1": 5}, "lastFailures": {"1": int(NOW_S) - 5}}}
     found = stands(begun(roles=failures), *runs(1))
-    assert found.text == "Worker 1 has failed 5 times in a row and is made anew in 15 s"
+    assert found.text == "Worker 1 has failed 5 times in a row and is created again in 15 s"
     assert found.next.startswith(f"turnout logs {NAME} --rank 1")
     both = {"Worker": {"quickFailures": {"0": 6, "1": 5}, "lastFailures": {"0": int(NOW_S), "1": int(NOW_S)}}}
     assert stands(begun(roles=both)).text.startswith(
-        "Worker 0 has failed 6 times in a row and is made anew in 40 s; 1 more"
+        "Worker 0 has failed 6 times in a row and is created again in 40 s; 1 more"
     )
 
 
@@ -215,7 +215,7 @@ def test_an_elastic_jobs_failures_are_its_own_words():
     raw["status"] = {"phase": "Running", "conditions": [CREATED]}
     raw["status"]["replicaStatuses"] = {"worker": {"quickFailures": {"1": 4}, "lastFailures": {"1": int(NOW_S)}}}
     found = stands(raw, *runs(1, "worker"), JobPod("dlrover-master", 0, "Running"), kind="ElasticJob")
-    assert found.text == "worker 1 has failed 4 times in a row and is made anew in 10 s"
+    assert found.text == "worker 1 has failed 4 times in a row and is created again in 10 s"
 
 
 def test_what_a_tenant_wrote_moves_no_cursor():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hack.controlplane.tools import cache
-from turnout.cli.local_cluster.daemon import NOTE, Note, begun_at, found
+from turnout.cli.local_cluster.daemon import STATE_FILE, ClusterRecord, process_start_ticks, running_cluster
 from turnout.cli.local_cluster.serve import announce_until_stopped
 from turnout.controllers.model import KUBEFLOW
 from turnout.simulator.local_cluster import local_cluster
@@ -164,11 +164,11 @@ async def fails():
     raise KeyError("bert")
 
 
-async def stands(file, note):
+async def stands(file, record):
     """Run a local cluster that others can find, of which a part fails."""
     async with asyncio.timeout(60), local_cluster() as made:
         made.background.start(fails())
-        await announce_until_stopped(made, file, note, asyncio.Event())
+        await announce_until_stopped(made, file, record, asyncio.Event())
 
 
 @pytest.mark.asyncio
@@ -176,8 +176,11 @@ async def test_a_local_cluster_of_which_a_part_fails_is_up_no_more_and_says_why(
     folder = tmp_path / "turnout/local"
     folder.mkdir(parents=True)
     with pytest.raises(KeyError):
-        await stands(folder / NOTE, Note(os.getpid(), begun_at(os.getpid()), "http://127.0.0.1:9", 1, 8))
-    assert found(folder) is None
+        await stands(
+            folder / STATE_FILE,
+            ClusterRecord(os.getpid(), process_start_ticks(os.getpid()), "http://127.0.0.1:9", 1, 8),
+        )
+    assert running_cluster(folder) is None
     status = await asyncio.to_thread(turnout, "local", "status", code=1)
     assert "the last one has failed: KeyError: 'bert'" in status
     assert "no local cluster is up" in await asyncio.to_thread(turnout, "local", "down")

@@ -18,7 +18,7 @@ from hack.controlplane.plane import free_ports
 from hack.images import python_wheels
 from hack.images.oci import write
 from hack.images.recipes import IMAGES, Sources
-from hack.images.rootfs import command, unpack, why_not
+from hack.images.rootfs import command, unpack_image, why_not_runnable
 from hack.images.wheels import ROOT, SOURCES, build
 
 pytestmark = [
@@ -50,11 +50,11 @@ def layout(tmp_path_factory):
 @pytest.fixture(scope="module")
 def controllers(layout, tmp_path_factory):
     """The unpacked image of the controllers and its configuration."""
-    if fault := why_not():
+    if fault := why_not_runnable():
         pytest.skip(f"not run: let this user make namespaces ({fault})")
     into, named = layout("turnout")
     root = tmp_path_factory.mktemp("unpacked") / "root"
-    return unpack(into, root), root, named
+    return unpack_image(into, root), root, named
 
 
 def ran(controllers, *program):
@@ -133,7 +133,7 @@ def inside(kubeconfig):
 def test_a_training_image_runs_scripts_by_what_it_copies(layout, tmp_path):
     """The lines of deploy/images/README.md: /opt/turnout copied, one line in a .pth file, its programs on PATH."""
     into, _ = layout("turnout-launcher")
-    unpack(into, tmp_path / "root")
+    unpack_image(into, tmp_path / "root")
     venv.create(tmp_path / "training", with_pip=False, symlinks=True)
     python = tmp_path / "training/bin/python3"
     site = tmp_path / "training/lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
@@ -186,7 +186,7 @@ def test_the_controllers_containerfile_installs_every_program(tmp_path, python):
 
 def test_the_launchers_containerfile_makes_what_the_builder_makes(tmp_path, python, layout):
     into, _ = layout("turnout-launcher")
-    unpack(into, tmp_path / "root")
+    unpack_image(into, tmp_path / "root")
     made, ours = run_lines("launcher", tmp_path / "lines", python), tmp_path / "root/opt/turnout"
     programs = {"turnout", "kubectl-turnout", "turnout-run", "turnout-extender", "py-spy"}
     assert programs <= {file.name for file in (made / "bin").iterdir()}

@@ -150,7 +150,7 @@ class _Acts:
         await self._is_told(D, Reason.REFUSED)
 
     async def _runs(self, player: Player, workers: int) -> None:
-        """Wait until it runs with so many, and let that be seen."""
+        """Wait until a player's job runs with this many workers, and record that moment."""
         stage = self._stage
         what = f"{player.letter} runs with {workers} workers"
         await stage.until(lambda: running_gpus(stage.seats, player.letter) == workers, what)
@@ -158,7 +158,10 @@ class _Acts:
         await asyncio.sleep(self._loan.pause_s)
 
     async def _is_told(self, player: Player, reason: Reason) -> None:
-        """Wait until the autoscaler gives this reason, and see for a while that nobody is disturbed."""
+        """Wait until the autoscaler gives this reason, then wait `rest_s` seconds, while no job should be resized.
+
+        The end of that time is recorded in the story.
+        """
         decisions = self._stage.decisions
         what = f"{player.letter} is told {reason.value}"
         await self._stage.until(lambda: player.letter in decisions and decisions[player.letter].reason is reason, what)

@@ -12,15 +12,12 @@ from turnout.autoscaler.model import Reason
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A job of the story; each of its workers has one GPU. letter: its sign.
+    """A job of the story; each of its workers has one GPU."""
 
-    restarts: it wants to be restarted whenever a pod of it is evicted.
-    """
-
-    letter: str
-    least: int
-    most: int
-    restarts: bool = False
+    letter: str  # one upper-case letter that stands for the job
+    least: int  # minimum number of workers, >= 1
+    most: int  # maximum number of workers, >= least
+    restarts: bool = False  # the whole job restarts when one of its pods is evicted
 
     @property
     def name(self) -> str:
@@ -33,12 +30,12 @@ class Player:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GpuSeat:
-    """A GPU that a worker holds, from the moment it has a node until it is gone. runs: it does, and may stay."""
+    """A GPU that a worker holds, from the moment it has a node until its pod is deleted."""
 
-    letter: str
-    index: int
-    node: str
-    runs: bool
+    letter: str  # of the job
+    index: int  # of the worker in the job, >= 0
+    node: str  # name
+    runs: bool  # the worker runs and is not leaving
 
 
 Seats = Sequence[GpuSeat]
@@ -46,56 +43,54 @@ Seats = Sequence[GpuSeat]
 
 @dataclass(frozen=True, slots=True)
 class LoggedDecision:
-    """A decision as the autoscaler logged it. is_written: it has changed the job's size.
+    """A decision as the autoscaler logged it."""
 
-    for_: the sign of the job that it makes room for, "" for none.
-    """
-
-    letter: str
+    letter: str  # of the job
     workers_before: int
-    workers: int
+    workers: int  # target
     reason: Reason
-    detail: str = ""
-    for_: str = ""
-    is_written: bool = False
+    detail: str = ""  # a sentence; "" without details
+    for_: str = ""  # letter of the job that gets the freed GPUs; "" for none
+    is_written: bool = False  # the job's size was changed
 
 
 class MomentKind(Enum):
-    """The kinds of moments."""
+    """The kinds of events in a story."""
 
-    ARRIVES = "arrives"  # its owner submits it
-    LEAVES = "leaves"  # its owner takes it away
-    MOVES = "moves"  # a pod got a node, runs, or is gone
-    SAYS = "says"  # the autoscaler has decided
-    RUNS = "runs"  # a job has what it was waited for
-    RESTS = "rests"  # it was looked for a while whether anybody is disturbed
+    ARRIVES = "arrives"  # the owner submits a job
+    LEAVES = "leaves"  # the owner deletes a job
+    MOVES = "moves"  # a pod got a node, runs, or was deleted
+    SAYS = "says"  # the autoscaler logged a decision
+    RUNS = "runs"  # a job has all workers of its minimum
+    RESTS = "rests"  # the time is over in which no other job may be resized
 
 
 @dataclass(frozen=True, slots=True)
 class StoryMoment:
-    """One thing that happened. at_s: since the story began; seats: who held what then."""
+    """One event of a story."""
 
-    at_s: float
+    at_s: float  # seconds since the story began
     word: MomentKind
-    letter: str = ""
-    seats: tuple[GpuSeat, ...] = ()
-    decision: LoggedDecision | None = None
+    letter: str = ""  # of the job; "" if the event is about no single job
+    seats: tuple[GpuSeat, ...] = ()  # all GPUs in use after the event
+    decision: LoggedDecision | None = None  # for MomentKind.SAYS
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """All of it, in order. gpus: of the queue. cooldown_s: between two changes, as the autoscaler was told."""
+    """The whole story of the demo."""
 
     players: tuple[Player, ...]
-    gpus: int
-    cooldown_s: float
-    moments: tuple[StoryMoment, ...]
+    gpus: int  # of the queue
+    cooldown_s: float  # the autoscaler's shortest time between two growths of a job
+    moments: tuple[StoryMoment, ...]  # in ascending time
 
     def player(self, letter: str) -> Player:
+        """Return the player with this letter. Raises StopIteration for an unknown letter."""
         return next(player for player in self.players if player.letter == letter)
 
     def first(self, word: MomentKind, letter: str, after_s: float = 0.0) -> StoryMoment | None:
-        """Return the first such moment from a time on."""
+        """Return the first moment of a kind about a job, from a time on, in seconds; None if there is none."""
         return next((m for m in self.moments if m.word is word and m.letter == letter and m.at_s >= after_s), None)
 
     def is_present(self, letter: str) -> bool:
@@ -106,7 +101,7 @@ class Story:
         return bool(words) and words[-1] is MomentKind.ARRIVES
 
     def last_decision(self, letter: str) -> LoggedDecision | None:
-        """Return the autoscaler's last word on a job."""
+        """Return the autoscaler's last decision about a job; None before the first."""
         return next((m.decision for m in reversed(self.moments) if m.decision and m.decision.letter == letter), None)
 
     def changes(self, letter: str = "") -> list[StoryMoment]:
@@ -115,31 +110,27 @@ class Story:
 
 
 def held_gpus(seats: Seats, letter: str) -> int:
-    """How many GPUs a job holds."""
+    """Return the number of GPUs that a job holds, starting and leaving workers included."""
     return sum(seat.letter == letter for seat in seats)
 
 
 def running_gpus(seats: Seats, letter: str) -> int:
-    """How many of its workers run and may stay."""
+    """Return the number of a job's workers that run and are not leaving."""
     return sum(seat.letter == letter and seat.runs for seat in seats)
 
 
 @dataclass(frozen=True, slots=True)
 class JobWait:
-    """A job that others gave workers for. since: the moment its turn came; given: so many workers left for it.
+    """The waiting time of a job for which workers of another job left, in four consecutive parts."""
 
-    The parts, in seconds: until the pods of whoever left were gone, until the giver was told, until those workers had
-    gone, until it ran.
-    """
-
-    letter: str
-    since: StoryMoment
-    giver: str
-    given: int
-    away_s: float
-    told_s: float
-    gone_s: float
-    start_s: float
+    letter: str  # of the waiting job
+    since: StoryMoment  # when the waiting time began, see `turn`
+    giver: str  # letter of the job that shrank
+    given: int  # workers that left
+    away_s: float  # until the pods of a job that ended were deleted; 0 if no job ended
+    told_s: float  # then until the giver's new size was written
+    gone_s: float  # then until the giver's workers were deleted
+    start_s: float  # then until the waiting job ran
 
     @property
     def whole_s(self) -> float:
@@ -148,15 +139,15 @@ class JobWait:
 
 @dataclass(frozen=True, slots=True)
 class LendingSums:
-    """The story, added up. GPU-seconds: what jobs held up to their least, above it, and what nobody held."""
+    """The sums of a story."""
 
-    own_gpu_s: float
-    lent_gpu_s: float
-    idle_gpu_s: float
-    growths: int
-    shrinks: int
-    given: int  # workers, by all the shrinks
-    waiting_times: tuple[JobWait, ...]
+    own_gpu_s: float  # GPU-seconds of workers up to each job's minimum
+    lent_gpu_s: float  # GPU-seconds of workers above the minimum
+    idle_gpu_s: float  # GPU-seconds of idle GPUs
+    growths: int  # number of written growths
+    shrinks: int  # number of written shrinks
+    given: int  # workers that left by all shrinks
+    waiting_times: tuple[JobWait, ...]  # of jobs for which other jobs shrank
 
     @property
     def all_gpu_s(self) -> float:
@@ -164,15 +155,12 @@ class LendingSums:
 
     @property
     def longest(self) -> JobWait | None:
-        """The longest wait for GPUs that were lent; None when nobody had to."""
+        """The longest wait for GPUs that were lent; None without one."""
         return max(self.waiting_times, key=lambda wait: wait.whole_s, default=None)
 
 
 def sum_up(story: Story) -> LendingSums:
-    """Return the sums of a story.
-
-    They are GPU-seconds up to the mins, above them and idle, the numbers of resizes, and the waits of jobs.
-    """
+    """Return the sums of a story: GPU-seconds by use, numbers of resizes, and the waiting times of jobs."""
     own = lent = idle = 0.0
     for before, after in pairwise(story.moments):
         passed_s = after.at_s - before.at_s
@@ -190,9 +178,9 @@ def sum_up(story: Story) -> LendingSums:
 
 
 def wait_of(story: Story, letter: str) -> JobWait | None:
-    """Return how long a job waited until workers of another job had left.
+    """Return the waiting time of a job for which workers of another job left, in its parts.
 
-    None if none left for it, or if it does not run yet.
+    None if no workers left for it, or if it does not run yet.
     """
     runs = story.first(MomentKind.RUNS, letter)
     change = next((m for m in story.changes() if m.decision and m.decision.for_ == letter), None)
@@ -217,12 +205,15 @@ def wait_of(story: Story, letter: str) -> JobWait | None:
 
 
 def _when_few(story: Story, since: StoryMoment, letter: str, few: int) -> StoryMoment | None:
-    """Return the first moment in which a job holds no more than so many."""
+    """Return the first moment, from `since` on, in which a job holds at most `few` GPUs; None without such a moment."""
     return next((m for m in story.moments if m.at_s >= since.at_s and held_gpus(m.seats, letter) <= few), None)
 
 
 def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
-    """Return the moment a job's turn came: when it arrived, or when the last one left before it was served."""
+    """Return the moment from which a job's waiting time counts.
+
+    It is the job's arrival, or the last departure of a job between that arrival and `before_s` (seconds in the story).
+    """
     arrivals = [
         m
         for m in story.moments
@@ -232,8 +223,10 @@ def turn(story: Story, letter: str, before_s: float) -> StoryMoment:
     return max((m for m in arrivals if m.at_s >= arrived.at_s), key=lambda m: m.at_s)
 
 
-def waited(wait: JobWait) -> str:
-    """Return a wait in words."""
+def wait_text(wait: JobWait) -> str:
+    """Return a job's waiting time as text: the total, its cause (an arrival or a departure), and the parts that add up
+    to it.
+    """
     cause = "it arrived" if wait.since.letter == wait.letter else f"{wait.since.letter} left"
     parts = [f"{wait.away_s:.2f} s until {wait.since.letter}'s pods had gone"] if wait.away_s else []
     parts += [
@@ -245,7 +238,10 @@ def waited(wait: JobWait) -> str:
 
 
 def sentence(story: Story, sums: LendingSums) -> str:
-    """Return the outcome of the story in one sentence, for a reader who has not watched it."""
+    """Return the outcome of the story in one sentence: who borrowed, how many GPU-seconds, how long each lender waited.
+
+    Says "Nothing was lent." if no job ever had more workers than its minimum.
+    """
     autoscalers = [
         p.letter for p in story.players if any(held_gpus(m.seats, p.letter) > p.least for m in story.moments)
     ]
@@ -276,7 +272,7 @@ def missing_parts(story: Story, lends: str, served: str, too_large: str, refused
 
 
 def _grew(story: Story, letter: str) -> Iterator[str]:
-    """Before it gives anything, it has all that it can use."""
+    """Yield a fault unless the job grew to its maximum before its first shrink, or if it never shrank."""
     less = _shrinks(story, letter)
     if less:
         yield from _check_uses_all_room(story, letter, 0.0, less[0].at_s)
@@ -327,13 +323,16 @@ def _check_undisturbed(story: Story, letter: str) -> Iterator[str]:
 
 
 def _grew_again(story: Story, letter: str) -> Iterator[str]:
-    """After it has given, it grows to its most once more, and no sooner than it may."""
+    """Yield a fault unless the job grew to its maximum again after its last shrink, and kept its cooldown.
+
+    Yields nothing for a job that never shrank.
+    """
     if not (less := _shrinks(story, letter)):
         return
     yield from _check_uses_all_room(story, letter, less[-1].at_s, float("inf"))
-    waited = [m.at_s - less[-1].at_s for m in story.changes(letter) if m.at_s > less[-1].at_s]
-    if waited and waited[0] < story.cooldown_s - _STAMP_S:
-        yield f"{letter} grew {waited[0]:.1f} s after its last change, within its cooldown of {story.cooldown_s:g} s"
+    waits_s = [m.at_s - less[-1].at_s for m in story.changes(letter) if m.at_s > less[-1].at_s]
+    if waits_s and waits_s[0] < story.cooldown_s - _STAMP_S:
+        yield f"{letter} grew {waits_s[0]:.1f} s after its last change, within its cooldown of {story.cooldown_s:g} s"
 
 
 def _check_left_alone(story: Story, letter: str) -> Iterator[str]:
@@ -367,14 +366,17 @@ def _check_bounds(story: Story) -> Iterator[str]:
 
 
 def _shrinks(story: Story, letter: str) -> list[StoryMoment]:
+    """Return the moments in which a smaller size of the job was written."""
     return [m for m in story.changes(letter) if m.decision and m.decision.workers < m.decision.workers_before]
 
 
 def _left(story: Story, letter: str, now: StoryMoment) -> bool:
+    """Return True if the job's owner had deleted it at that moment."""
     left = story.first(MomentKind.LEAVES, letter)
     return left is not None and left.at_s <= now.at_s
 
 
 def _decision_moment(story: Story, letter: str, reason: Reason) -> StoryMoment | None:
+    """Return the first moment in which the autoscaler gave a job this reason; None if it never did."""
     words = (m for m in story.moments if m.decision and m.decision.letter == letter)
     return next((m for m in words if m.decision and m.decision.reason is reason), None)

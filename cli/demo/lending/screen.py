@@ -31,7 +31,7 @@ from turnout.cli.demo.lending.model import (
     sentence,
     sum_up,
     wait_of,
-    waited,
+    wait_text,
 )
 from turnout.cli.demo.lending.testbed import GPUS, GPUS_PER_NODE, LEAVES, NODES_PER_LEAF, places
 from turnout.cli.demo.screen import colour
@@ -89,7 +89,7 @@ class LendingScreen:
         self._live = None
 
     def happened(self, story: Story, moment: StoryMoment) -> None:
-        """Print a moment of the story, if it has a caption. story: up to this moment."""
+        """Print a moment of the story, unless it has no caption, and redraw the board. story: up to this moment."""
         text = line(story, moment)
         if text:
             found = [self._strip(story, moment.seats, leaf) for leaf in self._leaves]
@@ -107,7 +107,11 @@ class LendingScreen:
         return _coloured(strip(seats, story.players, leaf, GPUS_PER_NODE))
 
     def close(self, story: Story) -> None:
-        """Print the whole story as a picture, in numbers and in a sentence."""
+        """Print the outcome after the last moment: a chart of GPUs over time, its legend, a table of sums and a
+        sentence.
+
+        story: the whole story. The live board is not touched.
+        """
         drawn, sums = chart(story, min(_CHART_COLUMNS, self._console.width - 2)), sum_up(story)
         self._console.print()
         self._console.print(Text(f"The {story.gpus} GPUs from beginning to end:", style="bold"))
@@ -251,7 +255,7 @@ def _run_caption(story: Story, moment: StoryMoment) -> str:
     text = f"{letter} runs with {_workers(running_gpus(moment.seats, letter))}"
     wait = wait_of(story, letter)
     if wait is not None and story.first(MomentKind.RUNS, letter) is moment:
-        return f"{text}, {waited(wait)}"
+        return f"{text}, {wait_text(wait)}"
     last_change = next(m for m in reversed(story.moments) if m.word in _PAST)
     who = "it" if last_change.letter == letter else last_change.letter
     text += f", {moment.at_s - last_change.at_s:.2f} s after {who} {_PAST[last_change.word]}"

@@ -40,7 +40,7 @@ def topology_map(where: Sequence[Place]) -> Raw:
 
 
 def queue() -> Raw:
-    """Return the queue, which may have every GPU there is."""
+    """Return the queue, whose quota is every GPU of the cluster."""
     return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "Queue",
@@ -147,9 +147,9 @@ class LendingTestbed:
         return tuple(sorted(self._pods.values()))
 
     async def until(self, happens: Callable[[], bool], what: str) -> None:
-        """Wait until `happens` returns True.
+        """Wait until `happens()` is true.
 
-        what: the condition in words, such as "A has 12 workers". Raises StoryFailed after a time limit.
+        what: the condition as text, such as "A has 12 workers". Raises StoryFailed after a time limit.
         """
         try:
             async with asyncio.timeout(self._patience_s):

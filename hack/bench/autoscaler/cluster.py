@@ -42,7 +42,7 @@ class Cluster:
 
 
 def built(jobs: int, nodes: int, dice: random.Random, waiters: int = 0) -> Cluster:
-    """Fill nodes with jobs of 1 to 4 workers of 1, 2, 4 or 8 GPUs; a few more jobs wait for room."""
+    """Return nodes that are full of jobs with 1 to 4 workers of 1, 2, 4 or 8 GPUs. waiters: further jobs that wait."""
     made = Cluster()
     for number in range(nodes):
         made.put(NODES, node(number))
@@ -60,8 +60,9 @@ def built(jobs: int, nodes: int, dice: random.Random, waiters: int = 0) -> Clust
 
 
 def _filled(jobs: int, nodes: int, dice: random.Random) -> list[tuple[int, int, list[int]]]:
-    """(least, GPUs of a worker, the node of each worker) of every job: all at two workers, then more while there is
-    room, as an idle cluster is lent.
+    """Return (minimum, GPUs of a worker, node of each worker) of every job.
+
+    All jobs get two workers; then they grow while there is room, as in a cluster that lends idle GPUs.
     """
     room, made = _Room(nodes), list[tuple[int, int, list[int]]]()
     for _ in range(jobs):
@@ -85,7 +86,7 @@ class _Room:
         self._by_free[PER_NODE].extend(range(nodes))
 
     def take(self, gpus: int) -> int | None:
-        """Give the fullest node with this many GPUs free; None if there is none."""
+        """Take GPUs of the fullest node that has this many free. Return its number; None if no node has."""
         for free in range(gpus, PER_NODE + 1):
             if self._by_free[free]:
                 number = self._by_free[free].popleft()
@@ -125,7 +126,9 @@ def indexed_job(number: int, size: int, least: int, most: int, gpus: int) -> Raw
 
 
 def worker(job: Raw, index: int, gpus: int, on: int | None, life: int = 0) -> Raw:
-    """One pod of a job, on a node or waiting for one. life: how many had this index before."""
+    """Return one pod of a job. on: number of its node, None for a pending pod. life: number of earlier pods with its
+    index.
+    """
     told = job["metadata"]
     name = f"{told['name']}-{index}-{life:05d}"
     marks = {"batch.kubernetes.io/job-name": told["name"], "job-name": told["name"], labels.JOB_INDEX: str(index)}
@@ -148,6 +151,7 @@ def pod_spec(gpus: int) -> Raw:
 
 
 def _meta(name: str, namespace: str, uid: str) -> Raw:
+    """Return metadata as large as a real object's, with managedFields. namespace: "" for none."""
     fields: dict[str, Raw] = {f"f:field-{n}": {} for n in range(30)}
     wrote = [
         {"manager": who, "operation": "Update", "apiVersion": "v1", "time": CREATED, "fieldsV1": {"f:spec": fields}}
@@ -158,7 +162,7 @@ def _meta(name: str, namespace: str, uid: str) -> Raw:
 
 
 def changes(cluster: Cluster, dice: random.Random) -> Iterator[Change]:
-    """Generate events without end: pods that report or are replaced, jobs whose status changes, node heartbeats."""
+    """Yield endless changes: pods that report or are replaced, jobs whose status changes, heartbeats of nodes."""
     pods, jobs = ([*cluster.objects[path]] for path in (PODS, JOBS))
     numbers, lives = len(cluster.objects[NODES]), 0
     while True:
@@ -178,7 +182,7 @@ def changes(cluster: Cluster, dice: random.Random) -> Iterator[Change]:
 
 
 def _replaced(cluster: Cluster, pods: list[str], dice: random.Random, life: int) -> Iterator[Change]:
-    """Replace a failed pod: deleted, created with the same index, bound."""
+    """Yield the changes that replace a failed pod: it is deleted, created with the same index, and bound."""
     at = dice.randrange(len(pods))
     gone = cluster.objects[PODS].pop(pods[at])
     cluster.version += 1

@@ -40,7 +40,7 @@ SCENES = ("at rest", "a hundred wait", "a tenth is free")
 
 
 def measure(scale: Scale) -> Outcome:
-    """Decide many times on clusters of several seeds; then feed an autoscaler."""
+    """Time decisions on clusters of several seeds; then time an autoscaler that reads changes."""
     rows = []
     for scene in SCENES:
         times, steps = zip(*_timed(scene, scale.pick(RUNS, 10, 1)), strict=True)
@@ -66,7 +66,7 @@ def _ms(times_s: Sequence[float]) -> tuple[float, float]:
 
 
 def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
-    """Run an autoscaler that reads this many changes of a full cluster in which a few jobs always wait."""
+    """Run an autoscaler that reads `changes` changes of a full cluster in which a few jobs always wait."""
     dice = random.Random(1)
     full = cluster.built(jobs, nodes, dice, WAITERS)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ def _fed(jobs: int, nodes: int, changes: int) -> Outcome:
 
 
 def _timed(scene: str, runs: int) -> Iterator[tuple[float, int]]:
-    """Give (seconds, jobs changed) of each decision; each fourth one has a new cluster."""
+    """Yield (seconds, number of changed jobs) of each decision. Every fourth decision has a new cluster."""
     policy = Policy()
     for number in range(runs):
         if number % 4 == 0:
@@ -135,7 +135,10 @@ def _cluster(scene: str, dice: random.Random) -> Observation:
 
 
 def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[PodShape], int | None]:
-    """Return a function that gives the next node for a pod of a shape and charges it; None once all are full."""
+    """Return a function that returns the next node for a pod of a shape and takes its room; None once all are full.
+
+    free: free amounts of each node, which the function changes. takes: amounts of a pod of each shape.
+    """
     at = dict.fromkeys(takes, 0)
 
     def next_free(shape: PodShape) -> int | None:
@@ -153,6 +156,7 @@ def _filler(free: np.ndarray, takes: dict[PodShape, np.ndarray]) -> Callable[[Po
 def _job(
     number: int, dice: random.Random, shapes: list[PodShape], next_free: Callable[[PodShape], int | None]
 ) -> JobState:
+    """Return a random elastic job with as many workers as find a node; a job without any is suspended."""
     shape, least = dice.choice(shapes), dice.randint(1, 2)
     size = least + dice.randint(0, 2)
     rows = [row for row in (next_free(shape) for _ in range(size)) if row is not None]
@@ -167,7 +171,7 @@ def _job(
 
 
 def _smaller(seen: JobState, takes: dict[PodShape, np.ndarray], free: np.ndarray) -> JobState:
-    """Shrink a job to its min, and free its capacity."""
+    """Return a job shrunk to its minimum; add the amounts of the workers that left to `free`."""
     kept = seen.workers[: seen.job.bounds.least]
     for worker in seen.workers[len(kept) :]:
         free[worker.row] += takes[seen.job.shape]

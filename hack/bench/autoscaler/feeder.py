@@ -43,7 +43,7 @@ PER_S = 2000.0  # changes that are offered
 
 
 def write(folder: Path, cluster: Cluster, changes: Iterable[Change]) -> None:
-    """Write down what an API server would send: lists of the cluster as it is, then the changes of it."""
+    """Write the answers of an API server to a folder: lists of the cluster, and the changes that follow."""
     encode = msgspec.json.encode
     for path, objects in cluster.objects.items():
         items = [*objects.values()]
@@ -72,7 +72,7 @@ class Files:
     async def pages(
         self, path: str, params: Mapping[str, Any] | None = None, *, limit: int = PAGE
     ) -> AsyncIterator[bytes]:
-        """Give each page of a list; nothing for a collection that the folder lacks."""
+        """Yield each page of a list; nothing for a collection that is not in the folder."""
         file = self._folder / _file(path)
         if not file.exists():
             yield b'{"metadata": {"resourceVersion": "1"}, "items": []}'
@@ -82,14 +82,14 @@ class Files:
                 yield line
 
     async def watch(self, path: str, params: Mapping[str, Any]) -> AsyncIterator[bytes]:
-        """Give each change of a collection, as `play` reaches it."""
+        """Yield each change of a collection when `play` comes to it."""
         lines = self._lines.setdefault(path, asyncio.Queue())
         while True:
             yield await lines.get()
             lines.task_done()
 
     async def play(self, per_s: float) -> int:
-        """Send all changes at a bounded rate, each burst after the last was read; give their number."""
+        """Send all changes, at most `per_s` a second; each burst waits until the last was read. Return their number."""
         sent, began_s = 0, time.perf_counter()
         with (self._folder / "changes").open("rb") as changes:
             while burst := [*islice(changes, BURST)]:
@@ -111,7 +111,7 @@ class TimedCache(Cache):
     def observation(
         self, now_s: float, age_s: float = 0.0, whole: bool = True, steady_s: float | None = None
     ) -> Observation:
-        """Observe as a Cache does, and keep how long it took."""
+        """Return the cache's observation, and record how long it took."""
         began_s = time.thread_time()
         seen = super().observation(now_s, age_s, whole, steady_s)
         self.took_s.append(time.thread_time() - began_s)
@@ -125,7 +125,7 @@ class TimedController(AutoscalerController):
     looked: asyncio.Event
 
     async def look(self, now_s: float, jumped_s: float = 0.0) -> int:
-        """Look as the controller does, and keep how long it took."""
+        """Run the controller's decision loop once, and record how long it took."""
         began_s = time.thread_time()
         written = await super().look(now_s, jumped_s)
         self.took_s.append(time.thread_time() - began_s)
@@ -148,7 +148,7 @@ class Times:
 
 
 async def main(folder: Path) -> None:
-    """Read the lists, then the changes, and print the results. A part that fails ends the program."""
+    """Read the lists, then the changes, and print the results. A failure of any task ends the program."""
     async with asyncio.TaskGroup() as tasks:
         pid = os.getpid()
         began_s, before_mib = time.perf_counter(), memory_mib(pid)

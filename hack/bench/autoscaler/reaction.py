@@ -63,7 +63,7 @@ def measure(scale: Scale) -> Outcome:
 
 
 async def one_plane(size: Size, plan: Plan) -> Results:
-    """One control plane from its start to its end."""
+    """Run the measurement on a new control plane, which is stopped afterwards."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
         return await measured(plane, size, plan, random.Random(1))
@@ -72,7 +72,7 @@ async def one_plane(size: Size, plan: Plan) -> Results:
 
 
 async def measured(plane: ControlPlane, size: Size, plan: Plan, rng: random.Random) -> Results:
-    """One cluster on a plane that has none yet."""
+    """Run the measurement on a control plane without a cluster: create the cluster and measure reactions."""
     async with opened(plane, size, rng) as testbed:
         times = {"floor": await testbed.floor(plan.baselines), "trivial": await testbed.trivial(plan.baselines)}
         start_s = await testbed.start_autoscaler()
@@ -105,6 +105,7 @@ _WORDS = {
 
 
 def _outcome(found: Results, size: Size, targets: Sequence[Target]) -> Outcome:
+    """Return the table of reaction times, the targets and the note. Forms without a reaction have no row."""
     rows = []
     for name, times in found.times_s.items():
         if times:
@@ -119,7 +120,9 @@ def _outcome(found: Results, size: Size, targets: Sequence[Target]) -> Outcome:
 
 
 def _targets(found: Results, where: str) -> Iterator[Target]:
-    """Give what docs/autoscaler.md promises: of gangs that come alone and in bursts together."""
+    """Yield the targets that docs/autoscaler.md promises, for single gangs and for bursts. where: prefix of their
+    names.
+    """
     groups = ("Pending", "Inqueue")
     of = found.times_s
     pods = [*of["pods"], *of["pods, bursts"]]
@@ -129,6 +132,7 @@ def _targets(found: Results, where: str) -> Iterator[Target]:
 
 
 def _note(found: Results, size: Size) -> str:
+    """Return the note about the size of the cluster, and the time and memory of the autoscaler."""
     return (
         f"{size.jobs:,} Indexed Jobs, {size.pods:,} pods, {size.nodes * 8:,} GPUs: the autoscaler started, saw "
         f"everything and led after {found.start_s:.1f} s; {found.looks} decisions, {found.decide_s * 1e3:.1f} ms each "

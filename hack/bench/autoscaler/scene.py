@@ -53,7 +53,7 @@ def jobs(size: Size) -> list[Raw]:
 
 
 def pods(size: Size, made: list[Raw]) -> Iterator[Raw]:
-    """Every pod, each on its node. made: the jobs, as the API server has them."""
+    """Yield every pod, bound to its node. made: the jobs as the API server returned them."""
     places = (_node(at) for at in range(size.nodes) for _ in range(PER_NODE // size.gpus))
     for job, index in ((job, index) for job in made for index in range(size.workers)):
         meta, template = job["metadata"], job["spec"]["template"]
@@ -79,7 +79,7 @@ def gang(name: str, size: Size) -> list[Raw]:
 
 
 def group(name: str, size: Size, phase: str) -> Raw:
-    """Return a PodGroup of Volcano, whose pods are not made before there is room for them."""
+    """Return a PodGroup of Volcano in this phase, without pods."""
     asks = {GPU: str(size.gpus * size.asked)}
     owner = {"apiVersion": "example.com/v1", "kind": "Training", "name": name, "uid": f"uid-of-{name}"}
     return {
@@ -98,7 +98,7 @@ def members(name: str, size: Size, places: list[str]) -> list[Raw]:
 
 
 def group_crd() -> Raw:
-    """PodGroups of Volcano without a schema; their status is written with them, since nobody else is here to do it."""
+    """Return the CRD of PodGroups without a schema and without the subresource for the status."""
     names = {"kind": "PodGroup", "listKind": "PodGroupList", "plural": "podgroups", "singular": "podgroup"}
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
     served = {"name": "v1beta1", "served": True, "storage": True, "schema": schema}
@@ -115,6 +115,7 @@ def _node(number: int) -> str:
 
 
 def _job(name: str, size: Size) -> Raw:
+    """Return an elastic Indexed Job with `size.workers` workers, which may shrink to one."""
     notes = {labels.MIN_WORKERS: "1", labels.MAX_WORKERS: str(size.workers)}
     return {
         "apiVersion": "batch/v1",

@@ -66,14 +66,14 @@ class Observed:
     marker: str = ""
 
     def note(self, event: _Event, now_s: float) -> None:
-        """One line of a watch of pods or PodGroups."""
+        """Take in one line of a watch of pods or PodGroups, which arrived at `now_s`."""
         name = event.object.metadata.name
         if event.type == "ADDED" and name not in self.first_s:
             self.first_s[name] = now_s
             self.on_pod(name)
 
     def note_job(self, event: _Event, now_s: float) -> None:
-        """One line of the watch of jobs."""
+        """Take in one line of the watch of jobs, which arrived at `now_s`."""
         name, size = event.object.metadata.name, event.object.spec.parallelism
         if size < self.sizes.get(name, size):
             self.shrunk.put_nowait((name, size, now_s))
@@ -96,7 +96,7 @@ class Testbed:
     # The autoscaler.
 
     async def start_autoscaler(self) -> float:
-        """Start it, and wait until it leads; how long that took, seconds."""
+        """Start the autoscaler and wait until it leads. Return the seconds."""
         began_s = time.monotonic()
         (self._port,) = free_ports(1)
         argv = [sys.executable, "-m", "turnout.autoscaler", "--kubeconfig", str(self._plane.kubeconfig), "--act"]
@@ -111,7 +111,7 @@ class Testbed:
                 await asyncio.sleep(0.1)
 
     async def metric(self, series: str) -> float:
-        """Return a number of its metrics page; 0.0 for one that is not there."""
+        """Return the value of a series on the autoscaler's metrics page; 0.0 if it is missing."""
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{self._port}/metrics") as answer:
             for line in (await answer.text()).splitlines():
                 if line.startswith(f"{series} "):
@@ -125,7 +125,7 @@ class Testbed:
     # What is timed, in seconds.
 
     async def floor(self, times: int) -> list[float]:
-        """Time from the call that creates a pod until a watch shows it."""
+        """Return the seconds from creating a pod until a watch shows it, `times` times."""
         took = []
         for at in range(times):
             pod = scene.members(f"floor-{at}", self._size, [""])[0]
@@ -136,7 +136,7 @@ class Testbed:
         return took
 
     async def trivial(self, times: int) -> list[float]:
-        """Do as `react`, with a watcher that patches a job as soon as it sees a pod, whatever there is to decide."""
+        """Measure as `react` does, with a watcher that patches a job as soon as a pod appears, without any decision."""
         took, tasks = [], set[asyncio.Task[Any]]()
 
         def patch(name: str) -> None:
@@ -157,9 +157,9 @@ class Testbed:
         return took
 
     async def react(self, form: str, together: int = 1) -> list[float]:
-        """Let gangs come at once; time each from when it is first seen until the job that shrank for it is.
+        """Create gangs at once. Return, for each, the seconds from its first event until a job shrank for it.
 
-        form: "pods", or the phase of a PodGroup. In the order in which they came the earliest shrink is the first's.
+        form: "pods", or the phase of a PodGroup. together: number of gangs. The first gang gets the earliest shrink.
         """
         await asyncio.sleep(self._rng.uniform(0.02, 0.25))
         names = [f"gang-{self._number + at:05d}" for at in range(together)]
@@ -194,7 +194,7 @@ class Testbed:
         await self._api.patch(f"{GROUPS}/{gang}", {"status": {"phase": "Running"}})
 
     async def _first_s(self, name: str) -> float:
-        """When an object was first seen; it is there, so a watch will show it."""
+        """Return when an existing object was first seen by a watch; wait for it."""
         async with asyncio.timeout(GIVE_UP_S):
             while True:
                 if name in self._seen.first_s:
@@ -223,7 +223,7 @@ async def opened(plane: ControlPlane, size: Size, rng: random.Random) -> AsyncIt
 
 
 async def _follow(api: Api, path: str, version: str, note: Callable[[_Event, float], None]) -> None:
-    """Tell of each change from a version on. Raises RuntimeError when the server ends the watch."""
+    """Pass each change from a resource version on to `note`. Raises RuntimeError if the server ends the watch."""
     async with aclosing(api.events(f"{path}?watch=1&resourceVersion={version}")) as events:
         async for line, now_s in events:
             note(_event.decode(line), now_s)

@@ -46,7 +46,7 @@ Timed = dict[str, list[float]]
 
 
 def measure(scale: Scale) -> Outcome:
-    """Measure. Quick: 200 jobs."""
+    """Measure `turnout why` and all --help texts on a cluster whose size follows from the scale."""
     size = scale.pick(SIZE, QUICK, SMALLEST)
     plane = ControlPlane().start()
     try:
@@ -57,7 +57,10 @@ def measure(scale: Scale) -> Outcome:
 
 
 async def helps(compiled: str) -> Timed:
-    """Take the CPU time of the help of each command HELPS times, after one that does not count."""
+    """Return the CPU seconds of each command's --help, HELPS times, after one run that does not count.
+
+    compiled: folder of the bytecode cache.
+    """
     taken: Timed = {}
     for command in sorted(COMMANDS):
         for again in range(HELPS + 1):
@@ -69,9 +72,9 @@ async def helps(compiled: str) -> Timed:
 
 
 async def measured(plane: ControlPlane, size: Size, compiled: str) -> Timed:
-    """Fill a cluster and time each thing TIMES times, in turn, after one of each that does not count.
+    """Fill a cluster and time each question TIMES times, in turn, after one run of each that does not count.
 
-    compiled: the folder of compiled modules.
+    compiled: folder of the bytecode cache.
     """
     async with plane.api() as api:
         await _fill(api, size)
@@ -109,6 +112,7 @@ def _cpu_s() -> float:
 
 
 async def _fill(api: Api, size: Size) -> None:
+    """Create nodes, jobs with their pods, and a gang that waits."""
     await api.create_all(scene.nodes(size))
     jobs = await api.create_all(scene.jobs(size))
     await api.create_all(scene.pods(size, jobs))
@@ -116,7 +120,7 @@ async def _fill(api: Api, size: Size) -> None:
 
 
 def paths() -> list[str]:
-    """Return what `why` lists."""
+    """Return the API paths that `why` lists."""
     settings = Settings()
     maps = settings.configmaps()
     informers = AutoscalerInformers(AutoscalerView(()), _Nobody(), KINDS, RealClock(), random.Random(), maps)  # type: ignore[arg-type]
@@ -128,6 +132,8 @@ class _Nobody:
 
 
 async def _lists(client: Client, *, together: bool) -> float:
+    """Return the seconds to list all of `paths()`. together: all lists at once, otherwise one after another."""
+
     async def one(path: str) -> None:
         with suppress(NotFound):
             async for _ in client.pages(path):
@@ -143,6 +149,7 @@ async def _lists(client: Client, *, together: bool) -> float:
 
 
 async def _look(client: Client, job: str) -> float:
+    """Return the seconds of a complete explanation inside this process. job: as kind/namespace/name."""
     began_s = time.perf_counter()
     settings = Settings()
     view = await look(client, settings, "default")
@@ -154,6 +161,10 @@ async def _look(client: Client, job: str) -> float:
 
 
 async def _process(compiled: str, *argv: str) -> float:
+    """Return the seconds of a Python process with these arguments.
+
+    Raises RuntimeError for a failure or an empty answer.
+    """
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
     began_s = time.perf_counter()
     child = await asyncio.create_subprocess_exec(
@@ -169,6 +180,7 @@ async def _process(compiled: str, *argv: str) -> float:
 
 
 def _outcome(size: Size, taken: Timed, helped: Timed) -> Outcome:
+    """Return the tables and targets. taken: seconds by what was timed. helped: CPU seconds of --help by command."""
     columns = {"milliseconds": "", "median": ".0f", "p90": ".0f", "most": ".0f"}
     rows = [
         (name, *(1e3 * nearest_rank(times, share) for share in (0.5, 0.9, 1.0)))
@@ -190,6 +202,7 @@ def _outcome(size: Size, taken: Timed, helped: Timed) -> Outcome:
 
 
 def _notes(medians: dict[str, float]) -> Sequence[str]:
+    """Return the note that compares `why` with a process that only starts and lists."""
     bound_s = medians["lists, at once"] + medians["python starts"]
     why_s = max(medians[f"why, of {what}"] for what in ASKED)
     bound = f"Lower bound, a process that starts and lists at once: {bound_s * 1000:.0f} ms"

@@ -40,17 +40,17 @@ class TorchSave:
         """Do nothing: torch.save needs no preparation."""
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Write all of it."""
+        """Write the whole state to a file."""
         import torch
 
         self._path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(state, self._path)
 
     def wait(self) -> None:
-        """Return at once: there is no background work."""
+        """Do nothing: there is no background work."""
 
     def load(self) -> dict[str, Any]:
-        """Read it."""
+        """Read the whole state from the file."""
         import torch
 
         state: dict[str, Any] = torch.load(self._path, weights_only=True)
@@ -79,10 +79,10 @@ class Dcp:
         dcp.save(state, checkpoint_id=self._folder)
 
     def wait(self) -> None:
-        """Return at once: there is no background work."""
+        """Do nothing: there is no background work."""
 
     def load(self) -> dict[str, Any]:
-        """Read it into empty tensors."""
+        """Load the state into new, empty tensors."""
         import torch
         import torch.distributed.checkpoint as dcp
 
@@ -111,7 +111,7 @@ class DcpAsync(Dcp):
         self._future: Future[object] | None = None
 
     def prepare(self, state: dict[str, Any]) -> None:
-        """Make the stager. It allocates at the first save; torch has no call to do it earlier."""
+        """Create the stager. It allocates its memory at the first save, because torch has no call to do it earlier."""
         super().prepare(state)
         if self._reused:
             from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
@@ -119,7 +119,7 @@ class DcpAsync(Dcp):
             self._stager = DefaultStager(StagingOptions(False, False, False, False))
 
     def save(self, step: int, state: dict[str, Any]) -> None:
-        """Copy all of it, and write it in a thread."""
+        """Copy the whole state, and write it in a thread."""
         import torch.distributed.checkpoint as dcp
 
         self.wait()  # it must not write into what is still being written from
@@ -131,7 +131,7 @@ class DcpAsync(Dcp):
             self._future.result()
 
     def close(self) -> None:
-        """Give back the stager's memory."""
+        """Free the stager's memory."""
         self.wait()
         self._future = None
         if self._stager is not None:

@@ -35,7 +35,7 @@ class Warm:
         self._memory.close()
 
     def holds(self, tensors: Iterable[Any]) -> bool:
-        """Return True if it holds their bytes, one after the other."""
+        """Return True if the memory has the bytes of these tensors, one after another."""
         at = self.address
         for tensor in tensors:
             if ctypes.string_at(at, tensor.nbytes) != ctypes.string_at(tensor.data_ptr(), tensor.nbytes):
@@ -83,6 +83,7 @@ def split(pieces: Sequence[Piece], shares: int) -> list[list[Piece]]:
 
 
 def _between(pieces: Sequence[Piece], begin: int, end: int) -> Iterable[Piece]:
+    """Yield the parts of the pieces that lie in a range. begin, end: byte offsets in the concatenated pieces."""
     at = 0
     for target, source, length in pieces:
         low, high = max(begin - at, 0), min(end - at, length)

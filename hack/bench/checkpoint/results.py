@@ -68,7 +68,7 @@ class Results:
         return math.nan if not ratios or any(map(math.isnan, ratios)) else max(ratios)
 
     def targets(self) -> list[Target]:
-        """Give what docs/checkpoints.md promises."""
+        """Return the targets that docs/checkpoints.md promises."""
         one, two = floor(1), floor(2)
         return [
             Target("first save / floor 1", self.over("first", OURS, one), "<=", 1.5),
@@ -85,7 +85,7 @@ class Results:
         ]
 
     def tables(self) -> list[Table]:
-        """Give the tables. What broke has its row, too."""
+        """Return the tables. A saver that failed has a row that says so."""
         one, two, part = floor(1), floor(2), floor(2, CHANGED)
         first = [one, two, *BASELINES, of(SHIPPED, SECOND), OURS, TOUCHED, of(OURS, PREPARE), UNPREPARED]
         steady = [one, two, part, *(name for name in BASELINES if name != SHIPPED), OURS, FROZEN, FIXED]
@@ -117,6 +117,7 @@ class Results:
         return Table(f"{title}: {size}", COLUMNS, rows, key=f"{title.partition(':')[0]}:")
 
     def _row(self, scene: str, name: str, beneath: str) -> Sequence[object]:
+        """Return the row of one saver: times in ms, and the ratio to the saver `beneath`."""
         seen = self.seen[scene]
         times = seen.times_s.get(name, [])
         equal = "loaded again, equal" if seen.figures.get(of(name, EQUAL)) else ""
@@ -125,6 +126,7 @@ class Results:
         return (name, len(times), best_ms, median_ms, self.over(scene, name, beneath), f"x {beneath}", said)
 
     def _worlds(self) -> Table:
+        """Return the table of loads by another number of ranks than the saving one."""
         seen = self.seen["worlds"]
         rows = []
         for each in self._pairs():

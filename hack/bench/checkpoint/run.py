@@ -78,7 +78,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def measured(plan: Plan, memory: Path = MEMORY, disk: Path = DISK) -> Outcome:
-    """Run once, in new folders in these two; they are removed, also after a signal."""
+    """Run all scenes in new folders below `memory` and `disk`, which are removed afterwards, also after a signal."""
     with ExitStack() as ends:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGHUP):

@@ -35,7 +35,7 @@ class Size:
 
 
 def make(size: Size, seed: int = 7) -> dict[str, Any]:
-    """Return a state whose values differ everywhere. Its memory is touched."""
+    """Return a state with different values everywhere, whose memory is written."""
     import torch
 
     dice = torch.Generator().manual_seed(seed)
@@ -56,7 +56,7 @@ def make(size: Size, seed: int = 7) -> dict[str, Any]:
 
 
 def tensors(state: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Give every tensor, with its path of names."""
+    """Yield every tensor with its path of names."""
     for name, value in state.items():
         if isinstance(value, Mapping):
             yield from tensors(value, f"{path}{name}/")
@@ -70,7 +70,7 @@ def bytes_of(state: Mapping[str, Any]) -> int:
 
 
 def differ(one: object, other: object, path: str = "") -> str:
-    """Give where two states differ in a bit, a key or the type of a value; "" if they do not."""
+    """Return the path at which two states differ in a bit, a key or a type; "" if they are equal."""
     import torch
 
     if isinstance(one, Mapping) and isinstance(other, Mapping):

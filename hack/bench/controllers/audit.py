@@ -59,7 +59,9 @@ class Audit:
         return self._log.stat().st_size if self._log.exists() else 0
 
     def since(self, at: int, agent: str) -> Counter[str]:
-        """Count the requests since a place, as "verb resource". agent: how the sender's name for itself begins."""
+        """Count the requests since a position of the log, by "verb resource". agent: beginning of the sender's user
+        agent.
+        """
         with self._log.open("rb") as log:
             log.seek(at)
             lines = log.read().split(b"\n")[:-1]  # the last one may be half written

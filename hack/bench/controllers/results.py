@@ -36,17 +36,19 @@ class Results:
     deleted: Sequence[tuple[float, float]]  # by turn, theirs and ours: seconds until a deleted job's children were gone
 
     def outcome(self, quick: bool) -> Outcome:
-        """Return tables and targets."""
+        """Return all tables, targets, notes and further figures of the run. quick: say that the sizes are small."""
         title = "controllers: PyTorchJobs beside the Training Operator"
-        tables = [self._compared(), self._requests(), self._at_rest()]
+        tables = [self._comparison_table(), self._requests_table(), self._rest_table()]
         more = {
-            "ours, writes at rest": self.our_rest.wrote,
-            "ours, seconds until those at rest ran": self.our_rest.made_s,
+            "ours, writes at rest": self.our_rest.writes_at_rest,
+            "ours, seconds until those at rest ran": self.our_rest.created_s,
         }
         return Outcome(title, tables, self.targets(), self._notes(quick), more=more)
 
     def targets(self) -> list[Target]:
-        """Return what docs/jobs.md promises."""
+        """Return the targets: no measure is worse than the Training Operator's, and the absolute bounds that
+        docs/jobs.md states.
+        """
         rest, steady = self.our_rest, f"{self.size.steady:,} jobs at rest"
         rows = self._rows()
         lost = f"a pod lost of {self.size.pods:,}: replaced after, s, p99"
@@ -59,11 +61,13 @@ class Results:
             Target(lost, rows[_LOST][1] / 1e3, "<=", 1),
             Target(f"{steady}: cores", rest.cores, "<=", 0.05),
             Target(f"{steady}: restarted, caught up after, s", rest.caught_up_s, "<=", 10),
-            Target(f"{steady}: writes of a restart", rest.wrote_again, "<=", 0),
+            Target(f"{steady}: writes of a restart", rest.writes_after_restart, "<=", 0),
         ]
 
     def _rows(self) -> dict[str, tuple[float, float, float]]:
-        """Return the medians of theirs and of ours, and the median of the ratios, by what was measured."""
+        """Return, for each measure, the median of the Training Operator, our median, and the median ratio of ours to
+        theirs.
+        """
         series = {
             name: [[measure(each, self.size) for each in side] for side in (self.theirs, self.ours)]
             for name, measure in _MEASURES.items()
@@ -73,27 +77,31 @@ class Results:
             name: (middle(theirs), middle(ours), middle_ratio(ours, theirs)) for name, (theirs, ours) in series.items()
         }
 
-    def _compared(self) -> Table:
+    def _comparison_table(self) -> Table:
+        """Return the table that compares the medians of both controllers."""
         times = f"median of {len(self.ours)}, of deletions {len(self.deleted)}"
         title = f"{self.size.jobs:,} jobs of {self.size.workers} workers, {times}"
         return Table(
             title, {"what": "", **_SIDES, "ratio": ".2f"}, [(name, *row) for name, row in self._rows().items()]
         )
 
-    def _requests(self) -> Table:
+    def _requests_table(self) -> Table:
+        """Return the table of requests for each job, by verb and resource, of the first repetition."""
         counted = [self.theirs[0].requests, self.ours[0].requests]
         rows = [(name, *(each[name] / self.size.jobs for each in counted)) for name in sorted(set().union(*counted))]
         return Table("requests a job, of the first repetition", {"request": "", **_SIDES}, rows)
 
-    def _at_rest(self) -> Table:
+    def _rest_table(self) -> Table:
+        """Return the table of both controllers at rest: CPU, memory, and what a restart costs."""
         names = {"cores": "cores", "peak MiB": "peak_mib", "restarted, caught up after, s": "caught_up_s"}
-        names["writes of a restart"] = "wrote_again"
+        names["writes of a restart"] = "writes_after_restart"
         both = (self.their_rest, self.our_rest)
         rows = [(words, *(getattr(rest, name) for rest in both)) for words, name in names.items()]
         title = f"{self.size.steady:,} jobs of one worker at rest for {self.size.steady_s:g} s"
         return Table(title, {"what": "", "Training Operator": ".4g", "ours": ".4g"}, rows, key="at rest:")
 
     def _notes(self, quick: bool) -> tuple[str, ...]:
+        """Return the notes below the tables. quick: say that the sizes are smaller than those of the targets."""
         size = (
             "Smaller than the 500 jobs of 8 workers and 5,000 at rest that the targets are meant for. " if quick else ""
         )

@@ -17,7 +17,7 @@ from hack.bench.controllers.audit import Audit
 from hack.bench.controllers.results import Results
 from hack.bench.controllers.scene import FULL, QUICK, SMALLEST, Size
 from hack.bench.controllers.sides import Side
-from hack.bench.controllers.trials import Rest, Trial, deletions, opened, rest, trial
+from hack.bench.controllers.trials import Rest, Trial, deletions, open_cluster, rest, trial
 from hack.bench.support.measure import progress
 from hack.bench.support.outcome import Outcome, Scale
 from hack.controlplane.api import Api
@@ -30,7 +30,7 @@ def run(scale: Scale) -> Outcome:
 
 
 async def measure(size: Size) -> Results:
-    """One control plane from its start to its end."""
+    """Run the benchmark on a new control plane, which is stopped afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         audit = Audit(Path(folder))
         plane = await asyncio.to_thread(ControlPlane(apiserver_flags=audit.flags()).start)
@@ -41,10 +41,10 @@ async def measure(size: Size) -> Results:
 
 
 async def measured(plane: ControlPlane, audit: Audit, size: Size) -> Results:
-    """Measure on a plane that has nothing yet. The controllers take turns at being the first."""
+    """Measure both controllers on an empty control plane. They take turns at being first."""
     theirs: list[Trial] = []
     ours: list[Trial] = []
-    async with opened(plane) as (api, their_side, our_side):
+    async with open_cluster(plane) as (api, their_side, our_side):
         for again in range(size.times):
             turns: list[tuple[Side, list[Trial]]] = [(their_side, theirs), (our_side, ours)]
             for side, found in turns if again % 2 == 0 else reversed(turns):

@@ -56,6 +56,7 @@ def jobs(count: int, workers: int) -> list[Raw]:
 
 
 def _job(name: str, workers: int, node: str) -> Raw:
+    """Return a PyTorchJob with `workers` workers, all on one node."""
     asks = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
     container = {
         "name": "pytorch",

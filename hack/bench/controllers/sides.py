@@ -55,14 +55,15 @@ class Side:
         return Usage(cpu_s(pid), memory_mib(pid, "VmHWM"))
 
     async def caught_up(self, jobs: int) -> None:
-        """Wait until it has looked at so many jobs since its start, and none waits."""
+        """Wait until it looked at jobs at least `jobs` times since its start, and no job waits for it."""
         await self._until(lambda page: _sum(page, self.looks) >= jobs and _sum(page, self.waiting) == 0)
 
-    async def _until(self, seen: Callable[[str], bool]) -> None:
+    async def _until(self, is_ready: Callable[[str], bool]) -> None:
+        """Get the metrics page until `is_ready` is true of its text. Raises TimeoutError after READY_WITHIN_S."""
         async with asyncio.timeout(READY_WITHIN_S), aiohttp.ClientSession() as session:
             while True:
                 async with session.get(self._metrics) as answer:
-                    if seen(await answer.text()):
+                    if is_ready(await answer.text()):
                         return
                 await asyncio.sleep(0.02)
 
@@ -103,8 +104,8 @@ def _sum(page: str, series: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in page.splitlines() if line.startswith(series))
 
 
-async def restarted(side: Side, jobs: int) -> float:
-    """Start a controller that was stopped; how long until it has looked at every job, seconds."""
+async def restart(side: Side, jobs: int) -> float:
+    """Start a stopped controller. Return the seconds until it looked at every job. jobs: their number."""
     began_s = time.monotonic()
     await side.start()
     await side.caught_up(jobs)

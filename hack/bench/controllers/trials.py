@@ -15,54 +15,45 @@ from dataclasses import dataclass, field
 
 from hack.bench.controllers.audit import Audit, writes
 from hack.bench.controllers.scene import JOBS, OF_JOB, PODS, SERVICES, Size, cluster, jobs
-from hack.bench.controllers.sides import Ours, Side, Theirs, Usage, restarted
+from hack.bench.controllers.sides import Ours, Side, Theirs, Usage, restart
 from hack.bench.controllers.watching import all_running, watched_pods
 from hack.controlplane.api import Api
 from hack.controlplane.plane import ControlPlane
 
-GIVE_UP_S = 1500.0
-QUIET_S = 2.0  # without a request: nothing more is to be done
-_LOOK_S = 0.01
-_PAUSES_S = (0.01, 0.06)  # between two pods that are lost, so that they meet the controller at any moment
+GIVE_UP_S = 1500.0  # timeout of each wait
+QUIET_S = 2.0  # without a request: the controller has no more work
+_POLL_S = 0.01  # between two lists of `_wait_until_empty`
+_PAUSES_S = (0.01, 0.06)  # random pause before a pod is deleted, so that the controller is in any state
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One controller's run. running_s: from the first job's creation until all are Running, all workers active.
+    """The measurements of one controller's run."""
 
-    used: until nothing more was sent. requests: of the controller, by verb and resource, in that time. lost_s: from
-    the deletion of a pod until its replacement was seen, each. all_deleted_s: from the deletion of all jobs at once
-    until their pods and Services were gone.
-    """
-
-    running_s: float
-    used: Usage
-    requests: Counter[str] = field(default_factory=Counter)
-    lost_s: Sequence[float] = ()
-    all_deleted_s: float = 0.0
+    running_s: float  # from the first job's creation until all are Running with all workers active
+    used: Usage  # CPU time from the start until the controller sent nothing more; peak memory
+    requests: Counter[str] = field(default_factory=Counter)  # by verb and resource, in the same time
+    lost_s: Sequence[float] = ()  # for each deleted pod, until its replacement was seen
+    all_deleted_s: float = 0.0  # from the deletion of all jobs at once until their pods and Services were gone
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A controller beside many jobs that have nothing to be done.
+    """The measurements of a controller whose jobs need no changes."""
 
-    made_s: until all were Running. cores: of its CPU while at rest, 0.05 is 5 % of one core. caught_up_s: after a
-    restart, until it had looked at all. wrote, wrote_again: writes while at rest, and after the restart.
-    """
-
-    made_s: float
-    cores: float
-    peak_mib: float
-    caught_up_s: float
-    wrote: int
-    wrote_again: int
+    created_s: float  # until all jobs were Running; 0 if another controller created them
+    cores: float  # of CPU on average, at rest: 0.05 is 5 % of one core
+    peak_mib: float  # of memory, before the restart
+    caught_up_s: float  # from a restart until the controller looked at all jobs
+    writes_at_rest: int
+    writes_after_restart: int
 
 
 @asynccontextmanager
-async def opened(plane: ControlPlane) -> AsyncIterator[tuple[Api, Theirs, Ours]]:
-    """Give a client and both controllers on a cluster with nodes, kwok and a garbage collector, and no job.
+async def open_cluster(plane: ControlPlane) -> AsyncIterator[tuple[Api, Theirs, Ours]]:
+    """Prepare a cluster with nodes, kwok, a garbage collector and no job; yield a client and both controllers, stopped.
 
-    The Training Operator is started once, for its CRDs, and ended.
+    The Training Operator is started and stopped once, because it installs its CRDs.
     """
     await asyncio.to_thread(plane.start_kwok)
     theirs, ours = Theirs(plane), Ours(plane)
@@ -78,15 +69,21 @@ async def opened(plane: ControlPlane) -> AsyncIterator[tuple[Api, Theirs, Ours]]
 
 
 async def trial(side: Side, api: Api, audit: Audit, size: Size, rng: random.Random) -> Trial:
-    """Run one controller over all jobs, from its start to its end; afterwards nothing of them is left."""
+    """Run one controller through all measurements: create the jobs, lose pods, delete the jobs.
+
+    Return the measurements.
+
+    The controller is started and stopped here. No job, pod or Service is left. rng: chooses the lost pods and the
+    pauses.
+    """
     await side.start()
     try:
         began_at, before = audit.at(), side.usage()
-        running_s = await _made(api, jobs(size.jobs, size.workers), size.workers)
-        await _quiet(audit, side)
+        running_s = await _create_jobs(api, jobs(size.jobs, size.workers), size.workers)
+        await _wait_until_quiet(audit, side)
         after, requests = side.usage(), audit.since(began_at, side.agent)
-        lost_s = await _lost(api, size, rng)
-        all_deleted_s = await _cleared(api)
+        lost_s = await _time_replacements(api, size, rng)
+        all_deleted_s = await _time_deletion_of_all(api)
     finally:
         await side.stop()
     used = Usage(after.cpu_s - before.cpu_s, after.peak_mib)
@@ -94,45 +91,49 @@ async def trial(side: Side, api: Api, audit: Audit, size: Size, rng: random.Rand
 
 
 async def deletions(side: Side, api: Api, size: Size) -> list[float]:
-    """Run one controller over a few jobs and delete them, one after the other.
+    """Run one controller over `size.deleted` jobs and delete them, one after the other.
 
-    Returns the seconds from each job's deletion until its pods and Services were gone.
+    Returns, for each job, the seconds from its deletion until its pods and Services were gone.
     """
     await side.start()
     try:
-        await _made(api, jobs(size.deleted, size.workers), size.workers)
-        return [await _deleted(api, f"job-{at:05d}") for at in range(size.deleted)]
+        await _create_jobs(api, jobs(size.deleted, size.workers), size.workers)
+        return [await _time_deletion(api, f"job-{at:05d}") for at in range(size.deleted)]
     finally:
         await side.stop()
 
 
 async def rest(side: Side, other: Side, api: Api, audit: Audit, size: Size) -> tuple[Rest, Rest]:
-    """Let a controller make many small jobs, rest beside them and start again; then another one beside the same.
+    """Measure `side` while its jobs need no changes, and after a restart; then start `other` on the same jobs.
 
-    The jobs are left: to clear them away would take minutes.
+    Returns the figures of both; created_s of `other` is 0. The jobs are left, because deleting them would take minutes.
     """
     await side.start()
     try:
-        made_s = await _made(api, jobs(size.steady, 1), 1)
-        await _quiet(audit, side)
-        cores, wrote = await _resting(side, audit, size.steady_s)
+        created_s = await _create_jobs(api, jobs(size.steady, 1), 1)
+        await _wait_until_quiet(audit, side)
+        cores, writes_at_rest = await _measure_rest(side, audit, size.steady_s)
         peak_mib = side.usage().peak_mib
     finally:
         await side.stop()
-    caught_up_s, wrote_again = await _again(side, audit, size.steady)
+    caught_up_s, writes_after_restart = await _restart(side, audit, size.steady)
     await side.stop()
-    found = Rest(made_s, cores, peak_mib, caught_up_s, wrote, wrote_again)
-    caught_up_s, wrote_again = await _again(other, audit, size.steady)
+    found = Rest(created_s, cores, peak_mib, caught_up_s, writes_at_rest, writes_after_restart)
+    caught_up_s, writes_after_restart = await _restart(other, audit, size.steady)
     try:
-        await _quiet(audit, other)
-        cores, wrote = await _resting(other, audit, size.steady_s)
+        await _wait_until_quiet(audit, other)
+        cores, writes_at_rest = await _measure_rest(other, audit, size.steady_s)
         peak_mib = other.usage().peak_mib
     finally:
         await other.stop()
-    return found, Rest(0.0, cores, peak_mib, caught_up_s, wrote, wrote_again)
+    return found, Rest(0.0, cores, peak_mib, caught_up_s, writes_at_rest, writes_after_restart)
 
 
-async def _made(api: Api, wanted: Sequence[dict[str, object]], workers: int) -> float:
+async def _create_jobs(api: Api, wanted: Sequence[dict[str, object]], workers: int) -> float:
+    """Create jobs and wait until all run.
+
+    Return the seconds. workers: of each job. Raises TimeoutError after GIVE_UP_S.
+    """
     began_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
         group.create_task(api.create_all(wanted))
@@ -140,8 +141,11 @@ async def _made(api: Api, wanted: Sequence[dict[str, object]], workers: int) -> 
     return time.monotonic() - began_s
 
 
-async def _quiet(audit: Audit, side: Side) -> None:
-    """Wait until the controller has sent nothing for a while: its Events lag behind."""
+async def _wait_until_quiet(audit: Audit, side: Side) -> None:
+    """Wait until the controller sent no request for QUIET_S seconds, since its Events lag behind.
+
+    Raises TimeoutError after GIVE_UP_S.
+    """
     at, since_s = audit.at(), time.monotonic()
     async with asyncio.timeout(GIVE_UP_S):
         while time.monotonic() - since_s < QUIET_S:
@@ -152,8 +156,11 @@ async def _quiet(audit: Audit, side: Side) -> None:
             at = now
 
 
-async def _lost(api: Api, size: Size, rng: random.Random) -> list[float]:
-    """Delete pods at once, one after the other, and time each until another of its name is seen."""
+async def _time_replacements(api: Api, size: Size, rng: random.Random) -> list[float]:
+    """Delete `size.lost` pods, one after the other, without grace.
+
+    Returns, for each pod, the seconds until another pod with its name was seen.
+    """
     took = []
     async with watched_pods(api, size.pods) as pods:
         for name in rng.sample(pods.names(), min(size.lost, size.pods)):
@@ -166,45 +173,53 @@ async def _lost(api: Api, size: Size, rng: random.Random) -> list[float]:
     return took
 
 
-async def _deleted(api: Api, job: str) -> float:
-    """Delete one job and wait until its pods and Services are gone."""
+async def _time_deletion(api: Api, job: str) -> float:
+    """Delete one job. Return the seconds until its pods and Services are gone."""
     began_s = time.monotonic()
     await api.delete(f"{JOBS}/{job}?propagationPolicy=Background")
     async with asyncio.timeout(GIVE_UP_S):
         for path in (PODS, SERVICES):
             # Version 0 is what the server has in memory: a consistent list may wait 100 ms for etcd.
-            await _none_left(api, f"{path}?labelSelector={OF_JOB}%3D{job}&resourceVersion=0")
+            await _wait_until_empty(api, f"{path}?labelSelector={OF_JOB}%3D{job}&resourceVersion=0")
     return time.monotonic() - began_s
 
 
-async def _cleared(api: Api) -> float:
-    """Delete all jobs and wait until all their pods and Services are gone."""
+async def _time_deletion_of_all(api: Api) -> float:
+    """Delete all jobs at once. Return the seconds until all jobs, pods and Services are gone."""
     began_s = time.monotonic()
     await api.delete(f"{JOBS}?propagationPolicy=Background")
     async with asyncio.timeout(GIVE_UP_S):
         for path in (PODS, SERVICES, JOBS):
-            await _none_left(api, f"{path}?limit=1")
+            await _wait_until_empty(api, f"{path}?limit=1")
     return time.monotonic() - began_s
 
 
-async def _none_left(api: Api, path: str) -> None:
+async def _wait_until_empty(api: Api, path: str) -> None:
+    """Get the list at `path` again and again until it has no items."""
     while True:
         if not (await api.get(path))["items"]:
             return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
-async def _resting(side: Side, audit: Audit, for_s: float) -> tuple[float, int]:
-    """Let it rest. Returns the cores that it used meanwhile and how often it wrote."""
+async def _measure_rest(side: Side, audit: Audit, for_s: float) -> tuple[float, int]:
+    """Watch a controller for some seconds.
+
+    Return the CPU cores that it used on average, and the number of its writes.
+    """
     at, before_s, began_s = audit.at(), side.usage().cpu_s, time.monotonic()
     await asyncio.sleep(for_s)
     cores = (side.usage().cpu_s - before_s) / (time.monotonic() - began_s)
     return cores, writes(audit.since(at, side.agent))
 
 
-async def _again(side: Side, audit: Audit, count: int) -> tuple[float, int]:
-    """Start it beside jobs that are as they should be. Returns how long it took and how often it wrote."""
+async def _restart(side: Side, audit: Audit, count: int) -> tuple[float, int]:
+    """Start a controller when `count` jobs exist that need no changes.
+
+    Returns the seconds until it looked at all jobs, and the number of its writes until QUIET_S later. It is left
+    running.
+    """
     at = audit.at()
-    took_s = await restarted(side, count)
+    took_s = await restart(side, count)
     await asyncio.sleep(QUIET_S)
     return took_s, writes(audit.since(at, side.agent))

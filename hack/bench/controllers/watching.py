@@ -54,7 +54,7 @@ _job, _pod = msgspec.json.Decoder(_JobEvent), msgspec.json.Decoder(_PodEvent)
 
 
 async def all_running(api: Api, count: int, workers: int, within_s: float) -> None:
-    """Wait until so many jobs have the condition Running and count all their workers as active."""
+    """Wait until `count` jobs have the condition Running and `workers` active workers. Raises TimeoutError."""
     running = set[str]()
     done = asyncio.Event()
 
@@ -81,17 +81,17 @@ class Pods:
         self._waiting: dict[str, tuple[str, asyncio.Future[float]]] = {}
 
     def names(self) -> list[str]:
-        """Give the names of those that are there, sorted."""
+        """Return the sorted names of the present pods."""
         return sorted(self._uids)
 
     def replaced(self, name: str) -> asyncio.Future[float]:
-        """Give when another pod of this name is first seen, of the monotonic clock."""
+        """Return a future of the time, on the monotonic clock, at which another pod with this name is first seen."""
         seen = asyncio.get_running_loop().create_future()
         self._waiting[name] = self._uids[name], seen
         return seen
 
     def note(self, line: bytes, now_s: float) -> None:
-        """One line of the watch."""
+        """Take in one line of the watch; set the future of a pod that it replaces."""
         event = _pod.decode(line)
         name, uid = event.object.metadata.name, event.object.metadata.uid
         if event.type == "DELETED":
@@ -104,7 +104,10 @@ class Pods:
 
 @asynccontextmanager
 async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIterator[Pods]:
-    """Follow the pods until the block ends, which begins once so many are known."""
+    """Follow the pods while the block runs.
+
+    The block begins when at least `count` pods are known. Raises TimeoutError.
+    """
     pods = Pods()
     async with _followed(api, PODS, pods.note):
         async with asyncio.timeout(within_s):
@@ -117,7 +120,7 @@ async def watched_pods(api: Api, count: int, within_s: float = 60.0) -> AsyncIte
 
 @asynccontextmanager
 async def _followed(api: Api, path: str, note: Callable[[bytes, float], None]) -> AsyncIterator[None]:
-    """Tell of everything that is there, then of each change, until the block ends."""
+    """Pass everything that exists, then each change, to `note` while the block runs."""
     async with asyncio.TaskGroup() as group:
         task = group.create_task(_follow(api, path, note))
         try:
@@ -127,9 +130,9 @@ async def _followed(api: Api, path: str, note: Callable[[bytes, float], None]) -
 
 
 async def _follow(api: Api, path: str, note: Callable[[bytes, float], None]) -> None:
-    """Tell of each line, until cancelled. Raises ApiError when the server refuses the watch.
+    """Pass each line of a watch to `note`, until cancelled. Raises ApiError if the server refuses the watch.
 
-    The server ends a watch that falls behind; the next one tells everything that is there again.
+    The server ends a watch that falls behind; the next one begins with everything that exists.
     """
     while True:
         async with aclosing(api.events(f"{path}?watch=1&resourceVersion=0&timeoutSeconds=3600")) as events:

@@ -32,7 +32,10 @@ class Caller:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def call(self, method: str, path: str, body: bytes) -> tuple[bytes, float]:
-        """Send a request; give the answer's body and its time in seconds. Raises RuntimeError unless it is 2xx."""
+        """Send a request.
+
+        Return the body of the answer and the seconds. Raises RuntimeError unless the status is 2xx.
+        """
         head = (
             f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
@@ -61,6 +64,7 @@ class Caller:
         self._socket.close()
 
     def _more(self) -> bytes:
+        """Return further bytes of the answer. Raises RuntimeError if the server closed the connection."""
         got = self._socket.recv(_CHUNK)
         if not got:
             raise RuntimeError("the server ended the connection")
@@ -69,7 +73,7 @@ class Caller:
 
 @contextmanager
 def child(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a child of children.py until the block ends: then SIGTERM, and wait for its end."""
+    """Run a process of children.py while the block runs, then send SIGTERM and wait for its end."""
     command = [sys.executable, "-m", "hack.bench.extender.children", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)
     try:
@@ -89,7 +93,7 @@ def appears(file: Path, process: subprocess.Popen[bytes]) -> str:
 
 
 def until(look: Callable[[], str], process: subprocess.Popen[bytes]) -> str:
-    """Wait until `look` finds something."""
+    """Wait until `look()` returns a text, and return it. Raises RuntimeError if the process ends or START_S is over."""
     end_s = time.monotonic() + START_S
     while time.monotonic() < end_s and process.poll() is None:
         if found := look():
@@ -104,7 +108,7 @@ def url_of(port: int) -> str:
 
 
 def ready(port: int) -> str:
-    """Give the answer of the pages on a port once they are ready; "" before."""
+    """Return the answer of /readyz on a port once it is ready; "" before."""
     try:
         caller = Caller(url_of(port))
     except OSError:

@@ -69,7 +69,10 @@ async def noop(metrics: Metrics, port_file: Path) -> None:
 
 
 async def api(kubeconfig: Path, nodes: int, pods: int, events_per_s: float) -> None:
-    """Serve a cluster that changes at this rate until SIGTERM. The kubeconfig appears when the cluster is whole."""
+    """Serve an API with a cluster that changes at this rate, until SIGTERM.
+
+    The kubeconfig is written when the cluster is complete.
+    """
     whole = kubeconfig.with_suffix(".part")
     async with serve_api(whole, kept_changes=50_000) as served:
         churn = Churn(served.store, nodes, pods)
@@ -97,7 +100,7 @@ class Churn:
         self._made = pods
 
     async def run(self, events_per_s: float) -> None:
-        """Change things at this rate until cancelled."""
+        """Make changes at this rate until cancelled."""
         start_s, done = time.monotonic(), 0
         while True:
             await asyncio.sleep(PACE_S)
@@ -106,7 +109,7 @@ class Churn:
                 done += self._change(done)
 
     def _change(self, number: int) -> int:
-        """Make one change, or two that belong together. Returns the number of events."""
+        """Make one change, or two that belong together. Return the number of events."""
         if number % 4 == 0:
             which = self._dice.randrange(self._nodes)
             beat = cluster.node(which, number)

@@ -56,7 +56,7 @@ def node(number: int, beat: int = 0) -> Raw:
 
 
 def topology_map(nodes: int) -> Raw:
-    """Ranges of 32 hosts a leaf, 16 leaves a spine."""
+    """Return the topology ConfigMap: 32 hosts below a leaf, 16 leaves below a spine."""
     head, tail = node_name(0).split("00000")
     lines = ["fabric:"]
     for leaf, first in enumerate(range(0, nodes, HOSTS_PER_LEAF)):
@@ -74,7 +74,7 @@ def busy_nodes(nodes: int, pods: int, dice: random.Random) -> list[int]:
 
 
 def pod(name: str, gpus: int, on: str = "", gang: Gang | None = None, index: int = 0) -> Raw:
-    """Return a training pod as a job controller makes it: some env, mounts, tolerations; about 2 KB as JSON."""
+    """Return a training pod of about 2 KB, as a job controller creates it. on: its node, "" for a pending pod."""
     asks = {"cpu": str(gpus * 8), "memory": f"{gpus * 64}Gi", GPU: str(gpus)}
     env = [{"name": f"TRAINING_SETTING_{n:02d}", "value": f"value-{n}" * 3} for n in range(20)]
     notes = {labels.VOLCANO_GROUP: gang.name} if gang else {}
@@ -102,8 +102,9 @@ def pod_group(gang: Gang) -> Raw:
 
 
 def gangs(seed: int) -> Iterator[Gang]:
-    """Yield gangs without end, each with its own name. Every fourth must stay under one spine; every twelfth is larger
-    than the leaf that it asks for, and waits until it gives up.
+    """Yield endless gangs, each with its own name.
+
+    Every fourth has to stay under one spine. Every twelfth is larger than the leaf that it asks for, and waits.
     """
     dice, number = random.Random(seed), 0
     while True:

@@ -43,7 +43,10 @@ def run(scale: Scale) -> Outcome:
 
 
 def _ms(one: Measured, who: str, end: str, share: float) -> float:
-    """Return the median, over the runs, of a percentile of one end's times, ms; NaN where there are none."""
+    """Return the median, over the runs, of a percentile of one server's times in ms; NaN without times.
+
+    who: field of the run, "ours" or "noop". end: where the time was taken.
+    """
     timed = [getattr(run, who) for run in one.runs]
     if end == "first of gang":
         series = [[each.handler_s[at] for at in each.first] for each in timed]
@@ -59,7 +62,7 @@ def _rows(one: Measured) -> Iterator[tuple[object, ...]]:
 
 
 def _targets(measured: Sequence[Measured]) -> Iterator[Target]:
-    """Return what docs/extender.md promises, of the middle and the largest size."""
+    """Yield the targets that docs/extender.md promises, for the middle and the largest size."""
     for one, most_ms in zip(measured[1:], (10, 50), strict=True):
         yield Target(f"handler p99 at {one.size.nodes:,} names, ms", _ms(one, "ours", "handler", 0.99), "<=", most_ms)
     one = measured[1]
@@ -69,12 +72,13 @@ def _targets(measured: Sequence[Measured]) -> Iterator[Target]:
 
 
 def _large_targets(one: LargeGang) -> Iterator[Target]:
-    """Return what docs/extender.md promises of a question in the middle of a large gang."""
+    """Yield the targets that docs/extender.md promises for questions while a large gang is planned."""
     yield Target(f"worst further question, {one.pods:,} pods, ms", max(one.further_ms), "<=", one.limit_ms)
     yield Target(f"worst question of others after a binding, {one.pods:,} pods, ms", max(one.others_ms), "<=", 20)
 
 
 def _notes(measured: Sequence[Measured]) -> tuple[str, ...]:
+    """Return the notes about the requests of each size and how they were timed."""
     counts = ", ".join(
         f"{one.size.nodes:,}: {one.size.runs} runs of {len(one.runs[0].ours.loopback_s)} requests, "
         f"{sum(r.placed for r in one.runs)} gangs placed and {sum(r.refused for r in one.runs)} refused"

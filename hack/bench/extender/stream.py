@@ -67,7 +67,7 @@ class Measured:
 
 
 def measure(size: Size) -> Measured:
-    """Start everything, send the streams, end everything."""
+    """Start all programs, send the streams, and stop the programs."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with _processes(size, folder) as (api, ours, noop, pages, process, start_s):
@@ -140,6 +140,7 @@ class _Stream:
         return run
 
     def _arrive(self, gang: Gang) -> Sequence[Raw]:
+        """Create a gang's PodGroup and pods. Return the pods."""
         self._api.json("POST", _GROUPS, cluster.pod_group(gang))
         return [
             self._api.json("POST", _PODS, cluster.pod(f"{gang.name}-{index}", gang.gpus, "", gang, index))
@@ -152,7 +153,7 @@ class _Stream:
         self._api.json("DELETE", f"{_GROUPS}/{gang.name}")
 
     def _place(self, run: Run, pod: Raw) -> bool:
-        """Ask both servers both verbs, then bind where ours said. Both verbs, though one node would need no scores."""
+        """Ask both servers filter and prioritize for a pod, then bind it to the first node that ours kept."""
         turn = self._dice.randrange(len(self._names))
         names = b",".join(self._names[turn:] + self._names[:turn])
         body = b'{"Pod":%b,"Nodes":null,"NodeNames":[%b]}\n' % (json.dumps(pod).encode(), names)
@@ -167,6 +168,7 @@ class _Stream:
         return True
 
     def _ask(self, run: Run, verb: str, body: bytes) -> bytes:
+        """Send a request to our extender and to the no-op, and record both times. Return our answer."""
         answer, took_s = self._ours.call("POST", verb, body)
         run.ours.loopback_s.append(took_s)
         run.noop.loopback_s.append(self._noop.call("POST", verb, body)[1])

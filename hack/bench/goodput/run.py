@@ -65,7 +65,7 @@ def _step_with_phase(steps: Steps, number: int) -> None:
 
 
 def _coordinator() -> Callable[[int], object]:
-    """Return what a coordinator does at one heartbeat of rank 0."""
+    """Return a function that does what a coordinator does at one heartbeat of rank 0."""
     ledger = ledgers.form(ledgers.begin("bench/1", time.time_ns(), 0), 8)
 
     def count(number: int) -> bytes:

@@ -26,7 +26,7 @@ class Blamed:
 
 
 def blamed(floor: SimulatedNodes) -> Blamed:
-    """Run both rounds, or the first alone if it finds nothing."""
+    """Run DLRover's check on these nodes: two rounds, or one if the first finds nothing. Return the blamed nodes."""
     passed, best_s = dict.fromkeys(range(floor.nodes), False), dict.fromkeys(range(floor.nodes), FAILED_S)
     rounds = list[tuple[Numbers, ...]]()
     for pair in (_neighbours, _fastest_with_slowest):
@@ -50,6 +50,7 @@ def _neighbours(best_s: dict[int, float]) -> tuple[Numbers, ...]:
 
 
 def _fastest_with_slowest(best_s: dict[int, float]) -> tuple[Numbers, ...]:
+    """Return groups of two nodes, the fastest with the slowest. A leftover node joins the last group."""
     ordered = sorted(best_s, key=lambda number: best_s[number])
     half = len(ordered) // 2
     pairs = [(ordered[at], ordered[-1 - at]) for at in range(half)]
@@ -57,6 +58,7 @@ def _fastest_with_slowest(best_s: dict[int, float]) -> tuple[Numbers, ...]:
 
 
 def _with_leftover(pairs: list[tuple[int, int]], left: list[int]) -> tuple[Numbers, ...]:
+    """Return the pairs as groups; nodes that are left join the last group."""
     groups: list[Numbers] = [tuple(sorted(pair)) for pair in pairs]
     if groups:
         groups[-1] = tuple(sorted((*groups[-1], *left)))

@@ -73,6 +73,7 @@ class World:
         return [at_s for at_s, said in self.said if said == what]
 
     def _orders(self, watched: StepCounters, *arguments: str) -> list[SpawnSpec]:
+        """Return how to start each rank of the training script. arguments: of the script."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])

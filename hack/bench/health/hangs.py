@@ -47,6 +47,7 @@ def measure(scale: Scale) -> Outcome:
 
 
 async def _run(folder: Path, scale: Scale) -> Outcome:
+    """Measure false alarms in real training, then hangs in several places, then the merge of many stacks."""
     world = World(folder, RANKS, HangLimits())
     quickly = World(folder, RANKS, HangLimits(floor_s=1.0))
     try:
@@ -78,6 +79,7 @@ async def _run(folder: Path, scale: Scale) -> Outcome:
 
 
 def _recorded(record: Sequence[float]) -> dict[str, float]:
+    """Return figures of the recorded steps: their number and times, and the false alarms of a replay."""
     times_s = sorted(took_s for _, took_s, is_step in _spans(record) if is_step)
     return {
         "steps": float(len(times_s)),
@@ -169,6 +171,7 @@ def _merged(stacks: Path) -> dict[str, float]:
 
 
 def _cost(folder: Path) -> dict[str, float]:
+    """Return the microseconds that counting one step costs training."""
     watched = StepCounters(folder, 1)
     beats, times = ProgressReporter(SharedCounters(watched.paths[0])), 20_000
     began_s = time.perf_counter()

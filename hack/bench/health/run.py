@@ -59,6 +59,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def _nodes(times: int) -> Outcome:
+    """Check simulated nodes with faults in each scene. Return tables and targets. times: trials of each scene."""
     found = [_found(scene, times) for scene in SCENES]
     issue = found[0]
     a_suspect = max(len(each.extra) / len(each.suspects) for each in issue.trials)

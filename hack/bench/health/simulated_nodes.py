@@ -42,7 +42,7 @@ class SimulatedNodes:
         return tuple(f"n{number}" for number in range(self.nodes))
 
     def measure(self, group: Group, run: int = 0) -> Measured:
-        """Simulate what this group measures in its run of this number."""
+        """Return what this group would measure. run: number of the round, which seeds the noise."""
         numbers = [int(name[1:]) for name in group]
         dice = Random(f"{self.seed} {run} {group}")
         compute = tuple(
@@ -59,9 +59,9 @@ class SimulatedNodes:
         return Measured(group, compute, pair_s * 2 * (len(numbers) - 1) / len(numbers))
 
     def check(self, limits: StragglerLimits | None = None, most: int = 99) -> tuple[Verdict, list[Groups]]:
-        """Return a check to its end: its verdict, and the groups of each round.
+        """Run a whole check.
 
-        Raises RuntimeError after `most` rounds.
+        Return its verdict and the groups of each round. Raises RuntimeError after `most` rounds.
         """
         check, rounds = Check(self.names, limits or StragglerLimits()), list[Groups]()
         while not isinstance(answer := next_groups(check), Verdict):

@@ -28,7 +28,7 @@ class Scene:
     cut: int = 0
 
     def floor(self, seed: int) -> SimulatedNodes:
-        """Draw one cluster: faults are anywhere, and no node has two."""
+        """Draw a cluster with faults at random places; no node has two faults."""
         dice = Random(f"{self.name} {seed}")
         links = [(at * 2, at * 2 + 1) for at in dice.sample(range(self.nodes // 2), self.cut)]
         whole = sorted({*range(self.nodes)} - {*chain(*links)})
@@ -98,7 +98,7 @@ class Said:
 
 
 def tried(floor: SimulatedNodes) -> Trial:
-    """Check the nodes by both rules."""
+    """Check the nodes by our rule and by DLRover's."""
     check, decided_s, rounds = Check(floor.names), 0.0, list[Groups]()
     while True:
         began_s = time.perf_counter()
@@ -111,7 +111,7 @@ def tried(floor: SimulatedNodes) -> Trial:
 
 
 def ours(trial: Trial) -> Said:
-    """Read our verdict."""
+    """Return our verdict in the form in which both rules are compared."""
     verdict = trial.verdict
     bad, tired, far = (
         frozenset(number for (number,) in numbers(those, *causes))

@@ -15,9 +15,9 @@ TARGET, TOLERANCE, SYNC_S, DOWN_S = 8, 0.1, 60.0, 300.0
 
 
 def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
-    """One step a job. policy: its cooldown is the pause before a job shrinks again.
+    """Decide for each job as the HorizontalPodAutoscaler would. policy: its cooldown is the pause before a shrink.
 
-    Each job sees at once what the one before it did, which real ones do not: they would all grow into the same room.
+    Each job sees the change of the one before, which real autoscalers do not: they would all grow into the same room.
     """
     free, steps = int(seen.room.free[:, seen.room.names.index(GPU)].sum()), []
     for each in seen.jobs:
@@ -28,6 +28,7 @@ def hpa(seen: Observation, policy: Policy, now_s: float) -> list[Step]:
 
 
 def _sized(seen: JobState, ratio: float, policy: Policy, now_s: float) -> Step:
+    """Return the step of one job. ratio: of its metric to the target, 1 for no change."""
     job = seen.job
     wanted = min(max(math.ceil(job.replicas * ratio), job.bounds.least), job.bounds.most)
     if seen.is_waiting or abs(ratio - 1) <= TOLERANCE or wanted == job.replicas:

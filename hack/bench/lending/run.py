@@ -37,7 +37,7 @@ Results = Mapping[Scene, Sequence[Result]]
 
 
 def run(scale: Scale) -> Outcome:
-    """Replay every scene on every cluster, those that dice have labelled with several seeds."""
+    """Replay every scene on every cluster; scenes whose labels are random are replayed with several seeds."""
     quick, jobs = scale is not Scale.FULL, scale.pick(0, QUICK_JOBS, 8)
     names = clusters()
     tasks = [
@@ -60,6 +60,7 @@ def _row(found: Result) -> tuple[object, ...]:
 
 
 def _targets(of: Results) -> Iterator[Target]:
+    """Yield the targets of waiting jobs and of the gain, from the results of each scene."""
     strict = [each for scene, rows in of.items() if not (scene.backfill or scene.hpa) for each in rows]
     passing, held = of[scenes.BACKFILL], of[scenes.HEADROOM]
     share = sum(each.late for each in passing) / sum(each.jobs for each in passing)
@@ -76,7 +77,7 @@ def _targets(of: Results) -> Iterator[Target]:
 
 
 def _harm_targets(of: Results) -> Iterator[Target]:
-    """Give the targets of single jobs, and those beside the HPA."""
+    """Yield the targets of single jobs, and those that compare with the HPA."""
     for scene, cost in ((scenes.ALL, "60 s"), (scenes.SLOW, "250 s")):
         for each in of[scene]:
             what = f"jobs that end > 60 s later, restart {cost}, {each.task.cluster}"
@@ -94,6 +95,7 @@ def _worst(rows: Sequence[Result]) -> float:
 
 
 def _notes(names: Sequence[str], rows: Sequence[Result], quick: bool) -> Iterator[str]:
+    """Yield notes: missing traces, what was replayed, and the settings."""
     missing = [name for name in CLUSTERS if name not in names]
     if missing:
         where = f"{trace_files.folder()} ({trace_files.VARIABLE} names another)"

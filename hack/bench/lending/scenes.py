@@ -96,7 +96,7 @@ def clusters() -> list[str]:
 
 
 def replayed(task: Task) -> Result:
-    """Run a task: without the autoscaler, with it, and where asked for with the oracle."""
+    """Replay a task without the autoscaler, with it, and, if its scene asks for it, with the oracle."""
     scene = task.scene
     jobs, rules = _jobs(task), _rules(task)
     without = replay(jobs, rules)
@@ -124,6 +124,7 @@ def replayed(task: Task) -> Result:
 
 
 def _jobs(task: Task) -> Sequence[Submission]:
+    """Return the jobs of a task, with random elastic labels."""
     scene, dice = task.scene, Random(task.seed)
     rows = _rows(task, dice)
     labels = Labels(scene.elastic, scene.factor, tables=trace_files.speeds() if scene.measured else ())
@@ -131,6 +132,7 @@ def _jobs(task: Task) -> Sequence[Submission]:
 
 
 def _rows(task: Task, dice: Random) -> Sequence[TraceRow]:
+    """Return the rows of a task's trace, or of a generated stream; empty if the trace is not on this machine."""
     if task.cluster in DRAWN:
         gpus, load = DRAWN[task.cluster]
         return draw_trace(task.jobs or 5000, gpus, load, dice)
@@ -138,6 +140,7 @@ def _rows(task: Task, dice: Random) -> Sequence[TraceRow]:
 
 
 def _rules(task: Task) -> ReplayRules:
+    """Return the rules of a task's replay: nodes, restart time, interval between decisions, backfill."""
     scene = task.scene
     gpus = CLUSTERS.get(task.cluster) or DRAWN[task.cluster][0]
     tick_s = SYNC_S if scene.hpa else 5.0
@@ -146,6 +149,7 @@ def _rules(task: Task) -> ReplayRules:
 
 
 def _lent(jobs: Sequence[Submission], rules: ReplayRules, scene: Scene) -> Tape:
+    """Replay the jobs with lending, by our autoscaler or by the HPA."""
     if scene.hpa:
         return replay(jobs, rules, Policy(cooldown_s=DOWN_S), hpa)
     headroom = {GPU: round(rules.gpus * scene.headroom)} if scene.headroom else {}

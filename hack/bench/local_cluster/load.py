@@ -43,7 +43,7 @@ class Load:
 
 @contextmanager
 def started(*flags: str) -> Iterator[tuple[float, str, int]]:
-    """Start a local cluster in a new folder; give how long it took to be ready, its URL and its process."""
+    """Start a local cluster in a new folder. Yield the seconds until it was ready, its URL and its process ID."""
     with TemporaryDirectory() as folder:
         env = {**os.environ, "XDG_STATE_HOME": folder}
         env.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start would compile our modules anew
@@ -72,6 +72,7 @@ def filled(nodes: int, pods: int) -> Load:
 
 
 async def _fill(url: str, pid: int, pods: int) -> Load:
+    """Create pods while watchers follow them. Return the figures. pid: of the local cluster."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "hack.bench.local_cluster.watchers", url, str(WATCHERS), str(pods)),
         stdout=asyncio.subprocess.PIPE,
@@ -100,7 +101,7 @@ async def _fill(url: str, pid: int, pods: int) -> Load:
 
 
 async def _create(url: str, pods: int) -> None:
-    """Create pods as fast as they are taken. url: of the collection."""
+    """Create pods as fast as the server accepts them. url: of the collection. Raises RuntimeError if one is refused."""
     numbers = iter(range(pods))
 
     async def some(session: aiohttp.ClientSession) -> None:
@@ -118,6 +119,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def _pod(number: int) -> dict[str, Any]:
+    """Return a pod that asks for one GPU."""
     asks = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
     container = {"name": "main", "image": "registry.example.com/train:1", "resources": {"limits": asks}}
     labels = {"app": "bench", "index": str(number)}

@@ -15,7 +15,7 @@ NODES, PODS, STARTS = 1_000, 10_000, 5
 
 
 def run(scale: Scale) -> Outcome:
-    """Start it some times, then fill it once. The first start, which may compile modules, does not count."""
+    """Time several starts, then fill a cluster once. The first start does not count: it may compile modules."""
     nodes, pods, starts = scale.pick((NODES, PODS, STARTS), (200, 1_500, 3), (4, 8, 1))
     ready = [start_s() for _ in range(starts + 1)][1:]
     one = filled(nodes, pods)
@@ -47,6 +47,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def _notes(quick: bool) -> tuple[str, ...]:
+    """Return the notes about the load. quick: say that it is smaller than the targets' one."""
     size = f"Smaller than the issue's {NODES:,} nodes and {PODS:,} pods. " if quick else ""
     return (
         f"{size}{load_note()}",

@@ -65,6 +65,7 @@ def run(scale: Scale) -> Outcome:
 
 
 async def _measure(nodes: int, jobs: int, changes: int, viewers: int, seconds: float) -> Outcome:
+    """Measure the page's server with viewers, then its page in Chromium. Return tables and targets."""
     async with _server(nodes, jobs) as (address, pid):
         sizes = await _sizes(address)
         load = await _viewers(address, pid, viewers, seconds)
@@ -109,6 +110,7 @@ def _session() -> aiohttp.ClientSession:
 
 
 async def _sizes(address: str) -> list[tuple[str, float, float]]:
+    """Return (path, kB, kB with gzip) of each answer."""
     found = []
     async with _session() as session:
         for path in PATHS:
@@ -120,7 +122,7 @@ async def _sizes(address: str) -> list[tuple[str, float, float]]:
 
 
 async def _viewers(address: str, pid: int, viewers: int, seconds: float) -> list[tuple[str, float]]:
-    """Let viewers follow the stream and ask what the view Fabric asks at each change."""
+    """Let viewers follow the stream for some seconds. Return the CPU share and memory of the server."""
     async with _session() as session:
         tasks = [asyncio.create_task(_view(session, address)) for _ in range(viewers)]
         await asyncio.sleep(min(3.0, seconds))
@@ -135,6 +137,7 @@ async def _viewers(address: str, pid: int, viewers: int, seconds: float) -> list
 
 
 async def _view(session: aiohttp.ClientSession, address: str) -> None:
+    """Follow the stream as a viewer, and fetch the answers of ASKED at each new version, until cancelled."""
     tags: dict[str, str] = {}
     async with session.get(f"{address}/api/v1/stream") as stream:
         assert stream.status == 200
@@ -159,7 +162,7 @@ def _resident_mib(pid: int) -> float:
 
 
 async def _browser(address: str, changes: int) -> list[tuple[str, float]]:
-    """Open the page, pan the fabric, and watch jobs come. Nothing if there is no Chromium."""
+    """Open the page in Chromium and measure it. Return nothing if Chromium is not installed."""
     if (chromium := shutil.which("chromium")) is None:
         return []
     from playwright.async_api import async_playwright
@@ -175,6 +178,7 @@ async def _browser(address: str, changes: int) -> list[tuple[str, float]]:
 
 
 async def _views(tab: Any, address: str, changes: int) -> list[tuple[str, float]]:
+    """Measure the page in a browser's tab. Return (name, value) of each figure. changes: jobs to wait for."""
     await tab.goto(f"{address}/#token={LOGIN}")
     await tab.get_by_text("Largest free gang").wait_for()
     paints, pictures = list[float](), list[float]()

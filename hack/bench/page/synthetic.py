@@ -53,7 +53,7 @@ class SyntheticSource:
         return (("queue", f"{job} is synthetic"),)
 
     def change(self, rng: random.Random) -> None:
-        """Move one pod, and let a job come that waits."""
+        """Move one pod, and add a waiting job."""
         state, now_s = self.state, time.time()
         newcomer = _job(f"{NEWCOMER}{round(1_000 * now_s)}", "waiting", now_s)
         pods = list(state.pods)
@@ -100,6 +100,7 @@ def _queue(number: int) -> str:
 
 
 def _job(name: str, state: str, since_s: float) -> JobItem:
+    """Return a job of 4 workers with 8 GPUs each. since_s: start of its state."""
     kind, namespace, own = name.split("/")
     return JobItem(
         job=name,
@@ -126,7 +127,7 @@ async def _no_plan(gang: str, namespace: str) -> LandingAnswer:
 
 
 async def serve(nodes: int, jobs: int) -> None:
-    """Serve on a free port of loopback until the process is ended."""
+    """Serve the page on a free port of loopback until the process ends."""
     source, rng = SyntheticSource(synthetic_state(nodes, jobs)), random.Random(1)
     server = PageServer(source, LocalAccess(LOGIN), Sessions(time.monotonic), _no_plan)
     runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)

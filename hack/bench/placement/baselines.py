@@ -20,7 +20,7 @@ Hosts = list[int]  # a host id per rank
 
 
 def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
-    """Return a host per rank, or None where the gang does not fit."""
+    """Return the host of each rank by best fit on every tier; None if the gang does not fit."""
     sums = RoomByTier(fabric, room)
     for tier in range(fabric.tiers + 1):
         held = sums.at_tier(tier)
@@ -32,6 +32,7 @@ def best_fit(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
 
 
 def _fill(sums: RoomByTier, tier: int, switch: int, pods: int) -> list[tuple[int, int]]:
+    """Return (host, pods) below a switch: the tightest child that holds all, else the largest ones first."""
     if tier == 0:
         return [(switch, pods)]
     first, end = sums.children(tier, switch)
@@ -52,7 +53,10 @@ def _fill(sums: RoomByTier, tier: int, switch: int, pods: int) -> list[tuple[int
 
 
 def spread(fabric: Fabric, room: Room, pods: int, dice: random.Random) -> Hosts | None:
-    """Return a host per rank as pods taken one by one would get: the emptiest host, one of equals by chance."""
+    """Return the host of each rank as a scheduler that spreads pods would place them, one by one.
+
+    Each pod gets the emptiest host; among equal hosts a random one. None if the gang does not fit.
+    """
     left = room.copy()
     chosen: Hosts = []
     for _ in range(pods):

@@ -18,9 +18,9 @@ from turnout.topology.fabric import Fabric
 def optimum(
     fabric: Fabric, room: Room, pods: int, limit_s: float, layers: Sequence[tuple[int, int]] = ()
 ) -> int | None:
-    """Return the least cost, or None where CP-SAT did not prove it in time, or the gang does not fit.
+    """Return the lowest cost; None if CP-SAT did not prove it within `limit_s`, or if the gang does not fit.
 
-    layers: (tier, size); the pods under each switch of the tier are a multiple of the size, as all pods are.
+    layers: (tier, size); the number of pods under each switch of the tier is a multiple of the size.
     """
     held = np.add.reduceat(room, fabric.starts[1]).tolist()
     model = cp_model.CpModel()

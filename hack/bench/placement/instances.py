@@ -40,7 +40,7 @@ def draw(seed: int) -> Instance:
 
 
 def digest(drawn: Iterable[Instance]) -> str:
-    """Return what tells these inputs from any others."""
+    """Return a digest of these instances, which shows that two runs had the same input."""
     whole = hashlib.sha256()
     for one in drawn:
         whole.update(repr((one.fabric.names, one.room.tolist(), one.pods)).encode())
@@ -52,7 +52,7 @@ def _between(dice: random.Random, low: int, high: int) -> int:
 
 
 def _room(dice: random.Random, fabric: Fabric) -> Room:
-    """Whole nodes or single GPUs; some leaves nearly empty, some nearly full; at least one slot in all."""
+    """Draw the free slots of each host: whole nodes or single GPUs, some leaves nearly empty, some nearly full."""
     slots = 1 if dice.random() < 0.5 else 8
     fullness = dice.random()
     of_leaf = [min(1.0, max(0.0, fullness + dice.random() - 0.5)) for _ in fabric.starts[1]]
@@ -78,6 +78,7 @@ def _irregular(dice: random.Random) -> list[Entry]:
 
 
 def _multi_tier(dice: random.Random) -> list[Entry]:
+    """Draw a fabric with three tiers of switches of random sizes."""
     paths = [
         (f"c{c}", f"s{s}", f"l{leaf}")
         for c in range(_between(dice, 2, 4))
@@ -88,7 +89,7 @@ def _multi_tier(dice: random.Random) -> list[Entry]:
 
 
 def _random(dice: random.Random) -> list[Entry]:
-    """Branches of any depth: hosts beside switches, short branches, lone leaves."""
+    """Draw a fabric whose branches have any depth: hosts beside switches, short branches, single leaves."""
     paths = [
         tuple(f"n{_between(dice, 0, 3)}" for _ in range(_between(dice, 1, 4))) for _ in range(_between(dice, 8, 40))
     ]

@@ -110,7 +110,7 @@ def replay(stream: Sequence[Arrival], choose: Choose, leave: Callable[[int], Non
 
 
 def _best_fit() -> tuple[Choose, Callable[[int], None]]:
-    """Return best fit, which keeps in memory what is free."""
+    """Return the best-fit policy as a pair (choose, leave), which keeps the free GPUs of each node in memory."""
     free, places = [GPUS] * NODES, dict[int, tuple[int, int]]()
 
     def choose(number: int, gpus: int) -> int | None:
@@ -139,7 +139,7 @@ class _Cluster:
         self._places: dict[int, tuple[str, int]] = {}
 
     def choose(self, number: int, gpus: int) -> int | None:
-        """Ask the extender about a pod, with the nodes that hold it."""
+        """Ask the extender for a pod's node, among those with room. Return its number; None if none has room."""
         fits = [name for name, left in self._free.items() if left >= gpus]
         if not fits:
             return None
@@ -159,6 +159,7 @@ class _Cluster:
 
 
 def _mean(figures: Sequence[Figures]) -> tuple[float, float, float]:
+    """Return the means of whole nodes, rejected pods and used share."""
     count = len(figures)
     return (
         sum(each.whole_nodes for each in figures) / count,

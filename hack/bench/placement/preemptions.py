@@ -27,7 +27,7 @@ _NOW_S = 1767225600.0 + 36_000  # ten hours into 2026, in seconds since 1970
 
 
 def measure(count: int) -> Outcome:
-    """Look at so many clusters of each kind."""
+    """Measure `count` clusters of each kind."""
     shapes = [spread(seed) for seed in range(count)]
     prices = [preempted(seed) for seed in range(count)]
     known = [(paid, least) for paid, least in prices if least]
@@ -64,7 +64,7 @@ def _to_least(prices: Sequence[tuple[int | None, int]]) -> float:
 
 
 def spread(seed: int) -> bool | None:
-    """Place a gang of two shapes. True if it is not whole under one leaf; None where no leaf holds it."""
+    """Place a gang with two shapes of pods. Return True if it is not under one leaf; None if no leaf can hold it."""
     dice = random.Random(seed)
     cluster = SimulatedCluster(leaves([dice.randint(2, 5) for _ in range(dice.randint(2, 5))]))
     free = {name: GPUS - dice.randint(0, GPUS) for name in cluster.leaf_of}
@@ -96,9 +96,9 @@ def _places(
 
 
 def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
-    """Return the price of our preemption, None for a refusal, and the least one; 0 where nothing has to be lost.
+    """Return the GPU-seconds that our preemption loses (None if refused), and the least possible; 0 if none are needed.
 
-    multiple: the pods of one host come in multiples of this.
+    multiple: the number of pods on one host is a multiple of this.
     """
     dice = random.Random(seed)
     cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
@@ -126,7 +126,7 @@ def preempted(seed: int, multiple: int = 1) -> tuple[int | None, int]:
 
 
 def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
-    """Return what `preempted` returns, of a gang of whole nodes in slices of so many pods under one leaf each."""
+    """Return what `preempted` returns, for a gang of whole nodes in slices of `size` pods under one leaf each."""
     dice = random.Random(seed)
     cluster = SimulatedCluster(leaves([dice.randint(2, 4) for _ in range(dice.randint(2, 4))]))
     free = dict.fromkeys(cluster.leaf_of, GPUS)
@@ -155,7 +155,7 @@ def preempted_in_slices(seed: int, size: int = 2) -> tuple[int | None, int]:
 def _least_in_slices(
     free: Mapping[str, int], lost: Lost, by_leaf: Sequence[Sequence[str]], slices: int, size: int
 ) -> int | None:
-    """Return the least GPU-seconds for which the leaves hold so many slices of whole nodes; None for never."""
+    """Return the least GPU-seconds to lose for this many slices of whole nodes under the leaves; None if impossible."""
 
     def count_slices(freed: Mapping[str, int]) -> int:
         return sum(sum((free[host] + freed[host]) // GPUS for host in hosts) // size for hosts in by_leaf)
@@ -165,7 +165,7 @@ def _least_in_slices(
 
 
 def _running(cluster: SimulatedCluster, dice: random.Random, free: dict[str, int]) -> Lost:
-    """Let gangs of low priority run for some hours."""
+    """Place gangs of low priority that have run for some hours. Lower the numbers in `free`."""
     lost: Lost = {}
     for number in range(dice.randint(3, 8)):
         gpus, hours = dice.choice((2, 4, 8, 8)), dice.randint(1, 9)

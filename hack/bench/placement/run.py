@@ -80,6 +80,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:
+    """Return the notes about proved instances, the worst seed and the digests of the inputs."""
     return (
         f"CP-SAT proved {single.closed} of {single.count} instances, {_CLOSES_S:g} s each at most.",
         f"Worst of the 20 seeds for us: {worst.seed}, {worst.ours[0]:.3f} a gang, best fit {worst.best_fit[0]:.3f}.",
@@ -89,7 +90,7 @@ def _notes(single: _Single, worst: _Seed) -> tuple[str, ...]:
 
 
 def ours(fabric: Fabric, room: Room, pods: int) -> Hosts | None:
-    """Return our host per rank. Planned twice: an answer that differs breaks the run."""
+    """Return our host of each rank; None if the gang does not fit. Raises RuntimeError if a second plan differs."""
     ask = Ask(pods, pods, pods)
     answer = plan(fabric, room, ask)
     if plan(fabric, room, ask) != answer:
@@ -110,6 +111,7 @@ class _Single:
     leaves: dict[str, list[tuple[int, ...]]]
 
     def table(self) -> Table:
+        """Return the table of mean ring crossings by kind of fabric."""
         rows = []
         costs, leaves = dict(sorted(self.costs.items())), dict(self.leaves)
         for every in (costs, leaves):
@@ -124,6 +126,7 @@ class _Single:
 
 
 def _single(count: int) -> _Single:
+    """Place one gang on each of `count` drawn instances by three policies, and compare with the proved optimum."""
     costs: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     leaves: dict[str, list[tuple[int, ...]]] = defaultdict(list)
     worse = 0
@@ -167,6 +170,7 @@ class _Seed:
 
 
 def _streams(full: float) -> list[_Seed]:
+    """Replay all streams under three policies. full: highest share of taken nodes. Return the figures of each seed."""
     tree = streams.fabric()
     kept = streams.committed() if full == streams.FULL else {s: streams.generate(s, full) for s in streams.SEEDS}
     rows = []
@@ -190,6 +194,7 @@ def _streams(full: float) -> list[_Seed]:
 
 
 def _stream_table(full: float, rows: list[_Seed]) -> Table:
+    """Return the table of ring crossings in streams, by seed, with the mean."""
     of_each = [(str(row.seed), *row.ours, *row.best_fit, *row.spread, row.full) for row in rows]
     means = ("mean", *np.mean([row[1:] for row in of_each], axis=0).tolist())
     lines = [
@@ -229,6 +234,7 @@ def _tree(cores: int, spines: int, leaves: int) -> Fabric:
 
 
 def _times_ms(call: Callable[[], object], repeats: int) -> list[float]:
+    """Return the times of `repeats` calls in ms, after one call that does not count."""
     call()
     taken = []
     for _ in range(repeats):

@@ -69,10 +69,7 @@ class SimulatedCluster:
 
 
 def pod(name: str, gpus: int, gang: str = "", least: int = 0, at: str = "", **more: Any) -> dict[str, Any]:
-    """Make a pod: of a koordinator gang of so many where one is named, and bound where a node is.
-
-    notes: more annotations.
-    """
+    """Return a pod. gang: of koordinator, with `least` members, "" for none. at: its node, "" for a pending pod."""
     asks = {"nvidia.com/gpu": str(gpus)}
     notes = {labels.KOORD_NAME: gang, labels.KOORD_MIN: str(least)} if gang else {}
     notes |= more.pop("notes", {})

@@ -45,7 +45,7 @@ class Run:
 
 
 def fabric() -> Fabric:
-    """Return the fabric of every stream, node names shuffled over it so that no order of names helps anybody."""
+    """Return the fabric of every stream. Names of nodes are shuffled, so that no order of names helps a policy."""
     names = sorted(range(NODES), key=lambda at: hashlib.sha256(str(at).encode()).digest())
     return build(
         Entry(f"node{name}", (f"spine{at // 32}", f"leaf{at // 8 % 4}"), at + 1) for at, name in enumerate(names)
@@ -83,7 +83,7 @@ def committed() -> dict[int, list[int]]:
 
 
 def first(events: Sequence[int], gangs: int) -> list[int]:
-    """Return a stream up to its gang of that number, and what leaves before the next."""
+    """Return a stream up to and including gang number `gangs`, with the departures before the next gang."""
     found: list[int] = []
     for event in events:
         gangs -= event > 0
@@ -99,7 +99,7 @@ def digest(events: Iterable[Sequence[int]]) -> str:
 
 
 def replay(tree: Fabric, events: Sequence[int], policy: Policy) -> Run:
-    """Run one stream under one policy. Every gang fits; a policy that finds no place for one breaks the run."""
+    """Replay one stream under one policy. Raises if the policy finds no place, because every gang fits."""
     room = np.ones(NODES, np.int32)
     held: list[Hosts] = []
     total, leaf, full = [], [], []

@@ -22,6 +22,7 @@ def main(vocabulary: str, path: str, tokens: str | None = None) -> None:
 
 
 def _write(documents: object, path: Path) -> None:
+    """Write the tokens of the documents to a file, with an end token after each document."""
     import awkward
     import numpy
 

@@ -86,7 +86,7 @@ class _Watch:
 
 
 def family(pid: int) -> Iterator[int]:
-    """Return a process and all its descendants. A process that ends meanwhile is left out."""
+    """Yield the IDs of a process and all its descendants. A process that ends meanwhile is left out."""
     yield pid
     try:
         children = Path(f"/proc/{pid}/task").glob("*/children")

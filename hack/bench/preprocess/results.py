@@ -134,6 +134,7 @@ def tables(findings: Findings) -> list[Table]:
 
 
 def _rates(findings: Findings, side: str) -> tuple[object, ...]:
+    """Return the row of one side: rounds, MB/s by wall clock and by CPU, ratios to ours, and equal tokens."""
     runs, rates = findings.rounds[side], findings.rates(side)
     own = side in _OWN
     return (
@@ -146,6 +147,7 @@ def _rates(findings: Findings, side: str) -> tuple[object, ...]:
 
 
 def _long_document(findings: Findings) -> Table:
+    """Return the table that compares one long document with the same text in small documents."""
     rows = [
         (
             *(f"round {at}", joined.size_bytes / 1e6, joined.usage.wall_s, small.usage.wall_s),

@@ -56,7 +56,7 @@ def run(scale: Scale) -> Outcome:
 
 
 def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
-    """Measure in a folder, which keeps the text for another run."""
+    """Run the benchmark in a folder, which keeps the generated text for another run."""
     busy = os.getloadavg()[0]
     bench = Bench(Corpus(folder), plan)
     findings = bench.play()
@@ -79,6 +79,7 @@ def measured(folder: Path, plan: Plan, *, full: bool) -> Outcome:
 
 
 def _repeated(plan: Plan) -> str:
+    """Return a sentence about the files of the memory measurement."""
     sizes = [(f"{size_bytes * times / GB:g} GB is", size_bytes, times) for size_bytes, times in plan.memory]
     return ", ".join(
         f"{whole} one file" if times == 1 else f"{whole} one file of {size_bytes / GB:g} GB, read {times} times"
@@ -138,12 +139,14 @@ class Bench:
         return self._once(side, one, [one, two] if side.halves else [one])
 
     def _measure(self, side: Side, text: Path) -> None:
+        """Time a start and a run of a side, and store both. A failure stores nothing."""
         start, run = self._start(side), self._once(side, text)
         if start is not None and run is not None:
             self._starts.setdefault(side.name, []).append(start.usage)
             self._rounds.setdefault(side.name, []).append(run)
 
     def _merges(self, vocabulary: Path, text: Path) -> list[Merge]:
+        """Time merging shards against copying them. Return [] after a failure, which becomes a note."""
         with tempfile.TemporaryDirectory(dir=self.corpus.folder) as folder:
             log = Path(folder) / "log"
             words = ["hack.bench.preprocess.merge_script", str(text), str(vocabulary), folder, str(self.plan.merges)]
@@ -155,6 +158,7 @@ class Bench:
             return [Merge(*found) for found in json.loads(log.read_text().splitlines()[-1])]
 
     def _memory(self, ours: Side, others: Sequence[Side]) -> dict[str, list[Run]]:
+        """Measure the memory of our side for each size, of the others for the first size. Return the runs by side."""
         found: dict[str, list[Run]] = {}
         texts: set[Path] = set()
         for size_bytes, times in self.plan.memory:
@@ -167,6 +171,7 @@ class Bench:
         return found
 
     def _long_document(self, ours: Side) -> list[tuple[Run, Run]]:
+        """Time pairs of runs: over a text with one long document, and over the same text in small documents."""
         long, small = self.corpus.long_document(self.plan.long_bytes, self.plan.long_bytes)
         found = []
         for _ in range(self.plan.long_rounds):
@@ -178,7 +183,10 @@ class Bench:
         return found
 
     def _once(self, side: Side, text: Path, paths: Sequence[Path] | None = None, *, memory: bool = False) -> Run | None:
-        """Run a side over a file, keep the digest of its tokens, and remove what it wrote. A failure becomes a note."""
+        """Run a side over a file and keep the digest of its tokens. Return None after a failure, which becomes a note.
+
+        paths: inputs in place of `text`. memory: also measure its memory. The output is removed.
+        """
         read = list(paths) if paths else [*self.corpus.halves(text)] if side.halves else [text]
         with tempfile.TemporaryDirectory(dir=self.corpus.folder) as folder:
             out = Path(folder) / "out"
@@ -206,6 +214,7 @@ class Bench:
 
 
 def _digest(paths: Sequence[Path]) -> str:
+    """Return the digest of the files' contents; missing files are skipped."""
     total = hashlib.blake2b()
     for path in paths:
         if path.exists():

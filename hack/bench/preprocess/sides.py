@@ -78,6 +78,7 @@ def on_spark(vocabulary: Path) -> Side | NotRun:
 
 
 def _arguments(paths: Sequence[Path], prefix: Path, engine: str, vocabulary: Path) -> list[str]:
+    """Return the arguments of our preprocessor."""
     return [
         *("--input", ",".join(map(str, paths)), "--output-prefix", str(prefix), "--append-eod"),
         *("--tokenizer-type", "HFTokenizer", "--vocab-file", str(vocabulary), "--engine", engine),
@@ -120,6 +121,8 @@ def peers(environ: Mapping[str, str], tokenizer: Path) -> list[Side | NotRun]:
 
 
 def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Sequence[str]) -> Side:
+    """Return the side that runs Megatron's preprocess_data.py. further: arguments."""
+
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         return [
             *(str(python), str(tool), "--input", str(paths[0]), "--output-prefix", str(prefix)),
@@ -131,6 +134,8 @@ def _megatron(name: str, tool: Path, python: Path, tokenizer: Path, further: Seq
 
 
 def _datatrove(python: Path, vocabulary: Path) -> Side:
+    """Return the side that runs datatrove's tokenizer, with two files at a time."""
+
     def command(paths: Sequence[Path], prefix: Path) -> list[str]:
         return [str(python), str(_HERE / "datatrove_script.py"), str(vocabulary), str(prefix), *map(str, paths)]
 

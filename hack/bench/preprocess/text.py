@@ -137,7 +137,10 @@ _PARTS = ('{"id":"', '","text":"', '","source":"web/2026-31"}\n', '{"text":"', '
 
 
 def write(path: Path, size_bytes: int, processes: int = 1, first_block: int = 0) -> None:
-    """Write a file of about `size_bytes` whole lines: the first line that reaches it is the last."""
+    """Write whole lines until the file has at least `size_bytes`; the first line that reaches the size is the last.
+
+    processes: that generate blocks in parallel. first_block: number of the first block; other numbers give other text.
+    """
     blocks = range(first_block, first_block + size_bytes // (_BLOCK_BYTES // 2) + 2)
     partial = path.with_suffix(".partial")
     written = 0
@@ -153,6 +156,7 @@ def write(path: Path, size_bytes: int, processes: int = 1, first_block: int = 0)
 
 
 def _in_order(blocks: Sequence[int], processes: int, size_bytes: int) -> Iterator[bytes]:
+    """Yield the generated blocks in order. processes: > 1 generates blocks ahead in child processes."""
     if processes == 1 or size_bytes <= _BLOCK_BYTES:
         yield from map(block_of_lines, blocks)
         return
@@ -186,10 +190,11 @@ def block_of_lines(number: int) -> bytes:
     _capitalise(table, dice, pieces)
     table += np.repeat((2 * pieces.count * escaped).astype(np.int32), rows)[:, None]  # an empty piece stays empty
     _fill_frames(table, dice, pieces, begins, begins + rows - 1, number)
-    return _joined(table.ravel(), pieces)
+    return _join(table.ravel(), pieces)
 
 
 def _document_words(dice: np.random.Generator) -> Numbers:
+    """Draw the number of words of each of a block's _DOCUMENTS documents, 3 to _MAX_WORDS."""
     words = dice.lognormal(np.log(_MEAN_WORDS) - _SIGMA**2 / 2, _SIGMA, _DOCUMENTS)
     long = dice.random(_DOCUMENTS) < _LONG_SHARE
     words[long] *= 1 + dice.pareto(_LONG_SHAPE, int(long.sum()))
@@ -197,7 +202,7 @@ def _document_words(dice: np.random.Generator) -> Numbers:
 
 
 def _ranks(dice: np.random.Generator, count: int) -> Numbers:
-    """Draw ranks, >= 0, of the two power laws by their closed inverse."""
+    """Draw ranks, >= 0, of the two power laws by inverting their distribution functions."""
     share = dice.random(count)
     frequent = np.exp(share * (np.log(_KNEE + 1) / _KNEE_SHARE))
     rare = _KNEE * ((1 - share) / (1 - _KNEE_SHARE)) ** (-1 / (_TAIL_EXPONENT - 1))
@@ -205,7 +210,11 @@ def _ranks(dice: np.random.Generator, count: int) -> Numbers:
 
 
 def _fill_words(table: Numbers, dice: np.random.Generator, pieces: Pieces, scripts: Numbers) -> None:
-    """Fill a row per word: a mark before it, up to three pieces, and punctuation after it."""
+    """Fill one row of `table` per word: a mark before it, up to three pieces, and punctuation after it.
+
+    table: numbers of pieces, five per row, 0 for none; it is changed in place. scripts: index into SCRIPTS, of each
+    row.
+    """
     total = len(table)
     ranks = _ranks(dice, total)
     table[:, 1] = pieces.words[scripts] + ranks
@@ -225,15 +234,15 @@ def _fill_words(table: Numbers, dice: np.random.Generator, pieces: Pieces, scrip
     table[numbers, 3] = 0
     (emoji,) = np.nonzero((chance >= 0.02) & (chance < 0.021))
     table[emoji, 4] = pieces.emoji + value[emoji] % len(_EMOJI)
-    (closed,) = np.nonzero((chance >= 0.021) & (chance < 0.161))
-    table[closed, 4] = pieces.closings + value[closed] % len(_CLOSINGS)
-    (opened,) = np.nonzero((chance >= 0.161) & (chance < 0.181) & (ranks < _LISTED_WORDS))
-    table[opened, 0] = pieces.before + value[opened] % len(_BEFORE)
-    table[opened, 1] += _LISTED_WORDS  # without a space
+    (suffixed,) = np.nonzero((chance >= 0.021) & (chance < 0.161))
+    table[suffixed, 4] = pieces.closings + value[suffixed] % len(_CLOSINGS)
+    (prefixed,) = np.nonzero((chance >= 0.161) & (chance < 0.181) & (ranks < _LISTED_WORDS))
+    table[prefixed, 0] = pieces.before + value[prefixed] % len(_BEFORE)
+    table[prefixed, 1] += _LISTED_WORDS  # without a space
 
 
 def _capitalise(table: Numbers, dice: np.random.Generator, pieces: Pieces) -> None:
-    """Begin a word with a capital after a full stop, and one word in thirty elsewhere."""
+    """Change `table` in place: a capital after the end of a sentence, and for one word in thirty elsewhere."""
     after = table[:-1, 4] - pieces.closings
     first = np.concatenate(([True], (after >= 3) & (after <= 9))) | (dice.random(len(table)) < 0.03)
     table[first, 1] += pieces.count
@@ -242,7 +251,11 @@ def _capitalise(table: Numbers, dice: np.random.Generator, pieces: Pieces) -> No
 def _fill_frames(
     table: Numbers, dice: np.random.Generator, pieces: Pieces, begins: Numbers, ends: Numbers, block: int
 ) -> None:
-    """Fill the first and the last row of each document."""
+    """Fill the first and the last row of each document in `table`, which is changed in place, with the JSON around its
+    text.
+
+    begins, ends: rows of the documents. block: number of the block, a part of the documents' identifiers.
+    """
     documents = len(begins)
     number = block * 1_000_000 + np.arange(documents)
     digits = pieces.digits + np.stack([number // 1_000_000 % 1_000, number // 1_000 % 1_000, number % 1_000], axis=1)
@@ -260,8 +273,10 @@ def _fill_frames(
     table[begins + 1, 0] = pieces.openings + dice.integers(0, len(_OPENINGS), documents)
 
 
-def _joined(numbers: Numbers, pieces: Pieces) -> bytes:
-    """Return the pieces back to back."""
+def _join(numbers: Numbers, pieces: Pieces) -> bytes:
+    """Return the bytes of the pieces one after another. numbers: of pieces and forms, see `Pieces`; 0 is the empty
+    piece.
+    """
     lengths = pieces.lengths[numbers]
     numbers, lengths = numbers[lengths != 0], lengths[lengths != 0]
     ends = np.cumsum(lengths, dtype=np.int32)
@@ -302,7 +317,10 @@ def _pieces() -> Pieces:
 
 
 def _quoted(strings: Sequence[str], parts: range, capital: bool, ascii_only: bool) -> list[bytes]:
-    """Return one form of all strings, as they stand between the quotation marks of JSON."""
+    """Return one form of all strings, as they stand between the quotation marks of JSON.
+
+    parts: indexes of the strings that stay as they are. capital, ascii_only: the form.
+    """
     encoder = json.JSONEncoder(ensure_ascii=ascii_only).encode
     return [
         (string if at in parts else encoder(_capital(string) if capital else string)[1:-1]).encode()
@@ -311,6 +329,7 @@ def _quoted(strings: Sequence[str], parts: range, capital: bool, ascii_only: boo
 
 
 def _capital(string: str) -> str:
+    """Return a string with its first letter in upper case; a leading space stays."""
     return " " + string[1:].capitalize() if string.startswith(" ") else string.capitalize()
 
 

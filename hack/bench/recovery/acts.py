@@ -53,7 +53,7 @@ class Recovery:
 
 
 def went_on(records: Sequence[Record], act: Act, at_s: float) -> Recovery | None:
-    """Measure the recovery; None until a world of the full size makes a new step."""
+    """Measure the recovery from an act at `at_s`; None until a world of the act's full size makes a new step."""
     rounds = rounds_of(records)
     older = [record for each in rounds if each.begun_s <= at_s for record in each.all("stepped")]
     later = sorted(
@@ -77,7 +77,10 @@ def _last_new_s(older: Sequence[Record], on_the_way: Sequence[Record], reached: 
 
 
 def _sources(records: Sequence[Record], number: int) -> tuple[str, ...]:
-    """Return a worker that was in no round before has nothing in its own memory: what it has comes from another's."""
+    """Return where the workers of a round got their state from.
+
+    A worker that was in no earlier round has nothing in its own memory: its "memory" is another worker's.
+    """
     known = {record.home for record in records if record.event == "begun" and record.round < number}
     found = {
         "buddy" if record.source == "memory" and record.home not in known else record.source
@@ -129,9 +132,9 @@ class Trial:
 
 
 async def told(begin: Begin, acts: Sequence[Act], limit_s: float) -> dict[Act, Trial]:
-    """Play these acts. begin: starts a job of so many workers. limit_s: for what comes of each.
+    """Play these acts on a job. Return the trial of each. begin: starts a job. limit_s: timeout of each recovery.
 
-    After an act of which nothing came, the next one has a job of its own.
+    After an act without recovery, the next one gets a new job.
     """
     found, left = dict[Act, Trial](), list(acts)
     while left:
@@ -145,6 +148,7 @@ async def told(begin: Begin, acts: Sequence[Act], limit_s: float) -> dict[Act, T
 
 
 async def _tried(job: Job, act: Act, limit_s: float) -> Trial:
+    """Wait for a whole world, carry out one act and wait for the recovery. A timeout gives a trial without one."""
     if not await _comes(lambda: may_begin(job.records, act, DISK_EVERY), SETTLES_S):
         return Trial(None, f"no world of {act.before} trained within {SETTLES_S:g} s")
     at_s = await job.strike(act)
@@ -154,6 +158,7 @@ async def _tried(job: Job, act: Act, limit_s: float) -> Trial:
 
 
 async def _comes(so: Callable[[], bool], limit_s: float) -> bool:
+    """Wait until `so()` is true. Return False after `limit_s` seconds."""
     try:
         async with asyncio.timeout(limit_s):
             while True:

@@ -52,6 +52,7 @@ def measure(scale: Scale) -> Outcome:
 
 
 async def _played(sides: Mapping[str, Begin], times: int) -> Trials:
+    """Play all acts on each side in turn, `times` times. Return the trials by side and act."""
     trials: dict[str, dict[Act, list[Trial]]] = {side: {act: [] for act in Act} for side in sides}
     for _ in range(times):
         for side, begin in sides.items():
@@ -61,7 +62,7 @@ async def _played(sides: Mapping[str, Begin], times: int) -> Trials:
 
 
 def outcome(trials: Trials) -> Outcome:
-    """Return the medians of what each event took. What timed out is longer than all else, and no number."""
+    """Return the table of medians for each event. A trial that timed out counts as infinitely long."""
     of_ours = [trial for side in OURS for some in trials.get(side, {}).values() for trial in some]
     again = [trial.back.again if trial.back else math.inf for trial in of_ours]
     disk = [trial for trial in of_ours if trial.back and {*trial.back.sources} - {"memory", "buddy"}]
@@ -85,6 +86,7 @@ def outcome(trials: Trials) -> Outcome:
 
 
 def _row(act: Act, side: str, trials: Sequence[Trial]) -> tuple[object, ...]:
+    """Return the row of one act on one side: medians in seconds and steps, sources, timeouts, trials."""
     backs = [trial.back for trial in trials if trial.back]
     late = len(trials) - len(backs)
     values = [(each.new_s, each.still_s, each.again) for each in backs] + [(math.inf,) * 3] * late
@@ -94,6 +96,7 @@ def _row(act: Act, side: str, trials: Sequence[Trial]) -> tuple[object, ...]:
 
 
 def _never_begun(trials: Trials) -> list[str]:
+    """Return a line for each trial whose job never trained."""
     return [
         f"{side}, {act.what}: {trial.why}"
         for side, acts in trials.items()
@@ -104,6 +107,7 @@ def _never_begun(trials: Trials) -> list[str]:
 
 
 def _notes() -> Sequence[str]:
+    """Return the notes about workers, clocks and how events are told."""
     return (
         f"{LEAST} to {MOST} workers of one thread, steps of {PLAN.pace_s:g} s, torch {metadata.version('torch')}; "
         f"torchrun's checkpoint is made every {DISK_EVERY} steps, and each event falls in the middle of two.",

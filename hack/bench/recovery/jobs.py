@@ -59,6 +59,7 @@ def turnout(*options: str) -> list[str]:
 
 
 def _members(nnodes: str, port: int, folder: str) -> list[list[str]]:
+    """Return the command line of both agents of a job whose members find each other by c10d."""
     at = [
         f"--round-dir={folder}",
         "--nproc-per-node=1",
@@ -142,7 +143,7 @@ class Job:
         return {rank: mark.pid for rank, mark in last.items() if worker.born(mark.pid) == began[mark.pid]}
 
     def runs(self, limit_s: float = START_S) -> bool:
-        """Wait until every rank has made a step and lives."""
+        """Wait until every rank is alive and has made a step. Return False after `limit_s` seconds."""
         give_up_s = time.monotonic() + limit_s
         while len(self.going()) < RANKS:
             if time.monotonic() > give_up_s or any(agent.poll() is not None for agent in self._agents):
@@ -161,6 +162,10 @@ class Job:
         return self._killed(victims, RANKS - len({*self.going().values()} & {*victims}), limit_s)
 
     def _killed(self, victims: Sequence[int], ranks: int, limit_s: float) -> Fault:
+        """Kill processes and wait until all ranks made a step again.
+
+        Return what it cost; LOST after `limit_s` seconds.
+        """
         with ExitStack() as stack:
             old = self._born().keys()
             ends = [os.pidfd_open(pid) for pid in self.going().values()]
@@ -214,6 +219,7 @@ def lost_agent(launcher: Launcher, names: Names, folder: Path, limit_s: float) -
 
 
 def _end(agent: subprocess.Popen[str]) -> None:
+    """Terminate an agent; kill it after 10 s."""
     agent.terminate()
     try:
         agent.wait(10)

@@ -63,6 +63,7 @@ def outcome(killed: Faults) -> Outcome:
 
 
 def _row(name: str, faults: Sequence[Fault]) -> tuple[object, ...]:
+    """Return the row of one launcher: kills, lost jobs, used restarts, the phases' median ends and the p95."""
     after_s = middle(faults)
     lost = sum(not fault.after_s for fault in faults)
     burned = max((fault.burned for fault in faults), default=0)

@@ -70,6 +70,7 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _row(some: Sequence[Result]) -> tuple[object, ...]:
+    """Return the cells of one kind of death: trials, lost jobs, splits, charged restarts, times."""
     lost, split_ = sum(not each.finished for each in some), sum(each.split for each in some)
     back_s, charged = [each.back_s for each in some], [each.charged for each in some]
     spread = f"{min(charged)}..{max(charged)}"
@@ -77,6 +78,8 @@ def _row(some: Sequence[Result]) -> tuple[object, ...]:
 
 
 def _trials(death: Death, times: int) -> list[Result]:
+    """Run `times` trials of one kind of death, AT_ONCE of them at the same time."""
+
     def one(_: int) -> Result:
         with tempfile.TemporaryDirectory(prefix="turnout-trial-") as folder:
             return trial(death, Path(folder))
@@ -90,7 +93,7 @@ class _Late(Exception):
 
 
 def trial(death: Death, folder: Path) -> Result:
-    """Start a job in this folder, let it suffer this death, and see it to its end. Leaves no process."""
+    """Start a job in this folder, cause this death, and wait for the job's end. No process is left."""
     job = Job(folder, f"127.0.0.1:{free_port()}")
     (folder / "rounds").mkdir()
     try:

@@ -127,6 +127,7 @@ class _Agents:
         return replace(met, noticed_s=noticed_s - killed_s, renewed_s=last_s - noticed_s)
 
     def _last_s(self, lines: Sequence[Connection], agents: int) -> float:
+        """Return when the last agent got its rank. Raises _Broke if some agents did not."""
         times: list[float] = [each for share in _heard(lines, self._give_up_s) for each in share]
         if len(times) != agents:
             raise _Broke(f"{len(times)} of {agents} agents told their rank")
@@ -134,6 +135,10 @@ class _Agents:
 
 
 def _start(started: list[multiprocessing.process.BaseProcess], work: Callable[..., None], *args: Any) -> Connection:
+    """Fork a process that runs `work(connection, *args)`. Return our end of the connection.
+
+    started: the process is appended to it.
+    """
     fork = multiprocessing.get_context("fork")
     ours, theirs = fork.Pipe()
     process = fork.Process(target=work, args=(theirs, *args), daemon=True)
@@ -168,6 +173,8 @@ def _serving(line: Connection, kind: Kind, agents: int) -> None:
 
 
 def _meeting(line: Connection, kind: Kind, mine: Sequence[int], agents: int, port: int) -> None:
+    """Let the agents `mine` of this process meet, and send the times of each meeting through `line`."""
+
     def gate() -> None:
         line.send("ready")
         line.recv()

@@ -46,6 +46,7 @@ def nvrx() -> str:
 
 
 def _install(lock: Path, options: Sequence[str], into: Path) -> None:
+    """Install a lock file into a folder by pip. Raises NoBaselines."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--only-binary", ":all:", "--require-hashes", *options, "--target", str(into), "-r", str(lock)]
     try:

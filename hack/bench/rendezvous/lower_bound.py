@@ -51,6 +51,7 @@ class LowerBound:
 
 
 def _accept(server: socket.socket, selector: selectors.BaseSelector) -> None:
+    """Accept all pending connections and register them."""
     while True:
         try:
             peer, _ = server.accept()

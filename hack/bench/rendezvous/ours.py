@@ -65,6 +65,8 @@ class Ours:
 
 
 async def _coordinate(agents: int, told: Callable[[float], None]) -> None:
+    """Run a coordinator until its job ends. told: called with its port, then with the time of each lost member."""
+
     def say(what: str, fields: Mapping[str, object]) -> None:
         if fields.get("reason") == Reason.MEMBER_LOST.value:
             told(time.monotonic())
@@ -119,6 +121,8 @@ class _Follower:
                 return world[1]
 
     def _new_link(self) -> CoordinatorClient:
+        """Return a new client of the coordinator, which joins with the last world as its base."""
+
         def join(nonce: bytes, proof: bytes) -> Join:
             return Join(
                 VERSION, RUN, nonce, proof, self._me, self._terms, self._base, RestartBudget(), self._terms.max_nodes
@@ -127,6 +131,7 @@ class _Follower:
         return CoordinatorClient(join, TOKEN, RUN, self._heard, self._lost)
 
     def _heard(self, link: CoordinatorClient, message: ToMember) -> None:
+        """Handle a message of the coordinator: note a new world, and answer a stop."""
         match message:
             case Formed() if may_train(self._base, message):
                 self._base = LastWorld(message.round, message.group_size, True, True)

@@ -49,6 +49,7 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _cell(way: str, apart: str, seeds: Sequence[int], gangs: int, release: str) -> Cell:
+    """Send the streams of all seeds in one way. Return the results. apart: key of APART_S; release: of Kubernetes."""
     kubernetes, sent = _version(release), []
     for seed in seeds:
         sent.append(asyncio.run(send(events_of(seed, gangs), seed, APART_S[apart], WAYS[way], release)))
@@ -64,6 +65,7 @@ def _version(release: str) -> str:
 
 
 def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
+    """Return the table of all cells. least: crossings of best fit in memory."""
     columns = {"behind gates: pods, way": "", "crossings a gang": ".3f", "failed": "d", "obeyed": ".4f"}
     columns |= {"bound p50 s": ".3f", "p99 s": ".3f", "patches a pod": ".2f"}
     rows = [
@@ -76,6 +78,7 @@ def _table(least: float, cells: Sequence[Cell], gangs: int) -> Table:
 
 
 def _targets(least: float, cells: Sequence[Cell]) -> Iterator[Target]:
+    """Yield the targets of the cells behind gates. least: crossings of best fit in memory."""
     for cell in cells:
         if cell.way == "gates":
             where = f"{cell.kubernetes}, {cell.apart}"

@@ -99,6 +99,7 @@ async def _measured(
 
 
 def _cells(nodes: int, full: bool) -> Iterator[Cell]:
+    """Yield the cells of one number of nodes. full: the whole matrix."""
     if full:
         for percentage, workload, setup in product((100, None), WORKLOADS, SETUPS):
             yield Cell(nodes, percentage, workload, setup)
@@ -112,6 +113,7 @@ def _cells(nodes: int, full: bool) -> Iterator[Cell]:
 
 
 async def _one(cluster: Cluster, cell: Cell, pods: int) -> Result:
+    """Run one cell once. pods: their number."""
     made = WORKLOADS[cell.workload](pods, cell.setup.gates)
     if cell.setup in (ALONE, ALONE_NONE):
         return await cluster.run_nominated(made, 100, nominate=cell.setup.nominate)
@@ -142,6 +144,7 @@ def _base(cell: Cell) -> Cell:
 
 
 def _table(results: Results) -> Table:
+    """Return the table of all cells: medians of pods/s, ratio to no extender, and CPU."""
     rows = []
     for cell, found in results.items():
         rates = [each.middle if cell.setup in (ALONE, ALONE_NONE) else each.rate for each in found]
@@ -162,6 +165,8 @@ def _alone_table(bound_s: Mapping[int, Sequence[float]]) -> Table:
 
 
 def _targets(results: Results, full: bool) -> Iterator[Target]:
+    """Yield the targets of throughput. full: those of the whole matrix."""
+
     def to_none(nodes: int, setup: Setup, load: str) -> float:
         return _ratio(results, Cell(nodes, 100, load, setup), Cell(nodes, 100, load, NONE))
 
@@ -182,6 +187,7 @@ def _targets(results: Results, full: bool) -> Iterator[Target]:
 
 
 def _gate_targets(results: Results, bound_s: Mapping[int, Sequence[float]]) -> Iterator[Target]:
+    """Yield the targets behind gates. bound_s: seconds of each gang, by number of nodes."""
     for nodes, times in bound_s.items():
         where = f"{nodes:,} nodes behind gates"
         cell = Cell(nodes, None, "gangs of 8", GATES)

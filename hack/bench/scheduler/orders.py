@@ -35,7 +35,7 @@ def measure(scale: Scale) -> Outcome:
     """Send the first gangs of the streams through real schedulers; unless in full: one seed, fewer gangs, shuffled."""
     seeds, gangs = scale.pick((tuple(streams.SEEDS)[:10], 40), ((1,), 10), ((1,), 4))
     ways = [(apart, order) for apart in APART_S for order in ORDERS if scale is Scale.FULL or ORDERS[order]]
-    rows = [_measured(seeds, gangs, apart, order) for apart, order in ways]
+    rows = [_measure_row(seeds, gangs, apart, order) for apart, order in ways]
     _, fit, ours, fit_leaves, leaves, wider, failed = zip(*rows, strict=True)
     return Outcome(
         "streams that ask us",
@@ -50,13 +50,18 @@ def measure(scale: Scale) -> Outcome:
 
 
 def _worst(ours: Sequence[float], base: Sequence[float]) -> float:
+    """Return the largest ratio of our value to the base value."""
     return max(one / other for one, other in zip(ours, base, strict=True))
 
 
-def _measured(
+def _measure_row(
     seeds: Sequence[int], gangs: int, apart: str, order: str
 ) -> tuple[str, float, float, float, float, int, int]:
-    """Send every seed's stream with pods created in one way. Return a row of the table."""
+    """Replay every seed's stream on a scheduler that asks us, and on best fit in memory. Return a row of the table.
+
+    gangs: number of gangs of a stream. apart: key of APART_S, the time between two pods. order: key of ORDERS. The row:
+    its name, mean crossings (best fit, ours), mean leaves over the fewest (best fit, ours), wider and failed gangs.
+    """
     tree = streams.fabric()
     crossings, of_best = list[int](), list[int]()
     hosts, hosts_of_best = list[Sequence[int]](), list[Sequence[int]]()
@@ -81,11 +86,11 @@ def _measured(
 
 
 def _over_fewest(tree: Fabric, hosts: Sequence[int]) -> float:
-    """Return how many leaves some hosts are under, over the fewest that could have held as many."""
+    """Return the number of leaves that the hosts use, divided by the smallest number that can hold as many hosts."""
     return len({int(tree.switch_of[1][host]) for host in hosts}) / math.ceil(len(hosts) / _ROOM)
 
 
 def _is_wider(tree: Fabric, hosts: Sequence[int]) -> bool:
-    """Return True if a ring leaves switches of some tier more often than a ring over as many of them must."""
+    """Return True if a ring over the hosts crosses switches of some tier more often than their number requires."""
     paid = ring_cost(tree, hosts)
     return any(crossed > (used if used > 1 else 0) for crossed, used in zip(paid.crossings, paid.switches, strict=True))

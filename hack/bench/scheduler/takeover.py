@@ -15,7 +15,7 @@ LEASE = ("--lease-seconds", "4", "--gates")  # as the chart sets it
 
 
 async def takeovers(times: int) -> list[float]:
-    """Kill the leader so often. Return the seconds from each kill to the last binding of a gang that waited."""
+    """Kill the leader `times` times. Return the seconds from each kill to the last binding of a waiting gang."""
     plane = await asyncio.to_thread(lambda: ControlPlane().start())
     try:
         async with plane.api() as api:

@@ -91,7 +91,10 @@ class Cluster:
             await build(api, switches(self.count, hosts_per_leaf=8))
 
     async def run(self, setup: Setup, pods: Gangs, percentage: int | None) -> Result:
-        """Let the scheduler run, then create all pods, and measure until all are bound."""
+        """Start the scheduler, then create all pods, and measure until all are bound.
+
+        percentage: percentageOfNodesToScore; None for the scheduler's default. All pods are deleted at the end.
+        """
         programs = self._start_programs(setup)
         start_scheduler(self.plane, programs.get("extender"), percentage, setup.verbs)
         try:
@@ -101,10 +104,14 @@ class Cluster:
             await self._create(pods)
             return self._result(began_s, await bindings, before, programs)
         finally:
-            await self._end(programs)
+            await self._stop(programs)
 
     async def run_nominated(self, pods: Gangs, percentage: int, nominate: bool) -> Result:
-        """Measure the scheduler alone: pods exist, and are all nominated or not, before it starts."""
+        """Create all pods, then start the scheduler without an extender, and measure until all are bound.
+
+        nominate: our nominator nominates a node for each pod before the scheduler starts. All pods are deleted at the
+        end.
+        """
         programs = self._start_programs(Setup("", nominate=nominate))
         try:
             nominations = asyncio.create_task(self._nominations(pods)) if nominate else None
@@ -119,10 +126,13 @@ class Cluster:
             times = await bindings
             return self._result(times[0], times, before, programs)
         finally:
-            await self._end(programs)
+            await self._stop(programs)
 
     def _start_programs(self, setup: Setup) -> dict[str, int]:
-        """Start what the setup names; name -> port of its verbs (0 when it has none)."""
+        """Start the extender and the nominator if the setup has them.
+
+        Returns the port of each started program by its name; 0 for the nominator, which serves no verbs.
+        """
         started: dict[str, int] = {}
         if setup.program:
             # The no-op is started by its path: hack is no installed package.
@@ -135,10 +145,15 @@ class Cluster:
         return started
 
     async def _create(self, pods: Gangs) -> None:
+        """Create the pods of all gangs, in order."""
         async with self.plane.api() as api:
             await api.create_all([each for gang in pods for each in gang])
 
-    async def _end(self, programs: dict[str, int]) -> None:
+    async def _stop(self, programs: dict[str, int]) -> None:
+        """Stop the scheduler and the started programs, delete all pods, and wait until they are gone.
+
+        programs: keys are the names of the programs. Raises TimeoutError after GIVE_UP_S.
+        """
         for name in ("kube-scheduler", *programs):
             await asyncio.to_thread(self.plane.stop_program, name)
         async with self.plane.api() as api:
@@ -146,32 +161,46 @@ class Cluster:
             await api.until(PODS, lambda left: not left, GIVE_UP_S)
 
     async def _bindings(self, pods: Gangs) -> list[float]:
-        """Return when each pod was seen on a node, in order. Raises TimeoutError after GIVE_UP_S."""
+        """Return when each pod was seen with a node, in ascending seconds. Raises TimeoutError after GIVE_UP_S."""
         return await self._watch("fieldSelector=spec.nodeName!%3D&", pods, lambda each: bool(each.spec.node_name))
 
     async def _nominations(self, pods: Gangs) -> list[float]:
+        """Return when each pod was seen with a nominated node, in ascending seconds.
+
+        Raises TimeoutError after GIVE_UP_S.
+        """
         return await self._watch("", pods, lambda each: bool(each.status.nominated_node_name))
 
-    async def _watch(self, query: str, pods: Gangs, wanted: Callable[[_Pod], bool]) -> list[float]:
-        seen: dict[str, float] = {}
+    async def _watch(self, query: str, pods: Gangs, is_due: Callable[[_Pod], bool]) -> list[float]:
+        """Return when the watch first showed each pod for which `is_due` is true, in ascending monotonic seconds.
+
+        query: field selector of the watch, ending with "&", or "". Returns as soon as all pods were seen.
+        """
+        seen_s: dict[str, float] = {}
         total = sum(map(len, pods))
         async with asyncio.timeout(GIVE_UP_S), self.plane.api() as api:
-            while len(seen) < total:  # if the server ends the watch, a new one shows all objects again
+            while len(seen_s) < total:  # if the server ends the watch, a new one shows all objects again
                 async with aclosing(api.events(f"{PODS}?{query}watch=1&resourceVersion=0")) as events:
                     async for line, now_s in events:
                         each = _event.decode(line).object
-                        if wanted(each):
-                            seen.setdefault(each.metadata.name, now_s)
-                        if len(seen) >= total:
+                        if is_due(each):
+                            seen_s.setdefault(each.metadata.name, now_s)
+                        if len(seen_s) >= total:
                             break
-        return sorted(seen.values())
+        return sorted(seen_s.values())
 
     def _cpu(self, programs: dict[str, int]) -> dict[str, float]:
+        """Return the CPU seconds so far of the API server, the scheduler and the started programs, by name."""
         return {name: cpu_s(self.plane.pid(name)) for name in ("kube-apiserver", "kube-scheduler", *programs)}
 
     def _result(
         self, began_s: float, times: Sequence[float], before: dict[str, float], programs: dict[str, int]
     ) -> Result:
+        """Return the speed of a run. began_s: its start; times: ascending binding times; before: CPU seconds at its
+        start.
+
+        The middle rate leaves out the first and the last tenth of the bindings.
+        """
         after = self._cpu(programs)
         edge = len(times) // 10
         low, high = times[edge], times[-1 - edge]
@@ -184,7 +213,7 @@ class Cluster:
 
 
 def singles(count: int, gated: bool = False) -> Gangs:
-    """Return pods of one GPU, each by itself."""
+    """Return pods of one GPU, each a gang of its own. gated: they have our scheduling gate."""
     made = [pod("", at, 1, gated, gpus=1) for at in range(count)]
     return [
         [{**each, "metadata": {"name": f"single-{at:05d}", "namespace": "default"}}] for at, each in enumerate(made)
@@ -192,7 +221,7 @@ def singles(count: int, gated: bool = False) -> Gangs:
 
 
 def gangs(count: int, gated: bool = False, size: int = 8) -> Gangs:
-    """Return gangs of pods of one GPU, each created whole."""
+    """Return gangs of `size` pods of one GPU, `count` pods in total. gated: they have our scheduling gate."""
     return [
         [pod(f"gang-{gang:04d}", rank, size, gated, gpus=1) for rank in range(size)] for gang in range(count // size)
     ]

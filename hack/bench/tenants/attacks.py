@@ -50,6 +50,7 @@ class Named:
 
 
 def _member(gang: str, index: int, gpus: int, sizes: dict[str, str], at: str = "", life: int = 0) -> Raw:
+    """Return a pod of a gang. at: its node, "" for a pending pod. life: number of earlier pods with its name."""
     made = pod(NAMESPACE, gang, index, gpus, sizes, life=life)
     if at:
         made["spec"]["nodeName"] = at
@@ -61,6 +62,8 @@ def _sizes(least: int, total: int = 0) -> dict[str, str]:
 
 
 def _million(gpus: int) -> Attack:
+    """Return the attack of a gang that claims 999,999 members."""
+
     def attack(second: int, quick: bool) -> Iterable[Raw]:
         if second == 0:
             yield _member("g", 0, gpus, _sizes(1, 999_999), node_name(0))

@@ -49,6 +49,7 @@ def flooded(flood: int, honest: int) -> tuple[Told, Told]:
 
 
 async def _flooded(flood: int, honest: int) -> tuple[Told, Told]:
+    """Measure waits of honest jobs while a tenant floods: in the flood's namespace, and in another one."""
     plane = await asyncio.to_thread(ControlPlane().start)
     try:
         async with plane.api() as api:
@@ -64,6 +65,7 @@ async def _flooded(flood: int, honest: int) -> tuple[Told, Told]:
 
 
 def _start(plane: ControlPlane) -> None:
+    """Start our job controllers on the control plane."""
     (port,) = free_ports(1)
     argv = [sys.executable, "-m", "turnout.controllers", "--kinds=PyTorchJob", "--lease=system/turnout-controller"]
     argv += [f"--kubeconfig={plane.kubeconfig}", f"--metrics-bind=127.0.0.1:{port}"]
@@ -85,6 +87,7 @@ async def _beside(api: Api, name: str, flood: int, honest: int, more: Raw) -> To
 
 
 async def _flood(api: Api, name: str, count: int, more: Raw) -> None:
+    """Create `count` jobs of the greedy tenant and change them in turn, until cancelled."""
     await api.create_all([job(GREEDY, f"{name}-{number}", 1, more) for number in range(count)])
     turn = 0
     while True:

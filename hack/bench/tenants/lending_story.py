@@ -177,12 +177,14 @@ class LendingStory:
         return START_S + self.second
 
     def _arrive(self) -> None:
+        """Submit a rigid job of a tenant in turn."""
         who = TENANTS[self.second // self._gap_s % len(TENANTS)]
         least = self._dice.choice((2, 4, 8, 12))
         job = self.put(who, f"job{self.second}", least, least)
         job.lasts_s = float(self._dice.randint(20, 40) * LOOK_S)
 
     def _end(self, key: tuple[str, str]) -> None:
+        """End a job: delete its pods and the job."""
         job = self.jobs.pop(key)
         for index, on in job.pods.items():
             self._gone(job, index, on)
@@ -202,6 +204,7 @@ class LendingStory:
             self._show_pod(job, index)
 
     def _show_pod(self, job: Job, index: int) -> None:
+        """Show a pod of a job to the autoscaler's cache."""
         meta, on = job.raw["metadata"], job.pods[index]
         owner = {"kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
         told = {
@@ -242,12 +245,14 @@ class LendingStory:
                 self._show_pod(job, index)
 
     def _bind(self, job: Job, index: int) -> None:
+        """Bind a pod to the first node with a free GPU; do nothing if there is none."""
         if (on := next((name for name, free in self._free.items() if free), "")) and on:
             self._free[on] -= 1
             job.pods[index] = on
             self._show_pod(job, index)
 
     def _look(self) -> None:
+        """Run the autoscaler's decision once and carry out its steps."""
         steady_s = float(self.second)
         seen = self._view.observation(self._now_s, steady_s=steady_s)
         for part in (*self._parts, self._unused):
@@ -259,6 +264,7 @@ class LendingStory:
         self._carry_out((step for step in steps if step.changes), states)
 
     def _carry_out(self, steps: Iterable[Step], states: dict[JobKey, Any]) -> None:
+        """Write the new sizes to the jobs. states: the observed jobs by key."""
         for step in steps:
             job = self.jobs[step.key.namespace, step.key.name]
             notes = {**notes_of(states[step.key], step, self._policy, self._now_s), labels.TERM: "1"}

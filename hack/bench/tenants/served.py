@@ -84,6 +84,11 @@ class Served:
         return asked
 
     def _honest(self, attack: Attack, questions: int, quick: bool, written: dict[str, bytes], asked: Asked) -> None:
+        """Ask filter about the pods of honest gangs, while the attacker's objects change, until `questions` are
+        answered.
+
+        written: objects of the attacker that exist, by name; asked: gets the times. Old gangs are deleted.
+        """
         living: list[list[str]] = []
         seconds = count(FLIP_S, FLIP_S)
         while len(asked.filter_s) < questions:
@@ -146,6 +151,9 @@ class Served:
         caller.close()
 
     def _probe(self, asked: Asked, stop: threading.Event) -> None:
+        """Ask /healthz every PROBE_EACH_S seconds until `stop` is set. asked: gets the times, and counts missing
+        answers.
+        """
         caller = Caller(self._pages)
         while not stop.wait(PROBE_EACH_S):
             try:

@@ -108,6 +108,7 @@ class _Story:
         self._view.view.set_map(build(read_map({TEXT_KEY: map_lines(size.nodes)}).entries))
 
     def run(self) -> Told:
+        """Play the whole story, second by second. Return what honest tenants got."""
         for second in range(self._size.seconds):
             self._clock.now_s = float(second)
             for made in self._greedy(second):
@@ -151,6 +152,7 @@ class _Story:
             self._drop(each["metadata"]["uid"])
 
     def _drop(self, uid: str) -> None:
+        """Remove a pod; free the GPUs of its node if it was bound."""
         self._watches.drop_pod(uid)
         self._pending.pop(uid, None)
         if on := self._bound.pop(uid, ""):
@@ -174,12 +176,14 @@ class _Story:
             self._pending.setdefault(uid, (made, 0))
 
     def _take(self, made: Raw, on: str) -> None:
+        """Count the GPUs of a pod on its node, once."""
         uid = made["metadata"]["uid"]
         if uid not in self._bound:
             self._bound[uid], self._asked[uid] = on, _gpus(made)
             self._free[on] -= _gpus(made)
 
     def _schedule(self, second: int) -> None:
+        """Ask the extender about each pending pod, by priority and age, and bind it."""
         due = [(made, uid) for uid, (made, at_s) in self._pending.items() if at_s <= second]
         due.sort(key=lambda each: (-each[0]["spec"]["priority"], each[0]["metadata"]["creationTimestamp"]))
         for made, uid in due:
@@ -193,6 +197,7 @@ class _Story:
                 self._pending[uid] = (made, second + BACKOFF_S)
 
     def _ask(self, made: Raw, names: list[str]) -> list[str]:
+        """Ask the extender's filter about a pod. Return the nodes that it keeps. Time and faults are recorded."""
         body = json.dumps({"Pod": made, "Nodes": None, "NodeNames": names}).encode()
         began_s = time.thread_time()
         reply = self._desk.answer(Verb.FILTER, body)
@@ -205,6 +210,7 @@ class _Story:
         return kept
 
     def _bind(self, made: Raw, uid: str, on: str, second: int) -> None:
+        """Bind a pod to a node. When an honest gang is complete, record its wait and the GPU-seconds that it gets."""
         del self._pending[uid]
         self._take(made, on)
         made["spec"]["nodeName"] = on

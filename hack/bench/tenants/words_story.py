@@ -94,6 +94,7 @@ class _Clock:
         raise AssertionError("nothing of the story has a time limit")
 
     async def sleep(self, seconds: float) -> None:
+        """Advance the clock, and emit the Events of each second that passes. Raises _Over after SECONDS."""
         until_s = self.now_s + seconds
         while self._second <= until_s:
             self.now_s = max(self.now_s, float(self._second))
@@ -104,6 +105,9 @@ class _Clock:
             raise _Over
 
     def _emit(self, second: int) -> None:
+        """Emit one second's Events: the greedy tenant's flood, if it floods, and every TOLD_EACH_S seconds an honest
+        one.
+        """
         assert self.recorder is not None
         for number in range(FLOOD_EACH_S if self._flood else 0):
             self._tell(GREEDY, f"{second}.{number}")
@@ -138,6 +142,7 @@ def events(flood: bool) -> Told:
 
 
 async def _events(flood: bool) -> Told:
+    """Run the recorder of Events until SECONDS. Return how long honest Events waited. flood: a greedy tenant floods."""
     clock = _Clock(flood)
     store = _Store(clock)
     clock.recorder = EventRecorder(store, "turnout-bench", "one", clock=clock)

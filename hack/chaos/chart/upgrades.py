@@ -64,6 +64,10 @@ def play(seed: int, folder: Path) -> Strike:
 
 
 async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
+    """Install the chart, start a job, then change the release CHANGES times while the job runs.
+
+    Returns the strike: whether the job's pods, the map and new jobs survived each change.
+    """
     dice, seen, done = random.Random(f"upgrade/{seed}"), _Seen(), list[str]()
     async with cluster(plane, folder) as world:
         (folder / "map").write_text(MAP)
@@ -88,7 +92,10 @@ async def _play(seed: int, plane: ControlPlane, folder: Path) -> Strike:
 
 
 async def _change(world: World, dice: random.Random, number: int) -> str:
-    """Change the release once. Gives what was done. A broken one is drawn in each run: the second."""
+    """Change the Helm release once.
+
+    Return what was done, as text. number: of the change; the second is a broken upgrade.
+    """
     if number == 1:
         broken = dice.choice(_BROKEN)
         within = f"--timeout={_GIVEN_UP_S}s"
@@ -106,6 +113,7 @@ async def _change(world: World, dice: random.Random, number: int) -> str:
 
 
 def _job(name: str, workers: int, command: str) -> Object:
+    """Return a PyTorchJob. command: of its pods, for `sh -c`."""
     container: Object = {"name": "pytorch", "image": "none", "command": ["sh", "-c", command]}
     container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     worker = {"replicas": workers, "restartPolicy": "OnFailure", "template": {"spec": {"containers": [container]}}}
@@ -124,7 +132,7 @@ async def _all_run(world: World) -> dict[str, tuple[str, str, int]]:
 
 
 async def _running(world: World) -> dict[str, tuple[str, str, int]]:
-    """Give uid, node and restarts of those of the job's pods that run, by name."""
+    """Return the UID, the node and the restart count of each running pod of the job, by the pod's name."""
     items = (await world.get("/api/v1/namespaces/default/pods"))["items"]
     return {
         pod["metadata"]["name"]: (
@@ -145,7 +153,7 @@ async def _map(world: World) -> str:
 
 
 async def _ended(world: World, name: str) -> str:
-    """Submit a job of one worker that does nothing. Gives how it has ended; "" if it has not in time."""
+    """Submit a job of one worker whose command ends at once. Return its condition; "" if it did not end in time."""
     await world.api.call("POST", _JOBS, _job(name, 1, "true"))
     end_s = asyncio.get_running_loop().time() + _JOB_S
     while asyncio.get_running_loop().time() < end_s:
@@ -158,7 +166,10 @@ async def _ended(world: World, name: str) -> str:
 
 
 async def _look(world: World, seen: _Seen) -> None:
-    """Ask each extender again and again whether it is ready, as the Service's endpoints would."""
+    """Ask each extender again and again whether it is ready, as the endpoints of its Service do, until cancelled.
+
+    seen: records each moment in which none was ready.
+    """
     missed = 0
     while True:
         with suppress(ApiError):
@@ -172,6 +183,7 @@ async def _look(world: World, seen: _Seen) -> None:
 
 
 def _ready(address: str) -> bool:
+    """Return True if the extender at this address answers /readyz with 200."""
     try:
         with urllib.request.urlopen(f"http://{address}:9090/readyz", timeout=5) as answer:
             return int(answer.status) == 200

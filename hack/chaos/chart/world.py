@@ -38,7 +38,10 @@ class World:
         self.plane, self.api, self.runner, self._folder = plane, api, runner, folder
 
     async def helm(self, *arguments: str, code: int = 0) -> str:
-        """Run helm in the release's namespace. Gives what it printed. Raises Stood where it ends otherwise."""
+        """Run helm in the release's namespace and return its output. code: expected exit code.
+
+        Raises Stood for another one.
+        """
         argv = [str(cache.binary("helm")), *arguments, "--namespace", "gpu-team"]
         env = {"HOME": str(self._folder), "KUBECONFIG": str(self.plane.kubeconfig), "PATH": os.environ["PATH"]}
         done = await asyncio.to_thread(_run, argv, env)
@@ -47,7 +50,7 @@ class World:
         return done.stdout + done.stderr
 
     async def told(self) -> str:
-        """Give what pods and their programs say, for the report of a failure."""
+        """Return the status of the pods and the logs of their programs, for an error message."""
         pods = (await self.api.call("GET", "/api/v1/pods"))["items"]
         lines = []
         for pod in pods:
@@ -71,7 +74,7 @@ class World:
         return [pod for pod in found["items"] if not pod["metadata"].get("deletionTimestamp")]
 
     async def until(self, seen: Callable[[], Awaitable[Found]], within_s: float = 120.0) -> Found:
-        """Wait until an async question is answered with something true, and give it. Raises Stood."""
+        """Wait until the question's answer is truthy, and return the answer. Raises Stood after `within_s` seconds."""
         try:
             async with asyncio.timeout(within_s):
                 while True:

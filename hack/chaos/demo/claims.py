@@ -14,23 +14,26 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A sentence with its numbers. true: it was so."""
+    """A sentence with its numbers."""
 
     text: str
-    true: bool
+    true: bool  # the run fulfilled the claim
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One thing that is done to the job. most_again: steps that it may cost. at_s: when it was done."""
+    """One thing that is done to the job."""
 
-    what: str
-    at_s: float
-    most_again: int
+    what: str  # the act as text
+    at_s: float  # when it was done, on the monotonic clock
+    max_repeated_steps: int  # steps that it may cause to be made twice, >= 0
 
 
-def went_on(records: Sequence[Record], act: Act, until_s: float) -> Claim:
-    """Every round that came of it went on from memory, and hardly a step was made twice."""
+def check_resume(records: Sequence[Record], act: Act, until_s: float) -> Claim:
+    """Claim that each round after an act resumed from memory and repeated at most `act.max_repeated_steps` steps.
+
+    until_s: later records are ignored. The claim is false if no round after the act has trained.
+    """
     rounds = rounds_of(record for record in records if record.at_s <= until_s)
     after = [each for each in rounds[1:] if each.begun_s > act.at_s]
     back_s = [each.steps_s[0] for each in after if each.steps_s]
@@ -43,11 +46,11 @@ def went_on(records: Sequence[Record], act: Act, until_s: float) -> Claim:
     worlds = " → ".join(str(each.records[0].world) for each in path)
     text = f"{act.what}: {worlds} workers, training again after {min(back_s) - act.at_s:.1f} s, "
     text += f"from {' and '.join(sources) or 'nowhere'}, {steps} made twice"
-    return Claim(text, sources == ["memory"] and again <= act.most_again)
+    return Claim(text, sources == ["memory"] and again <= act.max_repeated_steps)
 
 
-def ended_alike(records: Sequence[Record], terms: Terms) -> tuple[Claim, ...]:
-    """Return the end: samples, model, and every law of hack/chaos."""
+def check_end(records: Sequence[Record], terms: Terms) -> tuple[Claim, ...]:
+    """Claim that the final model equals that of an undisturbed job, and that no invariant of hack/chaos is violated."""
     models = {record.model for record in records if record.event == "ended" and record.why == "done"}
     off = max((abs(a - b) for model in models for a, b in zip(model, terms.model, strict=True)), default=float("inf"))
     faults = breaches(records, terms)
@@ -61,7 +64,10 @@ def ended_alike(records: Sequence[Record], terms: Terms) -> tuple[Claim, ...]:
 
 
 def sparkline(losses: Sequence[float], columns: int) -> str:
-    """Losses as bars, the whole curve in so many columns."""
+    """Return the losses as a line of bars, at most `columns` characters: each bar is the mean of equally many losses.
+
+    "" for no losses. The lowest bar is the smallest mean, the highest the largest.
+    """
     if not losses:
         return ""
     size = max(1, -(-len(losses) // columns))
@@ -71,7 +77,10 @@ def sparkline(losses: Sequence[float], columns: int) -> str:
 
 
 def losses_of(records: Sequence[Record]) -> list[float]:
-    """Return the loss of each step over the global batch, as last made."""
+    """Return the loss of each step over the global batch, by ascending step.
+
+    A repeated step has its newest round's loss.
+    """
     parts: dict[int, dict[int, tuple[int, float]]] = {}
     for record in records:
         if record.event == "stepped":

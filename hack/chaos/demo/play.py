@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hack.chaos.demo.claims import Act, Claim, ended_alike, went_on
+from hack.chaos.demo.claims import Act, Claim, check_end, check_resume
 from hack.chaos.demo.screen import TrainScreen
 from hack.chaos.fault_schedule import UNNOTICED, Fault, FaultEvent
 from hack.chaos.history import Record, Terms
@@ -44,7 +44,7 @@ async def tell(screen: TrainScreen) -> bool:
                 model = await alone
             harmless = frozenset(fault.name for fault in UNNOTICED)
             terms = Terms(LEAST, MOST, PLAN.samples, PLAN.batch, PLAN.epochs, model, harmless)
-            story.claims += ended_alike(found.records, terms)
+            story.claims += check_end(found.records, terms)
             screen.close(found, story.claims)
     return all(claim.true for claim in story.claims)
 
@@ -64,7 +64,7 @@ class _Story:
             await asyncio.sleep(_TICK_S)
 
     async def all(self) -> None:
-        """Grow, give way, grow again, lose a process, lose a node with the coordinator, come to the end."""
+        """Play all acts: grow, shrink for a rigid job, grow again, lose a process, lose the coordinator's node, end."""
         self._say("A is submitted with one worker, the least it can use; torch is being imported")
         await self._trains(1, 0)
         await self._act("growth into idle GPUs", 0, "The autoscaler starts: the queue has idle GPUs", self._lend, MOST)
@@ -82,18 +82,25 @@ class _Story:
         self.claims.append(Claim(f"the job has ended, {phase}", phase == "Completed"))
         self._stage.note(Record("over", time.monotonic(), code=int(phase != "Completed")))
 
-    async def _act(self, what: str, most_again: int, say: str, do: Callable[[], Awaitable[None]], world: int) -> None:
+    async def _act(
+        self, what: str, max_repeated_steps: int, say: str, do: Callable[[], Awaitable[None]], world: int
+    ) -> None:
+        """Carry out one act, wait until a new round trains, and check the claim about it.
+
+        what: the act, for the claim. say: printed before it, "" for nothing. do: carries it out. world: workers
+        afterwards.
+        """
         if say:
             self._say(say, "bold")
-        act, before = Act(what, time.monotonic(), most_again), self._stage.round
+        act, before = Act(what, time.monotonic(), max_repeated_steps), self._stage.round
         await do()
         await self._trains(world, before)
-        claim = went_on(self._stage.records, act, time.monotonic())
+        claim = check_resume(self._stage.records, act, time.monotonic())
         self.claims.append(claim)
         self._say(claim.text if claim.true else f"NOT AS CLAIMED: {claim.text}", "green" if claim.true else "red")
 
     async def _trains(self, world: int, after_round: int) -> None:
-        """Until a newer round of so many has made a few steps."""
+        """Wait until a round newer than `after_round`, with `world` workers, made a few steps."""
 
         def so() -> bool:
             newest = self._stage.round
@@ -108,6 +115,7 @@ class _Story:
         self._stage.programs.start_autoscaler()
 
     async def _rival(self) -> None:
+        """Submit a rigid job that needs GPUs of the elastic job, and claim that it runs within PATIENCE_S."""
         came_s = time.monotonic()
         name = (await self.injectors.do(FaultEvent(Fault.RIVAL, (_RIVALS - 1) * 0.9, 0.0, _RIVAL_S))).who
 
@@ -127,6 +135,7 @@ class _Story:
         await self.injectors.do(FaultEvent(Fault.PROCESS, 0.5, 0.0, 0.0))
 
     async def _lose(self) -> None:
+        """Delete the node of the coordinator's worker, and bring it back empty."""
         name = await self._stage.coordinator()
         workers = [pod["metadata"]["name"] for pod in self._stage.workers]
         aim = (workers.index(name) + 0.5) / len(workers) if name in workers else 0.0
@@ -145,6 +154,7 @@ class _Story:
         self._screen.happens(self._stage, text, style)
 
     def _hear(self, record: Record) -> None:
+        """Print the beginning of each new round: its workers, and from where they resume."""
         if record.event == "begun" and record.round not in self._told:
             self._told.add(record.round)
             workers = "1 worker goes" if record.world == 1 else f"{record.world} workers go"

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hack.chaos.demo.claims import Claim, losses_of, sparkline
-from hack.chaos.testbed.manifests import JOB, MOST, places
+from hack.chaos.testbed.manifests import JOB, MOST, node_places
 from hack.chaos.testbed.testbed import Testbed
 
 _FREE, _GONE = "·", "x"
@@ -29,7 +29,7 @@ class TrainScreen:
         self.lost: set[str] = set()  # nodes
 
     def open(self) -> None:
-        """Say what is to be seen."""
+        """Print what the demo will show."""
         self._console.print()
         self._console.print(Text("Turnout: no step is lost", style="bold"))
         self._console.print(
@@ -47,7 +47,7 @@ class TrainScreen:
 
     @contextmanager
     def acts(self) -> Iterator[None]:
-        """Keep the loss at the bottom for as long as things happen."""
+        """Show the current loss at the bottom of the terminal while the block runs."""
         self._console.print(Text(f"{'at s':>5}  leaf-1 leaf-2  step  what happens", style="bold"))
         if not self._console.is_terminal:
             yield
@@ -57,10 +57,10 @@ class TrainScreen:
         self._live = None
 
     def happens(self, stage: Testbed, text: str, style: str = "") -> None:
-        """One line."""
+        """Print one line: time, GPUs in use, step, and the text of the event. style: of rich."""
         step = max((record.step for record in stage.records if record.event == "stepped"), default=0)
         row = Text(f"{time.monotonic() - self._began_s:5.1f}  ")
-        for leaf in (places()[:2], places()[2:]):
+        for leaf in (node_places()[:2], node_places()[2:]):
             row.append_text(self._signs(stage, [place.name for place in leaf]))
             row.append(" " * 5)
         row.append(f"{step:>4}  ")
@@ -76,7 +76,7 @@ class TrainScreen:
             self._console.print(Text("       ") if number else mark, Text(part), end="\n", sep="")
 
     def tick(self, stage: Testbed, total: int) -> None:
-        """Update the loss as far as it is known."""
+        """Update the loss and the step at the bottom. total: steps of the whole job."""
         if self._live is not None:
             losses = losses_of(stage.records)
             step = len(losses)
@@ -99,6 +99,7 @@ class TrainScreen:
         self._console.print(Text(f"{true} of {len(claims)} claims are true, in {took_s:.0f} s.", style=style))
 
     def _signs(self, stage: Testbed, nodes: Sequence[str]) -> Text:
+        """Return one character for each node: A (our job), R (the rigid job), free, or lost."""
         found = Text()
         for node in nodes:
             here = [name for name, pod in stage.pods.items() if _stands(pod, node)]
@@ -110,6 +111,7 @@ class TrainScreen:
 
 
 def _stands(pod: dict[str, object], node: str) -> bool:
+    """Return True if a pod is bound to this node and has not ended."""
     spec, status = pod["spec"], pod.get("status") or {}
     assert isinstance(spec, dict)
     assert isinstance(status, dict)

@@ -48,6 +48,11 @@ async def play(seed: int, folder: Path) -> Strike:
 
 
 def _story(folder: Path, proxies: list[FaultProxy], way: str, dice: random.Random) -> tuple[int, tuple[Check, ...]]:
+    """Start the agents, each behind its own proxy, cut the coordinator's one, kill a process, mend the cut, kill
+    another.
+
+    way: key of WAYS, how requests fail. Returns the number of requests that the cut hit, and the checks.
+    """
     job = Job(folder, f"127.0.0.1:{free_port()}")
     try:
         for at, proxy in enumerate(proxies, 1):

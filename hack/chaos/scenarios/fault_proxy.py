@@ -92,6 +92,7 @@ class FaultProxy:
 
 
 async def _watch(request: web.BaseRequest, found: aiohttp.ClientResponse) -> web.StreamResponse:
+    """Pass on the lines of a watch until either side ends it."""
     response = web.StreamResponse(headers={"Content-Type": "application/json"})
     response.enable_chunked_encoding()
     await response.prepare(request)
@@ -109,7 +110,10 @@ def _session(connections: Connections, trust: ssl.SSLContext | None) -> aiohttp.
 
 @asynccontextmanager
 async def fault_proxy(target: str, trust: ssl.SSLContext | None = None) -> AsyncIterator[FaultProxy]:
-    """Run a proxy on loopback before the server at this URL until the block ends. trust: in whose certificates."""
+    """Run a proxy on loopback in front of the server `target` until the block ends.
+
+    trust: TLS context for the server's certificate; None for plain HTTP.
+    """
     async with Connections() as connections, _session(connections, trust) as session:
         proxy = FaultProxy(target, session)
         server = web.Server(proxy.handle, access_log=None)

@@ -26,7 +26,10 @@ TOGETHER = "once the cut is mended, all train in one world"
 
 
 def play(seed: int, folder: Path) -> Strike:
-    """Cut one of three workers off, and mend it, which all train together again after at most two minutes."""
+    """Cut one of three workers off the network, and mend the cut.
+
+    All have to train together again within two minutes at most.
+    """
     dice = random.Random(f"partition/{seed}")
     at, way = dice.randint(1, WORKERS), WAYS[seed % len(WAYS)]
     net = Hosts(WORKERS)
@@ -42,6 +45,10 @@ def play(seed: int, folder: Path) -> Strike:
 
 
 def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, ...]]:
+    """Start the job, cut the host number `at` off, wait, mend the cut, and check each phase.
+
+    way: one of WAYS, the direction of the cut. Returns the number of cuts (0 if the job never trained), and the checks.
+    """
     for host in range(1, WORKERS + 1):
         job.start(host, net.inside(host))
     if not until(lambda: job.trains(WORKERS, 0.0), MADE_S):
@@ -66,6 +73,9 @@ def _story(job: Job, net: Hosts, at: int, way: str) -> tuple[int, tuple[Check, .
 
 
 def _cut(net: Hosts, at: int, way: str) -> None:
+    """Drop the packets between one host and the others. way: the first of WAYS drops one direction, the second the
+    other.
+    """
     for other in (host for host in range(1, WORKERS + 1) if host != at):
         if way != WAYS[1]:
             net.deafen(at, other)
@@ -74,6 +84,7 @@ def _cut(net: Hosts, at: int, way: str) -> None:
 
 
 def _mend(net: Hosts, at: int, way: str) -> None:
+    """Undo `_cut`, with the same arguments."""
     for other in (host for host in range(1, WORKERS + 1) if host != at):
         if way != WAYS[1]:
             net.hear(at, other)

@@ -42,10 +42,10 @@ SCENARIOS: Mapping[Kind, tuple[str, Play]] = {
 
 
 def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> tuple[list[Strike], list[str]]:
-    """Strike those of these kinds that a scenario strikes, under one seed.
+    """Run the scenarios of these kinds under one seed. Kinds without a scenario are skipped.
 
     folder: for files, which stay where an invariant was violated. Returns the strikes, and a line for each scenario
-    that could not run here or did not come to its end.
+    that could not run here or did not finish.
     """
     found, failed = list[Strike](), list[str]()
     for name, scenario in (SCENARIOS[kind] for kind in kinds if kind in SCENARIOS):
@@ -63,7 +63,7 @@ def play(seed: int, folder: Path, kinds: Sequence[Kind]) -> tuple[list[Strike], 
 
 
 def _told(error: BaseException) -> str:
-    """Name an error, the first one of a group, and where it was raised, the innermost place first."""
+    """Return an exception as text: the first one of a group, and the places where it was raised, innermost first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     at = traceback.extract_tb(error.__traceback__)

@@ -36,7 +36,7 @@ class Job:
         self.agents: list[subprocess.Popen[bytes]] = []
 
     def start(self, at: int, prefix: Sequence[str] = (), options: Sequence[str] = (), **env: str) -> None:
-        """Start an agent. prefix: what stands before its command. options, env: further ones of its own."""
+        """Start agent number `at`. prefix: words before its command. options: further flags. env: further variables."""
         memory = self.folder / "memory" / f"w{at}"
         memory.mkdir()
         command = [
@@ -64,7 +64,7 @@ class Job:
         return [record for path in sorted((self.folder / "history").iterdir()) for record in read(path.read_text())]
 
     def trains(self, world: int, since_s: float) -> bool:
-        """Return True if a world of that size has begun and made a step since then."""
+        """Return True if a round with `world` ranks began after `since_s` (monotonic seconds) and made a step."""
         records = self.records()
         rounds = {record.round for record in records if record.event == "begun" and record.world == world}
         rounds &= {record.round for record in records if record.event == "begun" and record.at_s > since_s}
@@ -82,7 +82,7 @@ class Job:
         return Check(ENDS, (f"agents ended with {codes}",) if any(codes) else ())
 
     def end(self) -> None:
-        """Leave nothing behind."""
+        """Kill all agents and their training processes."""
         for agent in self.agents:
             if agent.poll() is None:
                 os.killpg(agent.pid, signal.SIGKILL)
@@ -92,6 +92,7 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
 
     def _is_ours(self, pid: int) -> bool:
+        """Return True if the job's folder stands in the process's command line; False if the process ended."""
         try:
             return os.fsencode(self.folder) in Path(f"/proc/{pid}/cmdline").read_bytes()
         except OSError:
@@ -99,7 +100,7 @@ class Job:
 
 
 def whole_steps(records: Iterable[Record]) -> dict[int, list[float]]:
-    """Say when each round made its steps: a step is made once all ranks of its world have noted it."""
+    """Return, for each round, when each step was complete: when all ranks of its world had recorded it."""
     noted: defaultdict[tuple[int, int], dict[int, Record]] = defaultdict(dict)
     for record in records:
         if record.event == "stepped":
@@ -112,7 +113,7 @@ def whole_steps(records: Iterable[Record]) -> dict[int, list[float]]:
 
 
 def apart(records: Iterable[Record]) -> list[str]:
-    """Tell each pair of rounds that made steps at the same time."""
+    """Return a text for each round that made steps after the next round had begun to."""
     made = sorted(whole_steps(records).items())
     return [
         f"round {before} made a step {max(steps) - min(later):.3f} s after the first of {after}"
@@ -122,7 +123,7 @@ def apart(records: Iterable[Record]) -> list[str]:
 
 
 def until(so: Callable[[], bool], patience_s: float) -> bool:
-    """Wait until something is so. Returns whether it is."""
+    """Wait until `so()` is true, at most `patience_s` seconds. Return its last value."""
     end_s = time.monotonic() + patience_s
     while not (found := so()) and time.monotonic() < end_s:
         time.sleep(_LOOK_S)
@@ -130,6 +131,7 @@ def until(so: Callable[[], bool], patience_s: float) -> bool:
 
 
 def _code(agent: subprocess.Popen[bytes]) -> int:
+    """Return an agent's exit code; -1 if it still runs after GOES_ON_S."""
     try:
         return agent.wait(GOES_ON_S)
     except subprocess.TimeoutExpired:

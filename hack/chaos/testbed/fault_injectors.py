@@ -45,7 +45,7 @@ class FaultInjectors:
         }
 
     async def do(self, event: FaultEvent) -> Record:
-        """Strike; who was hit is in the record: "" where nobody was there to be hit."""
+        """Inject one fault. Return its record; `who` names what was hit, "" if there was nothing to hit."""
         at_s = time.monotonic()
         who = await self._does[event.fault](event)
         record = Record("fault", at_s, kind=event.fault.name, who=who, round=self._stage.round)
@@ -69,6 +69,8 @@ class FaultInjectors:
         task.add_done_callback(self.pending.discard)
 
     def _back(self, after_s: float, undo: Callable[[], Awaitable[None] | None]) -> None:
+        """Undo a fault after some seconds, in a task. undo: may be async."""
+
         async def wait() -> None:
             await asyncio.sleep(after_s)
             if (undone := undo()) is not None:
@@ -95,6 +97,7 @@ class FaultInjectors:
         return _signal(hit, signal.SIGSTOP)
 
     async def _agent(self, event: FaultEvent) -> str:
+        """Kill one agent of the job. Return the UID of its pod, "" without a hit."""
         ours = {pod["metadata"]["uid"] for pod in self._stage.workers}  # others may play on this machine, too
         found = await asyncio.to_thread(lambda: list(of_pods()))
         agents = [each for each in found if each.inner == _AGENT and each.home in ours]
@@ -103,6 +106,7 @@ class FaultInjectors:
     # Pods and nodes.
 
     async def _pod(self, event: FaultEvent) -> str:
+        """Kill one pod of the job. Return its UID, "" without a hit."""
         hit = _aimed(self._stage.workers, event)
         if hit is None:
             return ""
@@ -115,6 +119,10 @@ class FaultInjectors:
         return name
 
     async def _node(self, event: FaultEvent) -> str:
+        """Delete the node of one of the job's pods with all its pods; add it again later.
+
+        Return its name, "" without a hit.
+        """
         hit = _aimed(self._stage.workers, event)
         if hit is None:
             return ""
@@ -124,13 +132,14 @@ class FaultInjectors:
         for name, pod in list(self._stage.pods.items()):
             if pod["spec"].get("nodeName") == node:
                 await self._stage.kill_pod(name)
-        place = next(each for each in manifests.places() if each.name == node)
+        place = next(each for each in manifests.node_places() if each.name == node)
         self._back(event.lasts_s, lambda: self._stage.made.add_nodes([place], 1))
         return str(node)
 
     # Others, and programs.
 
     async def _rival(self, event: FaultEvent) -> str:
+        """Submit a rigid job of one or two workers. Return its name."""
         self._rigid_jobs += 1
         job = manifests.rival(self._rigid_jobs, 1 + (event.aim > 0.5), event.lasts_s)
         name = job["metadata"]["name"]
@@ -139,7 +148,7 @@ class FaultInjectors:
         return str(name)
 
     async def _served(self, name: str) -> None:
-        """See the rigid job start, and end."""
+        """Record when the rigid job runs, and when it ended."""
         stage = self._stage
         pods = f"{name}-worker-"
 
@@ -154,12 +163,14 @@ class FaultInjectors:
             await stage.made.api.call("DELETE", f"{JOBS}/{name}")
 
     async def _api(self, event: FaultEvent) -> str:
+        """Restart the API server, which is away for the event's time. Return its address."""
         served = self._stage.made.served
         assert served is not None  # the local cluster is our own
         self._later(served.restart(event.lasts_s))
         return served.address
 
     async def _extender(self, event: FaultEvent) -> str:
+        """Kill the extender and start it again later. Return "extender"."""
         programs = self._stage.programs
         programs.kill_extender()
         self._back(event.lasts_s, programs.start_extender)
@@ -171,12 +182,14 @@ class FaultInjectors:
     # Storage.
 
     async def _cut(self, event: FaultEvent) -> str:
+        """Make the storage unreachable for the event's time. Return "storage"."""
         self._stage.storage.mend()
         self._stage.storage.cut()
         self._back(event.lasts_s, self._stage.storage.mend)
         return "storage"
 
     async def _full(self, event: FaultEvent) -> str:
+        """Fill the storage for the event's time. Return "storage"; "" if the storage has no limit."""
         if not self._stage.storage.small:
             return ""
         self._stage.storage.mend()
@@ -190,6 +203,7 @@ def _aimed(found: list[Thing], event: FaultEvent) -> Thing | None:
 
 
 def _signal(hit: Process | None, number: signal.Signals) -> str:
+    """Send a signal to a process. Return the UID of its pod, "" for None."""
     if hit is None:
         return ""
     with suppress(ProcessLookupError):

@@ -18,7 +18,10 @@ class Written:
         self._read: defaultdict[str, int] = defaultdict(int)
 
     def look(self) -> Iterator[Record]:
-        """Every whole line that is new. A line that is not whole yet is left for the next time."""
+        """Yield the complete lines that are new since the last call.
+
+        An incomplete last line is left for the next call.
+        """
         for entry in os.scandir(self._folder):
             known = self._read[entry.name]
             if entry.stat().st_size > known:

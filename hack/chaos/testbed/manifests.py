@@ -50,7 +50,7 @@ class Plan:
 
     @classmethod
     def of(cls, faults: int) -> Plan:
-        """Enough for so many faults, on a machine that is busy with other things."""
+        """Return a plan with enough epochs for this number of faults, on a machine that is busy with other work."""
         return cls(epochs=15 * faults + 20)
 
     @property
@@ -59,8 +59,8 @@ class Plan:
         return self.epochs * -(-self.samples // self.batch)
 
 
-def places() -> list[Place]:
-    """Return the nodes, leaf by leaf."""
+def node_places() -> list[Place]:
+    """Return the NODES nodes with their addresses and switches: NODES_PER_LEAF consecutive nodes share a leaf."""
     return [
         Place(f"gpu-{number + 1}", f"10.40.0.{number + 1}", ("spine-1", f"leaf-{number // NODES_PER_LEAF + 1}"))
         for number in range(NODES)
@@ -68,8 +68,8 @@ def places() -> list[Place]:
 
 
 def topology_map() -> Raw:
-    """Return the topology ConfigMap."""
-    return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(places())}}
+    """Return the ConfigMap with the topology map of all nodes."""
+    return {"metadata": {"name": MAP_NAME}, "data": {TEXT_KEY: map_text(node_places())}}
 
 
 def queue() -> Raw:
@@ -84,12 +84,12 @@ def queue() -> Raw:
 
 
 def lease() -> Raw:
-    """Make the Lease that grants the job's rounds."""
+    """Return the Lease that arbitrates the rounds of the job."""
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
 
 
 def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
-    """Return the elastic job, with so many workers at first."""
+    """Return the elastic job that trains. home: folder of its history and logs. workers: at first, LEAST to MOST."""
     command = [
         *("sh", "-c", 'exec "$@" >>"$AGENT_LOG" 2>&1', "agent"),
         *(sys.executable, "-m", "turnout.launcher", "--rdzv-backend=turnout"),
@@ -117,16 +117,22 @@ def trainer(home: Path, workers: int = LEAST, clocks: Clocks = SHORT) -> Raw:
 
 
 def rival(number: int, workers: int, lasts_s: float) -> Raw:
-    """Return a rigid job of workers that run nothing, for so long."""
+    """Return a rigid job whose pods run no process and complete after `lasts_s` seconds. number: of the job, in its
+    name.
+    """
     return _job(f"rigid-{number}", workers, {"name": "work", "image": "work"}, {}, {}, {RUNS_FOR: f"{lasts_s:g}"})
 
 
 def idle(name: str, workers: int, notes: Raw) -> Raw:
-    """Return a job of workers that run nothing, until it is deleted. notes: its annotations."""
+    """Return a job whose pods run no process until the job is deleted. notes: annotations of the job."""
     return _job(name, workers, {"name": "work", "image": "work"}, {}, notes)
 
 
 def _job(name: str, least: int, container: Raw, spec: Raw, notes: Raw, pod_notes: Raw | None = None) -> Raw:
+    """Return a Volcano job with one task, whose workers have one GPU each.
+
+    least: number of workers, all of them required. spec: further fields of the pods. notes, pod_notes: annotations.
+    """
     container = {**container, "resources": {"limits": {GPU: "1"}}}
     task = {
         "name": "worker",

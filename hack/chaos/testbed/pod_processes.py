@@ -19,7 +19,7 @@ class Process:
 
 
 def of_pods() -> Iterator[Process]:
-    """Every process that runs now in a pod of a job like ours, also of another runner's."""
+    """Yield every process of this machine that runs in a pod of such a job, also of other test runs."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             environ = (folder / "environ").read_bytes().split(b"\0")

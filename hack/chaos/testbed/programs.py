@@ -35,7 +35,10 @@ class Programs:
         return f"http://127.0.0.1:{self._ports[0]}"
 
     async def begin(self, autoscalers: int) -> None:
-        """Start the extender and so many autoscalers. Raises ChildFailed where one is not ready or none leads."""
+        """Start the extender and `autoscalers` replicas of the autoscaler, and wait until one of them leads.
+
+        Raises ChildFailed if one is not ready in time.
+        """
         self.start_extender()
         for _ in range(autoscalers):
             self.start_autoscaler()
@@ -62,9 +65,9 @@ class Programs:
             self._extender.wait()
 
     async def leader(self) -> int:
-        """Return the process id of the autoscaler that leads; 0 while none does.
+        """Return the process ID of the leading autoscaler; 0 without a leader.
 
-        Its name in the Lease is host, pid, dice.
+        The Lease names it as host, pid, random.
         """
         with suppress(ApiError, aiohttp.ClientError, ValueError, IndexError):
             holder = (await self._api.call("GET", _LEASE))["spec"].get("holderIdentity") or ""
@@ -74,7 +77,7 @@ class Programs:
         return 0
 
     async def kill_leader(self) -> int:
-        """Kill it, and start another one, which has to wait for its turn. Gives the pid of who was killed, or 0."""
+        """Kill the leading autoscaler and start another replica. Return the killed process's ID; 0 without a leader."""
         pid = await self.leader()
         for each in self._autoscalers:
             if each.pid == pid:
@@ -92,18 +95,21 @@ class Programs:
             each.wait()
 
     async def _up(self, led: bool) -> None:
+        """Wait until the extender is ready. led: also until an autoscaler leads. The caller limits the time."""
         while True:
             if await self._ready() and (not led or await self.leader()):
                 return
             await asyncio.sleep(_LOOK_S)
 
     async def _ready(self) -> bool:
+        """Return True if the extender answers /readyz with 200."""
         with suppress(aiohttp.ClientError):
             async with self._session.get(f"http://127.0.0.1:{self._ports[1]}/readyz") as response:
                 return response.status == 200
         return False
 
     def _start(self, package: str, *flags: str) -> subprocess.Popen[bytes]:
+        """Start a program of ours. package: as in "autoscaler". Its output goes to a new log in the folder."""
         self._count += 1
         with (self._folder / f"{package}-{self._count}.log").open("wb") as log:
             return subprocess.Popen(

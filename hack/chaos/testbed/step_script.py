@@ -15,7 +15,7 @@ _STEP_S = 0.02
 
 
 def main(folder: Path) -> None:
-    """Append one line for each event to a file of this process's own."""
+    """Train without a model: append one line for each event to a file of this process."""
     env = os.environ
     head: dict[str, object] = {
         "round": int(env["TURNOUT_ROUND"]),

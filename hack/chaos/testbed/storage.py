@@ -24,12 +24,12 @@ class Storage:
         self.run.mkdir()
 
     def cut(self) -> None:
-        """From now on the folder is none."""
+        """Replace the folder of checkpoints by an empty file, so that every access to it fails."""
         self.run.rename(self._away)
         self.run.touch()
 
     def fill(self) -> None:
-        """Take what is free, to the last byte."""
+        """Write a file until no byte is free."""
         chunk = bytes(1 << 16)
         with self._ballast.open("ab", buffering=0) as ballast:
             while chunk:
@@ -41,19 +41,19 @@ class Storage:
                     chunk = chunk[: len(chunk) // 2]
 
     def mend(self) -> None:
-        """Whatever was done to it is taken back."""
+        """Undo `cut` and `fill`."""
         self._ballast.unlink(missing_ok=True)
         if self._away.exists():
             self.run.unlink()
             self._away.rename(self.run)
 
     def close(self) -> None:
-        """Let the file system of its own go, with all that was in it."""
+        """Unmount the private file system, which deletes all that is in it; do nothing without one."""
         if self.small:
             _libc.umount2(os.fsencode(self.folder), _MNT_DETACH)
 
     def committed(self) -> set[int]:
-        """Return the steps whose manifest is there."""
+        """Return the steps that have a manifest in the storage."""
         found = set[int]()
         with suppress(OSError):
             for entry in os.scandir(self.run):

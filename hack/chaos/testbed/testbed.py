@@ -47,18 +47,18 @@ class Testbed:
         self._began_s = time.monotonic()
 
     async def set_up(self) -> None:
-        """Namespaces, nodes, the map, the queue, the Lease, and the controller of jobs."""
+        """Create namespaces, nodes, the map, the queue and the Lease, and start the job controller."""
         api = self.made.api
         for name in (NAMESPACE, manifests.MAP_NAMESPACE):
             await api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         await api.call("POST", f"/api/v1/namespaces/{manifests.MAP_NAMESPACE}/configmaps", manifests.topology_map())
-        await self.made.add_nodes(manifests.places(), 1)
+        await self.made.add_nodes(manifests.node_places(), 1)
         await self.made.run_jobs()
         await api.call("POST", "/apis/scheduling.volcano.sh/v1beta1/queues", manifests.queue())
         await api.call("POST", LEASES, manifests.lease())
 
     async def watch(self) -> None:
-        """See pods for ever."""
+        """Follow the pods in `self.pods` until cancelled."""
         async for word, seen in self.made.api.changes(PODS):
             if word == "DELETED":
                 self.pods.pop(seen.obj["metadata"]["name"], None)
@@ -66,7 +66,7 @@ class Testbed:
                 self.pods[seen.obj["metadata"]["name"]] = seen.obj
 
     async def listen(self) -> None:
-        """Read on in all files of the history, and look at storage, for ever."""
+        """Read new lines of all history files and new commits in the storage, until cancelled."""
         while True:
             for record in await asyncio.to_thread(lambda: list(self._written.look())):
                 self._hear(record)
@@ -80,7 +80,7 @@ class Testbed:
         self.heard(record)
 
     def note(self, record: Record) -> None:
-        """Something that no process writes down."""
+        """Append a record about an event that no training process records."""
         default = asdict(Record("", 0.0))
         told = {key: value for key, value in asdict(record).items() if value != default[key]}
         with (self.home / "runner.jsonl").open("a") as file:
@@ -89,7 +89,7 @@ class Testbed:
 
     @property
     def workers(self) -> list[Raw]:
-        """The job's pods that run and may stay, in the order of their names."""
+        """Return the job's pods that run and are not being deleted, by name."""
         found = [pod for name, pod in sorted(self.pods.items()) if name.startswith(f"{manifests.JOB}-worker-")]
         return [
             pod
@@ -109,7 +109,9 @@ class Testbed:
         return any(record.round == newest and record.world == manifests.MOST for record in reversed(self.records))
 
     def steps_since(self, at_s: float, after_round: int = 0) -> int:
-        """How many steps the newest round has made since then, if it is a newer one than that."""
+        """Return the number of steps that the newest round made since `at_s`; 0 if its number is not above
+        `after_round`.
+        """
         newest = self.round
         if newest <= after_round:
             return 0
@@ -121,7 +123,10 @@ class Testbed:
         return str((found.get("spec") or {}).get("holderIdentity") or "").partition("/")[0]
 
     async def until(self, happens: Callable[[], bool], what: str, patience_s: float) -> None:
-        """Wait until something is so. Raises Stood."""
+        """Wait until `happens()` is true. what: the expectation, for the error message.
+
+        Raises Stood after `patience_s`.
+        """
         try:
             async with asyncio.timeout(patience_s):
                 while True:
@@ -132,14 +137,14 @@ class Testbed:
             raise Stood(f"this was not so within {patience_s:g} s: {what}") from error
 
     async def phase(self, job: str) -> str:
-        """Read the phase of a job; "" where there is none."""
+        """Return the phase of a job; "" if the job does not exist."""
         with suppress(ApiError):
             found = await self.made.api.call("GET", f"{JOBS}/{job}")
             return str(((found.get("status") or {}).get("state") or {}).get("phase") or "")
         return ""
 
     async def over(self, job: str, patience_s: float) -> str:
-        """Wait until a job has ended, and say how; "" where it is gone. Raises Stood."""
+        """Wait until a job ended. Return its phase; "" if it was deleted. Raises Stood after `patience_s` seconds."""
         end_s = time.monotonic() + patience_s
         while True:
             if (phase := await self.phase(job)) in (*ENDS, ""):

@@ -60,6 +60,7 @@ def files() -> Mapping[Path, str]:
 
 
 def _group(group: Group) -> Iterator[str]:
+    """Yield the YAML lines of a group of rules."""
     yield f"  - name: turnout-{group.name}" + (f"  # {group.about}" if group.about else "")
     if group.interval:
         yield f"    interval: {group.interval}"
@@ -71,6 +72,7 @@ def _group(group: Group) -> Iterator[str]:
 
 
 def _record(record: Record) -> Iterator[str]:
+    """Yield the YAML lines of a recording rule."""
     if record.about:
         yield f"      # {record.about}"
     yield f"      - record: {record.name}"
@@ -78,6 +80,7 @@ def _record(record: Record) -> Iterator[str]:
 
 
 def _alert(alert: Alert) -> Iterator[str]:
+    """Yield the YAML lines of an alert."""
     yield f"      - alert: {alert.full_name}"
     yield from _expr(alert.expr)
     if alert.wait:
@@ -91,7 +94,7 @@ def _alert(alert: Alert) -> Iterator[str]:
 
 
 def _expr(text: str) -> Iterator[str]:
-    """Yield a query, folded where it is long. YAML joins the lines by spaces."""
+    """Yield the YAML lines of a query, folded if it is long. YAML joins folded lines with spaces."""
     lines = wrap(expanded(text), 110, break_long_words=False, break_on_hyphens=False)
     if len(lines) == 1 and ": " not in lines[0] and " #" not in lines[0]:
         yield f"        expr: {lines[0]}"
@@ -105,7 +108,7 @@ def _quoted(text: str) -> str:
 
 
 def _runbook(alert: Alert) -> str:
-    """Return the section of an alert, "" for a second rule of one name."""
+    """Return the section of an alert in the runbook; "" for a second rule with the same name."""
     if not alert.has_runbook:
         return ""
     urgency = f"{alert.severity.word}{f': {_lower(alert.urgency)}' if alert.urgency else '.'}"
@@ -119,7 +122,7 @@ def _lower(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write or compare the files. Return the exit code."""
+    """Write the files, or compare them. Return the exit code: 1 for a stale file."""
     differs = False
     for path, text in files().items():
         if "--write" in (sys.argv[1:] if argv is None else argv):

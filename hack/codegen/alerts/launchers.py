@@ -31,6 +31,7 @@ _SAVE_OVERDUE = f"time() - {_LAST_SAVE} > 3 * {_SAVE_INTERVAL} or {_SAVE_INTERVA
 
 
 def _badput(window: str) -> str:
+    """Return the query of the share of time that is not productive, by cluster and queue. window: as in "1h"."""
     return (
         f'sum by (cluster, queue) (sum_over_time({_RATE}{{queue!="",kind!="productive"}}[{window}]))'
         f' / sum by (cluster, queue) (sum_over_time({_RATE}{{queue!=""}}[{window}]))'

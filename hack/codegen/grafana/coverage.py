@@ -29,7 +29,7 @@ def series(exprs: Iterable[str]) -> set[str]:
 
 
 def exported() -> Mapping[str, str]:
-    """Return each series that a program exports, with the metric that it belongs to."""
+    """Return each series that a program exports, and the metric of which it is a part: series -> metric."""
     found: dict[str, str] = {}
     for registry in reference.registries().values():
         for metric, _ in reference.families(registry):
@@ -46,7 +46,10 @@ def recorded() -> Mapping[str, str]:
 
 
 def faults(exprs: Iterable[str]) -> Iterator[str]:
-    """Find metrics on no board, and series in queries that nobody exports. exprs: the queries of all boards."""
+    """Yield a sentence for each metric on no board, and for each queried series that no program exports.
+
+    exprs: the queries of all boards.
+    """
     metric_of, rules = exported(), recorded()
     on_boards = series([*exprs, *(query for _, _, query, *_ in ANNOTATIONS)])
     while more := series(rules[name] for name in on_boards if name in rules) - on_boards:

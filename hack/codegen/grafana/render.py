@@ -100,6 +100,7 @@ def _links() -> list[Json]:
 
 
 def _variables(names: Sequence[str]) -> Iterator[Json]:
+    """Yield the variables of a board. names: keys of VARIABLES; "cluster" is always one of them."""
     yield {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "refresh": 1}
     for name in ("cluster", *names):
         label, query = VARIABLES[name]
@@ -150,7 +151,7 @@ def _width(panel: Panel) -> int:
 
 
 def _lines(panels: Sequence[Panel]) -> list[list[Panel]]:
-    """Divide the panels of a row into lines that fit the grid. Numbers and graphs stand in lines of their own."""
+    """Divide the panels of a row into lines that fit the grid. Numbers and graphs are in separate lines."""
     lines: list[list[Panel]] = []
     for panel in panels:
         line = lines[-1] if lines else []
@@ -168,6 +169,7 @@ def _widths(widths: Sequence[int]) -> list[int]:
 
 
 def _panel(number: int, panel: Panel, place: Json) -> Json:
+    """Return one panel as Grafana's JSON. place: its position and size on the grid."""
     found = {
         "id": number,
         "gridPos": place,
@@ -183,6 +185,7 @@ def _panel(number: int, panel: Panel, place: Json) -> Json:
 
 
 def _target(ref: str, query: Query, viz: Viz) -> Json:
+    """Return one query of a panel as Grafana's JSON. ref: its letter."""
     shape = {Viz.TABLE: "table", Viz.HEATMAP: "heatmap"}.get(viz, "time_series")
     return {
         "refId": ref,
@@ -196,7 +199,7 @@ def _target(ref: str, query: Query, viz: Viz) -> Json:
 
 
 def _steps(limits: Limits) -> list[Json]:
-    """Return the colours from the smallest value up."""
+    """Return the colour thresholds, from the smallest value up."""
     if limits.good is not None:
         steps = [(None, "red"), (limits.good, "green"), (limits.good + 1, "red")]
     elif limits.amber is not None and limits.red is not None and limits.amber > limits.red:
@@ -208,7 +211,7 @@ def _steps(limits: Limits) -> list[Json]:
 
 
 def _defaults(panel: Panel) -> Json:
-    """Return how the values of a panel are shown, unless a query says otherwise."""
+    """Return the unit, limits and colours of a panel's values, which single queries may override."""
     has_limits = panel.limits != Limits()
     colour = "thresholds" if has_limits and panel.viz.is_instant else "palette-classic"
     found: Json = {"unit": panel.unit.value, "color": {"mode": colour}}
@@ -239,7 +242,7 @@ def _drawing(viz: Viz, has_limits: bool) -> Json:
 
 
 def _overrides(panel: Panel) -> Iterator[Json]:
-    """Yield what single values and columns differ in: their unit, and where their cells lead."""
+    """Yield the unit of each query that has its own one, and the links of a table's columns."""
     for query in panel.queries:
         if query.unit is not None:
             yield _override(query.legend, {"id": "unit", "value": query.unit.value})
@@ -262,6 +265,7 @@ def _cell_link(link: tuple[str, str]) -> Json:
 
 
 def _options(panel: Panel) -> Json:
+    """Return the options of a panel's kind of visualization."""
     reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
     tooltip = {"mode": "multi", "sort": "desc"}
     match panel.viz:
@@ -287,7 +291,10 @@ def _options(panel: Panel) -> Json:
 
 
 def _columns(panel: Panel) -> list[Json]:
-    """Return the steps that make one table of the answers: a row for each object, a column for each query."""
+    """Return the transformations that join a panel's queries into a table.
+
+    Its rows are objects, its columns are queries.
+    """
     values = {f"Value #{ref}": query.legend for ref, query in zip("ABCDEFGH", panel.queries, strict=False)}
     if len(panel.queries) == 1:  # Grafana names the column of a lone query without its letter
         values["Value"] = panel.queries[0].legend

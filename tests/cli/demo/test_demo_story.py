@@ -17,7 +17,7 @@ from turnout.cli.demo.lending.model import (
     sentence,
     sum_up,
     wait_of,
-    waited,
+    wait_text,
 )
 from turnout.cli.demo.lending.screen import Bar, bars, chart, line, runs, strip
 from turnout.cli.demo.lending.testbed import PLAYERS, decision
@@ -170,7 +170,7 @@ def test_sums_count_changes_and_the_longest_wait():
     ],
 )
 def test_a_wait_is_told_in_its_parts(letter, told):
-    assert waited(wait_of(story(), letter)) == told
+    assert wait_text(wait_of(story(), letter)) == told
 
 
 def test_nobody_waited_where_nobody_gave():

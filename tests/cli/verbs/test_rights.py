@@ -11,7 +11,7 @@ from turnout.cli.commands import autoscaler_view, scheduler_view
 from turnout.cli.commands.gang_landing import explained
 from turnout.cli.commands.listing import VIEWER, CannotSee
 from turnout.cli.verbs.queues import queues_of
-from turnout.cli.verbs.topology import picture_of, tree_of
+from turnout.cli.verbs.topology import topology_listing, topology_svg
 from turnout.cli.views.explain import gang_of
 
 STATUS = {"mode": "act", "gpus": {"used": 6, "deserved": 4}, "jobs": {"running": 1, "waiting": 2}, "elasticGpus": 3}
@@ -65,21 +65,23 @@ def test_where_nothing_can_be_told_the_missing_rights_are_named(ask):
 def test_a_topology_without_the_right_to_nodes_names_it():
     view = asyncio.run(scheduler_view.look(Written(), SETTINGS, "team-a"))
     with pytest.raises(CannotSee, match="you may not list nodes, pods in the whole cluster"):
-        tree_of(view, SETTINGS, with_nodes=False)
+        topology_listing(view, SETTINGS, with_nodes=False)
     with pytest.raises(CannotSee, match="you may not list nodes, pods in the whole cluster"):
-        picture_of(view, SETTINGS)
+        topology_svg(view, SETTINGS)
 
 
 def test_without_the_right_to_the_map_the_nodes_are_told_off_it():
     drawn = Drawn(1)
     source = Served(drawn.items, lambda path, params: not path.endswith("/configmaps"))
-    listing = tree_of(asyncio.run(scheduler_view.look(source, SETTINGS, "default")), SETTINGS, with_nodes=False)
+    listing = topology_listing(
+        asyncio.run(scheduler_view.look(source, SETTINGS, "default")), SETTINGS, with_nodes=False
+    )
     assert [row.path for row in listing.rows] == ["(not on the map)"]
     assert listing.notes == ("you may not read the ConfigMap turnout-system/node-topology-config, the map of switches",)
 
 
 def test_the_picture_says_why_there_is_no_map():
     source = Served(Drawn(1).items, lambda path, params: not path.endswith("/configmaps"))
-    assert "you may not read the ConfigMap" in picture_of(
+    assert "you may not read the ConfigMap" in topology_svg(
         asyncio.run(scheduler_view.look(source, SETTINGS, "default")), SETTINGS
     )

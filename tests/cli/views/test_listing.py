@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 import yaml
 
-from turnout.cli.commands.listing_output import EACH_S, add_namespace, add_output, namespace_of, show
+from turnout.cli.commands.listing_output import REFRESH_S, add_namespace, add_output, namespace_of, show
 from turnout.cli.views.listing import FORMS, Column, Listing, changes, text
 from turnout.kube.errors import Unreachable
 
@@ -133,7 +133,7 @@ def test_a_watch_goes_on_over_an_api_server_that_is_away():
     away = Unreachable("GET", "/", 0, "away")
     said, slept = shown(args("-w", "-o", "name"), [A], [A], away, [A, B])
     assert said == ["row/a", "row/bert", "enough"]
-    assert slept == [EACH_S] * 4
+    assert slept == [REFRESH_S] * 4
 
 
 @pytest.mark.parametrize(

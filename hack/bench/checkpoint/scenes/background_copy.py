@@ -86,23 +86,31 @@ class _Windows:
         self._saved: dict[str, list[tuple[float, int]]] = {}
 
     def save(self, saver: Saver) -> float:
-        """Save the next step, then bind each thread to its core; give the time that the binding took."""
+        """Start the save of the next step, then bind each thread to its core.
+
+        Return the seconds that the binding took.
+        """
         self._state["step"] += 1
         saver.save(self._state["step"], self._state)
         return took_s(partial(spread, *self._where))
 
-    def window(self, saver: Saver, called: str) -> None:
-        """Save once, and step until all of the save is done."""
+    def window(self, saver: Saver, name: str) -> None:
+        """Measure one save: some steps without it, then steps until all of it is done. name: under which results are
+        kept.
+        """
         steps, alone_s = self._loop.steps(self._least_s)
         self._seen.keep(ALONE, alone_s / steps)
         began_s = time.perf_counter()
         spread_s = self.save(saver)
-        self._seen.keep(of(called, BESIDE), took_s(self._loop.step))
+        self._seen.keep(of(name, BESIDE), took_s(self._loop.step))
         steps, _ = self._loop.steps(self._least_s, waiting(saver))
-        self._saved.setdefault(called, []).append((time.perf_counter() - began_s - spread_s, steps + 1))
+        self._saved.setdefault(name, []).append((time.perf_counter() - began_s - spread_s, steps + 1))
 
     def exact(self, saver: Saver) -> None:
-        """Check that a load after a step gives the state before it."""
+        """Check that a load returns the state from before the step that followed the save.
+
+        Raises RuntimeError otherwise.
+        """
         sums = _sums(self._state)
         self.save(saver)
         step = self._state["step"]
@@ -114,15 +122,21 @@ class _Windows:
         self._seen.figures[of(OURS, EQUAL)] = 1.0
 
     def close(self) -> None:
-        """Keep the time that each save added."""
+        """Add to the results the seconds that each save added: the time of its loop, less its steps at the speed of a
+        step alone.
+        """
         alone_s = self._seen.best_s(ALONE)
-        for called, found in self._saved.items():
+        for name, found in self._saved.items():
             for all_s, steps in found:
-                self._seen.keep(called, all_s - steps * alone_s)
+                self._seen.keep(name, all_s - steps * alone_s)
 
 
-def overlapped(plan: Plan, places: Places) -> SceneResult:
-    """Time how much one save, with all that follows it, adds to a loop."""
+def time_background_copy(plan: Plan, places: Places) -> SceneResult:
+    """Time how many seconds one save adds to a training loop, until its copy and all later work are done.
+
+    Savers: ours in the background, ours blocking, DCP async and a bare memcpy; with the second core idle, then busy. A
+    load checks afterwards that the background copy has the state from before the next step.
+    """
     state = make(plan.size)
     seen, loop, others = SceneResult(bytes_of(state)), Loop(state), cores()[1]
     windows = _Windows(loop, state, plan.loop_s, seen)
@@ -160,4 +174,5 @@ def overlapped(plan: Plan, places: Places) -> SceneResult:
 
 
 def _sums(state: dict[str, Any]) -> list[tuple[str, int]]:
+    """Return each tensor's name and the hash of its bytes."""
     return [(name, xxhash.xxh3_64_intdigest(each.view(-1).numpy().data)) for name, each in tensors(state)]

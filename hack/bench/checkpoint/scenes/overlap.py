@@ -70,7 +70,7 @@ class Loop:
 
 
 def updating(every: list[Any], updated: int) -> Any:
-    """Make an optimizer whose step writes to some of these tensors, and the next step to the next ones."""
+    """Return an optimizer whose step writes to `updated` of these tensors; the next step writes to the next ones."""
     import torch
 
     class Updating(torch.optim.Optimizer):  # type: ignore[misc, unused-ignore]
@@ -86,7 +86,7 @@ def updating(every: list[Any], updated: int) -> Any:
 
 
 def persisted(plan: Plan, places: Places) -> SceneResult:
-    """Time steps alone and while a save is written to a disk, and count the saves taken meanwhile."""
+    """Time steps without a save, and while a save is written to a disk; count the saves to memory during a write."""
     makers: dict[str, Maker] = {REUSED: partial(DcpAsync, reused=True), OURS: Ours}
     state = make(plan.small)
     seen = SceneResult(bytes_of(state))
@@ -127,7 +127,7 @@ def persisted(plan: Plan, places: Places) -> SceneResult:
 
 
 def _taken(ours: Ours, state: dict[str, Any], seen: SceneResult) -> None:
-    """Save into memory as often as possible during a persist, and load each save."""
+    """Save into memory as often as possible while a save is written to disk, and load each save again."""
     asked = taken = 0
     state["step"] = first = ours.persisted() + 1
     ours.save(first, state, disk=True)
@@ -179,7 +179,7 @@ def _listed(folder: str) -> list[str]:
 
 @contextmanager
 def busy(others: set[int]) -> Iterator[None]:
-    """Run a process that keeps these cores busy; it ends with this one."""
+    """Run a process that keeps these cores busy while the block runs."""
     process = subprocess.Popen([sys.executable, "-c", _SPIN, str(os.getpid())])
     try:
         os.sched_setaffinity(process.pid, others)

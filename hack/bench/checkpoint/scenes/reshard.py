@@ -38,7 +38,7 @@ def pair(name: str, saved: int, loads: int) -> str:
 
 
 def loaded(plan: Plan, places: Places) -> SceneResult:
-    """Save in each world and load in others; Turnout must give the saved bytes, as dcp.load does."""
+    """Save in each world and load in others. Turnout has to load the saved bytes, as dcp.load does."""
     whole = {name: tensor for name, tensor in tensors(make(plan.wide)) if tensor.dim()}
     seen = SceneResult(bytes_of(whole))
     for saved, pairs in groupby(sorted(plan.worlds), key=lambda each: each[0]):
@@ -56,6 +56,10 @@ def loaded(plan: Plan, places: Places) -> SceneResult:
 
 
 def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns: int, seen: SceneResult) -> None:
+    """Time loads in one world of what another world saved, `turns` times, and check the loaded bytes.
+
+    worlds: numbers of ranks that saved and that load. The first, untimed round checks each way.
+    """
     import torch
 
     saved, loads = worlds
@@ -90,7 +94,7 @@ def _pair(whole: Mapping[str, Any], worlds: tuple[int, int], folder: Path, turns
 
 
 def ways(folder: Path) -> Mapping[str, Call]:
-    """Give the ways in which a rank loads. Each load has a new reader, as in a new process."""
+    """Return the ways in which a rank loads, by name. Each load has a new reader, as in a new process."""
     import torch.distributed.checkpoint as dcp
 
     from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader
@@ -111,7 +115,7 @@ def ways(folder: Path) -> Mapping[str, Call]:
 
 
 def _own(whole: Mapping[str, Any], folder: Path, turns: int, seen: SceneResult) -> None:
-    """Load all of it in one rank, into new memory each time, as a process that starts does."""
+    """Load the whole state in one rank, into new memory each time, as a process that starts does."""
     import torch
 
     def load(name: str, call: Callable[[], Mapping[str, Any]], timed: bool) -> None:
@@ -169,7 +173,7 @@ def _own_ways(whole: dict[str, Any], folder: Path, ends: ExitStack) -> Mapping[s
 
 
 def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
-    """Give a rank's part of tensors, without copying them."""
+    """Return a rank's part of the tensors, as DTensors that share their memory."""
     from torch.distributed.tensor import DTensor, Shard
 
     mesh = _mesh(rank, ranks)
@@ -183,9 +187,9 @@ def sharded(whole: Mapping[str, Any], rank: int, ranks: int) -> dict[str, Any]:
 
 
 def _mesh(rank: int, ranks: int) -> Any:
-    """Make the mesh as this rank sees it, without others.
+    """Return the device mesh of one rank, without other processes.
 
-    torch 2.6 asks a process group for the rank: a group that sends nothing, and is destroyed afterwards.
+    torch 2.6 asks a process group for the rank, so a group that sends nothing exists meanwhile.
     """
     import torch.distributed as dist
     from torch.distributed.device_mesh import DeviceMesh

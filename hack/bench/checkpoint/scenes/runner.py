@@ -27,7 +27,7 @@ from turnout.launcher.linux import die_with
 SCENES: Mapping[str, Callable[[Plan, Places], SceneResult]] = {
     "first": stalls.first,
     "steady": stalls.steady,
-    "overlapped": background_copy.overlapped,
+    "overlapped": background_copy.time_background_copy,
     "persisted": overlap.persisted,
     "worlds": reshard.loaded,
     "sockets": sockets.sent,
@@ -38,7 +38,7 @@ THREADS = 2
 
 
 def played(plan: Plan, places: Places) -> dict[str, SceneResult]:
-    """Run all scenes in a process of their own. Raises RuntimeError if one breaks."""
+    """Run all scenes in a child process. Return their results. Raises RuntimeError if one fails."""
     words = [json.dumps(asdict(plan)), str(places.memory), str(places.disk)]
     env = {**os.environ, MEMORY_DIR: str(places.memory), "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": os.getcwd()}
     ended = subprocess.run([sys.executable, "-m", "hack.bench.checkpoint.scenes.runner", *words], env=env, check=False)
@@ -48,7 +48,7 @@ def played(plan: Plan, places: Places) -> dict[str, SceneResult]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one scene after the other."""
+    """Run the scenes one after another."""
     die_with(os.getppid(), signal.SIGKILL)
     signal.alarm(LIMIT_S * len(SCENES))
     words = json.loads(argv[0])

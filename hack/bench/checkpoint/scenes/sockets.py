@@ -35,7 +35,7 @@ _LIMIT_S = 60.0
 
 
 def sent(plan: Plan, places: Places) -> SceneResult:
-    """Send the shards several times; each time ends when the receiver reports that it has all."""
+    """Time sending the shards, several times. Each time ends when the receiver has all of it."""
     seen = SceneResult(plan.sent_bytes)
     context = multiprocessing.get_context("fork")
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as ends:
@@ -61,7 +61,7 @@ def sent(plan: Plan, places: Places) -> SceneResult:
 
 
 def _beside(plan: Plan, orders: Connection, seen: SceneResult) -> None:
-    """Time a loop on one core while the sender and the receiver may run on both."""
+    """Time a training loop on one core while sender and receiver may use both cores."""
     loop = Loop(make(plan.small))
     os.sched_setaffinity(0, cores()[0])
     bytes_s = PACE * plan.sent_bytes / seen.best_s(LOOPBACK)
@@ -76,6 +76,7 @@ def _beside(plan: Plan, orders: Connection, seen: SceneResult) -> None:
 
 
 def _asked(orders: Connection, name: str) -> float:
+    """Send an order to the sender and return the seconds that it needed. Raises RuntimeError with its error."""
     orders.send((name, 0.0))
     answer = orders.recv()
     if isinstance(answer, str):
@@ -84,6 +85,10 @@ def _asked(orders: Connection, name: str) -> float:
 
 
 def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, size_bytes: int) -> None:
+    """Run one end of the connection in its process, with an arena that is removed afterwards.
+
+    not_mine: the other end of the pipe, which is closed here.
+    """
     not_mine.close()  # a copy of it: the sender sees the end of orders when nobody has it
     os.nice(_NICE)
     with ExitStack() as ends:
@@ -94,7 +99,7 @@ def _end(work: Callable[[Any, Any], None], not_mine: Connection, memory: Path, s
 
 
 def _arena(memory: Path, size_bytes: int) -> Any:
-    """Make an arena with two allocated generations, and the record of a shard of that size."""
+    """Return an arena with two allocated generations, and the record of a shard of `size_bytes`."""
     from turnout.launcher.checkpoint.arena.arena import Arena
     from turnout.launcher.checkpoint.arena.arena_files import boot_id
     from turnout.launcher.checkpoint.format.arena_layout import Identity, ShardRecord
@@ -152,6 +157,7 @@ def _auth(*, listens: bool) -> Any:
 
 
 def _receive(server: socket.socket, arena: Any, record: Any) -> None:
+    """Accept one connection and receive shards or plain bytes until the sender closes it."""
     server.settimeout(_LIMIT_S)
     connection, _ = server.accept()
     auth = _auth(listens=True)
@@ -173,6 +179,7 @@ def _receive(server: socket.socket, arena: Any, record: Any) -> None:
 
 
 def _fill(connection: socket.socket, view: memoryview) -> None:
+    """Fill the memory from the socket. Raises ConnectionResetError if the sender closes it before."""
     at = 0
     while at < view.nbytes:
         with view[at : at + _PIECE_BYTES] as piece:

@@ -54,7 +54,7 @@ def floor(threads: int, part: float = 1.0) -> str:
 
 
 def first(plan: Plan, places: Places) -> SceneResult:
-    """Time the first save of each saver, and check that it loads bit by bit."""
+    """Time the first save of each saver, and check that a load returns the same bits."""
     makers = {**BASELINES, OURS: Ours, UNPREPARED: Ours}
     _warmed(makers, places.memory)
     state = make(plan.size)
@@ -73,7 +73,7 @@ def first(plan: Plan, places: Places) -> SceneResult:
 
 
 def _touched(path: Path, size_bytes: int) -> None:
-    """Allocate this much memory: the kernel writes zeros to it, and its host may have to find it first."""
+    """Write zeros to a file in memory, so that the machine's host has this much memory ready."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         os.posix_fallocate(file, 0, size_bytes)
@@ -83,6 +83,7 @@ def _touched(path: Path, size_bytes: int) -> None:
 
 
 def _first(name: str, maker: Maker, folder: Path, state: dict[str, Any], turn: int, seen: SceneResult) -> None:
+    """Time the first save of a new saver. In round 0 also compare what it loads."""
     saver = maker(folder)
     with ExitStack() as ends:
         ends.callback(saver.close)
@@ -136,7 +137,7 @@ def steady(plan: Plan, places: Places) -> SceneResult:
 
 
 def _fixed(layers: int, folder: Path, times: int, seen: SceneResult) -> None:
-    """Save a state of as many tensors, which has hardly any bytes."""
+    """Time saves of a state with as many tensors and hardly any bytes: the fixed cost of a save."""
     state = make(Size(8, layers, 8))
     with ExitStack() as ends:
         saver = Ours(folder)
@@ -180,7 +181,10 @@ def _compared(name: str, saver: Saver, state: dict[str, Any], seen: SceneResult)
 
 @contextmanager
 def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
-    """Time copies of a state by one and by two threads, and of the part that changes; all warmed up and checked."""
+    """Time copies of a state by one and by two threads, and of its changing part.
+
+    Each is warmed up and checked first.
+    """
     every = [tensor for _, tensor in tensors(state)]
     with ExitStack() as ends:
         warm = ends.enter_context(Warm(bytes_of(state)))
@@ -195,7 +199,7 @@ def floors(state: Mapping[str, Any]) -> Iterator[dict[str, Callable[[], None]]]:
 
 
 def part(every: list[Any], share: float) -> list[Any]:
-    """Give the last tensors with this share of all bytes, or a little more; at least one."""
+    """Return the last tensors that together have at least this share of all bytes; at least one tensor."""
     chosen: list[Any] = []
     least_bytes = share * sum(tensor.nbytes for tensor in every)
     while sum(tensor.nbytes for tensor in chosen) < least_bytes:
@@ -209,7 +213,7 @@ def _copied(copies: Mapping[str, Callable[[], None]], seen: SceneResult) -> None
 
 
 def tried(name: str, seen: SceneResult, call: Callable[[], object]) -> None:
-    """Run a saver. A fault of Turnout is reported and not tried again; one of a baseline ends the benchmark."""
+    """Run a saver's call. A fault of Turnout is recorded and it is not tried again; a baseline's fault is raised."""
     if name in seen.faults:
         return
     try:

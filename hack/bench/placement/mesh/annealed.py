@@ -19,7 +19,7 @@ Traffic = npt.NDArray[np.float64]  # pods x pods: GB of a step, both ways
 
 
 def traffic(mesh: Mesh, ranks_a_pod: int) -> Traffic:
-    """Return what pods send one another in a step, by the model of topology/mesh.py."""
+    """Return the GB that pods send each other in a step, by the model of topology/mesh.py."""
     ranks = np.arange(prod(size for _, size in mesh)).reshape([size for _, size in mesh])
     pods = ranks.size // ranks_a_pod
     found = np.zeros((pods, pods))
@@ -42,9 +42,10 @@ def crossing_gb(sent: Traffic, leaves: Sequence[int]) -> float:
 
 
 def least_gb(sent: Traffic, leaves: Sequence[int], spare: Mapping[int, int], moves: int, seed: int) -> float:
-    """Return the least that so many random moves find, from the leaves of pods by rank.
+    """Return the lowest traffic that simulated annealing finds. leaves: leaf of each rank. spare: other free places by
+    leaf.
 
-    spare: free places of each leaf beside those taken. A move changes two pods' places, or takes a spare one.
+    A move swaps the places of two pods, or takes a spare place. moves: their number.
     """
     dice, at, free = random.Random(seed), list(leaves), dict(spare)
     names = sorted({*free, *at})

@@ -82,7 +82,7 @@ def _least_gb(fabric: Fabric, room: Room, mesh: Mesh, hosts: Hosts, seed: int) -
 
 
 def rerank(fabric: Fabric, mesh: Mesh, along: Hosts) -> Hosts:
-    """Return the host of each pod by rank, as DLRover's rule would have it for the same hosts."""
+    """Return the host of each rank by DLRover's rule, for the same hosts."""
     outer = count_outer_axes(mesh, RANKS_A_POD)
     names = [name for name, _ in mesh[:outer]]
     if "pp" not in names:
@@ -148,7 +148,7 @@ def _table(rows: list[MeshRow]) -> Table:
 
 
 def _cluster(dice: random.Random) -> tuple[Fabric, Room]:
-    """Four spines of eight leaves of eight hosts, each with one place, some taken; some leaves whole."""
+    """Return four spines of eight leaves of eight hosts; some hosts are taken, some leaves are entirely free."""
     entries = [(f"s{leaf // 8}", f"l{leaf}") for leaf in range(32) for _ in range(8)]
     fabric = build(Entry(f"n{at}", path, at + 1) for at, path in enumerate(entries))
     taken = [dice.choice((0.0, 0.2, 0.4, 0.6)) for _ in range(32)]
