@@ -72,7 +72,7 @@ def find_rank_places(world_stacks: WorldStacks) -> RankPlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class _Branch:
+class _StackBranch:
     """How some ranks continue from a frame: into another frame, or not at all."""
 
     ranks: int  # bit mask
@@ -87,11 +87,11 @@ class _Branch:
         return Group(self.ranks, node.frame, node.lines, self.place.frame)
 
 
-def _branches(node: StackNode) -> list[_Branch]:
+def _branches(node: StackNode) -> list[_StackBranch]:
     """List the branches from a node, those with the most ranks first."""
-    branches = [_Branch(child.ranks, child, child) for child in node.children]
+    branches = [_StackBranch(child.ranks, child, child) for child in node.children]
     if node.ends:
-        branches.append(_Branch(node.ends, node, None))
+        branches.append(_StackBranch(node.ends, node, None))
     return sorted(branches, key=lambda branch: (-branch.ranks.bit_count(), branch.ranks))
 
 
