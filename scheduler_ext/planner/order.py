@@ -69,7 +69,7 @@ def position_of(view: ClusterView, gang: Gang) -> GangPosition:
     Where no min is stated, as for plain Jobs, every member that exists counts as needed.
     """
     members = planned_members(gang)
-    with_host = members_with_host(view, gang)
+    with_host = [(m, host) for m in members if (host := view.host_of(m)) is not None]
     waiting = [m for m in members if m.is_waiting and view.host_of(m) is None]
     started = len(with_host) > 0
     min_pods = gang.min_pods_to_finish if started else gang.min_pods
@@ -136,9 +136,9 @@ def _needed_pods(gang: Gang, waiting: Sequence[GangMember], min_pods: int) -> in
     return max(needed, sum(max(0, count - present_roles[role]) for role, count in gang.min_by_role))
 
 
-def members_with_host(view: ClusterView, gang: Gang) -> list[tuple[GangMember, int]]:
-    """Return the planned members of a gang that hold a host, with the id of the host."""
-    members = planned_members(gang)
+def members_of_begun_units(view: ClusterView, gang: Gang) -> list[tuple[GangMember, int]]:
+    """Return (member, host id) of the planned members that hold a host; [] for a gang whose seats have no units."""
+    members = planned_members(gang) if has_units(gang) else []
     return [(member, host) for member in members if (host := view.host_of(member)) is not None]
 
 
