@@ -136,7 +136,7 @@ def _needed_pods(gang: Gang, waiting: Sequence[GangMember], min_pods: int) -> in
     return max(needed, sum(max(0, count - present_roles[role]) for role, count in gang.min_by_role))
 
 
-def members_of_begun_units(view: ClusterView, gang: Gang) -> list[tuple[GangMember, int]]:
+def hosted_members(view: ClusterView, gang: Gang) -> list[tuple[GangMember, int]]:
     """Return (member, host id) of the planned members that hold a host; [] for a gang whose seats have no units."""
     members = planned_members(gang) if has_units(gang) else []
     return [(member, host) for member in members if (host := view.host_of(member)) is not None]

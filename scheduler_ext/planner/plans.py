@@ -35,7 +35,7 @@ from turnout.scheduler_ext.planner.order import (
     can_start,
     gangs_of_set,
     has_started,
-    members_of_begun_units,
+    hosted_members,
     order_seats,
     position_after,
     position_of,
@@ -450,7 +450,7 @@ class Plans:
     def _put(self, gang: Gang, plan: GangPlan, position: GangPosition, stated_terms: object = None) -> StandingPlan:
         """Keep a plan and reserve room for it."""
         member_uids = frozenset(member.uid for member in planned_members(gang) if not member.terminating)
-        seats = order_seats(gang, plan, position, members_of_begun_units(self.view, gang))
+        seats = order_seats(gang, plan, position, hosted_members(self.view, gang))
         stored = StandingPlan(plan, position, stated_terms or gang.stated_terms, member_uids, seats)
         self.steps += _SEAT_STEPS * len(seats)
         if plan.refusal is not None:
@@ -509,7 +509,7 @@ class Plans:
     def _give_up(self, key: GangKey, stored: StandingPlan, lost: Collection[str | int]) -> None:
         """Take some seats out of a gang's plan, and all others of their units. lost: uids, and ranks of open seats."""
         gang = self.view.gangs[key]
-        units = seat_units(gang, stored.plan, members_of_begun_units(self.view, gang))
+        units = seat_units(gang, stored.plan, hosted_members(self.view, gang))
         self._replace(gang, stored, drop_seats(stored.plan, units.with_partners(lost)))
 
     def _take_back_on_row(self, row: int) -> list[GangKey]:

@@ -13,7 +13,7 @@ from tests.work import lines_run
 from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
-from turnout.scheduler_ext.planner.order import members_of_begun_units, order_seats, position_of
+from turnout.scheduler_ext.planner.order import hosted_members, order_seats, position_of
 
 ALL = 999_999
 
@@ -313,7 +313,7 @@ def test_no_gang_is_refused_for_what_others_have_above_their_min(scene):
     for plan in w.plans.plan_all(w.now_s):
         gang = w.view.gangs[plan.key]
         at = position_of(w.view, gang)
-        for claim in order_seats(gang, plan, at, members_of_begun_units(w.view, gang))[: at.needed_pods]:
+        for claim in order_seats(gang, plan, at, hosted_members(w.view, gang))[: at.needed_pods]:
             free[w.view.fabric.hosts[claim.host]] -= claim.shape.gpus()
     late = world.pod("late", 8, created=59, notes={labels.VOLCANO_GROUP: "late"})
     assert bool(w.put(late).fit(late).nodes) == (max(free.values()) == 8)
