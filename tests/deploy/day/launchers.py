@@ -149,7 +149,7 @@ class Launchers:
         """Count what the coordinator has logged."""
         logged = self.story.of(Logged)
         for each in logged[self._read :]:
-            self._agent("a").log(each.what, {**dict(each.fields), "reason": each.reason.value})
+            self._agent("a").log(each.event, {**dict(each.fields), "reason": each.reason.value})
         self._read = len(logged)
 
     def _now(self):
