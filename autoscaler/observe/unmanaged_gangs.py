@@ -191,7 +191,7 @@ class UnmanagedGangs:
         queue: Callable[[Pod | None, PodGroupState | None], str],
         value: Callable[[str], int],
     ) -> Iterator[JobState]:
-        """Yield the gangs that wait, as jobs of one size, by key. Also sets `about` anew.
+        """Yield the gangs that wait, as jobs of one size, by key. Also replaces `about`.
 
         known: uids of jobs, whose gangs are left out. row: returns the row of a node by its name. queue: returns the
         queue of a gang by a pod of it and its PodGroup. value: returns the value of a PriorityClass by its name.

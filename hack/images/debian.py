@@ -53,7 +53,7 @@ def lock() -> tuple[Deb, ...]:
 
 
 def relock() -> None:
-    """Write the lock anew, from this machine's apt index of Debian bookworm. Run `apt-get update` before."""
+    """Replace the lock, from this machine's apt index of Debian bookworm. Run `apt-get update` before."""
     command = ["apt-get", "download", "--print-uris", *WANTED]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     lines = []

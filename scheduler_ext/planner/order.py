@@ -73,8 +73,10 @@ def position_of(view: ClusterView, gang: Gang) -> GangPosition:
     waiting = [m for m in members if m.is_waiting and view.host_of(m) is None]
     started = len(with_host) > 0
     min_pods = gang.min_pods_to_finish if started else gang.min_pods
-    needed_pods = max(_needed_pods(gang, waiting, min_pods), begun_pods(gang, waiting, with_host))
+    needed_pods = _needed_pods(gang, waiting, min_pods)
     is_urgent = started and min_pods and needed_pods
+    if not is_urgent:  # pods that an owner adds to a running group come before no gang of a higher priority
+        needed_pods = max(needed_pods, begun_pods(gang, waiting, with_host))
     seat_class = SeatClass.STARTED if is_urgent else SeatClass.WAITING
     nominated = any(m.is_waiting and view.our_nomination(m) for m in gang.members.values())
     priority, age = gang.priority, gang.age
@@ -151,8 +153,8 @@ def order_seats(gang: Gang, plan: GangPlan, position: GangPosition, placed_membe
     units = seat_units(gang, plan, placed_members)
     seats = _rank_seats(gang, plan, position, units)
     needed = units.with_partners([seat.uid or seat.rank for seat in seats if seat.order == position.first_order])
-    if len(needed) <= position.needed_pods:
-        return seats
+    if len(needed) <= position.needed_pods or position.first_order[0] == SeatClass.STARTED:
+        return seats  # only the min that a gang started with comes before every other gang
     first = position.first_order
     return [replace(seat, order=first) if (seat.uid or seat.rank) in needed else seat for seat in seats]
 

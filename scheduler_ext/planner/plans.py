@@ -510,7 +510,10 @@ class Plans:
         """Take some seats out of a gang's plan, and all others of their units. lost: uids, and ranks of open seats."""
         gang = self.view.gangs[key]
         units = seat_units(gang, stored.plan, hosted_members(self.view, gang))
-        self._replace(gang, stored, drop_seats(stored.plan, units.with_partners(lost)))
+        of_rows = stored.seats_by_row.values()
+        first = stored.position.first_order
+        needed = {seat.uid or seat.rank for seats in of_rows for seat in seats if seat.order == first}
+        self._replace(gang, stored, drop_seats(stored.plan, units.with_partners(lost) - (needed - set(lost))))
 
     def _take_back_on_row(self, row: int) -> list[GangKey]:
         """Take seats back from a row that cannot hold all of them, the last in order first. Returns the gangs that need

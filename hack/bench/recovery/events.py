@@ -107,7 +107,7 @@ def _never_begun(trials: Trials) -> list[str]:
 
 
 def _notes() -> Sequence[str]:
-    """Return the notes about workers, clocks and how events are told."""
+    """Return the notes about workers, clocks and the sources of events."""
     return (
         f"{LEAST} to {MOST} workers of one thread, steps of {PLAN.pace_s:g} s, torch {metadata.version('torch')}; "
         f"torchrun's checkpoint is made every {DISK_EVERY} steps, and each event falls in the middle of two.",

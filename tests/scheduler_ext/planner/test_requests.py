@@ -136,6 +136,17 @@ class TestStanding:
         (gang,) = w.view.gangs.values()
         assert position_of(w.view, gang).needed_pods == 1
 
+    def test_pods_that_join_a_running_whole_group_pass_no_higher_priority(self):
+        """Only the min that a gang started with comes before every other gang: its owner may add any number of pods."""
+        key = "volcano.sh/partition-id"
+        pods = world.volcano("bert", 4, at=["a0"], marks={key: "0"})
+        policy = [{"name": "w", "matchLabelKeys": [key], "networkTopology": {"highestTierAllowed": 1}}]
+        w = World(6).put_group("bert", 1, subGroupPolicy=policy)
+        w.put(*pods).view.settle(w.now_s)
+        (gang,) = w.view.gangs.values()
+        position = position_of(w.view, gang)
+        assert (position.needed_pods, position.first_order[0]) == (3, SeatClass.WAITING)
+
     def test_seats_are_claimed_in_order_the_min_the_rest_and_those_to_come(self):
         w, pods = World(6), world.koordinator("bert", 3, least=2, total=5)
         w.put(*pods)
