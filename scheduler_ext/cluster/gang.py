@@ -10,12 +10,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import lcm, prod
+from math import prod
 
 from turnout.jobs.gang import LEADER_WORKER_SET, Dialect, GangKey, Repair, most_patient
-from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
-from turnout.jobs.wishes.model import NOTHING, Ancestor, GroupRule, Level, Mode, Wish, nested
+from turnout.jobs.wishes.model import NOTHING, Ancestor, GroupRule, Level, Wish
 from turnout.kube import labels
+from turnout.scheduler_ext.cluster.gang_terms import GangTerms, common_multiple, merge_terms
 from turnout.scheduler_ext.cluster.member import GangMember
 
 
@@ -134,6 +134,10 @@ class Gang:
     _cached_summary: _MemberSummary | None = field(
         default=None, init=False, repr=False, compare=False
     )  # None: to be gathered
+    # what `terms` was merged from, and the terms
+    _cached_terms: tuple[_MemberSummary, Sizing | None, GangTerms] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
     _cached_living: Sequence[GangMember] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -189,7 +193,7 @@ class Gang:
         As in Volcano, such numbers count only if the gang's own min covers all of them.
         """
         roles = self.sizing.min_by_role if self.sizing is not None else ()
-        return roles if self.min_pods >= sum(count for _, count in roles) else ()
+        return roles if not roles or self.min_pods >= sum(count for _, count in roles) else ()
 
     def could_start(self, *, gates_lifted: bool) -> bool:
         """Return True if enough members may be bound. gates_lifted: True if our gates will be lifted.
@@ -255,27 +259,33 @@ class Gang:
         return stated or (0 if one_by_one else self.total)
 
     @property
+    def terms(self) -> GangTerms:
+        """The placement terms of its PodGroup and members. They change only with `sizing` and the members."""
+        summary, sizing, cached = self._summary, self.sizing, self._cached_terms
+        if cached is None or cached[0] is not summary or cached[1] is not sizing:
+            own = None if sizing is None else sizing.wish
+            cached = self._cached_terms = summary, sizing, merge_terms(own, summary.wishes, summary.multiple)
+        return cached[2]
+
+    @property
     def preferences(self) -> Sequence[Wish]:
         """The wishes whose preferences count: the different wishes of its members, else the wish of its PodGroup."""
-        return self._summary.wishes or self._own_wish()
+        return self.terms.preferences
 
     @property
     def wishes(self) -> Sequence[Wish]:
         """The wishes whose hard terms count: the wish of its PodGroup, and the different wishes of its members."""
-        return [*self._own_wish(), *self._summary.wishes]
-
-    def _own_wish(self) -> list[Wish]:
-        return [self.sizing.wish] if self.sizing is not None else []
+        return self.terms.wishes
 
     @property
     def requires_level(self) -> bool:
         """True if the gang must stay within a tier. The statement of one member is enough."""
-        return any(wish.levels for wish in self.wishes)
+        return bool(self.terms.required_levels)
 
     @property
     def places_all_members(self) -> bool:
         """True if members without an accelerator must have their places, too."""
-        return self.requires_level or any(rule.level is not None for rule in self.group_rules)
+        return self.terms.places_all_members
 
     @property
     def tier(self) -> int | None:
@@ -283,58 +293,47 @@ class Gang:
 
         None when the gang only prefers nearness. An unknown level counts as a leaf.
         """
-        found = (self.label_tiers.get(level, self.known_tier(level)) for level in self.required_levels)
-        return min(found, default=None)
+        levels = self.terms.required_levels
+        return min((self.label_tiers.get(level, self.known_tier(level)) for level in levels), default=None)
 
     @property
     def required_levels(self) -> tuple[Level, ...]:
         """The levels required of the whole gang, without the levels of its groups and of its runs of ranks."""
-        return tuple(dict.fromkeys(level for wish in self.wishes for level in wish.levels))
+        return self.terms.required_levels
 
     @property
     def levels(self) -> tuple[Level, ...]:
         """The levels that all members must keep to: the levels required of the gang, and the levels of its runs of
         ranks.
         """
-        inner = (layer.level for wish in self.wishes for layer in wish.layers)
-        return tuple(dict.fromkeys([*self.required_levels, *inner]))
+        return self.terms.levels
 
     @property
     def multiple(self) -> int:
         """The number whose multiples are the possible numbers of pods on one host: the least common multiple of what
         the PodGroup, the pods and runs of ranks on one host ask for. Above MAX_MULTIPLE the largest of them.
         """
-        stated = [self._summary.multiple, *(wish.multiple for wish in self._own_wish())]
-        stated += [layer.size for wish in self.wishes for layer in wish.layers if self.known_tier(layer.level) == 0]
-        common = lcm(*stated)
-        return common if common <= MAX_MULTIPLE else max(stated)
+        terms = self.terms
+        on_one_host = [layer.size for layer in terms.layers_of_wishes if self.known_tier(layer.level) == 0]
+        return common_multiple([*terms.multiples, *on_one_host]) if on_one_host else terms.multiple
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """The tier and size of the runs of ranks that stay under one switch each, the outermost first.
 
-        The runs of the PodGroup and those of the member with most layers count, one within the other. Of two sizes that
-        do not divide each other the larger counts. A run in a wider domain than the runs around it is ignored.
+        A run in a wider domain than the runs around it is ignored.
         """
-        of_group = next((wish.layers for wish in self._own_wish()), ())
-        of_members = max(
-            (wish.layers for wish in self._summary.wishes), key=lambda each: (len(each), repr(each)), default=()
-        )
-        stated = (
-            nested("", dict.fromkeys((*of_group, *of_members)), [])
-            if of_group and of_members
-            else of_group or of_members
-        )
         found: list[tuple[int, int]] = []
-        for tier, size in ((self.known_tier(layer.level), layer.size) for layer in stated):
+        for layer in self.terms.layers:
+            tier = self.known_tier(layer.level)
             if tier > 0 and (not found or tier < found[-1][0]):
-                found.append((tier, size))
+                found.append((tier, layer.size))
         return tuple(found)
 
     @property
     def group_rules(self) -> tuple[GroupRule, ...]:
         """The rules that make groups within the gang."""
-        return next((wish.groups for wish in self.wishes if wish.groups), ())
+        return self.terms.group_rules
 
     def groups_by_uid(self) -> dict[str, GangGroup]:
         """Return uid -> group, of the living members that are in one."""
@@ -346,47 +345,44 @@ class Gang:
         """The axes of parallelism, the outermost first, and the number of ranks along each. Runs of ranks take
         precedence.
         """
-        return () if self.layers else next((wish.mesh for wish in self.preferences if wish.mesh), ())
+        return () if self.layers else self.terms.mesh
 
     @property
     def balanced(self) -> bool:
         """True if the gang prefers an equal number of pods under each leaf."""
-        return any(wish.balanced for wish in self.preferences)
+        return self.terms.balanced
 
     @property
     def together_name(self) -> str:
         """The name that gangs share if they are placed all or none; "" for none."""
-        return next((wish.together for wish in self.wishes if wish.together), "")
+        return self.terms.together_name
 
     @property
     def together_size(self) -> int:
         """The number of gangs that share that name, if a member states it; else 0."""
-        return max((wish.together_of for wish in self.wishes), default=0)
+        return self.terms.together_size
 
     @property
     def ancestors(self) -> tuple[Ancestor, ...]:
         """The CompositePodGroups above its PodGroup, the outermost first; nothing for a gang in no tree."""
-        return self.sizing.wish.ancestors if self.sizing is not None else ()
+        return self.terms.ancestors
 
     @property
     def one_domain(self) -> bool:
         """True if the gangs of that name share one domain."""
-        return any(wish.one_domain for wish in self.wishes)
+        return self.terms.one_domain
 
     @property
     def exclusive_set(self) -> str:
         """The name of the set whose gangs share no domain: stated by a member, else its JobSet or LeaderWorkerSet."""
-        return next((wish.exclusive_set for wish in self.wishes if wish.exclusive_set), self.parent_set)
+        return self.terms.exclusive_set or self.parent_set
 
     @property
     def exclusive_tier(self) -> int | None:
         """The tier of the domains that the gang shares with no other gang of its set; None if it shares domains."""
         if not self.exclusive_set:
             return None
-        return max(
-            (self.known_tier(wish.exclusive_level) for wish in self.wishes if wish.exclusive_level is not None),
-            default=None,
-        )
+        return max((self.known_tier(level) for level in self.terms.exclusive_levels), default=None)
 
     @property
     def queue(self) -> str:
@@ -408,7 +404,7 @@ class Gang:
     @property
     def fills_holes(self) -> bool:
         """True if the gang prefers the smallest holes wherever they are, and has no required level."""
-        return not self.has_any_level and any(wish.mode is Mode.FILL for wish in self.preferences)
+        return self.terms.fills_holes and not self.has_any_level
 
     @property
     def has_any_level(self) -> bool:

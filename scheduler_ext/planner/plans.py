@@ -170,9 +170,13 @@ class Plans:
 
         unplaced_uids: members that count as if they had no host and no nomination.
         """
+        return self._request_at(gang, position_of(self.view, gang).first_order, unplaced_uids)
+
+    def _request_at(self, gang: Gang, order: Order, unplaced_uids: Iterable[str] = ()) -> GangRequest:
+        """Build the planner's request for a gang at a place in the order. unplaced_uids: as for request_of()."""
         request, work = build_request(self.view, gang, set(unplaced_uids)), Work()
         needed, growth = count_missing(self.view, gang, MAX_GROWTH_SEATS - self._plans.growth_seats_beside(gang.key))
-        order, rows = position_of(self.view, gang).first_order, len(self.view.fabric.hosts)
+        rows = len(self.view.fabric.hosts)
         ahead = partial(self._hosts_ahead, order)
         strict = mark_domain(self._domain_kept_against(gang), rows)
         reserved = union_rows(strict, self.reservations.rows_against(gang, self.view.snapshot.row_of, rows))
@@ -184,12 +188,15 @@ class Plans:
             )
             excluded = union_rows(excluded, outside(gang, self.current_plan, room_of))
             self.steps += work.spent_steps
-        rejected = self.rejected_hosts.rows_by_shape(gang.key)
-        lost_pods = count_lost(self.view, gang, needed)
-        completed = replace(
-            request, missing_pods=needed, growth_pods=growth, lost_pods=lost_pods, distance_rule=self.distance_rule
+        return replace(
+            request,
+            missing_pods=needed,
+            growth_pods=growth,
+            lost_pods=count_lost(self.view, gang, needed),
+            distance_rule=self.distance_rule,
+            rejected_rows=self.rejected_hosts.rows_by_shape(gang.key),
+            excluded_rows=excluded,
         )
-        return replace(completed, rejected_rows=rejected, excluded_rows=excluded)
 
     def reserve(self, reservation: Reservation) -> None:
         """Reserve nodes for a gang, and plan the gangs of a lower priority on these nodes again."""
@@ -427,8 +434,9 @@ class Plans:
         """
         if detail := self._trees.delay_beyond_limit(gang, partial(can_start, self.view, self.current_plan)):
             return refuse_for_partner(gang.key, detail)
-        request = self.request_of(gang)
-        request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
+        request = self._request_at(gang, position.first_order)
+        if seated:
+            request = replace(request, nominated_hosts={**seated, **request.nominated_hosts})
         is_placed = request.placed_members or request.nominated_hosts
         has_own_room = is_placed or request.rejected_rows or request.excluded_rows is not None
         signature = None if has_own_room else request_signature(request)

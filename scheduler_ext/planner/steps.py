@@ -126,7 +126,9 @@ def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Wor
     room_of = exclude_rows(room_of, request.rejected_rows, request.excluded_rows, outside)
     best: GangPlan | None = None
     for step_request, released_terms in _step_requests(_without_invalid_terms(fabric, request)):
-        plan = replace(_fit(fabric, step_request, room_of, work), released_terms=released_terms)
+        all_seats = _with_all_seats(step_request)
+        batches = split_into_batches(all_seats)
+        plan = replace(_fit(fabric, all_seats, batches, room_of, work), released_terms=released_terms)
         if plan.refusal is None:
             best = plan
             break
@@ -135,21 +137,15 @@ def _first_plan(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Wor
         best = _better(fabric, best, plan)
     assert best is not None  # the step without growth seats sets it
     if best.refusal is not None and not best.hosts:
-        best = _search(fabric, step_request, room_of, work, released_terms) or best
+        found = search_places(fabric, all_seats, batches, room_of, work)  # the last request has no soft term
+        best = best if found is None else replace(found, released_terms=released_terms)
     return replace(best, open_seats=best.open_seats[: request.missing_pods]) if request.lost_pods else best
-
-
-def _search(
-    fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work, released_terms: tuple[SoftTerm, ...]
-) -> GangPlan | None:
-    """Search every assignment of a small gang, without any soft term."""
-    request = _with_all_seats(request)
-    plan = search_places(fabric, request, split_into_batches(request), room_of, work)
-    return None if plan is None else replace(plan, released_terms=released_terms)
 
 
 def _with_all_seats(request: GangRequest) -> GangRequest:
     """Return the request with a seat for each member that does not exist."""
+    if not request.lost_pods and not request.growth_pods:
+        return request
     missing_pods = request.missing_pods + request.lost_pods + request.growth_pods
     return replace(request, missing_pods=missing_pods, lost_pods=0, growth_pods=0)
 
@@ -235,12 +231,10 @@ def _step_requests(request: GangRequest) -> Iterator[tuple[GangRequest, tuple[So
             yield request, released
 
 
-def _fit(fabric: Fabric, request: GangRequest, room_of: RoomOf, work: Work) -> GangPlan:
+def _fit(fabric: Fabric, request: GangRequest, batches: Sequence[PodBatch], room_of: RoomOf, work: Work) -> GangPlan:
     """Try the ways to place a request one after another; return the first plan that places the whole gang, else the
     best.
     """
-    request = _with_all_seats(request)
-    batches = split_into_batches(request)
     best: GangPlan | None = None
     for way in _ways(request, batches):
         plan = way(fabric, request, batches, room_of, work)
