@@ -15,7 +15,7 @@ from math import prod
 from turnout.jobs.gang import LEADER_WORKER_SET, Dialect, GangKey, Repair, most_patient
 from turnout.jobs.wishes.model import NOTHING, Ancestor, GroupRule, Level, Wish
 from turnout.kube import labels
-from turnout.scheduler_ext.cluster.gang_terms import GangTerms, common_multiple, merge_terms
+from turnout.scheduler_ext.cluster.gang_terms import GangTerms, common_multiple, terms_of_gang
 from turnout.scheduler_ext.cluster.member import GangMember
 
 
@@ -263,8 +263,8 @@ class Gang:
         """The placement terms of its PodGroup and members. They change only with `sizing` and the members."""
         summary, sizing, cached = self._summary, self.sizing, self._cached_terms
         if cached is None or cached[0] is not summary or cached[1] is not sizing:
-            own = None if sizing is None else sizing.wish
-            cached = self._cached_terms = summary, sizing, merge_terms(own, summary.wishes, summary.multiple)
+            own = NOTHING if sizing is None else sizing.wish
+            cached = self._cached_terms = summary, sizing, terms_of_gang(own, summary.wishes, summary.multiple)
         return cached[2]
 
     @property

@@ -11,17 +11,15 @@ from dataclasses import dataclass
 from math import lcm
 
 from turnout.jobs.wishes.merge_table import MAX_MULTIPLE
-from turnout.jobs.wishes.model import Ancestor, GroupRule, Layer, Level, Mode, Wish, nested
+from turnout.jobs.wishes.model import NOTHING, Ancestor, GroupRule, Layer, Level, Mode, Wish, nested
 
 
 @dataclass(frozen=True, slots=True)
 class GangTerms:
     """The merged terms. Levels are as they are written; a level may be unknown to the map."""
 
-    wishes: tuple[
-        Wish, ...
-    ]  # their hard terms count: the wish of its PodGroup, and the different wishes of its members
-    preferences: tuple[Wish, ...]  # the wishes of its members, else of its PodGroup: their preferences count
+    wishes: tuple[Wish, ...]  # of its PodGroup, and the different ones of its members: the hard terms of all count
+    preferences: tuple[Wish, ...]  # the wishes of its members, else of its PodGroup: the preferences of these count
     required_levels: tuple[Level, ...]  # of the whole gang, without the levels of its groups and of its runs of ranks
     levels: tuple[Level, ...]  # `required_levels`, and the levels of its runs of ranks: all members keep to them
     layers: tuple[Layer, ...]  # the runs of ranks, the outermost first; the sizes divide each other
@@ -45,13 +43,13 @@ class GangTerms:
         return bool(self.required_levels) or any(rule.level is not None for rule in self.group_rules)
 
 
-def merge_terms(own: Wish | None, of_members: Sequence[Wish], multiple_of_members: int) -> GangTerms:
+def terms_of_gang(own: Wish, of_members: Sequence[Wish], multiple_of_members: int) -> GangTerms:
     """Merge the wishes of one gang.
 
-    own: the wish of its PodGroup or owner; None without one. of_members: the different wishes of its pods.
+    own: the wish of its PodGroup or owner, NOTHING without one. of_members: the different wishes of its pods.
     multiple_of_members: the largest multiple of pods on one host that a pod asks for, >= 1.
     """
-    own_wishes = () if own is None else (own,)
+    own_wishes = () if own == NOTHING else (own,)
     wishes = (*own_wishes, *of_members)
     preferences = tuple(of_members) or own_wishes
     required_levels = tuple(dict.fromkeys(level for wish in wishes for level in wish.levels))
@@ -62,7 +60,7 @@ def merge_terms(own: Wish | None, of_members: Sequence[Wish], multiple_of_member
         preferences=preferences,
         required_levels=required_levels,
         levels=tuple(dict.fromkeys([*required_levels, *(layer.level for layer in layers_of_wishes)])),
-        layers=_merge_layers(() if own is None else own.layers, of_members),
+        layers=_merge_layers(own.layers, of_members),
         layers_of_wishes=layers_of_wishes,
         multiples=multiples,
         multiple=common_multiple(multiples),
@@ -73,7 +71,7 @@ def merge_terms(own: Wish | None, of_members: Sequence[Wish], multiple_of_member
         together_name=next((wish.together for wish in wishes if wish.together), ""),
         together_size=max((wish.together_of for wish in wishes), default=0),
         one_domain=any(wish.one_domain for wish in wishes),
-        ancestors=() if own is None else own.ancestors,
+        ancestors=own.ancestors,
         exclusive_set=next((wish.exclusive_set for wish in wishes if wish.exclusive_set), ""),
         exclusive_levels=tuple(wish.exclusive_level for wish in wishes if wish.exclusive_level is not None),
     )

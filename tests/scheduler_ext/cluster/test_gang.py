@@ -100,6 +100,29 @@ class TestSizes:
         assert gang(*pods, key=key, **sized).lacks_pod_group is lacks
 
 
+class TestTerms:
+    def test_terms_follow_the_pod_group_and_the_members(self):
+        made = wishing(Wish(source="a pod", required=1), own=Wish(source="the PodGroup", multiple=2), min_pods=1)
+        assert (made.required_levels, made.multiple) == ((1,), 2)
+        made.leave("uid-bert-0")
+        assert (made.required_levels, made.multiple) == ((), 2)
+        made.sizing = dataclasses.replace(made.sizing, wish=Wish(source="the PodGroup", multiple=4))
+        assert made.multiple == 4
+        made.sizing = None
+        assert (made.multiple, made.wishes) == (1, ())
+
+    def test_a_pod_group_without_terms_has_no_wish(self):
+        assert gang(*world.volcano("bert", 1), min_pods=1).wishes == ()
+
+    def test_a_tier_follows_the_map(self):
+        tiers = {"zone": 2}
+        made = wishing(Wish(source="a pod", required="zone"))
+        made.tier_of = tiers.get
+        assert made.tier == 2
+        tiers["zone"] = 1
+        assert made.tier == 1
+
+
 class TestStart:
     def test_what_is_said_long_after_the_start_lets_it_go_before_nobody(self):
         made = gang(*world.volcano("bert", 2), min_pods=2)
