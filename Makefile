@@ -14,7 +14,7 @@ HELM ?= helm
 NAMESPACE ?= turnout-system
 IMG ?=
 
-# Tests wait as well as compute: three at a time keep two cores busy (tests/support/dealing.py). One by one: ARGS='-n 0'.
+# Tests wait as well as compute: three at a time keep two cores busy (tests/kit/distribution.py). One by one: ARGS='-n 0'.
 SIDE_BY_SIDE := -n 3
 
 # Programs that tests start read their modules once, whatever the caller's environment says.
@@ -110,11 +110,11 @@ test: setup-launcher ## Run each rule and each part on the embedded cluster, wit
 
 # The two below build the programs that their tests need, and no others.
 test-real: setup-launcher ## Run what needs a real kube-apiserver, kube-scheduler, Helm or Prometheus: ten minutes
-	@$(PY) -m tests.support.needed_parts -m 'real and not slow and not long' $(TESTS) $(ARGS)
+	@$(PY) -m tests.kit.needed_parts -m 'real and not slow and not long' $(TESTS) $(ARGS)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=ci -m 'real and not slow and not long' $(TESTS) $(ARGS)
 
 test-slow: setup-launcher setup-spark ## Run the further stories on real parts, and property tests at length, as CI does: half an hour
-	@$(PY) -m tests.support.needed_parts -m '(slow or hypothesis) and not long' $(TESTS) $(ARGS)
+	@$(PY) -m tests.kit.needed_parts -m '(slow or hypothesis) and not long' $(TESTS) $(ARGS)
 	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=25 --hypothesis-profile=usual -m '(slow or hypothesis) and not long' $(TESTS) $(ARGS)
 
 test-all: test test-real test-slow ## Run all that continuous integration runs

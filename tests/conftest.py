@@ -9,11 +9,11 @@ import signal
 import pytest
 from hypothesis import settings
 
-from tests.support import dealing, not_run
-from tests.support.dealing import pytest_xdist_make_scheduler  # noqa: F401  a hook
-from tests.support.left import daemons_end_with_their_module  # noqa: F401  a fixture
-from tests.support.not_run import pytest_report_header, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  hooks
-from tests.support.planes import control_plane, idle_planes, make_control_plane, module_plane  # noqa: F401  fixtures
+from tests.kit import distribution, not_run
+from tests.kit.control_planes import control_plane, idle_planes, make_control_plane, module_plane  # noqa: F401  fixtures
+from tests.kit.distribution import pytest_xdist_make_scheduler  # noqa: F401  a hook
+from tests.kit.leftover_processes import daemons_end_with_their_module  # noqa: F401  a fixture
+from tests.kit.not_run import pytest_report_header, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  hooks
 
 # The API servers of tests live for minutes: with garbage collected less often they take a fifth less of the processors.
 os.environ.setdefault("GOGC", "500")
@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The files beside a test may hold the machine for a while: no example has to end in 200 ms, hypothesis' own limit.
 # `ci`, of `make test`, tries the same examples each time, so that a run says something about the change and not about
 # luck; `usual`, of `make test-slow`, three times as many; `deep` looks for others, thirty times as many
-# (tests/support/examples.py).
+# (tests/kit/hypothesis_examples.py).
 settings.register_profile("ci", deadline=None, derandomize=True, max_examples=34)
 settings.register_profile("usual", deadline=None, derandomize=True, max_examples=100)
 settings.register_profile("deep", deadline=None, max_examples=1_000)
@@ -48,5 +48,5 @@ def pytest_collection():
 
 def pytest_collection_modifyitems(items):
     """Put what waits the longest first: side by side, the short ones fill the gaps."""
-    items.sort(key=lambda item: dealing.place(item.nodeid))
+    items.sort(key=lambda item: distribution.place(item.nodeid))
     not_run.leave_out(items)

@@ -6,7 +6,7 @@ import pytest
 
 from hack.lint.words import faults, main
 
-FILES = {"hack", "hack/lint", "hack/lint/words.py", "docs/design.md", "docs", "tests/world.py"}
+FILES = {"hack", "hack/lint", "hack/lint/words.py", "docs/design.md", "docs", "tests/kit/world.py"}
 
 
 def found(text, path="cli/a.py"):
@@ -98,7 +98,7 @@ def test_a_bare_word_is_no_name(text, told):
         ),
         pytest.param('a = "hack/lint/word.py"', [], id="a string that is used"),
         pytest.param("# /tmp/hack/lint/word.py, x/tests/y.py, hack/<name>.py, tests/*.py", [], id="no paths of ours"),
-        pytest.param("# tests/world.py::test_x", [], id="a test in a file"),
+        pytest.param("# tests/kit/world.py::test_x", [], id="a test in a file"),
     ],
 )
 def test_paths_in_comments_and_docstrings_are_here(text, told):

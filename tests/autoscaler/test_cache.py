@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import UNKNOWN_NODE, Policy, Reason

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.autoscaler.world import GPU, NOW_S, POLICY, job, obeyed, seen, shape, world
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Reason
 from turnout.autoscaler.scaling.free_room import lacking_pods

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from tests import cluster as cluster_objects
 from tests.autoscaler import test_cache as objects
 from tests.autoscaler.controller.test_event_recorder import Recorder
 from tests.autoscaler.controller.test_scale_writer import Api, noted, raw, writer
 from tests.autoscaler.local_cluster import JOBS, WITHIN_S, local_cluster_with_jobs, manifest
+from tests.kit import cluster as cluster_objects
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.event_recorder import DecisionEvents, Refs
 from turnout.autoscaler.controller.gang_min_writer import (

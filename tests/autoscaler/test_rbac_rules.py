@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hack.codegen import chart, fault_report_policy, rbac
-from tests.cluster import indexed_job, pytorch_job
+from tests.kit.cluster import indexed_job, pytorch_job
 from tests.simulator.jobs.world import volcano_job
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.informers import AutoscalerInformers

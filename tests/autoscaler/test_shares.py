@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.autoscaler.test_cache import node, pod
 from tests.autoscaler.test_tenant_words import WORDS
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.model import Policy

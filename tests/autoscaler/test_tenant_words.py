@@ -12,7 +12,7 @@ from tests.autoscaler.test_cache import job, node, pod
 from tests.autoscaler.world import NOW_S, POLICY, seen, world
 from tests.autoscaler.world import job as small
 from tests.jobs.kinds.manifests import SAMPLES
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.controller.scale_writer import ScaleWriter, with_notes
 from turnout.autoscaler.decide import decide, decide_safely

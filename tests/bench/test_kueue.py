@@ -10,7 +10,7 @@ from hack.bench.placement import streams
 from hack.bench.scheduler import kueue, kueue_beside, kueue_words
 from hack.bench.scheduler.kueue import NotRun, Peer
 from hack.bench.scheduler.stream import Cell, Sent
-from tests.support.not_run import PREFIX
+from tests.kit.not_run import PREFIX
 
 
 def hook(name="mpod.kb.io"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, looked, pod, role, with_status
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.controllers.model import Create, PodPhase, Reason
 from turnout.controllers.role_pods import RETRIES_AT_ONCE, BackOff, pause_s
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.controllers.jobs import NOW_S
 from tests.controllers.test_colossalaijob import ALL, DEBUG, PAUSE, READ, after, job, launcher, looked, worker
 from tests.controllers.test_hostile_jobs import JSON
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.controllers.kinds.colossalaijob import COLOSSALAIJOB
 from turnout.controllers.model import OwnedObjects, PodPhase
 from turnout.controllers.reconcile import reconcile

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.controllers import elasticjobs
 from tests.controllers.jobs import NOW_S, job, looked, others, pod, role, with_status
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.controllers.kinds.elasticjob import ELASTICJOB
 from turnout.controllers.kinds.pytorchjob import PYTORCHJOB
 from turnout.controllers.model import ControlledJob, Create, OwnedObjects, PodPhase

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.controllers.jobs import NOW_S, conditions, with_status
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.controllers import children
 from turnout.controllers.kinds.msjob import MSJOB
 from turnout.controllers.model import (

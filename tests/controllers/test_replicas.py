@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.controllers.jobs import pod
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.controllers.model import PodPhase, PodState, Role
 from turnout.controllers.role_pods import RoleHistory
 from turnout.jobs.kinds.job_kind import Restart

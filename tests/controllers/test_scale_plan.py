@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from tests.controllers.elasticjobs import job, plan, worker
 from tests.controllers.jobs import NOW_S
 from tests.controllers.test_hostile_jobs import JSON
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.controllers.scale_plan import is_pending, scale_job
 from turnout.kube import labels
 

@@ -5,13 +5,13 @@ import re
 import select
 import signal
 import sys
-import time
 
 import pytest
 
 from hack.controlplane.children import Children
 from hack.controlplane.forked import module_of
 from hack.controlplane.plane import free_ports
+from tests.kit.wait import until
 from tests.kube.world import kubeconfig
 
 WITHIN_S = 60.0
@@ -31,15 +31,6 @@ def start(tmp_path):
     yield started
     for children in held:
         children.close()
-
-
-def until(true):
-    """Wait until this is so; give it."""
-    ends_s = time.monotonic() + WITHIN_S
-    while not (answer := true()):
-        assert time.monotonic() < ends_s, "not so in time"
-        time.sleep(0.02)
-    return answer
 
 
 def ended(children):

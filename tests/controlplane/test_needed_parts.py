@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hack.controlplane.tools.parts import NEXT
-from tests.support.needed_parts import KUBERNETES, ROOT, imported, needed
+from tests.kit.needed_parts import KUBERNETES, ROOT, imported, needed
 
 
 @pytest.mark.parametrize(

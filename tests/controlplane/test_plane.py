@@ -18,7 +18,7 @@ from hack.controlplane.errors import ApiError, ControlPlaneError, NotBuilt, NotR
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.plane import ControlPlane, free_ports
 from hack.controlplane.servers import wipe
-from tests.cluster import bound, in_phase, indexed_job, make_pod, namespace, plain_crd, pytorch_job, unschedulable
+from tests.kit.cluster import bound, in_phase, indexed_job, make_pod, namespace, plain_crd, pytorch_job, unschedulable
 
 pytestmark = pytest.mark.real
 

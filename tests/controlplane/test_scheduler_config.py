@@ -11,7 +11,7 @@ from aiohttp import web
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.nodes import gpu_nodes
-from tests.cluster import bound, make_pod
+from tests.kit.cluster import bound, make_pod
 from turnout.kube import labels
 
 # Weights 3 + 2 + 2 + 2 + 1 + 1 + 1 of 1.35 without DRA, 100 points each: docs/facts/extender.md 1.4.

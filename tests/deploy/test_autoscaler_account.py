@@ -11,7 +11,6 @@ import yaml
 from hack.controlplane.api import plural
 from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
-from tests.cluster import bound_token, indexed_job, make_pod, pytorch_job
 from tests.deploy.test_autoscaler_installed import (
     AUTOSCALER,
     CRDS,
@@ -23,6 +22,7 @@ from tests.deploy.test_autoscaler_installed import (
     serve,
 )
 from tests.deploy.test_manifests import MANIFESTS, MARKS_PODS, TAINTS_NODES, elsewhere, kustomized
+from tests.kit.cluster import bound_token, indexed_job, make_pod, pytorch_job
 from turnout.autoscaler.rbac_rules import MEMORY
 from turnout.kube import labels
 

@@ -21,8 +21,8 @@ from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
 from hack.lint.code_blocks import run_by
-from tests.cluster import indexed_job, make_pod, pytorch_job
 from tests.deploy.test_manifests import MANIFESTS, PARTS, arguments_of, elsewhere, kustomized, rendered
+from tests.kit.cluster import indexed_job, make_pod, pytorch_job
 from turnout.autoscaler.settings import read_settings
 from turnout.kube import labels
 

@@ -15,8 +15,8 @@ from hack.controlplane import scheduler_config
 from hack.controlplane.certs import Pair
 from hack.controlplane.plane import free_ports
 from hack.lint.code_blocks import run_by
-from tests.cluster import bound, config_map, koordinator_gang, leaf_of, make_fabric
 from tests.deploy.test_manifests import MANIFESTS, arguments_of, namespace, rendered
+from tests.kit.cluster import bound, config_map, koordinator_gang, leaf_of, make_fabric
 
 pytestmark = pytest.mark.real
 

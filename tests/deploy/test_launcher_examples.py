@@ -8,7 +8,7 @@ import yaml
 
 from hack.controlplane import schemas
 from tests.deploy.test_autoscaler_installed import CRDS, pytorch_crd, serve
-from tests.support.published import published
+from tests.kit.published_crds import published
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import Bounds
 from turnout.launcher.cli.to_settings import read

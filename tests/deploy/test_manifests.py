@@ -15,7 +15,7 @@ from hack.controlplane import schemas
 from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.tools import cache
-from tests.cluster import make_pod
+from tests.kit.cluster import make_pod
 from turnout.kube import labels
 
 pytestmark = pytest.mark.real

@@ -15,10 +15,10 @@ from hack.controlplane.errors import ApiError
 from hack.controlplane.nodes import gpu_nodes
 from hack.controlplane.plane import free_ports
 from tests.cli.page.served import asking
-from tests.cluster import make_pod
 from tests.deploy.test_autoscaler_installed import get
 from tests.deploy.test_manifests import _rights as rights
 from tests.deploy.test_manifests import arguments_of, may
+from tests.kit.cluster import make_pod
 from turnout.autoscaler.rbac_rules import KINDS
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]

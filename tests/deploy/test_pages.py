@@ -14,8 +14,8 @@ import yaml
 from hack.codegen.grafana.coverage import series
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
-from tests.cluster import config_map
-from tests.support.certificates import Authority
+from tests.kit.certificates import Authority
+from tests.kit.cluster import config_map
 from turnout.simulator.cluster.node_builder import places
 from turnout.simulator.local_cluster import local_cluster
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tests.support.serving import Listener
+from tests.kit.listener import Listener
 
 
 class Proxy:

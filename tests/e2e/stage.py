@@ -10,7 +10,7 @@ from collections import Counter
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.plane import free_ports
-from tests import cluster
+from tests.kit import cluster
 from turnout.topology.fabric import build, ring_cost
 from turnout.topology.map_formats import read_map
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from hack.controlplane.errors import ApiError
-from tests import cluster
+from tests.kit import cluster
 
 PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"

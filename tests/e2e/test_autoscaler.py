@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests import cluster
 from tests.e2e.autoscaler.lending import AT_ONCE, JOBS, PODS, elastic, here, runs, start_around, start_autoscaler
+from tests.kit import cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]
 

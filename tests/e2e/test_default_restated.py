@@ -8,8 +8,8 @@ from statistics import mean
 import msgspec
 import pytest
 
-from tests import cluster
 from tests.e2e.stories import PODS
+from tests.kit import cluster
 from turnout.kube.objects import Node, Pod
 from turnout.simulator.cluster.cluster import Cluster, pod_info_of
 from turnout.simulator.cluster.scheduler import Chosen, Cursor, schedule_without_extender

@@ -7,8 +7,8 @@ import pytest
 from hack.controlplane import scheduler_config
 from hack.controlplane.certs import Authority
 from hack.controlplane.tools.parts import NEXT
-from tests import cluster
 from tests.e2e.stories import landed_where, remove, tempt
+from tests.kit import cluster
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from tests import cluster
 from tests.e2e.proxy import Proxy
 from tests.e2e.stories import PODS, bound_now, landed_where, refused, remove, tempt
+from tests.kit import cluster
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]

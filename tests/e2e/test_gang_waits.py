@@ -9,9 +9,9 @@ import pytest
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.errors import ApiError
-from tests import cluster
 from tests.e2e.stories import PODS, bound_now, create_priority_class, refused, remove
-from tests.support.published import published
+from tests.kit import cluster
+from tests.kit.published_crds import published
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from hack.controlplane.tools import cache
-from tests import cluster
+from tests.kit import cluster
 from turnout.topology.fabric import build, ring_cost
 from turnout.topology.map_formats import read_map
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests import cluster
 from tests.e2e.stories import create_priority_class
+from tests.kit import cluster
 from turnout.kube import labels
 from turnout.topology.map_formats import read_map
 

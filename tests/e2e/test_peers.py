@@ -14,9 +14,9 @@ import yaml
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.plane import free_ports
-from tests import cluster
 from tests.e2e.test_nomination import PODS, nominated
-from tests.support.published import CRDS
+from tests.kit import cluster
+from tests.kit.published_crds import CRDS
 
 pytestmark = [pytest.mark.real, pytest.mark.peers, pytest.mark.asyncio]
 VOLCANO_CONF = """

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.readers import READERS
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.errors import LauncherError
 from turnout.launcher.rendezvous import arbiter
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import cluster, world
+from tests.kit import cluster, world
 from turnout.jobs.gang import Dialect, GangKey, membership
 from turnout.jobs.wishes import kai
 from turnout.kube import labels

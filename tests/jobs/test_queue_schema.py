@@ -3,7 +3,7 @@
 import pytest
 
 from tests.jobs.test_queue import GPU
-from tests.support.published import published
+from tests.kit.published_crds import published
 from turnout.jobs.queues import koordinator, kueue, volcano
 from turnout.jobs.queues.model import Flavor
 

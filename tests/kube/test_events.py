@@ -6,7 +6,8 @@ import json
 import pytest
 import pytest_asyncio
 
-from tests.kube.world import PATIENCE_S, ManualClock, connected, fault, plain, running, settle
+from tests.kit.clock import ManualClock, settle
+from tests.kube.world import PATIENCE_S, connected, fault, plain, running
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.events import EventRecorder, ObjectRef
 from turnout.kube.errors import Conflict, Forbidden, NotFound, ServerFault

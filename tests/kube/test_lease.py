@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from tests.kube.world import Dice, ManualClock, running, settle
+from tests.kit.clock import ManualClock, settle
+from tests.kube.world import Dice, running
 from turnout.kube.client.lease import Elector, LeaseSettings
 from turnout.kube.errors import Conflict, NotFound, Unreachable
 

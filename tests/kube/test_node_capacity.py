@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests import world
-from tests.support.examples import scaled
+from tests.kit import world
+from tests.kit.hypothesis_examples import scaled
 from turnout.kube.node_capacity import ACCELERATOR_SIZE, MAX_ROOM, Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of
 from turnout.scheduler_ext.planner.reserved_room import ReservedRoom

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tests import world
+from tests.kit import world
 from turnout.kube.errors import BadQuantity
 from turnout.kube.objects import Pod
 from turnout.kube.pod_shape import MAX_AMOUNT, admits, requests_of, shape_of

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from tests.kube.world import PATIENCE_S, ManualClock, Receiver, event, pod, running, settle
+from tests.kit.clock import ManualClock, settle
+from tests.kit.wait import until_async
+from tests.kube.world import PATIENCE_S, Receiver, event, pod, running
 from turnout.kube.client.informer_factory import CallbackSink, ConfigMapFollower, InformerFactory
 from turnout.kube.client.run_until_signal import run_together, run_until_signal
 from turnout.kube.errors import BadQuantity, Unreachable
@@ -72,23 +74,17 @@ async def watching():
         yield program
 
 
-async def until(true):
-    async with asyncio.timeout(PATIENCE_S):
-        while not true():
-            await settle(1)
-
-
 @pytest.mark.asyncio
 async def test_what_is_not_listed_yet_is_named_and_waited_for():
     async with watching() as program:
         informers, waiting = program.informers, asyncio.create_task(program.informers.wait_for_sync())
         assert informers.unsynced_kinds() == ["pods", "map"]
         program.server.open(MAPS, [A_MAP])
-        await until(lambda: informers.unsynced_kinds() == ["pods"])
+        await until_async(lambda: informers.unsynced_kinds() == ["pods"])
         await program.clock.advance(1)
         assert not waiting.done()
         program.server.open(PODS, [pod("a")])
-        await until(lambda: informers.has_synced)
+        await until_async(lambda: informers.has_synced)
         await program.clock.advance(1)
         assert waiting.done()
         assert program.receiver.told == ["put a@1", "synced"]
@@ -104,8 +100,8 @@ async def test_a_followed_configmap_must_be_taken_before_all_has_synced(items, t
     async with watching() as program:
         program.server.open(PODS)
         program.server.open(MAPS, items)
-        await until(lambda: not program.informers.unsynced_kinds())
-        await until(lambda: program.informers.has_synced)
+        await until_async(lambda: not program.informers.unsynced_kinds())
+        await until_async(lambda: program.informers.has_synced)
         assert program.taken == [taken]
         assert (MAPS, {"fieldSelector": "metadata.name=map"}) in program.server.asked
 
@@ -121,10 +117,10 @@ async def test_nothing_has_synced_while_the_configmap_is_being_read():
     async with running(program.informers.run()):
         program.server.open(PODS)
         program.server.open(MAPS, [A_MAP])
-        await until(lambda: not program.informers.unsynced_kinds())
+        await until_async(lambda: not program.informers.unsynced_kinds())
         assert not program.informers.has_synced
         reads.set()
-        await until(lambda: program.informers.has_synced)
+        await until_async(lambda: program.informers.has_synced)
 
 
 @pytest.mark.asyncio
@@ -132,13 +128,13 @@ async def test_the_age_is_that_of_the_quietest_watch():
     async with watching() as program:
         program.server.open(PODS)
         program.server.open(MAPS)
-        await until(lambda: program.informers.has_synced)
+        await until_async(lambda: program.informers.has_synced)
         await program.clock.advance(20)
         program.server.lines[PODS].put_nowait(event("ADDED", pod("a", 2)))
         await program.receiver.until("put a@2")
         assert program.informers.oldest_event_age_s() == 20
         program.server.lines[MAPS].put_nowait(event("MODIFIED", {**A_MAP, "metadata": {"name": "map", "uid": "u"}}))
-        await until(lambda: program.informers.oldest_event_age_s() == 0)
+        await until_async(lambda: program.informers.oldest_event_age_s() == 0)
 
 
 @pytest.mark.asyncio
@@ -156,10 +152,10 @@ async def test_a_fault_of_the_server_ends_none():
     async with watching() as program:
         program.server.open(PODS, fault=Unreachable("GET", PODS, 0, "refused"))
         program.server.open(MAPS)
-        await until(lambda: program.informers.unsynced_kinds() == ["pods"])
+        await until_async(lambda: program.informers.unsynced_kinds() == ["pods"])
         program.server.open(PODS)
         await program.clock.advance(60)
-        await until(lambda: program.informers.has_synced)
+        await until_async(lambda: program.informers.has_synced)
 
 
 @pytest.mark.parametrize(("call", "told"), [

@@ -6,7 +6,9 @@ import random
 
 import pytest
 
-from tests.kube.world import Dice, ManualClock, Receiver, running
+from tests.kit.clock import ManualClock
+from tests.kit.wait import until_async
+from tests.kube.world import Dice, Receiver, running
 from turnout.kube.client.api_client import Client
 from turnout.kube.client.clock import RealClock
 from turnout.kube.client.events import EventRecorder, ObjectRef
@@ -29,13 +31,6 @@ def config_map(name, **data):
 def reflecting(client, path, kind, **more):
     clock, receiver = ManualClock(), Receiver()
     return clock, receiver, Reflector(client, path, kind, receiver, clock=clock, rng=Dice(0.5), **more)
-
-
-async def until(question):
-    """Ask until it is so."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await question():  # noqa: ASYNC110 - the answer lies in another process
-            await asyncio.sleep(0.05)
 
 
 async def test_the_errors_are_the_servers_own(module_plane):
@@ -72,7 +67,7 @@ async def test_list_watch_over_pages_and_a_restart_of_the_server(control_plane):
             async def seen():
                 return receiver.objects["default", "m0001"].data and ("default", "m0002") not in receiver.objects
 
-            await until(seen)
+            await until_async(seen)
             await asyncio.to_thread(control_plane.restart_apiserver)
             await client.delete(f"{MAPS}/m0003")
 
@@ -81,7 +76,7 @@ async def test_list_watch_over_pages_and_a_restart_of_the_server(control_plane):
                     await clock.skip()
                 return ("default", "m0003") not in receiver.objects
 
-            await until(caught_up)
+            await until_async(caught_up)
             assert len(receiver.objects) == 999
             assert reflector.reconnect_count >= 1
             assert reflector.skipped_count == 0
@@ -100,7 +95,7 @@ async def test_a_version_that_is_forgotten_is_gone(control_plane):
                     await clock.skip()
                 return reflector.relist_count == 1
 
-            await until(listed_again)
+            await until_async(listed_again)
             assert "410" in reflector.last_error
 
 
@@ -144,14 +139,14 @@ async def test_a_kind_whose_definition_comes_late_is_seen(module_plane):
                     return False
                 return True
 
-            await until(made)
+            await until_async(made)
 
             async def seen():
                 if any(pause < 60 for pause in clock.sleepers()):
                     await clock.skip()
                 return ("", "bert") in receiver.objects
 
-            await until(seen)
+            await until_async(seen)
             assert receiver.objects["", "bert"].spec.min_member == 4
 
 
@@ -173,13 +168,13 @@ async def test_one_leader_after_the_other(module_plane):
             async def one_leads():
                 return terms == [0]
 
-            await until(one_leads)
+            await until_async(one_leads)
             async with running(two.run(work)):
 
                 async def two_knows():
                     return two.holder == "one" and json.loads(await client.get(LEASE))["spec"]["acquireTime"]
 
-                await until(two_knows)
+                await until_async(two_knows)
                 assert (one.is_leading, two.is_leading) == (True, False)
         spec = json.loads(await client.get(LEASE))["spec"]
         assert (spec.get("holderIdentity", ""), one.is_leading) == ("", False)
@@ -188,7 +183,7 @@ async def test_one_leader_after_the_other(module_plane):
             async def two_leads():
                 return terms == [0, 1]
 
-            await until(two_leads)
+            await until_async(two_leads)
             assert json.loads(await client.get(LEASE))["spec"]["holderIdentity"] == "two"
 
 
@@ -205,5 +200,5 @@ async def test_an_event_is_taken_and_counted(module_plane):
                 raw = await client.get("/api/v1/namespaces/default/events", {"fieldSelector": "reason=NoRoom"})
                 return [item["count"] for item in json.loads(raw)["items"]] == [3]
 
-            await until(counted)
+            await until_async(counted)
             assert recorder.dropped == 0

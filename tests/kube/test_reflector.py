@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.kit.clock import ManualClock, settle
 from tests.kube.world import (
     Dice,
-    ManualClock,
     Receiver,
     bookmark,
     connected,
@@ -21,7 +21,6 @@ from tests.kube.world import (
     plain,
     pod,
     running,
-    settle,
     slammed,
     stream,
 )

@@ -6,8 +6,8 @@ import tracemalloc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit.hypothesis_examples import scaled
 from tests.kube.world import Receiver, event, failed, pod
-from tests.support.examples import scaled
 from turnout.kube.objects import Pod
 from turnout.kube.watch_events import Key, KindDecoder, KnownObjects, WatchAction
 

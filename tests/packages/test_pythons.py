@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hack.images.wheels import ROOT, build
-from tests.support.wheels import run
+from tests.kit.wheels import run
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 CLASSIFIER = re.compile(r"Python :: (3\.\d+)$", re.M)

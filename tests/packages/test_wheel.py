@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from hack.images.wheels import SOURCES
 from hack.images.wheels import build as built
 from hack.lint.architecture import FLOORS
-from tests.support.wheels import ROOT, environment, run
+from tests.kit.wheels import ROOT, environment, run
 from turnout.cli.programs import EXTRAS
 from turnout.kube.version import commit_of, installed_build
 

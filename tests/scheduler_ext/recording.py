@@ -15,8 +15,8 @@ from aiohttp import web
 
 from hack.controlplane import scheduler_config
 from hack.controlplane.plane import ControlPlane
-from tests import cluster
-from tests.world import World
+from tests.kit import cluster
+from tests.kit.world import World
 
 FOLDER = Path("tests/scheduler_ext/server/recorded")
 GANG, GPUS = 4, 8

@@ -140,10 +140,3 @@ async def one_answer(reader, limit_s=5.0):
         top = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(top.partition("content-length: ")[2].partition("\r\n")[0])
         return top, await reader.readexactly(length)
-
-
-async def until(true, limit_s=20.0):
-    """Let the others work until something holds."""
-    async with asyncio.timeout(limit_s):
-        while not true():  # noqa: ASYNC110 - nobody tells when it begins to hold
-            await asyncio.sleep(0)

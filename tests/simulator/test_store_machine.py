@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.simulator.api.garbage_collector import collect
 from turnout.simulator.api.kinds.catalogue import ROWS
 from turnout.simulator.api.model import ApiRefusal

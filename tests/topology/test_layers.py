@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hack.bench.placement import exact, layered
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.topology.fabric import build, fabric_under, ring_cost
 from turnout.topology.mesh import hosts_of
 from turnout.topology.model import Ask, Entry, Placement

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hack.bench.placement.mesh import gangs
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.topology.fabric import build
 from turnout.topology.mesh import cheapest_order, count_outer_axes, crossing_gb, hosts_by_rank, layouts
 from turnout.topology.model import Entry

@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from tests.kit.lines_run import lines_run
 from tests.topology.world import fabric, guide_table, room
-from tests.work import lines_run
 from turnout.topology.fabric import EMPTY, build, ring_cost, with_unmapped_hosts
 from turnout.topology.map_formats import read_text
 from turnout.topology.model import Ask, DistanceRule, Entry, Placement, Refusal, RefusalReason

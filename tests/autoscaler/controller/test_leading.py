@@ -2,8 +2,9 @@
 
 import pytest
 
+from tests.kit.clock import ManualClock, settle
 from tests.kube.test_lease import LeaseServer, Link
-from tests.kube.world import Dice, ManualClock, running, settle
+from tests.kube.world import Dice, running
 from turnout.kube.client.lease import Elector
 
 pytestmark = pytest.mark.asyncio

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster, garbage
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.node_faults.cache import FaultReportCache
 from turnout.autoscaler.node_faults.model import (
     MAX_NAMESPACES,

@@ -9,7 +9,7 @@ import pytest
 
 from tests.autoscaler.controller.test_event_recorder import Recorder
 from tests.autoscaler.node_faults.fault_report_cache import GPU, Cluster
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
 from turnout.autoscaler.controller.event_recorder import NodeEvents
 from turnout.autoscaler.controller.metrics import Metrics
 from turnout.autoscaler.controller.taint_writer import SHOWN_WITHIN_S, TaintWriter

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.autoscaler.world import GPU, NOW_S, job, seen, shape, world
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.model import NODES
 from turnout.autoscaler.observe.room_history import IdleRoom
 from turnout.jobs.queues.model import Queue

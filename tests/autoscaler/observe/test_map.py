@@ -7,7 +7,9 @@ import random
 import msgspec
 import pytest
 
-from tests.kube.world import PATIENCE_S, ManualClock, running, settle
+from tests.kit.clock import ManualClock
+from tests.kit.wait import until_async
+from tests.kube.world import running
 from turnout.autoscaler import settings as autoscaler
 from turnout.autoscaler.cache import Cache as AutoscalerView
 from turnout.autoscaler.controller import informers as autoscaler_watches
@@ -89,12 +91,6 @@ def paths(data):
     return draft_map(data).fabric.paths
 
 
-async def until(true):
-    async with asyncio.timeout(PATIENCE_S):
-        while not true():
-            await settle(1)
-
-
 def said(caplog, reason, word):
     """True if the extender or nominator has logged this reason, or the autoscaler this word."""
     return lambda: any(getattr(each, "reason", "") == reason or each.msg == word for each in caplog.records)
@@ -112,12 +108,12 @@ async def test_a_large_change_waits_for_confirmation_where_the_admin_asks_it(nam
     caplog.set_level(logging.INFO)
     program = Program(name, hold_large=True)
     async with running(program.informers.run()):
-        await until(lambda: program.taken == [paths(OLD)])
+        await until_async(lambda: program.taken == [paths(OLD)])
         program.source.put(LARGE)
-        await until(said(caplog, "MapHeld", "map_held"))
+        await until_async(said(caplog, "MapHeld", "map_held"))
         assert program.taken == [paths(OLD)]
         program.source.put(LARGE, **{CONFIRM: draft_map(LARGE).digest})
-        await until(lambda: program.taken == [paths(OLD), paths(LARGE)])
+        await until_async(lambda: program.taken == [paths(OLD), paths(LARGE)])
 
 
 @EACH
@@ -126,13 +122,13 @@ async def test_else_a_large_change_is_taken_at_once_and_a_faulty_text_never(name
     caplog.set_level(logging.INFO)
     program = Program(name, hold_large=False)
     async with running(program.informers.run()):
-        await until(lambda: program.taken == [paths(OLD)])
+        await until_async(lambda: program.taken == [paths(OLD)])
         program.source.put(FAULTY)
-        await until(said(caplog, "MapRejected", "map_rejected"))
+        await until_async(said(caplog, "MapRejected", "map_rejected"))
         program.source.put(LARGE)
-        await until(lambda: len(program.taken) > 1)
+        await until_async(lambda: len(program.taken) > 1)
         program.source.put({})
-        await until(lambda: len(program.taken) > 2)
+        await until_async(lambda: len(program.taken) > 2)
         assert program.taken == [paths(OLD), paths(LARGE), {}]
 
 
@@ -141,7 +137,7 @@ async def test_else_a_large_change_is_taken_at_once_and_a_faulty_text_never(name
 async def test_the_first_look_waits_for_the_map(name):
     program = Program(name, hold_large=False)
     async with running(program.informers.run()):
-        await until(program.synced)
+        await until_async(program.synced)
         assert program.taken == [paths(OLD)]
 
 

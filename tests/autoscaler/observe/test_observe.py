@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.autoscaler.test_cache import job, node, pod
 from tests.autoscaler.world import GPU, shape
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.cache import Cache
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.decide import decide

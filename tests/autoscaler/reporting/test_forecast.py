@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.autoscaler.test_laws import worlds
 from tests.autoscaler.world import NOW_S, POLICY, job, seen, world
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.decide import decide
 from turnout.autoscaler.reporting.forecast import (
     MAX_RUN_TIMES,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.autoscaler.world import GPU
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.capacity import Capacity
 from turnout.autoscaler.scaling.free_room import Quota
 from turnout.jobs.queues.accounting import charge, holds

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
 from turnout.cli.page.access import (
     MOST_OF_VIEWER,
     MOST_SESSIONS,

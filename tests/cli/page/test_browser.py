@@ -11,7 +11,7 @@ from tests.cli.page.served import SECRET, fill, page, pod
 from tests.cli.page.test_access import Reviews, SlowReviews
 from tests.cli.page.test_prometheus import Server, matrix
 from tests.cli.page.usage_lines import days_of_log
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
 from turnout.cli.page.access import ClusterAccess
 from turnout.kube.client.clock import RealClock
 

@@ -11,7 +11,8 @@ from aiohttp import web
 from tests.cli.page.served import asking, page
 from tests.cli.page.states import job
 from tests.cli.page.test_access import Reviews
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
+from tests.kit.wait import until_async
 from turnout.cli.page import past_queries
 from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.history import WINDOWS
@@ -143,15 +144,7 @@ async def test_an_answer_counts_for_some_minutes():
         assert span_s == (past_queries.MOST_POINTS - 1) * WINDOWS["1h"]
         clock.now_s += KNOWN_S
         await past.queue("team", "1h", NOW_S)
-        await until(lambda: len(server.forms) == 6)
-
-
-async def until(look):
-    async with asyncio.timeout(20):
-        while True:
-            if look():
-                return
-            await asyncio.sleep(0.01)
+        await until_async(lambda: len(server.forms) == 6)
 
 
 FAULTS = {
@@ -176,7 +169,7 @@ async def test_a_fault_is_a_note_and_is_asked_again_later(fault):
         server.answer = two_points
         clock.now_s += FAILED_S
         await past.queue("team", "1h", NOW_S)
-        await until(lambda: len(server.forms) == count + 3)
+        await until_async(lambda: len(server.forms) == count + 3)
 
 
 @pytest.mark.asyncio
@@ -187,7 +180,7 @@ async def test_a_fault_does_not_take_what_was_known():
         server.answer = FAULTS["an error"]
         clock.now_s += KNOWN_S
         assert await past.queue("team", "1h", NOW_S) == before
-        await until(lambda: len(server.forms) == 4)
+        await until_async(lambda: len(server.forms) == 4)
         await past.queue("other", "1h", NOW_S)  # answered after it
         found = await past.queue("team", "1h", NOW_S)
         assert found.samples == before.samples
@@ -210,7 +203,7 @@ async def test_a_slow_prometheus_lets_nobody_wait_for_long():
         assert {each.note for each in found} == {"Prometheus has not answered yet."}
         assert len(server.forms) == 1
         server.release.set()
-        await until(lambda: len(server.forms) == 3)
+        await until_async(lambda: len(server.forms) == 3)
         await past.queue("other", "1h", NOW_S)  # answered after it
         assert len((await past.queue("team", "1h", NOW_S)).samples) == 2
 

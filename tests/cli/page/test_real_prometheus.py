@@ -12,7 +12,8 @@ from hack.controlplane.plane import free_ports
 from hack.controlplane.tools import cache
 from tests.cli.page.states import job
 from tests.deploy.test_hostile_exporter import exporter
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
+from tests.kit.wait import until_async
 from turnout.cli.page.messages import QueueSample
 from turnout.cli.page.prometheus import Prometheus
 
@@ -27,18 +28,6 @@ turnout_job_gpus{{queue="q",job_namespace="team-a",job_kind="Job",job_name="bert
 turnout_job_gpus{{queue="q",job_namespace="team-a",job_kind="Job",job_name="bert",part="elastic"}} 8
 turnout_launcher_members{{job_namespace="team-a",job_kind="Job",job_name="unlisted"}} 5
 """
-
-
-async def until(look, children):
-    """Ask until there is an answer that is not empty."""
-    try:
-        async with asyncio.timeout(30):
-            while True:
-                if found := await look():
-                    return found
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(children.log("prometheus")[-3000:]) from None
 
 
 async def test_a_real_prometheus_tells_the_past_of_queues_and_jobs(tmp_path):
@@ -60,9 +49,13 @@ async def test_a_real_prometheus_tells_the_past_of_queues_and_jobs(tmp_path):
 
         try:
             children.start("prometheus", [str(cache.binary("prometheus")), *flags])
-            found = await until(queue, children)
+
+            def log():
+                return children.log("prometheus")[-3000:]
+
+            found = await until_async(queue, log)
             assert found[-1] == QueueSample(found[-1].at_s, 8, 7, 4, 0, 0, 3)
-            assert (await until(lambda: size("bert"), children))[-1].workers == 3
-            assert (await until(lambda: size("unlisted"), children))[-1].workers == 5
+            assert (await until_async(lambda: size("bert"), log))[-1].workers == 3
+            assert (await until_async(lambda: size("unlisted"), log))[-1].workers == 5
         finally:
             children.close()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.page.served import SECRET, asking, fill, next_event, page, pod
 from tests.cli.page.test_access import Reviews
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
 from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.open_api import PATHS
 from turnout.kube.errors import Unreachable

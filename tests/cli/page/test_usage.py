@@ -9,7 +9,7 @@ from tests.cli.page.served import asking, page
 from tests.cli.page.states import A, state_of
 from tests.cli.page.test_access import Reviews
 from tests.cli.page.usage_lines import HOUR_S, QUARTER_S, TEAM_B, days_of_log, period
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
 from turnout.autoscaler.reporting.decision_log import JobUsage, encode_usage
 from turnout.cli.page.access import ClusterAccess
 from turnout.cli.page.answers import BadQuery, read_query

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.world import pod
+from tests.kit.world import pod
 from turnout.cli.release.gate import Placer, behind_gate, gate_of, gate_sentence, what_next, with_gate
 from turnout.kube import labels
 from turnout.kube.objects import Lease, LeaseSpec

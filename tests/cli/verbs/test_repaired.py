@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import world
+from tests.kit import world
 from turnout.cli.why import repair_of_job
 from turnout.kube import labels
 

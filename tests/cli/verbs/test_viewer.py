@@ -9,7 +9,7 @@ import yaml
 
 from tests.cli.page.served import asking
 from tests.cli.page.test_command import observed, start
-from tests.cluster import make_fabric, make_pod
+from tests.kit.cluster import make_fabric, make_pod
 from turnout.cli.__main__ import main
 from turnout.kube import labels
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests import cluster
 from tests.autoscaler.world import POLICY
-from tests.world import node, pod, see
+from tests.kit import cluster
+from tests.kit.world import node, pod, see
 from turnout.cli.commands.autoscaler_view import AutoscalerView
 from turnout.cli.views.explain import BadGang, explain, gang_of, listing, ranges
 from turnout.cli.views.listing import text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.world import node
+from tests.kit.world import node
 from turnout.cli.views.listing import text
 from turnout.cli.views.top import BY, Held, NodeOffer, closed, listing, offers, rows, summary
 from turnout.kube.labels import FAULTY, GPU_RESOURCES

@@ -7,7 +7,8 @@ import pytest
 
 from tests.controllers.jobs import NOW_S, job, role
 from tests.controllers.runtime.world import KEY, KINDS
-from tests.kube.world import ManualClock, running
+from tests.kit.clock import ManualClock
+from tests.kube.world import running
 from turnout.controllers.model import KUBEFLOW, Create, Reason, RestartReason, Setup
 from turnout.controllers.runtime.controller import JobController, Metrics
 from turnout.controllers.runtime.owned_objects import ChildCache, JobObject, OwnedPod

@@ -8,7 +8,8 @@ from yarl import URL
 
 from tests.controllers import elasticjobs
 from tests.controllers.runtime.world import Api, Killed
-from tests.kube.world import ManualClock, running
+from tests.kit.clock import ManualClock
+from tests.kube.world import running
 from turnout.controllers.model import JobKey
 from turnout.controllers.runtime.controller import Metrics
 from turnout.controllers.runtime.owned_objects import JobObject

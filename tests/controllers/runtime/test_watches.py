@@ -11,7 +11,7 @@ from tests.controllers.jobs import NOW_S, role, with_status
 from tests.controllers.jobs import job as pytorchjob
 from tests.controllers.test_colossalaijob import ALL, COLOSSALAIJOB, after, job, launcher, others, worker
 from tests.controllers.test_colossalaijob import S as SUCCEEDED
-from tests.kube.world import ManualClock, settle
+from tests.kit.clock import ManualClock, settle
 from turnout.controllers.kinds.registry import by_api
 from turnout.controllers.model import JobKey, OwnedObjects, Setup
 from turnout.controllers.reconcile import NOTHING, reconcile

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.controllers.jobs import NOW_S
 from tests.controllers.test_hostile_jobs import JSON
 from tests.controllers.volcano.volcanojobs import VOLCANO, after, job, looked, phased, pod, task
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.controllers.kinds.volcanojob import VOLCANOJOB
 from turnout.controllers.kinds.volcanojob_life import ENDS, NEXT, PENDING, RESTARTING, RUNNING
 from turnout.controllers.model import Create, OwnedObjects, PodPhase, Setup

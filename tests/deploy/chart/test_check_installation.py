@@ -9,8 +9,8 @@ import socket
 import pytest
 
 from hack.images.wheels import ROOT
+from tests.kit.certificates import Authority
 from tests.scheduler_ext.server.test_tls import files, opened
-from tests.support.certificates import Authority
 
 SCRIPT = ROOT / "deploy/charts/turnout/files/check_installation.py"
 

@@ -15,7 +15,7 @@ from hack.controlplane.tools import cache
 from hack.controlplane.tools.parts import NEXT
 from hack.lint.code_blocks import run_by
 from tests.deploy.chart.test_readme import HELM, ROOT, typed
-from tests.support.serving import serving
+from tests.kit.listener import serving
 from turnout.kube import labels
 from turnout.simulator.cluster.node_builder import places_of
 from turnout.topology.map_formats import read_text

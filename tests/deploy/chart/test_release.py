@@ -15,7 +15,7 @@ import yaml
 from hack.chaos.chart.world import APART, CHART, cluster
 from hack.controlplane.errors import ApiError
 from hack.controlplane.tools import cache
-from tests.cluster import indexed_job, koordinator_gang, leaf_of, make_fabric
+from tests.kit.cluster import indexed_job, koordinator_gang, leaf_of, make_fabric
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio, pytest.mark.root]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tests import cluster as objects
+from tests.kit import cluster as objects
 from turnout.kube import labels
 from turnout.kube.node_health import CheckResult, NodeReport, encode_report, utc_datetime
 from turnout.simulator.api.model import ApiRefusal

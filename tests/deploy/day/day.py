@@ -18,8 +18,8 @@ from tests.deploy.day.programs import (
     NominatorProgram,
     PageProgram,
 )
-from tests.kube.world import ManualClock
-from tests.support.certificates import DAY, Authority
+from tests.kit.certificates import DAY, Authority
+from tests.kit.clock import ManualClock
 from turnout.autoscaler.controller.decision_log_writer import DecisionLogWriter
 from turnout.kube.node_health import utc_datetime
 from turnout.scheduler_ext.server.ports import TlsFiles

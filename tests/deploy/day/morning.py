@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kube.world import settle
+from tests.kit.clock import settle
 from turnout.kube import labels
 
 

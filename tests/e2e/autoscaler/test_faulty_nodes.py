@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import cluster
 from tests.e2e.autoscaler.lending import JOBS, PODS, signal_to, start_around, start_autoscaler, told
+from tests.kit import cluster
 from tests.launcher.agent.crew import Crew
 from turnout.kube import labels
 from turnout.kube.node_health import has_taint

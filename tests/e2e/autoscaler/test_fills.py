@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests import cluster
 from tests.e2e.autoscaler.lending import (
     AT_ONCE,
     KUBEFLOW,
@@ -15,6 +14,7 @@ from tests.e2e.autoscaler.lending import (
     start_around,
     start_autoscaler,
 )
+from tests.kit import cluster
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]

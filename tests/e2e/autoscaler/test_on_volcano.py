@@ -9,9 +9,9 @@ from __future__ import annotations
 import pytest
 
 from hack.controlplane.plane import free_ports
-from tests import cluster
 from tests.e2e.autoscaler.lending import AT_ONCE, GPU, decided, elastic, listed, runs, start_autoscaler, written
 from tests.e2e.test_peers import VOLCANO_CONF, install, peer
+from tests.kit import cluster
 
 pytestmark = [pytest.mark.real, pytest.mark.peers, pytest.mark.asyncio]
 JOBS = "/apis/batch.volcano.sh/v1alpha1/namespaces/default/jobs"

@@ -12,7 +12,6 @@ import pytest
 import pytest_asyncio
 
 from hack.controlplane.tools import cache
-from tests import cluster
 from tests.e2e.autoscaler.lending import (
     AT_ONCE,
     JOBS,
@@ -31,6 +30,7 @@ from tests.e2e.autoscaler.lending import (
 )
 from tests.e2e.autoscaler.webhook import Webhook, admission
 from tests.e2e.stage import Stage
+from tests.kit import cluster
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]

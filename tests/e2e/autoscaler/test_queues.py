@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from tests import cluster
 from tests.e2e.autoscaler.lending import (
     AT_ONCE,
     BATCH,
@@ -33,7 +32,8 @@ from tests.e2e.autoscaler.lending import (
     written,
 )
 from tests.e2e.stage import Stage
-from tests.support.published import published
+from tests.kit import cluster
+from tests.kit.published_crds import published
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]

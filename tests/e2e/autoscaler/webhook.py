@@ -11,8 +11,8 @@ from aiohttp import web
 
 from hack.controlplane.errors import ApiError
 from hack.controlplane.servers.programs import encoded
-from tests import cluster
 from tests.e2e.autoscaler.lending import JOBS
+from tests.kit import cluster
 
 NAME = "hands-off.turnout.test"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"

@@ -14,7 +14,7 @@ import pytest_asyncio
 from tests.controllers.jobs import role
 from tests.e2e.controllers.installed import install
 from tests.e2e.controllers.shared import compared
-from tests.support.published import published
+from tests.kit.published_crds import published
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 from hack.controlplane.tools.parts import NEXT
-from tests import cluster
 from tests.e2e.stories import create_priority_class
+from tests.kit import cluster
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio]

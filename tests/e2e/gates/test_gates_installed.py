@@ -14,8 +14,8 @@ from hack.codegen import chart
 from hack.controlplane.errors import ApiError
 from hack.controlplane.plane import free_ports
 from hack.controlplane.tools.parts import NEXT
-from tests import cluster
 from tests.e2e.gates.test_gates import GATE, PODS, gang, gated
+from tests.kit import cluster
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]

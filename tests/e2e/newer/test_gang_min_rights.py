@@ -6,10 +6,10 @@ import pytest
 
 from hack.controlplane.errors import ApiError
 from hack.controlplane.tools.parts import NEXT
-from tests import cluster
 from tests.deploy.test_autoscaler_account import NOT_OURS, guarded
 from tests.deploy.test_autoscaler_installed import AUTOSCALER, SYSTEM, install
 from tests.e2e.newer.test_native_resizes import GROUPS, SERVED
+from tests.kit import cluster
 from turnout.autoscaler.observe.native_gangs import patch_of, read_native_group
 
 POLICY = "turnout-autoscaler-resizes-gang-mins-only"

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from hack.controlplane.tools.parts import NEXT
-from tests import cluster
 from tests.e2e.stories import bound_now, fill
+from tests.kit import cluster
 
 GATES = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true"
 SERVED = ("--runtime-config=scheduling.k8s.io/v1beta1=true", GATES)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hack.controlplane.tools.parts import NEXT
-from tests import cluster
 from tests.e2e.stories import tempt
+from tests.kit import cluster
 from turnout.kube import labels
 
 GATE = "--feature-gates=GenericWorkload=true"

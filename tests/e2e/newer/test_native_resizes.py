@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from hack.controlplane.tools.parts import NEXT
-from tests import cluster
 from tests.e2e.autoscaler.lending import AT_ONCE, EVENTS, JOBS, PODS, elastic, start_autoscaler
+from tests.kit import cluster
 from turnout.kube import labels
 
 GATE = "--feature-gates=GenericWorkload=true"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hack.controlplane.tools.parts import NEXT
-from tests import cluster
 from tests.e2e.stories import bound_now, fill, refused
+from tests.kit import cluster
 
 GATES = "--feature-gates=GenericWorkload=true,TopologyAwareWorkloadScheduling=true,CompositePodGroup=true"
 VERSIONS = "--runtime-config=scheduling.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha3=true"

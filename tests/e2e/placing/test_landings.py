@@ -14,11 +14,11 @@ from collections import Counter
 
 import pytest
 
-from tests import cluster
 from tests.e2e.stage import Stage
 from tests.e2e.stories import PODS, bound_now, fill
 from tests.e2e.test_gang_waits import established
-from tests.support.published import published
+from tests.kit import cluster
+from tests.kit.published_crds import published
 from turnout.jobs.wishes import kai, koordinator, kueue, sets
 from turnout.kube import labels
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests import cluster
 from tests.e2e.stories import PODS, landed_where
+from tests.kit import cluster
 from turnout.kube import labels
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]

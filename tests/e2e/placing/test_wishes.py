@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests import cluster
 from tests.e2e.stories import bound_now, fill
+from tests.kit import cluster
 from turnout.jobs.wishes import kueue
 from turnout.kube import labels
 from turnout.scheduler_ext.model import EventReason

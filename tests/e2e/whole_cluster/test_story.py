@@ -28,7 +28,7 @@ from tests.e2e.whole_cluster.world import (
     start_autoscalers,
     whole_cluster,
 )
-from tests.support.saved import newest
+from tests.kit.saved_checkpoints import newest
 from turnout.launcher.rendezvous.arbiter import ROUND, unseal
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]

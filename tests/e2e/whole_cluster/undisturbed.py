@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tests.e2e.whole_cluster.history import History
 from tests.e2e.whole_cluster.world import DDP, ROOT, TRAIN_SCRIPT
-from tests.support.saved import newest
+from tests.kit.saved_checkpoints import newest
 
 
 class Alone(NamedTuple):

@@ -15,11 +15,11 @@ from pathlib import Path
 import aiohttp
 import yaml
 
-from tests import cluster
 from tests.e2e.autoscaler.lending import AT_ONCE, GPU, elastic, install, start_autoscaler
 from tests.e2e.launcher.operated import EXAMPLES, FIRST, JOBS, PODS, conditions, example, given, plain
 from tests.e2e.stage import MAP, Stage
 from tests.e2e.whole_cluster.history import History
+from tests.kit import cluster
 from turnout.kube import labels
 from turnout.simulator.cluster import kubeconfig
 from turnout.simulator.cluster.kubelet import Pace

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.kinds.manifests import BOUNDS, SAMPLES, colossal, elastic, lws, mindspore, mpi, ray
 from tests.jobs.test_kinds import GPU, indexed, pytorch, volcano
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.autoscaler.model import JobState
 from turnout.jobs.kinds import job_kind
 from turnout.jobs.kinds.indexedjob import INDEXED_JOB

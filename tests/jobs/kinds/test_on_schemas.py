@@ -14,7 +14,7 @@ from hack.controlplane.errors import ApiError
 from tests.deploy.test_autoscaler_installed import CRDS, loose_crd, serve
 from tests.jobs.kinds.manifests import SAMPLES
 from tests.jobs.kinds.test_every_kind import RESIZED
-from tests.support.published import find
+from tests.kit.published_crds import find
 from turnout.jobs.kinds.registry import KINDS
 from turnout.jobs.model import Bounds
 

@@ -10,12 +10,12 @@ import pytest
 from hack.controlplane.children import Children
 from hack.controlplane.plane import free_ports
 from tests.deploy.test_pages import SERVICES, get
+from tests.kit.listener import Listener
+from tests.kit.wait import until_async
 from tests.kube.world import kubeconfig
-from tests.support.serving import Listener
 
 IDLE = 1_100
 FILES = 512  # that the service may open: fewer than there are strangers
-WITHIN_S = 60.0
 
 
 class Api:
@@ -48,18 +48,6 @@ async def idle_connections(port, count):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def until(true, what):
-    """Wait until this is true."""
-    try:
-        async with asyncio.timeout(WITHIN_S):
-            while True:
-                if await true():
-                    return
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"not so within {WITHIN_S:.0f} s: {what}") from None
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", SERVICES)
 async def test_a_service_answers_its_probes_and_goes_on_beside_idle_strangers(name, tmp_path):
@@ -75,7 +63,7 @@ async def test_a_service_answers_its_probes_and_goes_on_beside_idle_strangers(na
 
     try:
         children.start(name, [*limited, sys.executable, "-m", module, *common, *flags])
-        await until(alive, f"{name} is alive: {children.log(name)[-1000:]}")
+        await until_async(alive, f"{name} is alive: {children.log(name)[-1000:]}")
         async with idle_connections(port, IDLE):
             before = api.came
             for _ in range(5):
@@ -84,7 +72,7 @@ async def test_a_service_answers_its_probes_and_goes_on_beside_idle_strangers(na
             async def asks():
                 return api.came > before + 2
 
-            await until(asks, f"{name} asks the API server")
+            await until_async(asks, f"{name} asks the API server")
         assert "Too many open files" not in children.log(name)
     finally:
         children.close()

@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from tests.kit.wait import until
 from turnout.launcher.addresses import free_port
 
 SECONDS = 40.0  # no wait of a test is longer
@@ -30,18 +30,6 @@ _LOOK = threading.Event()  # never set: what a wait waits for between two looks
 QUICK = ("--no-fork", "--heartbeat-s", "0.2", "--silence-s", "1")
 ENV = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "LANG", "TMPDIR")}
 RUN = (sys.executable, "-m", "turnout.launcher", "--log-format", "json")
-
-
-def until(look, what="it", seconds=SECONDS):
-    """Wait until `look` finds something, and give that. what: its name, or a function that describes the state of
-    things.
-    """
-    end = time.monotonic() + seconds
-    while not (found := look()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {seconds:g} s: {what() if callable(what) else what}")
-        _LOOK.wait(0.01)
-    return found
 
 
 def lines(job, file: str) -> list[dict]:

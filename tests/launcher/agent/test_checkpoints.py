@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import ENV, lines, running, until
+from tests.kit.wait import until
+from tests.launcher.agent.crew import ENV, lines, running
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import SlotState
 from turnout.launcher.checkpoint.storage.posix_store import open_store

@@ -10,7 +10,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.launcher.agent.crew import lines, until
+from tests.kit.wait import until
+from tests.launcher.agent.crew import lines
 from turnout.launcher.addresses import free_port
 from turnout.launcher.goodput.job_time import TimeKind
 from turnout.launcher.model import RoundRecord

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import lines, until
+from tests.kit.wait import until
+from tests.launcher.agent.crew import lines
 
 BIN = Path(sys.executable).parent
 

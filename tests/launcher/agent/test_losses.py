@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import until
+from tests.kit.wait import until
 
 KINDS = ("file", "majority", "none")
 

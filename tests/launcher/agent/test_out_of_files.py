@@ -13,7 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.launcher.agent.crew import ENV, until
+from tests.kit.wait import until
+from tests.launcher.agent.crew import ENV
 from turnout.launcher.addresses import free_port
 from turnout.launcher.checkpoint.arena.arena_files import private_folder, socket_in
 from turnout.launcher.checkpoint.format.daemon_messages import MAX_BYTES, Hello, Trust, encode, read_at_client

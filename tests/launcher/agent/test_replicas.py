@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import command_of, running, until
+from tests.kit.wait import until
+from tests.launcher.agent.crew import command_of, running
 from tests.launcher.agent.test_checkpoints import arenas, committed, gathered, job, lines, newest_round, started
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.format.arena_layout import SlotState, newest, offset_of

@@ -7,7 +7,7 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.launcher.agent.crew import until
+from tests.kit.wait import until
 from tests.launcher.agent.test_checkpoints import job, saved  # noqa: F401 -- job is a fixture
 from turnout.launcher.addresses import free_port
 from turnout.launcher.model import SaveOutcome, SaveTier

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from tests.launcher.agent.crew import running, until
+from tests.kit.wait import until
+from tests.launcher.agent.crew import running
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.launcher.agent.crew import until
+from tests.kit.wait import until
 
 AHEAD = ("--heartbeat-s", "0.2", "--silence-s", "5", "--last-call-s", "0")  # with a parent that imports ahead
 SLOW = "imports_slowly"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import until
+from tests.kit.wait import until
 
 pytestmark = pytest.mark.slow
 

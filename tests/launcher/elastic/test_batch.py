@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.elastic.batch import BadBatch, ElasticBatch
 
 BATCHES = st.builds(ElasticBatch, st.integers(1, 200), st.none() | st.integers(1, 50))

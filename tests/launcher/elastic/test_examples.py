@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from tests.support.saved import newest
+from tests.kit.saved_checkpoints import newest
 from turnout.launcher.checkpoint.dcp.writer import FlashStorageReader
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hack.lint.code_blocks import run_by
-from tests.support.saved import newest
+from tests.kit.saved_checkpoints import newest
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,8 @@ import signal
 
 import pytest
 
-from tests.launcher.agent.crew import Crew, until
+from tests.kit.wait import until
+from tests.launcher.agent.crew import Crew
 
 pytestmark = pytest.mark.slow
 

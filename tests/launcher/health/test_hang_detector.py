@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.health.hang_detector import (
     BUCKETS,
     MAX_COUNTED,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hack.bench.health.simulated_nodes import SimulatedNodes, numbers
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.errors import BadCheck
 from turnout.launcher.health.judge_nodes import Evidence, max_searches, next_groups
 from turnout.launcher.health.model import Check, FaultCause, Measured, SlowRule, StragglerLimits, Verdict

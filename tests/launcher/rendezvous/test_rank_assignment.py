@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
+from tests.kit.lines_run import lines_run
 from tests.topology.world import guide_table, paths
-from tests.work import lines_run
 from turnout.launcher.model import Member
 from turnout.launcher.rendezvous.rank_assignment import (
     LIMIT,

@@ -10,9 +10,10 @@ import time
 import pytest
 import pytest_asyncio
 
+from tests.kit.child_processes import children_of
+from tests.kit.wait import until_async
 from tests.launcher.agent.crew import command_of
-from tests.launcher.workers.testbed import PYTHON, SECONDS, WorkerTestbed, running, until, zombies
-from tests.support.children import children_of
+from tests.launcher.workers.testbed import PYTHON, SECONDS, WorkerTestbed, running, zombies
 from turnout.launcher.workers.worker_spec import CommandKind, StillRunning
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -157,7 +158,7 @@ async def test_a_second_stop_that_is_less_patient_wins(testbed):
     await testbed.start(testbed.program(DEAF))
     await testbed.line()
     patient = asyncio.create_task(testbed.stop(grace_s=25.0))
-    await until(lambda: not patient.done())
+    await until_async(lambda: not patient.done())
     began_s = time.monotonic()
     assert [each.signal for each in await testbed.stop(signal.SIGKILL, 0.0)] == ["SIGKILL"]
     assert [each.signal for each in await patient] == ["SIGKILL"]
@@ -273,7 +274,7 @@ async def test_while_a_lost_parent_is_replaced_the_agent_may_end_or_ask_for_one(
 
     testbed.hear = hear
     os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
-    await until(lambda: asked and asked[0].done())
+    await until_async(lambda: asked and asked[0].done())
     if then == "warm":
         assert len(set(parents_of_this_process()) - others) == 1
     await testbed.processes.close()
@@ -287,7 +288,7 @@ async def test_a_parent_that_keeps_dying_is_done_without(tmp_path):
         os.kill(testbed.told("parent_ready")[0]["pid"], signal.SIGKILL)
         assert [each.signal for each in await testbed.ended()] == ["SIGKILL"]
         await testbed.stop()
-        await until(lambda: testbed.told("parent_lost"))
+        await until_async(lambda: testbed.told("parent_lost"))
     assert [each.code for each in await testbed.run(testbed.program("print(1)"))] == [0]
     assert testbed.why == ["no parent is kept"]
     await testbed.processes.close()
@@ -330,7 +331,7 @@ asyncio.run(main())
         below = _below(process.pid)
         assert len(below) == (1 + 1 + 3 if moment == "training" else 1)
         process.kill()
-    await until(lambda: not any(running(pid) for pid in below), 5.0)
+    await until_async(lambda: not any(running(pid) for pid in below), "all have ended", 5.0)
     _reap()
 
 
@@ -359,7 +360,7 @@ asyncio.run(main())
         process.kill()
     assert all(running(pid) for pid in below)
     os.kill(parent, signal.SIGKILL)
-    await until(lambda: not any(running(pid) for pid in below), 5.0)
+    await until_async(lambda: not any(running(pid) for pid in below), "all have ended", 5.0)
     _reap()
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.workers.testbed import WorkerTestbed, until
+from tests.kit.wait import until_async
+from tests.launcher.workers.testbed import WorkerTestbed
 from turnout.launcher.cli.value_types import BadValue
 from turnout.launcher.cli.value_types import streams as choice
 from turnout.launcher.settings import Std
@@ -159,7 +160,7 @@ async def test_lines_are_repeated_while_a_process_runs_and_before_its_failure(tm
     tee = Stream(str(tmp_path / "log"), "p:")
     await testbed.start(testbed.program("import signal; print('now', flush=True); signal.pause()", stdout=tee))
     seen = []
-    await until(lambda: seen.append(capfd.readouterr().out) or "".join(seen) == "p:now\n")
+    await until_async(lambda: seen.append(capfd.readouterr().out) or "".join(seen) == "p:now\n")
     await testbed.stop()
     await testbed.start(testbed.program("import sys; print('why'); sys.exit(1)", stdout=tee))
     await testbed.ended()

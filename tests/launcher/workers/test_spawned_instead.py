@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.launcher.workers.testbed import PYTHON, WorkerTestbed, running, until
+from tests.kit.wait import until_async
+from tests.launcher.workers.testbed import PYTHON, WorkerTestbed, running
 from turnout.launcher.coordinator_messages import Formed
 from turnout.launcher.errors import BadElasticSpec
 from turnout.launcher.model import RestartBudget
@@ -323,7 +324,7 @@ async def test_for_how_long_a_start_would_wait_for_imports(tmp_path):
     first_s = testbed.processes.importing_s()
     assert 0 < testbed.processes.importing_s() < first_s <= 60.0
     await asyncio.to_thread((tmp_path / "fifo").write_text, "that is all")
-    await until(lambda: testbed.processes.importing_s() == 0.0)
+    await until_async(lambda: testbed.processes.importing_s() == 0.0)
     testbed.file("dies.py", "import os; os._exit(3)")
     testbed.file("dallies.py", "import signal; signal.pause()")
     dies = WorkerTestbed(tmp_path, preload=("dies",), env=testbed.env)
@@ -332,9 +333,9 @@ async def test_for_how_long_a_start_would_wait_for_imports(tmp_path):
     for each in (dies, dallies, plain, bare):
         await each.processes.warm()
     assert [each.processes.importing_s() for each in (plain, bare)] == [0.0, 0.0]
-    await until(lambda: len(dies.told("parent_lost")) == 3)  # no other one takes its place
+    await until_async(lambda: len(dies.told("parent_lost")) == 3)  # no other one takes its place
     assert dies.processes.importing_s() == 0.0
-    await until(lambda: dallies.processes.importing_s() == 0.0)
+    await until_async(lambda: dallies.processes.importing_s() == 0.0)
     for each in (testbed, dies, dallies, plain, bare):
         await each.processes.close()
 

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 from textwrap import dedent
 
+from tests.kit.wait import until_async
 from turnout.launcher.workers.worker_processes import WorkerProcesses
 from turnout.launcher.workers.worker_spec import CommandKind, SpawnSpec, Stream
 
@@ -95,17 +96,11 @@ class WorkerTestbed:
     async def line(self, local_rank: int = 0, seconds: float = SECONDS) -> str:
         """The first line that a process writes, once it is there."""
         path = Path(self._path(local_rank, "out"))
-        return await until(lambda: path.exists() and path.read_text().partition("\n")[1] and path.read_text(), seconds)
 
+        def first_line():
+            return path.exists() and path.read_text().partition("\n")[1] and path.read_text()
 
-async def until(look, seconds: float = SECONDS):
-    """Wait until `look` finds something, and give that."""
-    never = asyncio.Event()
-    async with asyncio.timeout(seconds):
-        while not (found := look()):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(never.wait(), 0.005)
-        return found
+        return await until_async(first_line, "a first line", seconds)
 
 
 def running(pid: int) -> bool:

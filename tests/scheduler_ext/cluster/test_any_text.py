@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import cluster, world
-from tests.support.examples import scaled
-from tests.world import World
+from tests.kit import cluster, world
+from tests.kit.hypothesis_examples import scaled
+from tests.kit.world import World
 from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kai
 from turnout.kube import labels

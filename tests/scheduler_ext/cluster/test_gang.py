@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from tests import world
-from tests.world import REQUIRED
+from tests.kit import world
+from tests.kit.world import REQUIRED
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes.model import GroupRule, Layer, Mode, Wish
 from turnout.kube import labels

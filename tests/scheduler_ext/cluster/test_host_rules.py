@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests import world
+from tests.kit import world
 from turnout.kube import labels
 from turnout.kube.pod_shape import shape_of
 from turnout.scheduler_ext.cluster.member import add_anti_affinity, anti_affinity_ports, max_per_host

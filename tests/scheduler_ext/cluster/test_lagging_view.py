@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.scheduler_ext.cluster.request_hints import CATCH_UP_S, LaggingView, offers_unknown_room
 
 

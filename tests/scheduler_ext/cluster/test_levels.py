@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import world
+from tests.kit import world
 from turnout.kube import labels
 from turnout.kube.node_capacity import ClusterSnapshot
 from turnout.scheduler_ext.cluster.levels import MAX_LEVELS, Levels, tier_of_label

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from tests import world
+from tests.kit import world
 from turnout.jobs.wishes.model import GroupRule
 from turnout.scheduler_ext.cluster.gang import GangGroup, group_members
 from turnout.scheduler_ext.cluster.member import member_of

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tests import world
+from tests.kit import world
 from turnout.jobs.gang import GangKey
 from turnout.kube.pod_shape import shape_of
 from turnout.scheduler_ext.cluster.request_hints import CONFIRM_S, FORGET_S, MAX_OBSERVATIONS, RejectedHosts

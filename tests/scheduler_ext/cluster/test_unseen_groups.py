@@ -4,8 +4,8 @@ from functools import partial
 
 import pytest
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.jobs.gang import POD_GROUP_VERSIONS, Dialect
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Sizing

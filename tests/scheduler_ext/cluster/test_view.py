@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World
+from tests.kit import world
+from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.jobs.wishes import sets
 from turnout.kube import labels
@@ -20,7 +20,7 @@ BERT = GangKey("default", "bert", Dialect.VOLCANO.value)
 
 
 def seen(w, made, **more):
-    """Show pods as tests.cluster builds them, and return their gang."""
+    """Show pods as tests.kit.cluster builds them, and return their gang."""
     w.put(*(world.see(each, **more) for each in made))
     return next(iter(w.view.gangs.values()))
 

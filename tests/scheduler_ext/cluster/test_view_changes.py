@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World
+from tests.kit import world
+from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.member import member_of

@@ -8,11 +8,11 @@ import copy
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from tests import cluster
-from tests.kube.world import ManualClock, settle
+from tests.kit import cluster
+from tests.kit.clock import ManualClock, settle
+from tests.kit.world import World, group
 from tests.scheduler_ext.reservation_map import ReservationMap
 from tests.scheduler_ext.shown import ShownExtender
-from tests.world import World, group
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.client.leased_calls import LeasedCalls

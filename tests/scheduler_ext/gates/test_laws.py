@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests import cluster
+from tests.kit import cluster
 from tests.scheduler_ext.gates.gated_world import Api, Killed, Writer, gang
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.world import World, koordinator
+from tests.kit.world import World, koordinator
 from turnout.scheduler_ext.planner.victims import choose_victims
 
 WALL_S = 1_770_000_000.0

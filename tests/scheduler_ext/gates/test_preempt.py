@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import cluster
+from tests.kit import cluster
 from tests.scheduler_ext.gates.gated_world import Api, Killed, Writer, gang
 from turnout.kube.cli_flags import BadSetting
 from turnout.kube.errors import ServerFault

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests import world
-from tests.kube.world import ManualClock, settle
+from tests.kit import world
+from tests.kit.clock import ManualClock, settle
+from tests.kit.world import REQUIRED, World
 from tests.scheduler_ext.reservation_map import ReservationMap
 from tests.scheduler_ext.shown import ShownExtender
-from tests.world import REQUIRED, World
 from turnout.jobs.reservation import Reservation, ReservationReason
 from turnout.kube import labels
 from turnout.kube.client.leased_calls import LeasedCalls

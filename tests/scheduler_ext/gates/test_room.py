@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests import world
+from tests.kit import world
+from tests.kit.world import World
 from tests.scheduler_ext.gates.gated_world import GATE
-from tests.world import World
 
 THEIRS = [{"name": "example.com/hold"}]
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
 from tests.scheduler_ext.gates.gated_world import gang
 from tests.scheduler_ext.writers.test_release_all import NOW_S, Calls
 from turnout.kube.errors import Forbidden, NotFound

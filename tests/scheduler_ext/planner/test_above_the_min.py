@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import world
+from tests.kit import world
+from tests.kit.hypothesis_examples import scaled
+from tests.kit.lines_run import lines_run
+from tests.kit.world import REQUIRED, World, leaves
 from tests.scheduler_ext.planner.test_plans import overdrawn
-from tests.support.examples import scaled
-from tests.work import lines_run
-from tests.world import REQUIRED, World, leaves
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S
 from turnout.scheduler_ext.planner.order import hosted_members, order_seats, position_of

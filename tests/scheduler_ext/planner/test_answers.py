@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World, leaves
+from tests.kit import world
+from tests.kit.world import REQUIRED, World, leaves
 from turnout.kube import labels
 from turnout.scheduler_ext.model import EventReason, Rules, Victims
 from turnout.scheduler_ext.planner.answers import answer_preempt

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests import world
-from tests.world import REQUIRED, World
+from tests.kit import world
+from tests.kit.world import REQUIRED, World
 from turnout.kube import labels
 
 NOTES = {"near": {}, "in one leaf": REQUIRED, "in pairs": {labels.PODS_PER_HOST_MULTIPLE: "2"}}

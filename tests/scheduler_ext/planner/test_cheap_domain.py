@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hack.bench.placement import preemptions
-from tests import world
+from tests.kit import world
+from tests.kit.world import World, leaves
 from tests.scheduler_ext.planner.test_victims import HIGH, LATER_S, key, preempted
-from tests.world import World, leaves
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.preemption import GangLoss, Victim, cheap_hosts, estimate_cost
 

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.jobs.gang import GangKey
 from turnout.jobs.reservation import Reservation, ReservationReason
 from turnout.kube import labels

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.kube.labels import GPU_RESOURCES
 from turnout.kube.objects import Taint
 from turnout.scheduler_ext.planner.fabric_quality import (

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World
+from tests.kit import world
+from tests.kit.world import REQUIRED, World
 from turnout.jobs.wishes import kueue
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.holds import holds

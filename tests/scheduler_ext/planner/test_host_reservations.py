@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.jobs.reservation import MAX_RESERVATIONS, Reservation, ReservationReason
 from turnout.scheduler_ext.planner.reservations import Reservations
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.jobs.gang import Dialect
 from turnout.jobs.wishes import kai, kueue, sets
 from turnout.kube import labels

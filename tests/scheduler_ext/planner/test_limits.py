@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, Told, World
+from tests.kit import world
+from tests.kit.world import REQUIRED, Told, World
 from turnout.jobs.gang import Dialect, GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.gang import Gang

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests import cluster, world
+from tests.kit import cluster, world
+from tests.kit.world import World, leaves
 from tests.scheduler_ext.planner.test_preferences import labelled, prefers
-from tests.world import World, leaves
 
 FULL = 8  # GPUs of a node
 

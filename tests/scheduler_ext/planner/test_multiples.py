@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World, leaves
+from tests.kit import world
+from tests.kit.world import REQUIRED, World, leaves
 from turnout.kube import labels
 from turnout.topology.place import complete_multiples
 

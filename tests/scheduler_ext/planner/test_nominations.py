@@ -5,8 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World, leaves
+from tests.kit import world
+from tests.kit.world import REQUIRED, World, leaves
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext.model import Rules

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World
+from tests.kit import world
+from tests.kit.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.batches import Work
 from turnout.scheduler_ext.planner.order import rows_outside_shared_domain

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import cluster, world
-from tests.world import World, leaves
+from tests.kit import cluster, world
+from tests.kit.world import World, leaves
 from turnout.kube import labels
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.jobs.wishes import kueue
 from turnout.kube import labels
 

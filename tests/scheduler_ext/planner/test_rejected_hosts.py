@@ -4,8 +4,8 @@ out of the scheduler's list.
 
 import pytest
 
-from tests import cluster, world
-from tests.world import REQUIRED, World, leaves
+from tests.kit import cluster, world
+from tests.kit.world import REQUIRED, World, leaves
 from turnout.scheduler_ext.cluster.request_hints import CONFIRM_S, FORGET_S
 from turnout.scheduler_ext.model import EventReason
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.jobs.gang import GangKey
 from turnout.kube.node_capacity import Charge, ClusterSnapshot
 from turnout.kube.pod_shape import shape_of

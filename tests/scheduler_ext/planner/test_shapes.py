@@ -6,8 +6,8 @@ from functools import cache
 
 import pytest
 
-from tests import cluster, world
-from tests.world import REQUIRED, World, leaves
+from tests.kit import cluster, world
+from tests.kit.world import REQUIRED, World, leaves
 from turnout.kube import labels
 
 CLUSTERS = 250  # of each way of asking

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World
+from tests.kit import world
+from tests.kit.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.request import SoftTerm
 from turnout.scheduler_ext.planner.steps import STEPS

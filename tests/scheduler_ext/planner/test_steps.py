@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests import world
+from tests.kit import world
+from tests.kit.world import REQUIRED, World
 from tests.scheduler_ext.planner.test_work import asks
-from tests.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.batches import Work
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.kube import labels
 from turnout.scheduler_ext.planner.nominations import path_above, plan_annotations
 from turnout.topology.fabric import EMPTY, build

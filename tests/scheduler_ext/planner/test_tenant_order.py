@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.jobs.wishes import koordinator, kueue
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S

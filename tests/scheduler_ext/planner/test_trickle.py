@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import world
-from tests.support.examples import scaled
-from tests.world import REQUIRED, World
+from tests.kit import world
+from tests.kit.hypothesis_examples import scaled
+from tests.kit.world import REQUIRED, World
 from turnout.kube import labels
 from turnout.topology.fabric import ring_cost
 

@@ -5,9 +5,9 @@ import random
 
 import pytest
 
-from tests import world
-from tests.support.examples import scaled
-from tests.world import REQUIRED, World, leaves
+from tests.kit import world
+from tests.kit.hypothesis_examples import scaled
+from tests.kit.world import REQUIRED, World, leaves
 from turnout.jobs.gang import GangKey
 from turnout.kube import labels
 from turnout.scheduler_ext.model import Victims

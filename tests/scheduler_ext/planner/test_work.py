@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests import world
-from tests.world import REQUIRED, World
+from tests.kit import world
+from tests.kit.world import REQUIRED, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.view import MAX_PATIENCE_S, PATIENCE_S

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.kube.world import ManualClock, running, settle
+from tests.kit.clock import ManualClock, settle
+from tests.kube.world import running
 from turnout.scheduler_ext.model import EventReason, Notice
 from turnout.scheduler_ext.server.events import BURST, MAX_NAMESPACES, MAX_NOTICES_PER_NAMESPACE, DecisionEvents
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests import cluster, world
+from tests.kit import cluster, world
+from tests.kit.world import REQUIRED, Told, World
 from tests.scheduler_ext.shown import ShownExtender
-from tests.world import REQUIRED, Told, World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import Toleration

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests import world
+from tests.kit import world
+from tests.kit.wait import until_async
 from tests.scheduler_ext.server.test_extender import Story
-from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, preempt_body, raw, until
+from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, preempt_body, raw
 from turnout.kube.objects import Pod
 from turnout.kube.server.http_connection import ConnectionLimits
 from turnout.scheduler_ext.model import Answer, EventReason
@@ -275,7 +276,7 @@ async def test_on_leaving_it_is_not_ready_but_still_answers():
 async def test_a_request_in_hand_is_answered_when_the_ports_close():
     async with opened() as served, raw(served.listeners.port) as (reader, writer):
         writer.write(head(len(body())) + body()[:10])
-        await until(lambda: served.counted("turnout_extender_requests_in_flight") == 1)
+        await until_async(lambda: served.counted("turnout_extender_requests_in_flight") == 1)
         closing = asyncio.create_task(served.listeners.__aexit__(None, None, None))
         writer.write(body()[10:])
         assert json.loads((await one_answer(reader))[1]) == FILTERED

@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, raw, rest, until
+from tests.kit.wait import until_async
+from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, opened, raw, rest
 from turnout.scheduler_ext.wire.extender_v1 import MAX_BYTES, MAX_VALUES
 
 pytestmark = pytest.mark.timeout(60)
@@ -169,8 +170,9 @@ async def test_a_caller_that_never_takes_its_answer_is_dropped():
         async with raw(served.listeners.port) as (reader, writer):
             reader._transport.pause_reading()  # what the kernel holds is all that it takes
             writer.write(head(len(big)) + big)
-            await until(lambda: served.counted("turnout_extender_requests_total", verb="filter", outcome="no_advice"))
-            await until(lambda: not served.counted("turnout_extender_connections"))
+            labels = {"verb": "filter", "outcome": "no_advice"}
+            await until_async(lambda: served.counted("turnout_extender_requests_total", **labels))
+            await until_async(lambda: not served.counted("turnout_extender_connections"))
         served.extender.error = None
         assert await still_answers(served)
 
@@ -261,7 +263,7 @@ async def test_all_bodies_together_may_hold_only_so_much():
 
 
 async def _in_flight(served, count):
-    await until(lambda: served.counted("turnout_extender_requests_in_flight") == count)
+    await until_async(lambda: served.counted("turnout_extender_requests_in_flight") == count)
 
 
 @pytest.mark.asyncio

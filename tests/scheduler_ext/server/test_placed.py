@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests import world
+from tests.kit import world
+from tests.kit.world import World
 from tests.scheduler_ext.server.test_extender import Story
-from tests.world import World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.scheduler_ext.cluster.member import member_of

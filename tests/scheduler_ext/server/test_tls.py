@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from tests.scheduler_ext.server_support import Scripted, body, head, one_answer, until
-from tests.support.certificates import DAY, NOW, Authority, caller
+from tests.kit.certificates import DAY, NOW, Authority, caller
+from tests.kit.wait import until_async
+from tests.scheduler_ext.server_support import Scripted, body, head, one_answer
 from turnout.kube.client.clock import RealClock
 from turnout.scheduler_ext.model import BadCertificate
 from turnout.scheduler_ext.server.metrics import Metrics
@@ -77,7 +78,7 @@ async def opened(tls, extender=None):
     metrics, clock = Metrics(), Hand()
     async with Listeners(extender or Scripted(), metrics, Listen(port=0, health_port=0, tls=tls)) as listeners:
         following = asyncio.create_task(listeners.follow(clock))
-        await until(lambda: clock.asked_s)
+        await until_async(lambda: clock.asked_s)
         try:
             yield listeners, clock, metrics
         finally:
@@ -282,7 +283,7 @@ async def test_the_webhooks_port_serves_a_renewed_certificate_without_a_restart(
     clock = Hand()
     async with WebhookPort(Scripted(), Metrics(), "127.0.0.1", 0, files(tmp_path, authority.sign("first"))) as webhook:
         following = asyncio.create_task(webhook.follow(clock))
-        await until(lambda: clock.asked_s)
+        await until_async(lambda: clock.asked_s)
         async with called(webhook, caller(authority, tmp_path)) as before:
             assert _subject(before) == "first"
         files(tmp_path, authority.sign("second", ends=NOW + 60 * DAY))

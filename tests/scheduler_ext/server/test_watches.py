@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from tests import world
-from tests.kube.world import ManualClock, running, settle
+from tests.kit import world
+from tests.kit.clock import ManualClock, settle
+from tests.kube.world import running
 from turnout.jobs.gang import COMPOSITE_GROUP_PATH, POD_GROUP_PATHS, Dialect
 from turnout.kube import labels
 from turnout.kube.client.clock import RealClock

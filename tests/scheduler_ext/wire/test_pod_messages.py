@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import cluster
+from tests.kit import cluster
 from turnout.kube import labels
 from turnout.scheduler_ext.model import BadRequest
 from turnout.scheduler_ext.wire.extender_v1 import MAX_BYTES, MAX_VALUES

@@ -9,7 +9,7 @@ import json
 import msgspec
 
 from hack.controlplane.nodes import gpu_node
-from tests.kube.world import ManualClock
+from tests.kit.clock import ManualClock
 from tests.scheduler_ext.shown import ShownExtender
 from turnout.jobs.gang import Dialect
 from turnout.kube.objects import Node, Owner, Pod, PodGroup

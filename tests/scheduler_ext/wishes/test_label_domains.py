@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import world
-from tests.world import World
+from tests.kit import world
+from tests.kit.world import World
 from turnout.jobs.wishes import kueue
 from turnout.scheduler_ext.model import Rules
 from turnout.scheduler_ext.planner.answers import violations

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tests import cluster
-from tests.kube.world import settle
+from tests.kit import cluster
+from tests.kit.clock import settle
 from tests.scheduler_ext.gates.gated_world import GATE, Api, Killed, Writer, gang
 from turnout.kube import labels
 from turnout.kube.errors import ServerFault

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests import world
-from tests.kube.world import ManualClock
+from tests.kit import world
+from tests.kit.clock import ManualClock
+from tests.kit.world import World
 from tests.scheduler_ext.shown import ShownExtender
-from tests.world import World
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.client.leased_calls import LeasedCalls

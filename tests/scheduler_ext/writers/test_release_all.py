@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tests import cluster
+from tests.kit import cluster
 from tests.scheduler_ext.gates.gated_world import GATE, Api, gang
 from turnout.kube.errors import Forbidden
 from turnout.kube.times import unix_s

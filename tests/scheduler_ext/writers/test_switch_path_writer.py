@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests import world
-from tests.kube.world import ManualClock
+from tests.kit import world
+from tests.kit.clock import ManualClock
+from tests.kit.world import World
 from tests.scheduler_ext.shown import ShownExtender
 from tests.scheduler_ext.writers.test_nomination_writer import Pods
-from tests.world import World
 from turnout.kube import labels
 from turnout.kube.client.leased_calls import LeasedCalls
 from turnout.kube.errors import Conflict, Forbidden, Rejected, ServerFault

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.simulator.processes import pod_lifecycle as lifecycles
 from turnout.simulator.processes.pod_lifecycle import (
     KILL,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit.hypothesis_examples import scaled
 from tests.simulator.replay.world import POLICY, SOON, Eyes, job, longer, streams
-from tests.support.examples import scaled
 from turnout.simulator.replay.model import ReplayRules
 from turnout.simulator.replay.run import Compared, replay
 from turnout.simulator.replay.traces import Labels, draw_trace, labelled

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, suppress
 
-from tests.support.serving import serving
+from tests.kit.listener import serving
 
 
 @asynccontextmanager

@@ -8,12 +8,12 @@ from collections import Counter
 import pytest
 import yaml
 
-from tests import cluster
 from tests.controllers import elasticjobs
 from tests.controllers.volcano import volcanojobs
 from tests.e2e.autoscaler import lending
 from tests.e2e.autoscaler.lending import AT_ONCE, PODS, elastic, start_around, start_autoscaler
 from tests.e2e.controllers.installed import ROOT, install
+from tests.kit import cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.asyncio]
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.launcher.agent.crew import until
+from tests.kit.wait import until
 from tests.launcher.checkpoint.daemon.saver import bytes_of, record_of
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id, private_folder, socket_in

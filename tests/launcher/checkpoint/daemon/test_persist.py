@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.launcher.agent.crew import until
+from tests.kit.wait import until
 from tests.launcher.checkpoint.daemon.test_daemon import daemon, hello  # noqa: F401 -- daemon is a fixture
 from tests.launcher.checkpoint.storage import world
 from turnout.launcher.checkpoint.arena.arena import Arena

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from tests.kit.wait import until_async
 from tests.launcher.checkpoint.daemon.test_daemon import record, save
-from tests.launcher.workers.testbed import until
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import private_folder
 from turnout.launcher.checkpoint.daemon.agent_client import AgentClient
@@ -54,7 +54,7 @@ class Worker:
         """Kill the daemon, and wait for the next one. Give whether a training process had to ask for that."""
         before = self.pid
         os.kill(before, signal.SIGKILL)
-        await until(lambda: self.pid not in (None, before))
+        await until_async(lambda: self.pid not in (None, before))
 
     def seal(self, arena, step):
         generation, sealed = save(arena, step)

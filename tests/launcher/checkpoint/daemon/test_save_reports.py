@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.wait import until_async
 from tests.launcher.checkpoint.daemon.test_daemon import record
 from tests.launcher.checkpoint.daemon.test_persist import save as save_for_storage
 from tests.launcher.checkpoint.daemon.test_restarts import Worker
-from tests.launcher.workers.testbed import until
 from turnout.launcher.checkpoint.daemon.persist import CommitCoordinator, SaveJob, SaveState
 from turnout.launcher.checkpoint.daemon.save_reports import SaveReportReader, SaveReports, ends_of
 from turnout.launcher.checkpoint.format.daemon_messages import Bye, Save, SaveEnded, encode
@@ -140,7 +140,7 @@ class Saver(Worker):
         return [(each["step"], each["tier"].value, each["outcome"].value) for each in reports]
 
     async def ended(self, *end):
-        await until(lambda: end in self.ends())
+        await until_async(lambda: end in self.ends())
 
 
 @pytest.mark.asyncio
@@ -187,7 +187,7 @@ async def test_what_ends_while_the_daemon_ends_is_heard(tmp_path):
 async def test_a_commit_without_all_shards_ends(tmp_path, happens, outcome):
     commits = CommitCoordinator("job", lambda what, fields: None)
     committing = asyncio.create_task(commits.commit(record(7, 0, 3), Save(0, 1, 7, str(tmp_path))))
-    await until(lambda: len(commits))
+    await until_async(lambda: len(commits))
     happens(commits)
     assert await committing is outcome
     assert len(commits) == 0

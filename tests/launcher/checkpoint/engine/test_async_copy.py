@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.kit.hypothesis_examples import scaled
 from tests.launcher.checkpoint.engine.states import same
-from tests.support.examples import scaled
 
 
 class Training:

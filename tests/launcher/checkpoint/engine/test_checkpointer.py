@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.launcher.agent.crew import until
+from tests.kit.hypothesis_examples import scaled
+from tests.kit.wait import until
 from tests.launcher.checkpoint.daemon.test_daemon import DaemonProcess
 from tests.launcher.checkpoint.engine.states import DTYPES, same, states, tensor_of, training
 from tests.launcher.checkpoint.storage.world import Said
-from tests.support.examples import scaled
 from turnout.launcher.checkpoint.arena.arena import ArenaBusy
 from turnout.launcher.checkpoint.engine.checkpointer import Checkpointer
 from turnout.launcher.checkpoint.storage.posix_store import open_store

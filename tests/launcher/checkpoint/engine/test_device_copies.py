@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.gpu.late_streams import LateStreams, Training, copied, same
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 
 ACTS = ("step", "overlapped", "blocking", "wait", "write")
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.launcher.agent.crew import until
+from tests.kit.wait import until
 from tests.launcher.checkpoint.engine.states import same, training
 from turnout.launcher.errors import BadCheckpoint, BadState, StorageFailed
 from turnout.launcher.flash_checkpoint import (

@@ -7,8 +7,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.kit.hypothesis_examples import scaled
 from tests.launcher.checkpoint.engine.states import same
-from tests.support.examples import scaled
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
 
 FROZEN_BYTES = 4 * (1 << 16)

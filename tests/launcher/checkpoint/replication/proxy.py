@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from tests.support.serving import Listener
+from tests.kit.listener import Listener
 
 
 class Wire:

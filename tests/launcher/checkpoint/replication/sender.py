@@ -8,7 +8,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from tests.launcher.checkpoint.replication.world import ReplicaDaemon, until
+from tests.kit.wait import until_async
+from tests.launcher.checkpoint.replication.world import ReplicaDaemon
 from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, RestorePlace
 
 
@@ -18,7 +19,7 @@ async def main(folder, port, step):
     await daemon.round(RestorePlace(1, 0, 1, 2, replica_group=replica_group))
     while True:
         await daemon.save(step)
-        await until(lambda: daemon.replicator.progress()[0] == step)  # noqa: B023 -- it is over before the next one
+        await until_async(lambda: daemon.replicator.progress()[0] == step)  # noqa: B023 -- it is over before the next one
         print(step, flush=True)
         step += 1
 

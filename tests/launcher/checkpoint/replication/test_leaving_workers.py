@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.wait import until
 from tests.launcher.agent.conftest import crew
-from tests.launcher.agent.crew import until
 from tests.launcher.agent.test_checkpoints import arenas, arenas_of, committed, lines
 from tests.launcher.agent.test_replicas import FLASH, kept, lose, starts
 from turnout.launcher.checkpoint.arena.arena import Arena

@@ -9,8 +9,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests.kit.wait import until_async
 from tests.launcher.checkpoint.replication.proxy import Wire
-from tests.launcher.checkpoint.replication.world import TOKEN, ReplicaDaemon, bytes_of, record_of, until
+from tests.launcher.checkpoint.replication.world import TOKEN, ReplicaDaemon, bytes_of, record_of
 from turnout.launcher.checkpoint.format.arena_layout import PAGE_BYTES, ShardRecord
 from turnout.launcher.checkpoint.replication.peer_connection import (
     PROOF_BYTES,
@@ -148,7 +149,7 @@ async def test_a_message_not_for_a_daemon_ends_the_connection(job, message):
     with pytest.raises((PeerUnavailable, BadFrame)):
         await connection.receive()
     connection.close()
-    await until(lambda: "frame_refused" in job[1].words())
+    await until_async(lambda: "frame_refused" in job[1].words())
 
 
 def positions():
@@ -178,11 +179,11 @@ async def test_a_byte_that_is_another_one_when_it_arrives_is_found(job, at):
     await job.form(wires={1: await wire.open()})
     wire.flip = at
     await job.save(4)
-    await until(lambda: {"replica_failed", "replica_refused"} & {*job[0].words()}, lambda: job.told)
+    await until_async(lambda: {"replica_failed", "replica_refused"} & {*job[0].words()}, lambda: job.told)
     assert job[1].kept(job[0]) == []
     for step in (5, 6):
         await job.save(step)
-        await until(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.told)
+        await until_async(lambda step=step: job[0].replicator.progress()[0] == step, lambda: job.told)
     assert job[1].kept(job[0])[0] == 6
     await wire.close()
 
@@ -196,11 +197,11 @@ async def test_a_wire_that_is_cut_in_mid_copy_leaves_the_one_before_it(job):
         await job.copied(step)
     wire.cut = wire.sent + (5 << 20)
     await job.save(6)
-    await until(lambda: "replica_failed" in job[0].words())
+    await until_async(lambda: "replica_failed" in job[0].words())
     assert job[1].kept(job[0]) == [5]
     wire.cut = None
     await job.save(7)
-    await until(lambda: job[0].replicator.progress()[0] == 7, lambda: job.told)
+    await until_async(lambda: job[0].replicator.progress()[0] == 7, lambda: job.told)
     assert job[1].kept(job[0]) == [7, 5]
     await wire.close()
 
@@ -227,7 +228,7 @@ async def test_a_sender_that_is_killed_leaves_the_newest_whole_copy(tmp_path, ki
         told = (await sender.stdout.read()).split()
         await sender.wait()
         owner = Owner()
-        await until(lambda: not daemon.replicator.busy(), "what was begun ends")
+        await until_async(lambda: not daemon.replicator.busy(), "what was begun ends")
         steps = daemon.kept(owner)
         assert steps[0] >= max(map(int, told), default=newest)
         torn += len(steps) < 2
@@ -250,6 +251,6 @@ async def test_the_parts_of_the_stream_are_where_they_are_thought_to_be(job):
     wire = Wire(job[1].endpoint.port)
     await job.form(wires={1: await wire.open()})
     await job.save(4)
-    await until(lambda: job[0].replicator.progress()[0] == 4)
+    await until_async(lambda: job[0].replicator.progress()[0] == 4)
     assert wire.sent == GREET_BYTES + OFFER_BYTES + SUMS_BYTES + len(bytes_of(4, 0)) + PROOF_BYTES
     await wire.close()

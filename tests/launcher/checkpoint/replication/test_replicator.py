@@ -8,7 +8,8 @@ import socket
 import msgspec
 import pytest
 
-from tests.launcher.checkpoint.replication.world import ReplicaDaemon, until
+from tests.kit.wait import until_async
+from tests.launcher.checkpoint.replication.world import ReplicaDaemon
 from turnout.launcher.checkpoint.format.arena_layout import offset_of
 from turnout.launcher.coordinator_messages import ALL, HeldStep
 from turnout.launcher.errors import BadCheckpoint
@@ -38,7 +39,7 @@ async def test_a_copy_goes_with_the_word_of_where_in_storage_it_belongs(job):
     await job[0].save(5)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
-            await until(lambda: job[0].kept(job[1]))
+            await until_async(lambda: job[0].kept(job[1]))
     await job[1].tell(word)
     await job.copied(5)
     assert job[0].goes(job[1]) == {5: "checkpoints/5"}
@@ -258,7 +259,7 @@ async def test_a_save_that_finds_no_room_ends_the_copy_that_is_under_way(job):
     job = job(2, bytes_s=1 << 20)
     await job.form()
     await job.save(4)
-    await until(lambda: any(slot.pinned for slot in job[0].arena.slots()))
+    await until_async(lambda: any(slot.pinned for slot in job[0].arena.slots()))
     assert job[0].replicator.abandon_copy()
     assert not any(slot.pinned for slot in job[0].arena.slots())
 

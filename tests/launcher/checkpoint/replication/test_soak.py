@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from tests.kit.wait import until
 from tests.launcher.agent.conftest import crew
-from tests.launcher.agent.crew import until
 from tests.launcher.agent.test_checkpoints import SAVES, lines
 from tests.launcher.agent.test_replicas import lose
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
+from tests.kit.wait import until_async
 from turnout.launcher.checkpoint.arena.arena import Arena
 from turnout.launcher.checkpoint.arena.arena_files import boot_id
 from turnout.launcher.checkpoint.daemon.rank_store import RankStore
@@ -22,7 +21,6 @@ from turnout.launcher.coordinator_messages import DaemonEndpoint, ReplicaGroup, 
 from turnout.launcher.model import SaveTier
 
 TOKEN = b"0123456789abcdef"
-WITHIN_S = 30.0
 BYTES = 9 * (1 << 20) + 77  # three chunks, the last of which is short
 
 
@@ -34,17 +32,6 @@ def bytes_of(step, rank, size=BYTES):
     """Give the bytes of this rank at this step: no other step or rank has any 8 of them in the same place."""
     words = np.arange((PAGE_BYTES + size) // 8 + 1, dtype=np.uint64) + np.uint64((step << 40) + (rank << 32))
     return words.view(np.uint8)[: PAGE_BYTES + size]
-
-
-async def until(look, what="it"):
-    """Wait until `look` finds something, and give that. what: its name, or a function that describes the state of
-    things.
-    """
-    end_s = time.monotonic() + WITHIN_S
-    while not (found := look()):
-        assert time.monotonic() < end_s, what() if callable(what) else what
-        await asyncio.sleep(0.002)
-    return found
 
 
 @dataclass
@@ -113,7 +100,7 @@ class ReplicaDaemon:
     async def seal(self, step, target=""):
         """Save as a training process does, whose word of it is still on its way to the daemon. Give that word."""
         record = record_of(step, self.rank, self.seat.ranks, self.seat.round, self.size)
-        generation = await until(lambda: [got for got in [self.arena.begin(record)] if got is not None])
+        generation = await until_async(lambda: [got for got in [self.arena.begin(record)] if got is not None])
         (generation,) = generation
         self.arena.map(generation, record.shard_bytes)[:] = bytes_of(step, self.rank, self.size)
         sealed = self.arena.seal(generation, record)
@@ -196,7 +183,11 @@ class Job:
 
     async def copied(self, step):
         """Wait until each has this step at its replica holders."""
-        await until(lambda: all(each.replicator.progress()[0] == step for each in self.daemons), lambda: self.told)
+
+        def has_copies():
+            return all(each.replicator.progress()[0] == step for each in self.daemons)
+
+        await until_async(has_copies, lambda: self.told)
 
     @property
     def told(self):

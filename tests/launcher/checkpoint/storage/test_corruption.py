@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit.hypothesis_examples import scaled
 from tests.launcher.checkpoint.storage.world import SMALL_BYTES, Said, commit, save, save_all, whole
-from tests.support.examples import scaled
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore
 from turnout.launcher.checkpoint.storage.step_reader import load, manifest_of, newest, verify
 from turnout.launcher.errors import BadCheckpoint, LauncherError

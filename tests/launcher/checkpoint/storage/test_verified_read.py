@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit.hypothesis_examples import scaled
 from tests.launcher.checkpoint.storage.world import save, save_all
-from tests.support.examples import scaled
 from turnout.launcher.checkpoint.format.manifest import write_note
 from turnout.launcher.checkpoint.format.shard_file import BLOCK_BYTES, CHUNK_BYTES, sums_of
 from turnout.launcher.checkpoint.storage.posix_store import PosixStore

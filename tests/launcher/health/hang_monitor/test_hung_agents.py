@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import until
+from tests.kit.wait import until
 from turnout.launcher.addresses import free_port
 from turnout.launcher.model import Exit
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.wait import until_async
 from tests.launcher.health.hang_monitor.scripts import COMPILES, REDUCES, UNMARKED
-from tests.launcher.workers.testbed import WorkerTestbed, until
+from tests.launcher.workers.testbed import WorkerTestbed
 from turnout.launcher.errors import BadStacks
 from turnout.launcher.health.hang_detector import HangLimits, HangPolicy
 from turnout.launcher.health.hang_monitor.monitor import HangMonitor, RunningWorkers
@@ -47,8 +48,8 @@ async def hang(root):
     try:
         await testbed.start(*orders(testbed, watched))
         watching.begin(RunningWorkers(watched, testbed.processes.pids, 0, 3))
-        await until(lambda: [what for what, _ in said if what == "stacks_taken"], SPIES_S)
-        await until(lambda: len([what for what, _ in said if what == "process_hung"]) == 3)
+        await until_async(lambda: [what for what, _ in said if what == "stacks_taken"], "stacks are taken", SPIES_S)
+        await until_async(lambda: len([what for what, _ in said if what == "process_hung"]) == 3)
         written = {path.name: path.read_bytes() for path in (root / "timeline").iterdir()}
         pids = testbed.processes.pids()
         await testbed.line(MARKS)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.agent.crew import until
-from tests.support.children import children_of
+from tests.kit.child_processes import children_of
+from tests.kit.wait import until
 from turnout.launcher.addresses import free_port
 from turnout.launcher.health.judge_nodes import next_groups
 from turnout.launcher.health.model import Check, FaultCause, ProbeStage

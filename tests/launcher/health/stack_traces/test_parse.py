@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.examples import scaled
+from tests.kit.hypothesis_examples import scaled
 from turnout.launcher.errors import BadStacks
 from turnout.launcher.health.stack_traces.parse import MAX_BYTES, read, state_of, write
 from turnout.launcher.health.stack_traces.stack_tree import (

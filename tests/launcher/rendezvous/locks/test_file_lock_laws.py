@@ -9,8 +9,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit.hypothesis_examples import scaled
 from tests.launcher.rendezvous.locks.world import record
-from tests.support.examples import scaled
 from turnout.launcher.rendezvous.arbiter import next_round
 from turnout.launcher.rendezvous.locks.file_lock import FileLock
 

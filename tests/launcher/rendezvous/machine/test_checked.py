@@ -6,11 +6,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from tests.kit.hypothesis_examples import scaled
 from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.network import Network
 from tests.launcher.rendezvous.machine.nodes import HARD, SLOW, Nodes
 from tests.launcher.rendezvous.machine.test_machine import IMPORTS, PATIENCE_S, WHO, Machine, Majority, case
-from tests.support.examples import scaled
 from turnout.launcher.health.hang_detector import HangAction
 from turnout.launcher.model import Reason
 from turnout.launcher.rendezvous.state import Phase

@@ -5,9 +5,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.kit.hypothesis_examples import scaled
 from tests.launcher.rendezvous.machine.agents import Agent
 from tests.launcher.rendezvous.machine.network import Network
-from tests.support.examples import scaled
 from turnout.launcher.model import ElasticSpec
 from turnout.launcher.rendezvous.state import Phase
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.support.serving import serving
+from tests.kit.listener import serving
 from turnout.launcher.coordinator_messages import (
     NONCE_BYTES,
     VERSION,

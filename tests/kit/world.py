@@ -1,6 +1,6 @@
 """A small world for tests of the extender: nodes on a fabric, pods in every dialect, who asks about them.
 
-Objects are built as tests.cluster builds them for a real API server, and read as the extender reads them.
+Objects are built as tests.kit.cluster builds them for a real API server, and read as the extender reads them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import itertools
 
 import msgspec
 
-from tests import cluster
+from tests.kit import cluster
 from turnout.jobs.gang import Dialect
 from turnout.kube import labels
 from turnout.kube.objects import ContainerPort, Node, Owner, Pod, PodGroup
@@ -46,7 +46,7 @@ def pod(name="p", gpus=1, at="", **more):
 def see(
     made, at="", created=0, phase="Pending", leaving=False, uid=None, owner=None, nominated="", ours=False, version=""
 ):
-    """A pod built by tests.cluster, with what the API server and the scheduler add."""
+    """A pod built by tests.kit.cluster, with what the API server and the scheduler add."""
     made = msgspec.json.decode(msgspec.json.encode(made))
     meta = made["metadata"]
     meta["uid"] = uid or f"uid-{meta['name']}"

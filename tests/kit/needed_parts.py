@@ -1,4 +1,4 @@
-"""Build the programs of the control plane that the selected tests need: `python -m tests.support.needed_parts -m real`.
+"""Build the programs of the control plane that the selected tests need: `python -m tests.kit.needed_parts -m real`.
 
 The arguments are those of pytest. A test needs a program that its module, or a module of tests/ or hack/ that it
 imports, names in a call: `cache.binary("helm")`, `start_kwok()`. A fixture that starts a control plane needs the
