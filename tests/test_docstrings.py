@@ -33,6 +33,7 @@ def test_a_name_that_nothing_has_is_reported(text, unknown):
     pytest.param('def f(a):\n def g():\n  "Do. a: of the function around."', id="an argument of the function around"),
     pytest.param('def f():\n "Return a function. a: its argument."\n def g(a): ...', id="of the returned function"),
     pytest.param('class A:\n "A thing. size: of it."\n def __init__(self):\n  self._size = 1', id="an attribute"),
+    pytest.param('class A:\n "A thing. a, b: texts."\n a = b = ""', id="attributes of the class itself"),
     pytest.param('class A:\n "A thing. a: of f."\n def f(self, a): ...', id="an argument of a method"),
     pytest.param('def f():\n "Two words: no argument. It says `a: b`, and so: on."', id="a colon within a sentence"),
     pytest.param("def f(): ...", id="no docstring"),

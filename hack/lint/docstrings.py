@@ -79,8 +79,10 @@ def _names_of_class(owner: ast.ClassDef) -> frozenset[str]:
     names: set[str] = set()
     for node in ast.walk(owner):
         match node:
-            case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+            case ast.AnnAssign(target=ast.Name(id=name)):
                 names.add(name)
+            case ast.Assign(targets=targets):
+                names |= {each.id for each in targets if isinstance(each, ast.Name)}
             case ast.Attribute(value=ast.Name(id="self"), attr=name):
                 names.add(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
