@@ -129,6 +129,7 @@ class Gang:
     members: dict[str, GangMember] = field(default_factory=dict)
     started_s: float | None = None  # when a member first held a host, by the monotonic clock
     min_pods_at_start: int = 0  # the min at the start; a larger min that is stated later has no effect on the order
+    multiple_at_start: int = 1  # the multiple of pods on a host at the start; the same holds for a larger multiple
     # required level -> the widest tier allowed, where the gang is planned in one domain of a node label (`levels.py`)
     label_tiers: Mapping[Level, int] = field(default_factory=dict)
     _cached_summary: _MemberSummary | None = field(
@@ -167,7 +168,7 @@ class Gang:
         if self.started_s is None:
             self.started_s = now_s
         if now_s - self.started_s <= patience_s:
-            self.min_pods_at_start = self.min_pods
+            self.min_pods_at_start, self.multiple_at_start = self.min_pods, self.multiple
 
     @property
     def min_pods_to_finish(self) -> int:
