@@ -69,7 +69,7 @@ class LendingStory:
 
     def __init__(self, seconds: int, attack: Callable[[LendingStory, int], None], gap_s: int, seed: int = 5) -> None:
         self._seconds, self._attack, self._gap_s = seconds, attack, gap_s
-        self._dice, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
+        self._rng, self._policy = random.Random(seed), Policy(restart_s=10.0, cooldown_s=60.0)
         self.jobs: dict[tuple[str, str], Job] = {}
         self.strays: dict[str, Raw] = {}  # pods of nobody's job, by uid; with a node or without
         self.groups: list[unmanaged_gangs.PodGroupState] = []  # PodGroups of nobody's job
@@ -179,9 +179,9 @@ class LendingStory:
     def _arrive(self) -> None:
         """Submit a rigid job of a tenant in turn."""
         who = TENANTS[self.second // self._gap_s % len(TENANTS)]
-        least = self._dice.choice((2, 4, 8, 12))
+        least = self._rng.choice((2, 4, 8, 12))
         job = self.put(who, f"job{self.second}", least, least)
-        job.lasts_s = float(self._dice.randint(20, 40) * LOOK_S)
+        job.lasts_s = float(self._rng.randint(20, 40) * LOOK_S)
 
     def _end(self, key: tuple[str, str]) -> None:
         """End a job: delete its pods and the job."""

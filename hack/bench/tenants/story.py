@@ -95,7 +95,7 @@ class _Story:
         self._watches = WatchState(plans_by(Rules()), self._clock)  # type: ignore[arg-type]
         self._view = Extender(Rules(), self._clock, Metrics(), _silent, self._watches)  # type: ignore[arg-type]
         self._desk = Dispatcher(self._view, self._view.metrics)
-        self._dice = random.Random(7)
+        self._rng = random.Random(7)
         self._free = {node_name(at): GPUS_PER_NODE for at in range(size.nodes)}
         self._pending: dict[str, tuple[Raw, int]] = {}  # uid -> pod, not before
         self._bound: dict[str, str] = {}
@@ -140,10 +140,10 @@ class _Story:
     def _arrive(self, second: int) -> None:
         """One gang of each tenant in turn."""
         number, self._arrived = self._arrived, self._arrived + 1
-        namespace, members = TENANTS[number % len(TENANTS)], self._dice.choice((1, 2, 4, 8, 16, 16))
+        namespace, members = TENANTS[number % len(TENANTS)], self._rng.choice((1, 2, 4, 8, 16, 16))
         sizes = {labels.KOORD_MIN: str(members)}
         pods = [pod(namespace, f"job{number}", at, GPUS_PER_NODE, sizes, second) for at in range(members)]
-        self._gangs[f"{namespace}/job{number}"] = _Gang(pods, second, self._dice.randint(120, 300))
+        self._gangs[f"{namespace}/job{number}"] = _Gang(pods, second, self._rng.randint(120, 300))
         for each in pods:
             self._write(each)
 
