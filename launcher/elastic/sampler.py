@@ -50,7 +50,10 @@ def shuffled(positions: NDArray[np.int64], length: int, seed: int, epoch: int) -
 
 
 def _stirred(cells: NDArray[np.uint64], rows: int, columns: int, keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Permute the cells of a table: rows and columns are shifted in turn, each by a hash of the other."""
+    """Permute the cells of a table: rows and columns are shifted in turn, each by a hash of the other.
+
+    cells: indices below rows * columns. keys: an even number of random words, two for each turn.
+    """
     wide, high = np.uint64(columns), np.uint64(rows)
     row, column = cells // wide, cells % wide
     for for_row, for_column in zip(keys[::2], keys[1::2], strict=True):

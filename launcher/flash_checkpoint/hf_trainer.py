@@ -79,7 +79,12 @@ class FlashSaves:
         trainer.add_callback(_Progress())
 
     def _save_checkpoint(self, model: Any, trial: Any, *more: Any, **named: Any) -> None:
-        """Save a checkpoint in memory in place of transformers' files. Raises BadState, NoMemory."""
+        """Save the current step in memory, in place of transformers' files; every `storage_steps` and the last also to
+        storage.
+
+        model: unused, since the Trainer has it. trial: of a hyperparameter search, None for none. Raises BadState,
+        NoMemory.
+        """
         trainer: Any = self
         if trial is None and trainer.hp_search_backend is None:
             trainer.store_flos()

@@ -209,7 +209,9 @@ def _shard(optimizer: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | 
 
 
 def _without_padding(shard: Any) -> Any:
-    """Add the missing "padding" flags: Megatron's getter omits padding, but its loader asks for the flag."""
+    """Add the missing flags "padding" to a shard of the optimizer: Megatron's getter omits them, but its loader needs
+    them.
+    """
     for each in shard.values() if isinstance(shard, dict) else ():
         for buckets in each.values() if isinstance(each, dict) else ():
             for tensors in (found for bucket in buckets for found in bucket):
@@ -364,9 +366,10 @@ def _parts_for(folder: str | os.PathLike[str] | None, option: str, copies: int) 
 
 
 def _check_arguments(megatrons: dict[str, Any], idle: Iterable[str]) -> None:
-    """Raise an error for arguments of Megatron's own function that have no effect here.
+    """Raise TypeError for an argument that Megatron's own function does not know, and NotImplementedError for a value
+    of one that is not supported here.
 
-    idle: names that may have any value.
+    megatrons: the arguments by name. idle: names that may have any value, since they have no effect.
     """
     for name, value in megatrons.items():
         if name not in (*idle, *_UNSUPPORTED_ARGUMENTS):

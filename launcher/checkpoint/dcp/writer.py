@@ -211,7 +211,7 @@ class FlashStorageWriter(StorageWriter):  # type: ignore[misc, unused-ignore]
 
 
 def _planned_items(plans: Sequence[SavePlan]) -> dict[str, set[MetadataIndex]]:
-    """Return, by worker, the items that the plans of its ranks save."""
+    """Return, by worker (`place` of the plan), the indices of all items that the plans of its ranks save."""
     items_of_place = dict[str, set[MetadataIndex]]()
     for plan in plans:
         items_of_place.setdefault(plan.storage_data.place, set()).update(item.index for item in plan.items)

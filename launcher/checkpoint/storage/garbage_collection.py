@@ -40,7 +40,9 @@ def remove_old_steps(
 
 
 def _files_of(store: Store, manifest: Manifest) -> list[str]:
-    """List the files of a committed step, without those that another round is saving for the same step."""
+    """List the files of a committed step, the manifest first. Notes that another round has written for a new save are
+    omitted.
+    """
     shards = [shard.file for shard in manifest.shards]
     notes = [
         note_name(shard.rank)

@@ -265,10 +265,10 @@ def await_manifest(store: Store, step: int) -> Manifest:
         time.sleep(_POLL_S)
 
 
-def verify(store: Store, step: int, paced: RateLimiter | None = None) -> Manifest:
-    """Read and verify every chunk of every shard of a step; return its manifest. paced: limits the rate of reading.
+def verify(store: Store, step: int, rate_limiter: RateLimiter | None = None) -> Manifest:
+    """Read and verify every chunk of every shard of a step; return its manifest.
 
-    Raises BadCheckpoint and StorageFailed.
+    rate_limiter: limits the rate of reading; None for no limit. Raises BadCheckpoint and StorageFailed.
     """
     manifest = manifest_of(store, step)
     buffer = memoryview(bytearray(CHUNK_BYTES))
@@ -276,8 +276,8 @@ def verify(store: Store, step: int, paced: RateLimiter | None = None) -> Manifes
         with store.opened(step, shard.file) as file:
             _check_size(file, shard)
             for number, start, size in _chunks(shard):
-                if paced is not None:
-                    paced.take(size)
+                if rate_limiter is not None:
+                    rate_limiter.take(size)
                 _fill(file, shard, number, start, buffer[:size])
                 file.forget(start, size)
     return manifest

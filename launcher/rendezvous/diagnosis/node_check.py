@@ -318,8 +318,9 @@ def _add_bad_links(transition: Transition, verdict: Verdict, faults: Faults) -> 
 
 
 def _log_speed(transition: Transition, checking: NodeCheckState) -> None:
-    """Log the speed of a collective over all members that passed. It excludes nobody. Source: DLRover's
-    --comm-perf-test
+    """Log the speed of a collective over all members that passed, or why it was not measured. It excludes nobody.
+
+    Source: DLRover's --comm-perf-test
     """
     (everyone,) = checking.groups
     answers = [checking.results[id_] for id_ in everyone if id_ in checking.results]
