@@ -182,9 +182,8 @@ def _divide_among(
         if queue.pool is not None and (resource in queue.pool or resource in queue.capability):
             max_share[queue.name] = queue.pool.get(resource, queue.deserved.get(resource, 0))
     for queue in group:
-        if queue.name in max_share and (
-            resource in queue.capability or resource in queue.deserved or queue.pool is not None
-        ):
+        is_limited = resource in queue.capability or resource in queue.deserved or queue.pool is not None
+        if queue.name in max_share and is_limited:
             bound = queue.capability.get(resource, max_share[queue.name])
             limit.setdefault(queue.name, {})[resource] = min(bound, max_share[queue.name])
 

@@ -159,16 +159,21 @@ def _by_weight(specs: Mapping[str, QueueSpec], real: _AmountsByQueue, demand: De
     the largest amount that the queue could deserve.
     """
     queues = [queue for name, queue in specs.items() if name in real and name != ROOT]
-    resources = {resource for queue in queues for resource in (*queue.capability, *queue.guarantee)}
-    resources |= {resource for queue in queues for resource in demand.need_of(queue.name)}
     by_name: _AmountsByQueue = {}
-    for resource in sorted(resource for resource in resources - {_PODS} if demand.total.get(resource)):
+    for resource in _divided_resources(queues, demand):
         claims = [_claim(queue, resource, real[queue.name], demand) for queue in queues]
         for queue, (share, max_share) in zip(queues, share_by_weight(claims, demand.total[resource]), strict=True):
             capability = real[queue.name]
             by_name.setdefault(queue.name, {})[resource] = share
             capability[resource] = min(capability.get(resource, max_share), max_share)
     return by_name
+
+
+def _divided_resources(queues: Sequence[QueueSpec], demand: Demand) -> list[str]:
+    """Return the resources that queues limit, guarantee or need and that the cluster has, sorted, without pods."""
+    resources = {resource for queue in queues for resource in (*queue.capability, *queue.guarantee)}
+    resources |= {resource for queue in queues for resource in demand.need_of(queue.name)}
+    return sorted(resource for resource in resources - {_PODS} if demand.total.get(resource))
 
 
 def _claim(queue: QueueSpec, resource: str, real: Amounts, demand: Demand) -> QueueClaim:
