@@ -76,8 +76,7 @@ def shape_of(pod: Pod) -> PodShape:
     """Return the shape of a pod: one object for equal shapes.
 
     Raises BadQuantity for an unreadable request, TooComplex above the bounds. A pod that has a node is not placed
-    again: if
-    it is too complex, its shape has only its requests and host ports.
+    again: if it is too complex, its shape has only its requests and host ports.
     """
     spec = pod.spec
     required = spec.affinity.node_affinity.required if spec.affinity and spec.affinity.node_affinity else None
@@ -262,8 +261,7 @@ def preferred_terms(pod: Pod) -> tuple[tuple[int, Term], ...]:
     """Return the preferred node affinity of a pod: the first 16 terms, as pairs (weight, 0 to 100; term).
 
     () without any. Preferences are optional: if they have more than MAX_RULES expressions or MAX_VALUES values, the
-    result
-    is () too.
+    result is () too.
     """
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = (affinity.preferred if affinity else None) or []
@@ -281,8 +279,7 @@ def _is_tolerated(taint: Taint, tolerations: tuple[tuple[str, str, str, str], ..
     """Return True if a toleration matches the taint.
 
     An empty effect matches every effect; an empty key matches every key, but only with Exists. Every operator but
-    Exists,
-    also an unknown one, matches equal values only. tolerations: (key, operator, value, effect).
+    Exists, also an unknown one, matches equal values only. tolerations: (key, operator, value, effect).
     """
     for key, operator, value, effect in tolerations:
         if effect and effect != taint.effect:
@@ -308,8 +305,7 @@ def _is_met(attributes: Mapping[str, str], requirement: _LookupRequirement) -> b
     """Return True if a node meets one requirement (key, operator, values) of a node selector.
 
     attributes: its labels, or its fields such as metadata.name. An absent key meets NotIn and DoesNotExist. False for
-      an
-    unknown operator.
+    an unknown operator.
     """
     key, operator, values = requirement
     value = attributes.get(key)

@@ -21,8 +21,7 @@ def scrape_key(pod: Pod) -> JobKey:
     """Return the kind, namespace and name of the job that a pod's series belong to.
 
     That is the pod's controller, unless labels of the pod name the job that owns this controller. A pod with neither is
-    a
-    job of kind Pod. The namespace is always the pod's, so a tenant's labels name jobs of its own namespaces only.
+    a job of kind Pod. The namespace is always the pod's, so a tenant's labels name jobs of its own namespaces only.
     """
     meta = pod.metadata
     ref = next((each for each in meta.owner_references or () if each.controller), None)

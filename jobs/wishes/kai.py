@@ -67,8 +67,7 @@ def read_pod_group(min_member: object, min_subgroup: object, subgroups: object, 
 
     Each field may have any type. As in KAI, minMember is ignored if there are subgroups, only a subgroup without
     children has pods, and a subgroup without a minimum is optional. `wish.ignored` of the result has a sentence for
-    each
-    term that has no effect.
+    each term that has no effect.
     """
     ignored: list[str] = []
     place = _place(constraint, "spec.topologyConstraint", ignored)
@@ -185,8 +184,7 @@ def _rules(by_name: Mapping[str, _Subgroup], leaves: list[_Subgroup], ignored: l
     """Return the rules that keep subgroups together: one for each level, and one for each parent that names a level.
 
     by_name: all subgroups. leaves: those without children. Groups cannot be nested here. If a subgroup and its parent
-      name
-    different levels, the subgroup's level is used, and `ignored` receives a sentence. At most MAX_GROUPS rules are
+    name different levels, the subgroup's level is used, and `ignored` receives a sentence. At most MAX_GROUPS rules are
     returned.
     """
     names_by_level, names_by_parent = _names_by_place(by_name, leaves, ignored)

@@ -2,8 +2,8 @@
 
 launcher/health/judge_nodes.py forms the groups and judges the results. A check covers all present members. It starts
 again if one of them is lost, or if a member is needed that was not checked. All members that are not proven bad may
-train; groups that no test could judge are only reported.
-If two good nodes cannot reach each other, one of them is excluded if enough members remain. Source: DL-80 to DL-85
+train; groups that no test could judge are only reported. If two good nodes cannot reach each other, one of them is
+excluded if enough members remain. Source: DL-80 to DL-85
 """
 
 from __future__ import annotations
