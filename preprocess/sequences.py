@@ -22,18 +22,21 @@ class Sequences:
     too_long: tuple[int, ...]  # positions of documents that were left out: more than MAX_SEQUENCE_TOKENS tokens
 
 
-def assemble(ids: Sequence[NDArray[np.uint32]], vocabulary: int, dtype: np.dtype[Any], eod: int | None) -> Sequences:
-    """Return the documents as one array of `dtype`.
+def assemble(
+    ids: Sequence[NDArray[np.uint32]], vocabulary_size: int, dtype: np.dtype[Any], eod: int | None
+) -> Sequences:
+    """Return the documents as one array of `dtype`, with their lengths.
 
-    ids: one array for each document. vocabulary: one more than the highest valid id. eod: the token that ends each
-    document, None for none. Documents without tokens, with an invalid id or with too many tokens are left out.
-    Source: DL-74, DL-78
+    ids: the token ids of each document. vocabulary_size: one more than the highest valid id. eod: the token that ends
+      each
+    document, None for none. Documents with an invalid id or with too many tokens are left out and listed in the result;
+    documents without tokens are only left out. Source: DL-74, DL-78
     """
     flat = np.concatenate(ids) if len(ids) else np.empty(0, np.uint32)
     out_of_range: tuple[int, ...] = ()
     too_long = tuple(position for position, tokens in enumerate(ids) if len(tokens) >= MAX_SEQUENCE_TOKENS)
-    if flat.size and int(flat.max()) >= vocabulary:
-        out_of_range = tuple(p for p, tokens in enumerate(ids) if tokens.size and int(tokens.max()) >= vocabulary)
+    if flat.size and int(flat.max()) >= vocabulary_size:
+        out_of_range = tuple(p for p, tokens in enumerate(ids) if tokens.size and int(tokens.max()) >= vocabulary_size)
     if out_of_range or too_long:
         left_out = {*out_of_range, *too_long}
         ids = [tokens for position, tokens in enumerate(ids) if position not in left_out]

@@ -72,7 +72,7 @@ def is_splittable(settings: EncoderSettings) -> bool:
     """Return True if a text may be cut before a blank between two ASCII letters without a change of its tokens.
 
     At such a place a split rule ends one word and begins the next. This is known for the rules in this module, without
-    a normalizer and without special tokens that contain such a place.
+    a normalizer and without special tokens that contain such a place; False for all other vocabularies.
     """
     if settings.vocabulary is not Vocabulary.TOKENIZER_JSON:
         return True  # the three patterns above, and bytes
@@ -86,7 +86,7 @@ def is_splittable(settings: EncoderSettings) -> bool:
 
 
 def _begins_words(rule: Any) -> bool:
-    """Return True if a pre-tokenizer always begins a new token at a word after a blank.
+    """Return True if a pre-tokenizer always begins a new token at a word after a blank; False if this is not known.
 
     rule: the JSON value of `pre_tokenizer`, of any type.
     """
@@ -115,7 +115,7 @@ def _begins_words(rule: Any) -> bool:
 def cut_text(text: str, piece_characters: int) -> list[str]:
     """Return the text in consecutive pieces of at least `piece_characters`, cut before blanks between two letters.
 
-    The vocabulary has to be splittable. A text without such a place is one piece.
+    Only the last piece may be shorter. The vocabulary must be splittable. A text without such a place is one piece.
     """
     pieces, start = [], 0
     while len(text) - start > piece_characters:
