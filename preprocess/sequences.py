@@ -28,9 +28,8 @@ def assemble(
     """Return the documents as one array of `dtype`, with their lengths.
 
     ids: the token ids of each document. vocabulary_size: one more than the highest valid id. eod: the token that ends
-      each
-    document, None for none. Documents with an invalid id or with too many tokens are left out and listed in the result;
-    documents without tokens are only left out. Source: DL-74, DL-78
+    each document, None for none. Documents with an invalid id or with too many tokens are left out and listed in the
+    result; documents without tokens are only left out. Source: DL-74, DL-78
     """
     flat = np.concatenate(ids) if len(ids) else np.empty(0, np.uint32)
     out_of_range: tuple[int, ...] = ()

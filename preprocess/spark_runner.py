@@ -292,10 +292,8 @@ def run_spark(run_options: Options, open_session: OpenSession = session) -> Tota
     """Make the dataset that the options describe on Spark, and return its totals.
 
     None if other processes of the same run have not finished their shards. open_session: starts a Spark session, which
-    is
-    open only while tasks run: a wrong command starts no session, and executors do not wait for the merge. Raises the
-      errors
-    of prepare_run() and work(). Source: DL-67, DL-79
+    is open only while tasks run: a wrong command starts no session, and executors do not wait for the merge. Raises the
+    errors of prepare_run() and work(). Source: DL-67, DL-79
     """
     with prepare_run(run_options) as run:
         if isinstance(run, Totals):
